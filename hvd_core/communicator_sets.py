@@ -34,9 +34,10 @@ def describe(process_sets: Sequence[ProcessSet], job_comm: Any) -> str:
 
 
 def _text_of(process_set: ProcessSet) -> str:
+    over = "" if process_set.backend is None else f" over {process_set.backend}"
     if process_set._ranks_of is not None:
-        return "a function"
-    return "a communicator" if process_set.mpi_comm is not None else str(process_set.ranks)
+        return f"a function{over}"
+    return ("a communicator" if process_set.mpi_comm is not None else str(process_set.ranks)) + over
 
 
 def resolved(
@@ -64,7 +65,7 @@ def resolved(
         mine = own[i] or (members[0] if len(members) == 1 else None)
         process_set.ranks = mine
         for ranks in members:
-            made.append(process_set if ranks == mine else ProcessSet(ranks))
+            made.append(process_set if ranks == mine else ProcessSet(ranks, backend=process_set.backend))
             entries.append(i)
     return made, entries
 

@@ -22,11 +22,14 @@ class ProcessSet:
     Args:
         ranks_or_comm: the member ranks (ints, in any order), or an ``mpi4py.MPI.Comm``; or a function that is called with
             the number of ranks of the job and returns the member ranks, the same on all ranks.
+        backend: the backends of this set, as in ``init(backend=...)``, which all ranks choose alike. None: those of the
+            job, also for device types that the named backends do not serve.
 
     Attributes:
         process_set_id: int once registered with the engine, None before.
         ranks: sorted list of global ranks, None while unknown. Those of a function are known once the set is registered.
         mpi_comm: the MPI communicator that defines the set, if one does.
+        backend: the argument.
 
     Raises:
         ValueError: `ranks_or_comm` holds a value that is not an int, or is neither iterable nor a communicator nor a
@@ -38,11 +41,14 @@ class ProcessSet:
     process_set_id: int | None = None
     ranks: list[int] | None = None
     mpi_comm: Any = None
+    backend: Any = None
     _ranks_of: Callable[[int], Iterable[int]] | None = None
     # Objects of earlier calls of an elastic training function, in whose place this one stands: they end with it.
     _earlier: weakref.WeakSet[ProcessSet] | None = None
 
-    def __init__(self, ranks_or_comm: Iterable[int] | Any):
+    def __init__(self, ranks_or_comm: Iterable[int] | Any, *, backend: Any = None):
+        if backend is not None:
+            self.backend = backend
         if hasattr(ranks_or_comm, "Get_rank") and hasattr(ranks_or_comm, "Get_group"):
             self.mpi_comm = ranks_or_comm
         elif callable(ranks_or_comm):
@@ -106,7 +112,7 @@ class ProcessSet:
         if self is global_process_set:
             return "global_process_set"
         if self.ranks is not None:
-            return _of_ranks, (tuple(self.ranks),)
+            return _of_ranks, (tuple(self.ranks), self.backend)
         if self.mpi_comm is not None:
             raise TypeError(
                 "A ProcessSet made from an MPI communicator can be pickled once init() has found out its ranks."
@@ -114,9 +120,8 @@ class ProcessSet:
         return temporary, (self.process_set_id,)
 
     def __str__(self) -> str:
-        return (
-            f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
-        )
+        over = "" if self.backend is None else f", backend={self.backend!r}"
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm}{over})"
 
     __repr__ = __str__
 
@@ -153,9 +158,10 @@ def temporary(process_set_id: int | None) -> ProcessSet:
     return bare
 
 
-def _of_ranks(ranks: tuple[int, ...]) -> ProcessSet:
+def _of_ranks(ranks: tuple[int, ...], backend: Any = None) -> ProcessSet:
     """The set that a pickled set becomes: the registered one of these ranks, or else a new one."""
-    return next((s for s in list(registered) if s.ranks == list(ranks)), None) or ProcessSet(ranks)
+    known = next((s for s in list(registered) if s.ranks == list(ranks)), None)
+    return known or ProcessSet(ranks, backend=backend)
 
 
 def number_of(process_set: ProcessSet) -> int:

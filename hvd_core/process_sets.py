@@ -158,12 +158,27 @@ def _add(engine: Any, process_set: ProcessSet) -> ProcessSet | None:
             process_set._register(equal.process_set_id)
         else:
             question = ("add", process_set.ranks)
+            own = _own_backends(process_set)
             process_set._register(
-                _change(engine, question, lambda: engine.add_process_set(process_set.ranks), process_set)
+                _change(
+                    engine, question, lambda: engine.add_process_set(process_set.ranks, *own), process_set
+                )
             )
         if not any(s is process_set for s in registered):
             registered.append(process_set)
     return None
+
+
+def _own_backends(process_set: ProcessSet) -> tuple[Any, ...]:
+    """The engine's arguments for a set with backends of its own: their configuration, and the choice as a text."""
+    job = current_job.current()
+    if process_set.backend is None or job is None:
+        return ()
+    from hvd_core.backends.selection import at_init
+
+    with reported("add_process_set", None, None):
+        members = [rank for rank in process_set.ranks or () if 0 <= rank < job.world.size]
+        return at_init.for_set(job, members, process_set.backend)
 
 
 def _claimed(process_set: ProcessSet) -> ProcessSet | None:

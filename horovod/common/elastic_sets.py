@@ -107,7 +107,7 @@ def _tell() -> dict[str, list]:
     return {
         "removed": [_place(process_set, outer) for process_set in _removed],
         # Sets that a function gives are added by the program, which has the function.
-        "added": [s.ranks for s in _inner if s._ranks_of is None],
+        "added": [(s.ranks, s.backend) for s in _inner if s._ranks_of is None],
     }
 
 
@@ -120,11 +120,11 @@ def _hear(told: list) -> None:
         process_sets.remove_again(process_set)
     own = [s for s in _inner if s._ranks_of is None]
     _inner.clear()
-    for ranks in told[0]["added"]:
+    for ranks, backend in told[0]["added"]:
         found = next((s for s in own if s.ranks == ranks), None)
         if found is not None:
             del own[_place(found, own)]
-        _inner.append(found or ProcessSet(ranks))
+        _inner.append(found or ProcessSet(ranks, backend=backend))
         _again(_inner[-1], asked_again=True)
     _complete = True
 

@@ -202,7 +202,7 @@ class EngineSettings:
         None,
         "HOROVOD_HIERARCHICAL_ALLREDUCE",
         _flag,
-        "on several hosts: 1: over two levels, 0: flat",
+        "on several hosts: 1: over two levels, 0: flat. On devices: [two levels](plugins.md#devices-on-several-hosts)",
         "1 if a backend within hosts and one between them were chosen",
     )
     hierarchical_allgather: bool | None = _setting(

@@ -18,6 +18,7 @@ NO_BARRIER = f"a barrier moves no tensors and always uses host memory; name its 
 ACCELERATORS = "*"
 """Stands for every device type except host memory; used for the older variables HOROVOD_GPU_*."""
 ARGUMENT, VARIABLE = "init(backend=...)", "HOROVOD_BACKEND"
+OF_SET = "ProcessSet(backend=...)"
 
 _LEGACY_OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
 
@@ -114,15 +115,18 @@ def legacy(environ: Mapping[str, str]) -> Level:
 
 
 def ladder(
-    environ: Mapping[str, str], argument: str | Sequence[str] | None, files: Sequence[Level] = ()
+    environ: Mapping[str, str],
+    argument: str | Sequence[str] | None,
+    files: Sequence[Level] = (),
+    called: str = ARGUMENT,
 ) -> tuple[Level, ...]:
-    """All levels that have rules, the strongest first. ``argument``: of init(backend=...). ``files``: the levels of the
-    configuration files, in order.
+    """All levels that have rules, the strongest first. ``argument``: the one of the program, named ``called`` in
+    messages. ``files``: the levels of the configuration files, in order.
 
     Below the first level with a rule for everything, only rules that name a device type count.
     """
     levels = [
-        Level(ARGUMENT, parse(argument, ARGUMENT) if argument else ()),
+        Level(called, parse(argument, called) if argument else ()),
         Level(VARIABLE, parse(environ[VARIABLE], VARIABLE) if environ.get(VARIABLE, "").strip() else ()),
         legacy(environ),
         *files,

@@ -129,6 +129,7 @@ RequestRef Engine::submit(control::SignatureFields fields, queue::Call&& call) {
   request->ready = std::move(call.ready);
   request->urgent = call.urgent || call.waits;
   request->site = call.site;
+  request->backends = std::move(call.backends);
   if ((request->listener = call.listener)) call.listener->request = request;
   const bool fresh = call.deferred ? defer(request) : push({Command::Submit, request, set->id, {}, {}}, call.waits);
   if (!fresh) throw InvalidRequest(std::string(queue::kDuplicateText) + " Name: '" + *request->item.name + "'.");
@@ -152,11 +153,14 @@ RequestRef Engine::join(queue::Listener* listener, types::CallSite site) {
   return request;
 }
 
-RequestRef Engine::add_process_set(std::vector<int32_t> ranks, types::CallSite site) {
+RequestRef Engine::add_process_set(std::vector<int32_t> ranks, types::CallSite site, const EngineConfig* own,
+                                   std::string chosen) {
   control::SignatureFields f;
   f.kind = types::OpKind::AddProcessSet;
   f.ranks = std::move(ranks);
-  return submit(std::move(f), {.name = control::kSetsName, .site = site});
+  f.backends = std::move(chosen);
+  return submit(std::move(f),
+                {.name = control::kSetsName, .site = site, .backends = own ? backends_like(*own) : nullptr});
 }
 
 RequestRef Engine::add_members_set(std::vector<int32_t> ranks, const std::string& label, types::CallSite site) {

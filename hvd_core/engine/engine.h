@@ -81,10 +81,11 @@ struct EngineConfig {
   std::array<bool, HVD_COLL_COUNT> hierarchical{};
   bool emulation = true;
   // For each device type: the backend with its device table, the device to open where no tensor names one, and by HVD_*
-  // collective the backend whose communicators read its memory. An empty path: staged through host memory.
+  // collective the backend whose communicators read its memory. An empty path: staged through host memory. `within`:
+  // the backend that reduces on the device within hosts, if a large allreduce goes over two levels.
   struct DeviceConfig {
     std::string type;
-    Library table;
+    Library table, within;
     int32_t ordinal = 0;
     std::array<Library, HVD_COLL_COUNT> routes;
   };
@@ -141,7 +142,10 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   queue::RequestRef join(queue::Listener* listener = nullptr, types::CallSite site = {});
   // All ranks of the job add and remove the same sets in the same order. The request of an addition ends with the new
   // number in process_set. Here and below `process_set` is the number that users see.
-  queue::RequestRef add_process_set(std::vector<int32_t> ranks, types::CallSite site = {});
+  // `own`: the parts of a configuration that name the backends of this set; null: those of the job. `chosen`: the same
+  // as a text, by which the ranks compare their choices.
+  queue::RequestRef add_process_set(std::vector<int32_t> ranks, types::CallSite site = {},
+                                    const EngineConfig* own = nullptr, std::string chosen = {});
   queue::RequestRef remove_process_set(int32_t process_set, types::CallSite site = {});
   // A set that its members alone add and end, without the other ranks (R15): members that give equal labels get one
   // set. `ranks`: ascending, this rank among them.
@@ -255,6 +259,9 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void set_up();
   void load_backends();
   void plan_devices();
+  std::shared_ptr<plugin::Backend> load(const EngineConfig::Library& library) const;
+  void load_host_backends(data::Backends& backends, const EngineConfig& config) const;
+  std::shared_ptr<const data::Backends> backends_like(const EngineConfig& config) const;
   void build_links();
   control::AutotuneConfig autotune() const;
   void watch(int fd, int32_t peer, bool is_death);

@@ -19,17 +19,27 @@ constexpr int64_t kLookNs = 5'000'000;  // the longest sleep on a device before 
 }
 
 void Engine::plan_devices() {
-  const auto load = [](const EngineConfig::Library& l) {
-    return l.path.empty() ? nullptr : plugin::Backend::load_library(l.path, l.name);
-  };
-  for (size_t coll = 0; coll < backends_.host_routes.size(); ++coll)
-    backends_.host_routes[coll] = load(config_.host_routes[coll]);
   for (const auto& d : config_.devices) {
     data::DeviceRoutes::ByCollective routes;
     for (size_t coll = 0; coll < routes.size(); ++coll) routes[coll] = load(d.routes[coll]);
     backends_.devices[d.type] =
-        std::make_shared<data::DeviceRoutes>(d.type, load(d.table), d.ordinal, std::move(routes));
+        std::make_shared<data::DeviceRoutes>(d.type, load(d.table), d.ordinal, std::move(routes), load(d.within));
   }
+}
+
+// The backends of a process set with a choice of its own. The job has opened the devices; a type that the set's
+// backends do not serve keeps the job's routes.
+std::shared_ptr<const data::Backends> Engine::backends_like(const EngineConfig& config) const {
+  auto own = std::make_shared<data::Backends>(backends_);
+  load_host_backends(*own, config);
+  for (const auto& d : config.devices) {
+    const auto opened = own->devices.find(d.type);
+    if (opened == own->devices.end()) continue;
+    data::DeviceRoutes::ByCollective routes;
+    for (size_t coll = 0; coll < routes.size(); ++coll) routes[coll] = load(d.routes[coll]);
+    opened->second = std::make_shared<data::DeviceRoutes>(opened->second, std::move(routes), load(d.within));
+  }
+  return own;
 }
 
 std::vector<std::string> Engine::device_types() const {

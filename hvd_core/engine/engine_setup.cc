@@ -65,7 +65,7 @@ void Engine::set_up() {
   sets_.add(0, all);
   startup_ = new_request(0, "startup");
   live_[startup_->handle] = startup_;
-  executor_->create(0, all, startup_);
+  executor_->create(0, all, startup_, false);
   watch_->wake();  // the first communicators are about to be made
   observe::prepare_to_throw();
   start_doctor();
@@ -77,15 +77,23 @@ void Engine::set_up() {
                  "the engine's thread is not pinned to core " + std::to_string(config_.engine_core) + ": " + why);
 }
 
+std::shared_ptr<plugin::Backend> Engine::load(const EngineConfig::Library& l) const {
+  if (l.path.empty()) return nullptr;
+  const plugin::CallScope scope(&backends_.records->loading, plugin::Call::Load, l.name);
+  return plugin::Backend::load_library(l.path, l.name);
+}
+
+void Engine::load_host_backends(data::Backends& backends, const EngineConfig& config) const {
+  backends.local = load(config.local_backend);
+  backends.global = load(config.global_backend);
+  backends.local_alone = config.local_alone;
+  backends.hierarchical = config.hierarchical;
+  for (size_t coll = 0; coll < backends.host_routes.size(); ++coll)
+    backends.host_routes[coll] = load(config.host_routes[coll]);
+}
+
 void Engine::load_backends() {
-  const auto load = [this](const EngineConfig::Library& l) {
-    const plugin::CallScope scope(&backends_.records->loading, plugin::Call::Load, l.name);
-    return l.path.empty() ? nullptr : plugin::Backend::load_library(l.path, l.name);
-  };
-  backends_.local = load(config_.local_backend);
-  backends_.global = load(config_.global_backend);
-  backends_.local_alone = config_.local_alone;
-  backends_.hierarchical = config_.hierarchical;
+  load_host_backends(backends_, config_);
   backends_.emulation.allowed = config_.emulation;
   backends_.math = std::make_shared<data::HostMath>(load(config_.math_backend));
   plan_devices();

@@ -103,15 +103,17 @@ RequestRef Engine::live_request(control::RequestToken token) {
 }
 
 // The number is assigned here, in log order, so that it is the same on all ranks. On members the request completes when
-// the set's communicators exist.
+// the set's communicators exist; on other ranks when the members need them no longer.
 void Engine::set_added(control::SetId set, const std::vector<int32_t>& members, control::RequestToken token,
                        bool by_members) {
   const int32_t number = sets_.add(set, members, by_members);
   observer_->set_added(set, members.size());
   auto request = live_request(token);
   if (request) request->process_set = number;
-  if (std::find(members.begin(), members.end(), config_.rank) != members.end())
-    executor_->create(set, members, std::move(request)), watch_->wake();
+  auto own = request ? request->backends : nullptr;
+  const bool member = std::ranges::find(members, config_.rank) != members.end();
+  if (member || !by_members)
+    executor_->create(set, members, std::move(request), !by_members, std::move(own)), watch_->wake();
   else if (request)
     completed(request);
 }

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from compiled import cc, compiled
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "backends" / "eccl_stub"
 PACKAGE = FOLDER / "src" / "hvd_backend_eccl_stub"
@@ -18,6 +20,18 @@ def library(name="hvd_backend_eccl_stub"):
         f"{path} is not built: pip install --no-build-isolation -e {FOLDER}, or cmake --build"
     )
     return path
+
+
+def program_side():
+    """The program's side of the device, linked with the simulator that the backend opens."""
+    simulator = library("eccl_sim")
+    return compiled(
+        "libprogram_side.so",
+        [cc(), "-shared", "-fPIC", "-Wall", "-Werror"],
+        [Path(__file__).with_name("program_side.c")],
+        [FOLDER / "simulator" / "include"],
+        [f"-Wl,-rpath,{simulator.parent}", simulator],
+    )
 
 
 def run(program, *arguments, **environment):

@@ -6,7 +6,6 @@ does not wait for them reads old data; a host that touches device memory dies.
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,24 +20,8 @@ FULL = {"counts": [0, 1, 17, 1023], "large": 1_000_001, "dtypes": []}
 
 
 @pytest.fixture(scope="module")
-def side(tmp_path_factory):
-    """The program's side of the device, linked with the simulator that the backend opens."""
-    out = tmp_path_factory.mktemp("side") / "libprogram_side.so"
-    simulator = stub_backend.library("eccl_sim")
-    include = stub_backend.FOLDER / "simulator" / "include"
-    command = [
-        "cc",
-        "-shared",
-        "-fPIC",
-        "-Wall",
-        "-Werror",
-        f"-I{include}",
-        HERE / "program_side.c",
-        "-o",
-        out,
-    ]
-    subprocess.run([*command, f"-Wl,-rpath,{simulator.parent}", simulator], check=True, timeout=60)
-    return out
+def side():
+    return stub_backend.program_side()
 
 
 def run(ranks, program, arguments, code=0, **environment):

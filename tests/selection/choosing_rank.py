@@ -1,6 +1,7 @@
 """A rank that calls init() once per case and writes the results to rank-N.json.
 
-A case: {"name", "all": variables of every rank, "of": {"1": variables of rank 1}, "argument": init(backend=...)}.
+A case: {"name", "all": variables of every rank, "of": {"1": variables of rank 1}, "argument": init(backend=...),
+"set": ProcessSet(backend=...)}.
 """
 
 import json
@@ -47,6 +48,8 @@ def outcome(case):
         if case.get("device"):
             found["device"] = submit(case["device"])
             hvd.barrier()  # shutdown() ends the job for the other rank too
+        if case.get("set"):
+            hvd.add_process_set(hvd.ProcessSet([0], backend=case["set"]))
         found["env"] = {k: v for k, v in os.environ.items() if k not in before}
     except (hvd.HorovodInternalError, RuntimeError, ValueError) as error:
         found["error"], found["text"] = type(error).__name__, str(error)

@@ -199,6 +199,7 @@ def test_devices_by_operation():
     assert device == {
         "type": "cuda",
         "table": NCCL.library,
+        "within": None,
         "ordinal": 3,
         "routes": {**routes, COLLECTIVES["allgather"].number: MPI.library},
     }

@@ -62,6 +62,11 @@ def check(made, world):
         for operation in DEVICE_OPERATIONS:
             route = device.routes.get(operation)
             cell = cells[device.type, operation]
+            if device.within and operation == "allreduce":  # over two levels
+                route = made.host_route.between.backend
+                assert several and device.type in device.within.serves
+                assert cell.backends == (device.within, route)
+                del cells[device.type, operation]
             assert cell.source == device.sources[operation]
             assert cell.staged == (route is None or device.type not in route.serves)
             if route is not None:

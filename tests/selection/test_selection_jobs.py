@@ -131,6 +131,8 @@ def test_the_sites_veto_is_over_every_level(job, tmp_path):
             "veto_not_in_allow": {"all": {"HOROVOD_BACKEND": "chaos"}},
             "veto_missing": {"all": {"HOROVOD_BACKEND": "alhpa"}},
             "veto_legacy": {"all": {"HOROVOD_CPU_OPERATIONS": "shm"}},
+            "veto_set": {"all": {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}, "set": "shm"},
+            "veto_set_allowed": {"all": {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}, "set": "alpha"},
         }
     )
     assert job.chosen("veto_automatic") == ["cpu: tcp [automatic]"]
@@ -138,7 +140,11 @@ def test_the_sites_veto_is_over_every_level(job, tmp_path):
     assert job.chosen("veto_list") == ["cpu: tcp [HOROVOD_BACKEND]"]
     assert job.chosen("veto_legacy") == ["cpu: tcp [automatic]"]
     golden("job_veto_legacy", "\n".join(job.results["veto_legacy"][0]["warned"]))
-    for name in ("veto_variable", "veto_argument", "veto_file", "veto_not_in_allow"):
+    assert (
+        job.chosen("veto_set_allowed") == ["cpu: tcp [automatic]"]
+        and "error" not in job.results["veto_set_allowed"][0]
+    )
+    for name in ("veto_variable", "veto_argument", "veto_file", "veto_not_in_allow", "veto_set"):
         job.refused(name, "BackendVetoed")
     job.refused("veto_cannot_be_lifted", "PluginsTomlError")
     job.refused("veto_missing", "BackendNotInstalled")

@@ -1,11 +1,12 @@
-"""The choice of backends in ``init()``, together with all ranks of the job; and the choice that a job would make, for
-reports without a job. Called by the thread that runs ``init()``."""
+"""The choice of backends in ``init()``, together with all ranks of the job; the choice for a process set; and the choice
+that a job would make, for reports without a job. Called by the thread that runs ``init()`` or registers the set."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from hvd_core.backends import discovery
@@ -16,8 +17,10 @@ from hvd_core.backends.selection import agreement
 from hvd_core.backends.selection.backend_plan import AUTOMATIC, BackendPlan
 from hvd_core.backends.selection.backend_report import BackendReport, report
 from hvd_core.backends.selection.choice import Argument, choose
+from hvd_core.backends.selection.plan_of_set import with_own
 from hvd_core.config import EngineSettings, read_environment
 from hvd_core.config.plugins_toml import PluginsConfig, load
+from hvd_core.config.selection_rules import OF_SET
 
 _log = logging.getLogger("horovod")
 
@@ -50,6 +53,32 @@ def decide(
     if world.rank == 0:
         discovery.warn_once(lambda name: config.backend(name).distribution is not None)
     return plan, config, static
+
+
+def for_set(job: Any, ranks: Sequence[int], backend: Argument) -> tuple[dict[str, Any], str]:
+    """The choice for a process set of ``ranks`` of a current_job.Job: the keys of the engine's configuration, and a text
+    by which all ranks compare it, members or not. Raises what choose() raises."""
+    world, settings = job.world, read_environment()
+    members = SimpleNamespace(
+        hosts=[world.hosts[rank] for rank in ranks],
+        host_names=[world.host_names[rank] for rank in ranks],
+        rank=world.rank,
+        launcher=world.launcher,
+        launcher_used_up=world.launcher_used_up,
+    )
+    own = choose(
+        os.environ,
+        load(os.environ),
+        members,
+        backend,
+        settings.hierarchical_allreduce,
+        settings.hierarchical_allgather,
+        OF_SET,
+    )
+    plan = with_own(job.plan, own, OF_SET)
+    chosen = agreement.statement(plan, {})["choice"]
+    text = "; ".join(f"{device}: {choice}" for device, choice in chosen.items() if device != "hvd-core")
+    return plan.engine_config(world.local_rank), text
 
 
 def with_alternative(error: BackendError, plan: BackendPlan) -> BackendError:

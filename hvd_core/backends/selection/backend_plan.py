@@ -116,13 +116,16 @@ class DeviceRoutes:
 
     ``table``: the backend that opens the devices. ``routes``: operation -> the backend that moves the data; the data are
     copied through host memory if that backend does not read the device's memory. An operation without a route is staged
-    over the backends of host memory. ``sources``: operation -> the source of its choice.
+    over the backends of host memory. ``sources``: operation -> the source of its choice. ``within``: the backend that
+    reduces on the device within hosts, where a large allreduce goes over two levels; the backend of host memory between
+    hosts is the other one.
     """
 
     type: str
     table: Usable
     routes: dict[str, Usable]
     sources: dict[str, str]
+    within: Usable | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,9 @@ class BackendPlan:
             for operation in DEVICE_OPERATIONS:
                 route = device.routes.get(operation)
                 over = (route,) if route else self.host_cell(operation).backends
+                between = self.host_route.between
+                if operation == "allreduce" and device.within and between:
+                    route, over = between.backend, (device.within, between.backend)
                 source = device.sources[operation]
                 staged = route is None or device.type not in route.serves
                 cells.append(Cell(operation, device.type, over, staged, source))
@@ -185,7 +191,7 @@ class BackendPlan:
         found = [level.backend for level in (self.host_route.within, self.host_route.between) if level]
         found += [s.backend for s in self.host_overrides.values()]
         for device in self.devices:
-            found += [device.table, *device.routes.values()]
+            found += [device.table, *device.routes.values(), *([device.within] if device.within else [])]
         return tuple({b.name: b for b in found}.values())
 
     def engine_config(self, local_rank: int) -> dict[str, Any]:
@@ -201,6 +207,7 @@ class BackendPlan:
                 {
                     "type": d.type,
                     "table": d.table.library,
+                    "within": d.within and d.within.library,
                     "ordinal": local_rank,
                     "routes": _numbered(
                         {o: d.routes[o].library if o in d.routes else None for o in DEVICE_OPERATIONS}

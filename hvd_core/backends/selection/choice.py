@@ -26,13 +26,24 @@ from hvd_core.backends.selection.backend_plan import (
 from hvd_core.backends.selection.host_route import (
     OneHostOnly,
     choose_host_route,
+    homogeneous,
     one_host_only,
     several_hosts,
 )
 from hvd_core.backends.selection.named_backends import NamedBackends, device_types
 from hvd_core.backends.selection.usable_backends import UsableBackends
 from hvd_core.config.plugins_toml import PluginsConfig
-from hvd_core.config.selection_rules import ACCELERATORS, HOST, OPERATIONS, VARIABLE, Level, Rule, ladder
+from hvd_core.config.selection_rules import (
+    ACCELERATORS,
+    ARGUMENT,
+    HOST,
+    OF_SET,
+    OPERATIONS,
+    VARIABLE,
+    Level,
+    Rule,
+    ladder,
+)
 
 _log = logging.getLogger("horovod")
 
@@ -46,19 +57,20 @@ def choose(
     argument: Argument = None,
     allreduce: bool | None = None,
     allgather: bool | None = None,
+    called: str = ARGUMENT,
 ) -> BackendPlan:
-    """Choose for a whole job.
+    """Choose for a whole job, or for a process set.
 
     ``world``: the job's World (``hosts``: host index of each rank, ``host_names``: one per rank, ``rank``), or None for a
     job of one process. ``argument``: the argument of ``init(backend=...)``: a name, a text in the syntax of
-    HOROVOD_BACKEND, or a list of names; a subclass of PythonBackend stands for its name. ``allreduce``, ``allgather``:
-    HOROVOD_HIERARCHICAL_ALLREDUCE and _ALLGATHER. The files' settings of a backend are written to ``environ`` before the
-    backend is used, unless the variable is set already.
+    HOROVOD_BACKEND, or a list of names; a subclass of PythonBackend stands for its name. ``called``: its name in
+    messages. ``allreduce``, ``allgather``: HOROVOD_HIERARCHICAL_ALLREDUCE and _ALLGATHER. The files' settings of a
+    backend are written to ``environ`` before the backend is used, unless the variable is set already.
 
     Raises ValueError for texts and options that cannot be read, and the BackendError of the first named backend that
     cannot be used.
     """
-    levels = ladder(environ, with_names(argument), config.levels())
+    levels = ladder(environ, with_names(argument), config.levels(), called)
     types = {rule.device for level in levels for rule in level.rules} - {None, ACCELERATORS, HOST}
     backends = UsableBackends(environ, config, frozenset(map(str, types)))
     plan = Choice(levels, backends, world, allreduce, allgather).plan()
@@ -181,7 +193,9 @@ class Choice:
                 break
         main = host_route.backends("")
         flat = len(main) == 1 and not host_route.hierarchical
-        return {o: s for o, s in routes.items() if not (flat and s.name == main[0].name)}
+        return {
+            o: s for o, s in routes.items() if not (flat and s.name == main[0].name) or s.source == OF_SET
+        }
 
     # Device memory.
 
@@ -201,8 +215,24 @@ class Choice:
                     routes[operation] = route
             # The backend that moves the data also opens the device, if it can.
             table = self._table(device, routes.values()) or table
-            all_routes.append(DeviceRoutes(device, table, routes, sources))
+            within = self._within(device, routes.get("allreduce"), host)
+            all_routes.append(DeviceRoutes(device, table, routes, sources, within))
         return tuple(all_routes)
+
+    def _within(self, device: str, route: Usable | None, host: BackendPlan) -> Usable | None:
+        """The backend that reduces on the device within hosts, if a large allreduce goes over two levels: with
+        HOROVOD_HIERARCHICAL_ALLREDUCE=1 the one of the route; unless that is 0, one that works within hosts only."""
+        wanted = self.hierarchical[0]
+        if wanted is False or not several_hosts(self.world) or host.host_route.between is None:
+            return None
+        if not homogeneous(self.world) or len(set(self.world.hosts)) == len(self.world.hosts):
+            return None
+        if route is not None:
+            return route if wanted and device in route.serves else None
+        if not self.open:
+            return None
+        within = (b for b in self.backends.for_devices() if device in b.serves and not b.spans_hosts)
+        return next(within, None)
 
     def _types(self) -> list[str]:
         """The device types that rules name and that named backends serve; if no rule is for everything, also the device

@@ -74,6 +74,7 @@ EngineConfig::DeviceConfig device_of(const py::dict& d) {
   EngineConfig::DeviceConfig c;
   c.type = d["type"].cast<std::string>();
   c.table = library_of(d["table"]);
+  if (d.contains("within")) c.within = library_of(d["within"]);
   c.ordinal = d["ordinal"].cast<int32_t>();
   read_routes(d["routes"], c.routes);
   return c;
@@ -107,6 +108,17 @@ control::AutotuneConfig autotune_of(const py::dict& d, std::string& log) {
 
 }  // namespace
 
+void read_choice(const py::dict& d, EngineConfig& c) {
+  c.local_backend = library_of(d["local_backend"]);
+  c.global_backend = library_of(d["global_backend"]);
+  c.local_alone = d["local_alone"].cast<bool>();
+  for (int coll : d["hierarchical"].cast<std::vector<int>>()) c.hierarchical.at(static_cast<size_t>(coll)) = true;
+  if (d.contains("devices"))
+    for (auto x : d["devices"].cast<py::list>()) c.devices.push_back(device_of(x.cast<py::dict>()));
+  if (d.contains("devices_note")) c.devices_note = d["devices_note"].cast<std::string>();
+  if (d.contains("host_routes")) read_routes(d["host_routes"], c.host_routes);
+}
+
 EngineConfig config_of(const py::dict& d) {
   EngineConfig c;
   c.rank = d["rank"].cast<int32_t>();
@@ -121,16 +133,9 @@ EngineConfig config_of(const py::dict& d) {
   c.bells = d["bells"].cast<std::array<int, 2>>();
   c.bell_slot = d["bell_slot"].cast<uint32_t>();
   c.leads_host = d["leads_host"].cast<bool>();
-  c.local_backend = library_of(d["local_backend"]);
-  c.global_backend = library_of(d["global_backend"]);
   c.math_backend = library_of(d["math_backend"]);
-  c.local_alone = d["local_alone"].cast<bool>();
-  for (int coll : d["hierarchical"].cast<std::vector<int>>()) c.hierarchical.at(static_cast<size_t>(coll)) = true;
+  read_choice(d, c);
   c.emulation = d["emulation"].cast<bool>();
-  if (d.contains("devices"))
-    for (auto x : d["devices"].cast<py::list>()) c.devices.push_back(device_of(x.cast<py::dict>()));
-  if (d.contains("devices_note")) c.devices_note = d["devices_note"].cast<std::string>();
-  if (d.contains("host_routes")) read_routes(d["host_routes"], c.host_routes);
   c.fusion_threshold = d["fusion_threshold"].cast<uint64_t>();
   c.coalesce_ns = c.dissolve_after_ns = static_cast<int64_t>(d["cycle_time_ms"].cast<double>() * 1e6);
   if (d.contains("coalesce_ms")) c.coalesce_ns = static_cast<int64_t>(d["coalesce_ms"].cast<double>() * 1e6);

@@ -11,6 +11,8 @@
 namespace hvd::bind {
 
 EngineConfig config_of(const pybind11::dict& d);
+// The part that names the backends of host memory and of devices.
+void read_choice(const pybind11::dict& d, EngineConfig& config);
 // The job's store. A job of one process gets a private one.
 std::shared_ptr<plugin::Store> store_of(const pybind11::dict& d);
 // Sets the log, and the sink for backends' lines. Both are global in the process.

@@ -210,9 +210,12 @@ int64_t PyEngine::scattered_rows(int64_t rows, int process_set) {
   return calls::scattered_rows(*engine_, rows, process_set);
 }
 
-uint64_t PyEngine::add_process_set(std::vector<int32_t> ranks) {
+uint64_t PyEngine::add_process_set(std::vector<int32_t> ranks, const std::optional<py::dict>& backends,
+                                   std::string chosen) {
   std::sort(ranks.begin(), ranks.end());
-  return keep(engine_->add_process_set(std::move(ranks), call_site()));
+  EngineConfig own;
+  if (backends) read_choice(*backends, own);
+  return keep(engine_->add_process_set(std::move(ranks), call_site(), backends ? &own : nullptr, std::move(chosen)));
 }
 
 uint64_t PyEngine::remove_process_set(int process_set) {
@@ -296,7 +299,8 @@ void bind_engine(py::module_& m) {
       .def("reducescatter", &PyEngine::reducescatter, py::arg("inputs"), py::arg("outputs"), py::arg("name"),
            py::arg("op"), py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("process_set") = 0)
       .def("scattered_rows", &PyEngine::scattered_rows, py::arg("rows"), py::arg("process_set") = 0)
-      .def("add_process_set", &PyEngine::add_process_set, py::arg("ranks"))
+      .def("add_process_set", &PyEngine::add_process_set, py::arg("ranks"), py::arg("backends") = py::none(),
+           py::arg("chosen") = "")
       .def("remove_process_set", &PyEngine::remove_process_set, py::arg("process_set"))
       .def("process_set_of", &PyEngine::process_set_of, py::arg("handle"))
       .def("process_sets", &PyEngine::process_sets)

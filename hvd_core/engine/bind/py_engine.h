@@ -49,7 +49,8 @@ class PyEngine {
                          pybind11::handle process_set);
   // The number of rows that this rank gets from a reducescatter of `rows` rows.
   int64_t scattered_rows(int64_t rows, int process_set);
-  uint64_t add_process_set(std::vector<int32_t> ranks);
+  uint64_t add_process_set(std::vector<int32_t> ranks, const std::optional<pybind11::dict>& backends,
+                           std::string chosen);
   uint64_t remove_process_set(int process_set);
   int process_set_of(uint64_t handle);
   std::map<int32_t, std::vector<int32_t>> process_sets();

@@ -198,6 +198,8 @@ std::string Coordinator::refusal(const SetState& s, const Round& round) {
       if (t.shape.empty())
         return std::string("Process-set rank zero tried to ") + op_label(f.kind) + " a rank-zero tensor. Tensor '" +
                *round.name + "'.";
+  if (f.kind == OpKind::AddProcessSet && !f.backends.empty() && !joined_.empty())
+    return "A process set with backends of its own cannot be added while ranks have joined: they have not chosen them.";
   if (f.kind == OpKind::AddProcessSet) return refuse_new_set(f.ranks, round);
   if (f.kind == OpKind::RemoveProcessSet &&
       (f.root <= 0 || !find_set(static_cast<SetId>(f.root)) ||

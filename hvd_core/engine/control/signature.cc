@@ -39,7 +39,8 @@ std::string number(double v) {
 // One rank's request in a few words, for the list that follows the sentence.
 std::string summary(const SignatureFields& f) {
   std::string s = op_name(f.kind);
-  if (f.kind == OpKind::AddProcessSet) return s + " of ranks " + rank_list(f.ranks);
+  if (f.kind == OpKind::AddProcessSet)
+    return s + " of ranks " + rank_list(f.ranks) + (f.backends.empty() ? "" : " over " + f.backends);
   if (f.kind == OpKind::RemoveProcessSet) return s + " number " + std::to_string(f.root);
   if (has_reduce_op(f.kind)) s += std::string(" ") + reduce_op_name(f.reduce_op);
   if (f.kind == OpKind::Broadcast) s += " root " + std::to_string(f.root);
@@ -91,6 +92,11 @@ std::string sentence(const SignatureFields& a, const SignatureFields& b) {
   if (a.ranks != b.ranks)
     return "Mismatched process sets: One rank adds a set of ranks " + rank_list(a.ranks) +
            ", but another rank adds a set of ranks " + rank_list(b.ranks) + ".";
+  if (a.backends != b.backends) {
+    const auto chosen = [](const SignatureFields& f) { return f.backends.empty() ? "the job's backends" : f.backends; };
+    return "Mismatched backends of a process set: One rank chose " + chosen(a) + ", but another rank chose " +
+           chosen(b) + ".";
+  }
   if (a.kind == OpKind::RemoveProcessSet) return "Mismatched process sets: The ranks remove different process sets.";
   for (size_t i = 0; i < a.tensors.size(); ++i)
     if (a.tensors[i].shape != b.tensors[i].shape) return shape_sentence(a.kind, a.tensors[i], b.tensors[i]);
@@ -123,6 +129,7 @@ Signature::Signature(SignatureFields fields) : fields_(std::move(fields)) {
   w.bytes(fields_.device_type);
   w.varint(fields_.ranks.size());
   for (int32_t r : fields_.ranks) w.varint(static_cast<uint64_t>(r));
+  if (fields_.kind == OpKind::AddProcessSet) w.bytes(fields_.backends);
   // Two requests may share a batch if everything up to here is equal, and the dtype.
   fuse_key_ = bytes_;
   w.varint(fields_.tensors.size());
@@ -169,6 +176,7 @@ std::shared_ptr<const Signature> Signature::parse(std::string_view bytes) {
   f.device_type = r.bytes();
   f.ranks.resize(r.count());
   for (auto& rank : f.ranks) rank = static_cast<int32_t>(r.varint());
+  if (f.kind == OpKind::AddProcessSet) f.backends = r.bytes();
   f.tensors.resize(r.count());
   for (auto& t : f.tensors) {
     t.dtype = static_cast<int32_t>(r.svarint());

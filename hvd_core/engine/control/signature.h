@@ -42,6 +42,7 @@ struct SignatureFields {
   std::string device_type = "cpu";
   std::vector<TensorSpec> tensors;
   std::vector<int32_t> ranks;         // AddProcessSet: the members, ascending
+  std::string backends;               // AddProcessSet: the choice of backends for this set; empty: the job's
   std::vector<WeightDigest> weights;  // whose gradients are reduced
   std::string remedy;                 // the line of the user's program that makes the weights equal
 

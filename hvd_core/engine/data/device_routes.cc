@@ -9,8 +9,12 @@
 namespace hvd::data {
 
 DeviceRoutes::DeviceRoutes(std::string type, std::shared_ptr<plugin::Backend> table, int32_t ordinal,
-                           ByCollective routes)
-    : type_(std::move(type)), table_(std::move(table)), ordinal_(ordinal), routes_(std::move(routes)) {
+                           ByCollective routes, std::shared_ptr<plugin::Backend> within)
+    : type_(std::move(type)),
+      table_(std::move(table)),
+      ordinal_(ordinal),
+      routes_(std::move(routes)),
+      within_(std::move(within)) {
   if (!table_ || table_->device_type() != type_) {
     throw plugin::BackendError(
         HVD_E_UNSUPPORTED, 0, 0,
@@ -21,7 +25,17 @@ DeviceRoutes::DeviceRoutes(std::string type, std::shared_ptr<plugin::Backend> ta
   }
 }
 
+DeviceRoutes::DeviceRoutes(std::shared_ptr<DeviceRoutes> same_device, ByCollective routes,
+                           std::shared_ptr<plugin::Backend> within)
+    : type_(same_device->type_),
+      table_(same_device->table_),
+      ordinal_(same_device->ordinal_),
+      routes_(std::move(routes)),
+      within_(std::move(within)),
+      same_device_(std::move(same_device)) {}
+
 std::shared_ptr<plugin::Device> DeviceRoutes::open(const queue::Tensor& tensor) {
+  if (same_device_) return same_device_->open(tensor);
   int32_t ordinal = tensor.device_id;
   if (ordinal < 0) ordinal = tensor.data ? plugin::Device::owner(*table_, tensor.data) : -1;
   return ordinal < 0 ? open() : open(ordinal);
@@ -38,6 +52,7 @@ std::shared_ptr<plugin::Device> DeviceRoutes::open(int32_t ordinal) {
 }
 
 std::shared_ptr<plugin::Device> DeviceRoutes::open() {
+  if (same_device_) return same_device_->open();
   std::lock_guard lock(mutex_);
   if (device_) return device_;
   // The launcher may show each rank one device only; its ordinal is 0 then.
@@ -46,6 +61,7 @@ std::shared_ptr<plugin::Device> DeviceRoutes::open() {
 }
 
 std::shared_ptr<plugin::Device> DeviceRoutes::opened() const {
+  if (same_device_) return same_device_->opened();
   std::lock_guard lock(mutex_);
   return device_;
 }

@@ -21,11 +21,17 @@ class DeviceRoutes {
   using ByCollective = std::array<std::shared_ptr<plugin::Backend>, HVD_COLL_COUNT>;
 
   // `ordinal`: the device to open if no tensor names one. `routes`: by HVD_* collective; null: staged through host
-  // memory. Throws plugin::BackendError if `table` has no device table for the type.
-  DeviceRoutes(std::string type, std::shared_ptr<plugin::Backend> table, int32_t ordinal, ByCollective routes);
+  // memory. `within`: the backend that reduces on the device within hosts, where a large allreduce goes over two
+  // levels; null: on one level. Throws plugin::BackendError if `table` has no device table for the type.
+  DeviceRoutes(std::string type, std::shared_ptr<plugin::Backend> table, int32_t ordinal, ByCollective routes,
+               std::shared_ptr<plugin::Backend> within);
+
+  // Other routes to the device of `same_device`: of a process set with backends of its own.
+  DeviceRoutes(std::shared_ptr<DeviceRoutes> same_device, ByCollective routes, std::shared_ptr<plugin::Backend> within);
 
   const std::string& type() const { return type_; }
   const ByCollective& routes() const { return routes_; }
+  const std::shared_ptr<plugin::Backend>& within() const { return within_; }
   const std::shared_ptr<plugin::Backend>& table() const { return table_; }
 
   // The one device of this type in this process, for a tensor on it. Throws queue::InvalidRequest if the tensor is on
@@ -45,6 +51,8 @@ class DeviceRoutes {
   const std::shared_ptr<plugin::Backend> table_;
   const int32_t ordinal_;
   const ByCollective routes_;
+  const std::shared_ptr<plugin::Backend> within_;
+  const std::shared_ptr<DeviceRoutes> same_device_;  // opens the device; null: this object does
   mutable std::mutex mutex_;
   std::shared_ptr<plugin::Device> device_;
 };

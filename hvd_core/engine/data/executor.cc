@@ -1,6 +1,8 @@
 // See executor.h.
 #include "engine/data/executor.h"
 
+#include <algorithm>
+#include <iterator>
 #include <new>
 #include <stdexcept>
 #include <utility>
@@ -29,18 +31,21 @@ Executor::Executor(int32_t rank, std::vector<int32_t> hosts, std::string job, in
 Executor::~Executor() {
   if (!outstanding_.empty() || device_ || !set_aside_.empty()) settle(observe::now_ns() + kLastWaitNs);
   clear();
+  // On all ranks in one order, the set of all ranks last: others may be split off it, and its end waits for all.
+  while (!sets_.empty()) sets_.erase(std::prev(sets_.end()));
 }
 
 void Executor::execute(control::SetId set, std::vector<control::BatchItem> batch) {
-  queue_.push_back({Entry::Execute, set, std::move(batch), {}, nullptr});
+  queue_.push_back({Entry::Execute, set, std::move(batch), {}, nullptr, false, nullptr});
 }
 
-void Executor::create(control::SetId set, const std::vector<int32_t>& members, queue::RequestRef request) {
-  queue_.push_back({Entry::Create, set, {}, members, std::move(request)});
+void Executor::create(control::SetId set, const std::vector<int32_t>& members, queue::RequestRef request, bool by_all,
+                      std::shared_ptr<const Backends> own) {
+  queue_.push_back({Entry::Create, set, {}, members, std::move(request), by_all, std::move(own)});
 }
 
 void Executor::remove(control::SetId set, queue::RequestRef request) {
-  queue_.push_back({Entry::Remove, set, {}, {}, std::move(request)});
+  queue_.push_back({Entry::Remove, set, {}, {}, std::move(request), false, nullptr});
 }
 
 bool Executor::progress() {
@@ -91,6 +96,7 @@ bool Executor::carry_out(Entry& entry) {
       const plugin::CallScope scope(backends_.records ? &backends_.records->driving : nullptr, plugin::Call::Destroy,
                                     kRemoved);
       gone.reset();
+      own_backends_.erase(entry.set);
       return true;
     }
     case Entry::Execute:
@@ -128,16 +134,37 @@ void Executor::start_creation(std::function<std::shared_ptr<void>()> make) {
   creation_ = std::make_unique<Creation>(std::move(make), store_, cores_);
 }
 
+std::shared_ptr<SetComms> Executor::parent_of(const Entry& entry, const Layout& layout) const {
+  const auto global = sets_.find(0);
+  if (!entry.by_all || entry.own || entry.set == 0 || global == sets_.end()) return nullptr;
+  return global->second->splits(backends_, layout) ? global->second : nullptr;
+}
+
+const Backends& Executor::backends_of(control::SetId set) const {
+  const auto own = own_backends_.find(set);
+  return own == own_backends_.end() ? backends_ : *own->second;
+}
+
 bool Executor::carry_out_create(Entry& entry) {
-  if (!creation_)
-    start_creation([backends = backends_, layout = make_layout(entry.members, hosts_, rank_),
+  const bool member = std::ranges::find(entry.members, rank_) != entry.members.end();
+  if (!creation_) {
+    Layout layout = make_layout(entry.members, hosts_, rank_);
+    const auto parent = parent_of(entry, layout);
+    if (!parent && !member) return true;
+    if (entry.own && member) own_backends_[entry.set] = entry.own;
+    if (parent && !outstanding_.empty() && busy(0)) return false;  // libraries split an idle communicator only
+    start_creation([backends = backends_of(entry.set), layout = std::move(layout), member, parent,
                     key = job_ + "/set/" + std::to_string(entry.set), store = store_,
-                    deadline_ns = observe::now_ns() + create_ns_] {
-      return std::make_shared<SetComms>(backends, layout, key, *store, deadline_ns);
+                    deadline_ns = observe::now_ns() + create_ns_]() -> std::shared_ptr<void> {
+      if (member) return std::make_shared<SetComms>(backends, layout, key, *store, deadline_ns, parent);
+      parent->take_part(backends, layout, key, *store, deadline_ns);
+      return nullptr;
     });
+  }
   if (!creation_->done()) return false;
   auto creation = std::move(creation_);
   auto comms = std::static_pointer_cast<SetComms>(creation->take());
+  if (!member) return true;
   std::lock_guard lock(sets_mutex_);
   if (aborted_) comms->abort(backends_.records ? &backends_.records->driving : nullptr);
   sets_[entry.set] = std::move(comms);

@@ -49,7 +49,10 @@ class Executor {
 
   // Append an entry to the queue. `request` may be null; it completes with the entry.
   void execute(control::SetId set, std::vector<control::BatchItem> batch);
-  void create(control::SetId set, const std::vector<int32_t>& members, queue::RequestRef request);
+  // `by_all`: all ranks of the job append this entry, members or not, so that the set can be split off the global one.
+  // `own`: the set's own backends; null: the job's.
+  void create(control::SetId set, const std::vector<int32_t>& members, queue::RequestRef request, bool by_all,
+              std::shared_ptr<const Backends> own = nullptr);
   void remove(control::SetId set, queue::RequestRef request);
 
   // Carries out entries as far as it can without waiting. Returns true if anything advanced.
@@ -92,6 +95,8 @@ class Executor {
     std::vector<control::BatchItem> work;
     std::vector<int32_t> members;
     queue::RequestRef request;
+    bool by_all = false;
+    std::shared_ptr<const Backends> own;
   };
 
   // Work that is enqueued on a device and not known to be complete.
@@ -111,6 +116,9 @@ class Executor {
   bool carry_out_create(Entry& entry);
   void note_batch(const Entry& entry, const Layout& layout);
   void finish(const std::string* refusal);
+  // The set that a new one is split off; null if it is made without one.
+  std::shared_ptr<SetComms> parent_of(const Entry& entry, const Layout& layout) const;
+  const Backends& backends_of(control::SetId set) const;
   void start_creation(std::function<std::shared_ptr<void>()> make);
   // executor_devices.cc
   bool begin_on_device(Entry& entry, const std::shared_ptr<SetComms>& set, const std::string& type);
@@ -135,6 +143,7 @@ class Executor {
 
   std::mutex sets_mutex_;  // abort() reads sets_ from other threads
   std::map<control::SetId, std::shared_ptr<SetComms>> sets_;
+  std::map<control::SetId, std::shared_ptr<const Backends>> own_backends_;
   bool aborted_ = false;
   AbortRun abort_run_;
 

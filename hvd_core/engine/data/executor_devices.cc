@@ -22,10 +22,11 @@ bool Executor::begin_on_device(Entry& entry, const std::shared_ptr<SetComms>& se
   SetDevice* device = set->device(type);
   if (!device) {
     if (!creation_) {
-      const auto routes = backends_.devices.find(type);
-      if (routes == backends_.devices.end())
+      const Backends& backends = backends_of(entry.set);
+      const auto routes = backends.devices.find(type);
+      if (routes == backends.devices.end())
         throw plugin::BackendError(HVD_E_INTERNAL, 0, 0, "this rank serves no devices of type '" + type + "'");
-      start_creation([backends = backends_, routes = routes->second, set,
+      start_creation([backends, routes = routes->second, set,
                       key = job_ + "/set/" + std::to_string(entry.set) + "/device", store = store_,
                       deadline_ns = observe::now_ns() + create_ns_] {
         return std::make_shared<SetDevice>(backends, routes, *set, key, *store, deadline_ns);

@@ -10,37 +10,90 @@
 
 namespace hvd::data {
 
-SetComms::SetComms(const Backends& backends, Layout layout, const std::string& key, plugin::Store& store,
-                   int64_t deadline_ns)
-    : layout_(std::move(layout)), records_(backends.records) {
-  std::vector<int32_t> all_ranks;
-  for (int32_t r = 0; r < layout_.size(); ++r) all_ranks.push_back(r);
-  const bool one_host = layout_.host_count() == 1;
-  if (one_host && backends.local && (backends.local_alone || !backends.global)) {
-    transport_of_.fill(single(create(backends.local, all_ranks, key + "/local", store, deadline_ns), backends, true));
+namespace {
+
+// Which communicators a set has in host memory, apart from those of a hierarchy.
+struct Plan {
+  bool levels = false;                     // a hierarchy serves some collectives
+  std::shared_ptr<plugin::Backend> usual;  // over all members, for the others; null: the hierarchy serves all
+  std::string kind;                        // of the usual one
+  std::map<std::string, std::shared_ptr<plugin::Backend>> special;  // by kind: serve single collectives
+};
+
+std::string special_kind(const plugin::Backend& backend) { return "only/" + backend.name(); }
+
+// Equal on all ranks, members or not.
+Plan plan_of(const Backends& backends, const Layout& layout) {
+  Plan plan;
+  const auto is_set = [](bool h) { return h; };
+  if (layout.host_count() == 1 && backends.local && (backends.local_alone || !backends.global)) {
+    plan.usual = backends.local;
+    plan.kind = "local";
   } else {
-    // All members create the communicators in this order: within the host, between hosts, flat.
-    const bool two_levels = !one_host && layout_.size() > layout_.host_count();
-    const bool some =
-        two_levels && std::any_of(backends.hierarchical.begin(), backends.hierarchical.end(), [](bool h) { return h; });
-    const bool all =
-        some && std::all_of(backends.hierarchical.begin(), backends.hierarchical.end(), [](bool h) { return h; });
-    Transport* levels = some ? hierarchy(backends, key, store, deadline_ns) : nullptr;
-    Transport* flat =
-        all ? nullptr : single(create(backends.global, all_ranks, key + "/flat", store, deadline_ns), backends, true);
-    for (size_t coll = 0; coll < transport_of_.size(); ++coll)
-      transport_of_[coll] = some && backends.hierarchical[coll] ? levels : flat;
+    const bool two_levels = layout.host_count() > 1 && layout.size() > layout.host_count();
+    plan.levels = two_levels && std::ranges::any_of(backends.hierarchical, is_set);
+    if (!plan.levels || !std::ranges::all_of(backends.hierarchical, is_set)) {
+      plan.usual = backends.global;
+      plan.kind = "flat";
+    }
   }
-  std::map<const plugin::Backend*, Transport*> special;
+  for (const auto& backend : backends.host_routes)
+    if (backend) plan.special[special_kind(*backend)] = backend;
+  return plan;
+}
+
+}  // namespace
+
+SetComms::SetComms(const Backends& backends, Layout layout, const std::string& key, plugin::Store& store,
+                   int64_t deadline_ns, std::shared_ptr<SetComms> parent)
+    : layout_(std::move(layout)), parent_(std::move(parent)), records_(backends.records) {
+  const Plan plan = plan_of(backends, layout_);
+  // All members create the communicators in this order: within the host, between hosts, flat.
+  Transport* const levels = plan.levels ? hierarchy(backends, key, store, deadline_ns) : nullptr;
+  std::map<std::string, Transport*> whole;
+  const auto add = [&](const std::string& kind, const std::shared_ptr<plugin::Backend>& backend) {
+    whole[kind] = single(create_whole(backend, kind, key, store, deadline_ns), backends, true);
+  };
+  if (plan.usual) add(plan.kind, plan.usual);
+  for (const auto& [kind, backend] : plan.special) add(kind, backend);
   for (size_t coll = 0; coll < transport_of_.size(); ++coll) {
-    const auto& backend = backends.host_routes[coll];
-    if (!backend) continue;
-    Transport*& transport = special[backend.get()];
-    if (!transport)
-      transport =
-          single(create(backend, all_ranks, key + "/only/" + backend->name(), store, deadline_ns), backends, true);
-    transport_of_[coll] = transport;
+    if (const auto& backend = backends.host_routes[coll])
+      transport_of_[coll] = whole.at(special_kind(*backend));
+    else
+      transport_of_[coll] = levels && (backends.hierarchical[coll] || !plan.usual) ? levels : whole.at(plan.kind);
   }
+  if (!parent_) return;
+  for (const auto& [type, device] : parent_->devices_) {
+    if (device->whole().empty()) continue;
+    add_device(type, std::make_shared<SetDevice>(backends, backends.devices.at(type), *this, key + "/device", store,
+                                                 deadline_ns, device.get()));
+  }
+}
+
+// In the order in which the constructor makes the communicators of a part.
+std::vector<std::pair<std::string, plugin::Communicator*>> SetComms::split_off(const Backends& backends,
+                                                                               const Layout& part) const {
+  std::vector<std::pair<std::string, plugin::Communicator*>> found;
+  const Plan plan = plan_of(backends, part);
+  const auto look = [&](const std::string& kind, const std::shared_ptr<plugin::Backend>& backend) {
+    const auto at = whole_.find(kind);
+    if (at != whole_.end() && backend->splits()) found.emplace_back(kind, at->second);
+  };
+  if (plan.usual) look(plan.kind, plan.usual);
+  for (const auto& [kind, backend] : plan.special) look(kind, backend);
+  return found;
+}
+
+bool SetComms::splits(const Backends& backends, const Layout& part) const {
+  return !split_off(backends, part).empty() ||
+         std::ranges::any_of(devices_, [](const auto& device) { return !device.second->whole().empty(); });
+}
+
+void SetComms::take_part(const Backends& backends, const Layout& part, const std::string& key, plugin::Store& store,
+                         int64_t deadline_ns) {
+  for (const auto& [kind, comm] : split_off(backends, part))
+    split_comm(part, false, *comm, key + "/" + kind, store, deadline_ns, {}, records_);
+  for (const auto& [type, device] : devices_) device->take_part(part, key + "/device", store, deadline_ns, records_);
 }
 
 SetComms::~SetComms() = default;
@@ -60,14 +113,40 @@ std::unique_ptr<plugin::Communicator> create_comm(const Layout& layout, const st
   return backend->create_comm(key, store, ranks, hosts, me, deadline_ns, nullptr, device, std::move(records));
 }
 
+std::unique_ptr<plugin::Communicator> split_comm(const Layout& layout, bool member, plugin::Communicator& parent,
+                                                 const std::string& key, plugin::Store& store, int64_t deadline_ns,
+                                                 const plugin::OpenDevice& device,
+                                                 std::shared_ptr<plugin::CallRecords> records) {
+  // The layout of a set is equal on all its members; `me` of another rank means nothing.
+  const int32_t me = member ? layout.me : 0;
+  std::vector<int32_t> ranks, hosts;
+  if (member) ranks = layout.members, hosts = layout.host_of;
+  auto backend = parent.shared_backend();
+  return backend->split_comm(parent, key, store, ranks, hosts, me, deadline_ns, device, std::move(records));
+}
+
+plugin::Communicator* SetComms::keep(std::unique_ptr<plugin::Communicator> made) {
+  std::lock_guard lock(mutex_);
+  if (aborted_) made->abort(records_ ? &records_->creating : nullptr);
+  comms_.push_back(std::move(made));
+  return comms_.back().get();
+}
+
 plugin::Communicator* SetComms::create(const std::shared_ptr<plugin::Backend>& backend,
                                        const std::vector<int32_t>& set_ranks, const std::string& key,
                                        plugin::Store& store, int64_t deadline_ns) {
-  auto comm = create_comm(layout_, backend, set_ranks, key, store, deadline_ns, {}, records_);
-  std::lock_guard lock(mutex_);
-  if (aborted_) comm->abort(records_ ? &records_->creating : nullptr);
-  comms_.push_back(std::move(comm));
-  return comms_.back().get();
+  return keep(create_comm(layout_, backend, set_ranks, key, store, deadline_ns, {}, records_));
+}
+
+plugin::Communicator* SetComms::create_whole(const std::shared_ptr<plugin::Backend>& backend, const std::string& kind,
+                                             const std::string& key, plugin::Store& store, int64_t deadline_ns) {
+  if (parent_ && backend->splits())
+    if (const auto of_parent = parent_->whole_.find(kind); of_parent != parent_->whole_.end())
+      return whole_[kind] = keep(
+                 split_comm(layout_, true, *of_parent->second, key + "/" + kind, store, deadline_ns, {}, records_));
+  std::vector<int32_t> all_ranks;
+  for (int32_t r = 0; r < layout_.size(); ++r) all_ranks.push_back(r);
+  return whole_[kind] = create(backend, all_ranks, key + "/" + kind, store, deadline_ns);
 }
 
 Transport* SetComms::single(plugin::Communicator* comm, const Backends& backends, bool alike) {

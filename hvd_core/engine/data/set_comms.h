@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/data/device_routes.h"
@@ -41,6 +42,11 @@ struct Backends {
 
 class SetDevice;
 
+// Communicators over all members of a set, by their purpose: "local", "flat", "only/<backend>" in host memory. A
+// set that all ranks of another one make together can split such a communicator off the other set's one of the same
+// kind.
+using Whole = std::map<std::string, plugin::Communicator*>;
+
 // A communicator over some members of a set, for host memory unless a device is given. Collective over them.
 std::unique_ptr<plugin::Communicator> create_comm(const Layout& layout, const std::shared_ptr<plugin::Backend>& backend,
                                                   const std::vector<int32_t>& set_ranks, const std::string& key,
@@ -48,10 +54,26 @@ std::unique_ptr<plugin::Communicator> create_comm(const Layout& layout, const st
                                                   const plugin::OpenDevice& device = {},
                                                   std::shared_ptr<plugin::CallRecords> records = nullptr);
 
+// The same over all ranks of `layout`, as a part of `parent`. A rank that is not in it (`member` is false) takes part
+// and gets null.
+std::unique_ptr<plugin::Communicator> split_comm(const Layout& layout, bool member, plugin::Communicator& parent,
+                                                 const std::string& key, plugin::Store& store, int64_t deadline_ns,
+                                                 const plugin::OpenDevice& device,
+                                                 std::shared_ptr<plugin::CallRecords> records);
+
 class SetComms final : public Transport {
  public:
   // All members call this with the same key; it waits for them until deadline_ns. Throws plugin::BackendError.
-  SetComms(const Backends& backends, Layout layout, const std::string& key, plugin::Store& store, int64_t deadline_ns);
+  // `parent`: a set that contains all of them, and whose ranks all take part: the members by this constructor, the
+  // others by take_part(). Neither has an operation in flight. Communicators are split off the parent's where the
+  // backend can do that, also those for device types that the parent has used.
+  SetComms(const Backends& backends, Layout layout, const std::string& key, plugin::Store& store, int64_t deadline_ns,
+           std::shared_ptr<SetComms> parent = nullptr);
+  // On the parent, for a rank that is not in the part. `part`: the layout of the new set.
+  void take_part(const Backends& backends, const Layout& part, const std::string& key, plugin::Store& store,
+                 int64_t deadline_ns);
+  // Whether a part of this set splits any communicator off.
+  bool splits(const Backends& backends, const Layout& part) const;
   ~SetComms() override;
 
   void write_steps(Schedule& schedule, const plugin::Collective& c) override {
@@ -71,15 +93,23 @@ class SetComms final : public Transport {
  private:
   plugin::Communicator* create(const std::shared_ptr<plugin::Backend>& backend, const std::vector<int32_t>& set_ranks,
                                const std::string& key, plugin::Store& store, int64_t deadline_ns);
+  // Over all members; split off the parent if that has such a communicator, whose backend can do that.
+  plugin::Communicator* create_whole(const std::shared_ptr<plugin::Backend>& backend, const std::string& kind,
+                                     const std::string& key, plugin::Store& store, int64_t deadline_ns);
+  plugin::Communicator* keep(std::unique_ptr<plugin::Communicator> made);
+  std::vector<std::pair<std::string, plugin::Communicator*>> split_off(const Backends& backends,
+                                                                       const Layout& part) const;
   Transport* single(plugin::Communicator* comm, const Backends& backends, bool alike);
   Transport* hierarchy(const Backends& backends, const std::string& key, plugin::Store& store, int64_t deadline_ns);
 
   Layout layout_;
+  const std::shared_ptr<SetComms> parent_;  // outlives the communicators that were split off; null: there is no parent
   const std::shared_ptr<plugin::CallRecords> records_;
   std::mutex mutex_;  // comms_ and devices_ grow while another thread may call abort()
   bool aborted_ = false;
   // Declared before the transports, so destroyed after them: transports use communicators.
   std::vector<std::unique_ptr<plugin::Communicator>> comms_;
+  Whole whole_;
   std::vector<std::unique_ptr<Transport>> transports_;
   std::array<Transport*, HVD_COLL_COUNT> transport_of_{};  // by HVD_* collective
   std::map<std::string, std::shared_ptr<SetDevice>> devices_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/data/adasum.h"
+#include "engine/data/device_levels.h"
 #include "engine/data/direct.h"
 #include "engine/data/parts.h"
 #include "engine/observe/log.h"
@@ -53,6 +54,42 @@ struct SetDevice::Route {
   std::string why_not_on_device;
 };
 
+// An allreduce over two levels: a backend on the device within the hosts, and the one of host memory between them.
+struct SetDevice::Levels {
+  Levels(const plugin::Backend& inner, const plugin::Backend& outer) : within(inner), between(outer) {}
+
+  struct Lane final : Transport {
+    Lane(const SetDevice& set, Route& route, const Layout& layout) : set(set), route(route), layout(layout) {}
+    void write_steps(Schedule& schedule, const plugin::Collective& c) override {
+      set.way(route, c).transport->write_steps(schedule, c);
+    }
+    int32_t rank() const override { return layout.my_host(); }
+    int32_t size() const override { return layout.host_count(); }
+    const SetDevice& set;
+    Route& route;
+    const Layout& layout;
+  };
+
+  void begin(const SetDevice& set, const Layout& layout, bool may_compose) {
+    composes = may_compose;
+    lane = std::make_unique<Lane>(set, between, layout);
+    transport = std::make_unique<DeviceLevels>(layout, within.on_device->direct, *lane, set.device());
+  }
+
+  bool serves(const plugin::Collective& c) {
+    const auto good = [this](const plugin::Collective& step) {
+      const DeviceTransport::Method method = within.on_device->direct.method(step);
+      return method == DeviceTransport::Method::Native || (composes && method != DeviceTransport::Method::None);
+    };
+    return DeviceLevels::divides(c) && good(DeviceLevels::scatter_of(c)) && good(DeviceLevels::gather_of(c));
+  }
+
+  Route within, between;
+  bool composes = true;  // whether steps may be EMULATED
+  std::unique_ptr<Lane> lane;
+  std::unique_ptr<DeviceLevels> transport;
+};
+
 // Makes a Transport of Adasum, so that a StagedTransport can write it like any other collective.
 struct SetDevice::AdasumTransport final : Transport {
   AdasumTransport(SetComms& host, const HostMath& math) : host(host), math(math) {}
@@ -66,7 +103,7 @@ struct SetDevice::AdasumTransport final : Transport {
 };
 
 SetDevice::SetDevice(const Backends& backends, std::shared_ptr<DeviceRoutes> device, SetComms& host,
-                     const std::string& key, plugin::Store& store, int64_t deadline_ns)
+                     const std::string& key, plugin::Store& store, int64_t deadline_ns, const SetDevice* parent)
     : type_(device->type()),
       table_name_(device->table()->name()),
       host_(host),
@@ -74,6 +111,10 @@ SetDevice::SetDevice(const Backends& backends, std::shared_ptr<DeviceRoutes> dev
       notes_(backends.notes),
       said_(backends.emulation.said),
       device_(device->open()) {
+  const Whole of_parent = parent ? parent->whole() : Whole();
+  const Layout& layout = host.layout();
+  std::vector<int32_t> all_ranks;
+  for (int32_t r = 0; r < host.size(); ++r) all_ranks.push_back(r);
   // All members create the communicators in this order.
   for (size_t coll = 0; coll < route_of_.size(); ++coll) {
     const auto& backend = device->routes()[coll];
@@ -83,7 +124,21 @@ SetDevice::SetDevice(const Backends& backends, std::shared_ptr<DeviceRoutes> dev
     if (route_of_[coll]) continue;
     routes_.push_back(std::make_unique<Route>(*backend));
     route_of_[coll] = routes_.back().get();
-    open_route(*route_of_[coll], backends, backend, key, store, deadline_ns);
+    open_route(*route_of_[coll], backends, backend, all_ranks, key + "/" + type_ + "/" + backend->name(), store,
+               deadline_ns, of_parent);
+  }
+  if (const auto& within = device->within(); within && backends.global && DeviceLevels::fits(layout)) {
+    std::vector<int32_t> lane;
+    for (const auto& of_host : layout.hosts) lane.push_back(of_host[static_cast<size_t>(layout.my_local())]);
+    levels_ = std::make_unique<Levels>(*within, *backends.global);
+    open_route(levels_->within, backends, within, layout.neighbours(),
+               key + "/" + type_ + "/host/" + std::to_string(layout.my_host()), store, deadline_ns);
+    open_route(levels_->between, backends, backends.global, lane,
+               key + "/" + type_ + "/lane/" + std::to_string(layout.my_local()), store, deadline_ns);
+    if (levels_->within.on_device)
+      levels_->begin(*this, layout, backends.emulation.allowed);
+    else
+      levels_.reset();
   }
   staged_ = std::make_unique<StagedTransport>(host, device_);
   adasum_ = std::make_unique<AdasumTransport>(host, *backends.math);
@@ -92,12 +147,10 @@ SetDevice::SetDevice(const Backends& backends, std::shared_ptr<DeviceRoutes> dev
 }
 
 void SetDevice::open_route(Route& route, const Backends& backends, const std::shared_ptr<plugin::Backend>& backend,
-                           const std::string& key, plugin::Store& store, int64_t deadline_ns) {
-  std::vector<int32_t> all_ranks;
-  for (int32_t r = 0; r < host_.size(); ++r) all_ranks.push_back(r);
+                           const std::vector<int32_t>& ranks, const std::string& key, plugin::Store& store,
+                           int64_t deadline_ns, const Whole& parent) {
   EmulationPolicy policy = backends.emulation;
   const bool foreign_device = backend->device_api() != device_->opened().api;
-  const std::string name = type_ + "/" + backend->name();
   if (!(backend->comm_caps() & HVD_CAP_MEM_DEVICE) || !backend->serves_device_type(type_))
     route.why_not_on_device = "it does not support " + type_ + " memory";
   else if (foreign_device && device_->handles())
@@ -106,17 +159,18 @@ void SetDevice::open_route(Route& route, const Backends& backends, const std::sh
     EmulationPolicy on_device = policy;
     on_device.device_type = type_;
     on_device.completes = true;
-    route.on_device =
-        std::make_unique<Route::OnDevice>(create_comm(host_.layout(), backend, all_ranks, key + "/" + name, store,
-                                                      deadline_ns, device_->opened(), backends.records),
-                                          device_, *backends.math, on_device);
+    const auto of_parent = parent.find(backend->name());
+    auto comm = of_parent == parent.end() ? create_comm(host_.layout(), backend, ranks, key, store, deadline_ns,
+                                                        device_->opened(), backends.records)
+                                          : split_comm(host_.layout(), true, *of_parent->second, key, store,
+                                                       deadline_ns, device_->opened(), backends.records);
+    route.on_device = std::make_unique<Route::OnDevice>(std::move(comm), device_, *backends.math, on_device);
   }
   const bool takes_host = (backend->comm_caps() & HVD_CAP_MEM_HOST) && (backend->comm_caps() & HVD_CAP_REQUEST);
   if (foreign_device && takes_host)
-    route.host_staging =
-        std::make_unique<HostStaging>(create_comm(host_.layout(), backend, all_ranks, key + "/staged/" + name, store,
-                                                  deadline_ns, {}, backends.records),
-                                      device_, *backends.math, policy);
+    route.host_staging = std::make_unique<HostStaging>(
+        create_comm(host_.layout(), backend, ranks, key + "/staged", store, deadline_ns, {}, backends.records), device_,
+        *backends.math, policy);
   if (route.on_device || route.host_staging) return;
   throw plugin::BackendError(HVD_E_UNSUPPORTED, 0, 0,
                              "horovod: backend '" + backend->name() + "' cannot serve tensors on " + type_ + ": " +
@@ -126,15 +180,20 @@ void SetDevice::open_route(Route& route, const Backends& backends, const std::sh
 
 template <class F>
 void SetDevice::for_each_comm(F&& f) const {
-  for (const auto& route : routes_) {
-    if (route->on_device) f(*route->on_device->comm);
-    if (route->host_staging) f(*route->host_staging->comm);
-  }
+  const auto each = [&](const Route& route) {
+    if (route.on_device) f(*route.on_device->comm);
+    if (route.host_staging) f(*route.host_staging->comm);
+  };
+  for (const auto& route : routes_) each(*route);
+  if (levels_) each(levels_->within), each(levels_->between);
 }
 
 SetDevice::~SetDevice() {
   for (const auto& route : routes_)
     if (route->on_device) route->on_device->direct.release();
+  if (levels_)
+    for (Route* route : {&levels_->within, &levels_->between})
+      if (route->on_device) route->on_device->direct.release();
   for_each_comm([](plugin::Communicator& comm) {
     if (comm.aborted()) return;
     try {
@@ -146,36 +205,41 @@ SetDevice::~SetDevice() {
 }
 
 void SetDevice::write_steps(Schedule& schedule, const plugin::Collective& c) {
+  if (levels_ && levels_->serves(c)) {
+    const Way between = way(levels_->between, c);
+    note(c, nullptr, between.service == Service::Staged ? Service::Staged : Service::Native,
+         levels_->within.backend.name() + " within hosts, and " + levels_->between.backend.name() + " between them" +
+             (between.service == Service::Staged ? " through host memory" : ""));
+    return levels_->transport->write_steps(schedule, c);
+  }
   Route* const route = route_of_[static_cast<size_t>(c.coll)];
   if (!route) {
     note(c, nullptr, Service::Staged, "through host memory and " + host_name_);
     return staged_->write_steps(schedule, c);
   }
-  const DeviceTransport::Method how =
-      route->on_device ? route->on_device->direct.method(c) : DeviceTransport::Method::None;
-  if (how == DeviceTransport::Method::Native) {
-    note(c, &route->backend, Service::Native, "");
-    return route->on_device->direct.write_steps(schedule, c);
-  }
-  if (how == DeviceTransport::Method::None && route->host_staging) {
-    note(c, &route->backend, Service::Staged,
-         "through host memory and " + route->backend.name() + reason_for_staging(*route, c));
-    return route->host_staging->staged.write_steps(schedule, c);
-  }
-  Route::OnDevice& on_device = *route->on_device;
-  on_device.emulated.check(c);
-  if (how != DeviceTransport::Method::None) {
-    const char* text = how == DeviceTransport::Method::AsBytes ? "its bytes as another type" : "sum and division";
-    note(c, &route->backend, Service::Emulated, text);
-    return on_device.direct.write_steps(schedule, c);
-  }
-  const bool varying = !c.out_counts.empty() || !c.in_counts.empty();
-  const Served served = on_device.emulated.served(c.coll, c.dtype, c.op, varying);
-  note(c, &route->backend, Service::Emulated, served.how.empty() ? "factors on the host" : served.how);
-  on_device.staged.write_steps(schedule, c);
+  const Way chosen = way(*route, c);
+  note(c, &route->backend, chosen.service, chosen.how);
+  chosen.transport->write_steps(schedule, c);
 }
 
-std::string SetDevice::reason_for_staging(Route& route, const plugin::Collective& c) const {
+SetDevice::Way SetDevice::way(Route& route, const plugin::Collective& c) const {
+  const DeviceTransport::Method how =
+      route.on_device ? route.on_device->direct.method(c) : DeviceTransport::Method::None;
+  if (how == DeviceTransport::Method::Native) return {&route.on_device->direct, Service::Native, ""};
+  if (how == DeviceTransport::Method::None && route.host_staging)
+    return {&route.host_staging->staged, Service::Staged,
+            "through host memory and " + route.backend.name() + reason_for_staging(route, c)};
+  Route::OnDevice& on_device = *route.on_device;
+  on_device.emulated.check(c);
+  if (how != DeviceTransport::Method::None)
+    return {&on_device.direct, Service::Emulated,
+            how == DeviceTransport::Method::AsBytes ? "its bytes as another type" : "sum and division"};
+  const bool varying = !c.out_counts.empty() || !c.in_counts.empty();
+  const Served served = on_device.emulated.served(c.coll, c.dtype, c.op, varying);
+  return {&on_device.staged, Service::Emulated, served.how.empty() ? "factors on the host" : served.how};
+}
+
+std::string SetDevice::reason_for_staging(Route& route, const plugin::Collective& c) {
   const std::string& why = route.on_device ? route.on_device->direct.why(c) : route.why_not_on_device;
   return why.empty() ? "" : " (" + why + ")";
 }
@@ -210,6 +274,22 @@ void SetDevice::check() {
     if (rc == HVD_OK || rc == HVD_INPROGRESS || rc == HVD_E_UNSUPPORTED) return;
     throw plugin::BackendError(rc, 0, 0, text);
   });
+}
+
+Whole SetDevice::whole() const {
+  Whole found;
+  for (const auto& route : routes_)
+    if (route->on_device && route->backend.splits()) found[route->backend.name()] = route->on_device->comm.get();
+  return found;
+}
+
+void SetDevice::take_part(const Layout& part, const std::string& key, plugin::Store& store, int64_t deadline_ns,
+                          const std::shared_ptr<plugin::CallRecords>& records) const {
+  for (const auto& route : routes_) {  // in the order of the constructor
+    if (!route->on_device || !route->backend.splits()) continue;
+    split_comm(part, false, *route->on_device->comm, key + "/" + type_ + "/" + route->backend.name(), store,
+               deadline_ns, device_->opened(), records);
+  }
 }
 
 void SetDevice::abort(plugin::CallRecord* record) noexcept {

@@ -30,9 +30,9 @@ namespace hvd::data {
 class SetDevice final : public Transport {
  public:
   // `host`: the set's transport for host memory; it outlives this object. Opens the device if it is not open yet.
-  // Throws plugin::BackendError.
+  // Throws plugin::BackendError. `parent`: as in SetComms, the device type's communicators of that set.
   SetDevice(const Backends& backends, std::shared_ptr<DeviceRoutes> device, SetComms& host, const std::string& key,
-            plugin::Store& store, int64_t deadline_ns);
+            plugin::Store& store, int64_t deadline_ns, const SetDevice* parent = nullptr);
   // Finalizes the communicators first (all members do this together), unless they were aborted.
   ~SetDevice();
 
@@ -47,16 +47,33 @@ class SetDevice final : public Transport {
   void check();
   void abort(plugin::CallRecord* record) noexcept;
 
+  // The communicators on the device that a part of this set splits off: those whose backends can do that.
+  Whole whole() const;
+  // On the parent, for a rank that is not in the part; see SetComms.
+  void take_part(const Layout& part, const std::string& key, plugin::Store& store, int64_t deadline_ns,
+                 const std::shared_ptr<plugin::CallRecords>& records) const;
+
  private:
   struct Route;
+  struct Levels;
   struct HostStaging;
+  // How a route carries out a collective.
+  struct Way {
+    Transport* transport;
+    Service service;
+    std::string how;
+  };
   struct AdasumTransport;
+  // Over the `ranks` of the set, which call it with the same key.
   void open_route(Route& route, const Backends& backends, const std::shared_ptr<plugin::Backend>& backend,
-                  const std::string& key, plugin::Store& store, int64_t deadline_ns);
+                  const std::vector<int32_t>& ranks, const std::string& key, plugin::Store& store, int64_t deadline_ns,
+                  const Whole& parent = {});
+  // Throws plugin::Refused if the collective would be composed, and may not be.
+  Way way(Route& route, const plugin::Collective& c) const;
   template <class F>
   void for_each_comm(F&& f) const;
   void note(const plugin::Collective& c, const plugin::Backend* backend, Service service, const std::string& how);
-  std::string reason_for_staging(Route& route, const plugin::Collective& c) const;
+  static std::string reason_for_staging(Route& route, const plugin::Collective& c);
 
   const std::string type_;
   const std::string table_name_;  // the backend whose table opened the device
@@ -67,6 +84,7 @@ class SetDevice final : public Transport {
   const std::shared_ptr<plugin::Device> device_;
   std::vector<std::unique_ptr<Route>> routes_;     // one per backend
   std::array<Route*, HVD_COLL_COUNT> route_of_{};  // by HVD_* collective; null: no route
+  std::unique_ptr<Levels> levels_;                 // of a large allreduce over several hosts; may be null
   std::unique_ptr<StagedTransport> staged_;
   std::unique_ptr<AdasumTransport> adasum_;
   std::unique_ptr<StagedTransport> staged_adasum_;

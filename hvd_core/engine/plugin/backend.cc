@@ -42,6 +42,24 @@ hvd_backend_entry_fn open_entry(const std::string& path, const std::string& name
   return reinterpret_cast<hvd_backend_entry_fn>(std::stoull(path.substr(kPrefix.size()), nullptr, 16));
 }
 
+// The arguments of create and split. The result points into all arguments of this function.
+hvd_comm_args comm_args(const std::string& key, StoreScope& scope, const std::vector<int32_t>& ranks,
+                        const std::vector<int32_t>& hosts, int32_t me, const OpenDevice& device) {
+  hvd_comm_args args;
+  std::memset(&args, 0, sizeof(args));
+  args.hdr = {sizeof(args), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
+  args.key = key.c_str();
+  args.store = &scope;
+  args.ranks = ranks.data();
+  args.hosts = hosts.data();
+  args.rank = me;
+  args.size = static_cast<int32_t>(ranks.size());
+  args.device = device.handle;
+  args.device_api = device.api;
+  args.deadline_ns = scope.deadline_ns;
+  return args;
+}
+
 Loaded& loaded() {
   static auto* all = new Loaded;
   return *all;
@@ -216,28 +234,42 @@ std::unique_ptr<Communicator> Backend::create_comm(const std::string& key, Store
   StoreScope scope{&store, key + "/", deadline_ns};
   const std::string id = exchange_id(scope.prefix, store, my_rank_in_comm, ranks.size(), deadline_ns);
 
-  hvd_comm_args args;
-  std::memset(&args, 0, sizeof(args));
-  args.hdr = {sizeof(args), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
-  args.key = key.c_str();
-  args.store = &scope;
+  hvd_comm_args args = comm_args(key, scope, ranks, hosts, my_rank_in_comm, device);
   args.id = id.empty() ? nullptr : id.data();
   args.id_bytes = id.size();
-  args.ranks = ranks.data();
-  args.hosts = hosts.data();
-  args.rank = my_rank_in_comm;
-  args.size = size;
-  args.device = device.handle;
-  args.deadline_ns = deadline_ns;
   args.notify_token = notify_token;
-  args.device_api = device.api;
   hvd_comm handle = nullptr;
   hvd_error error = empty_error();
   const hvd_rc rc = answer_of(&error, [&] { return api_->comm->create(&args, &handle, &error); });
-  if (rc != HVD_OK && rc != HVD_INPROGRESS) throw_backend_error(name_, "create", rc, error);
-  if (handle == nullptr) refuse(HVD_E_ABI, "the backend reported success but returned no communicator");
-  if (rc == HVD_INPROGRESS) await_creation(handle, deadline_ns);
-  return std::make_unique<Communicator>(shared_from_this(), handle, my_rank_in_comm, size, std::move(records));
+  return ready("create", rc, error, handle, args, std::move(records));
+}
+
+std::unique_ptr<Communicator> Backend::split_comm(Communicator& parent, const std::string& key, Store& store,
+                                                  const std::vector<int32_t>& ranks, const std::vector<int32_t>& hosts,
+                                                  int32_t my_rank_in_comm, int64_t deadline_ns,
+                                                  const OpenDevice& device, std::shared_ptr<CallRecords> records) {
+  const CallScope noted(records ? &records->creating : nullptr, Call::Split, name_);
+  StoreScope scope{&store, key + "/", deadline_ns};
+  const hvd_comm_args args = comm_args(key, scope, ranks, hosts, my_rank_in_comm, device);
+  hvd_comm handle = nullptr;
+  hvd_error error = empty_error();
+  const hvd_rc rc = answer_of(&error, [&] { return api_->comm->split(parent.handle(), &args, &handle, &error); });
+  if (rc == HVD_OK && ranks.empty() && handle == nullptr) return nullptr;
+  return ready("split", rc, error, handle, args, std::move(records));
+}
+
+// The communicator that create or split has answered with, when its creation has ended.
+std::unique_ptr<Communicator> Backend::ready(const char* what, hvd_rc rc, const hvd_error& error, hvd_comm handle,
+                                             const hvd_comm_args& args, std::shared_ptr<CallRecords> records) {
+  if (rc != HVD_OK && rc != HVD_INPROGRESS) throw_backend_error(name_, what, rc, error);
+  if (handle == nullptr || args.size == 0) {
+    throw BackendError(HVD_E_ABI, 0, 0,
+                       name_ + ": " + what + ": the backend reported success " +
+                           (handle == nullptr ? "but returned no communicator (ABI)"
+                                              : "and returned a communicator to a rank that is in no part (ABI)"));
+  }
+  if (rc == HVD_INPROGRESS) await_creation(handle, args.deadline_ns);
+  return std::make_unique<Communicator>(shared_from_this(), handle, args.rank, args.size, std::move(records));
 }
 
 }  // namespace hvd::plugin

@@ -72,6 +72,14 @@ class Backend : public std::enable_shared_from_this<Backend> {
                                             const OpenDevice& device = {},
                                             std::shared_ptr<CallRecords> records = nullptr);
 
+  // The same by the backend's split. All ranks of `parent` call this, one that is in no part with empty lists (the
+  // result is null then). `parent` has no operation in flight. Only if splits().
+  std::unique_ptr<Communicator> split_comm(Communicator& parent, const std::string& key, Store& store,
+                                           const std::vector<int32_t>& ranks, const std::vector<int32_t>& hosts,
+                                           int32_t my_rank_in_comm, int64_t deadline_ns, const OpenDevice& device = {},
+                                           std::shared_ptr<CallRecords> records = nullptr);
+  bool splits() const { return HVD_HAS(api_->comm, hvd_comm_api, split); }
+
   // How a collective would be served, without a communicator. support is HVD_UNSERVED if the backend answers
   // UNSUPPORTED
   // (*why, unless null, then has its text); other failures throw BackendError. Reads no addresses.
@@ -82,6 +90,8 @@ class Backend : public std::enable_shared_from_this<Backend> {
   std::string exchange_id(const std::string& prefix, Store& store, int32_t rank, size_t size,
                           int64_t deadline_ns) const;
   void await_creation(hvd_comm comm, int64_t deadline_ns) const;
+  std::unique_ptr<Communicator> ready(const char* what, hvd_rc rc, const hvd_error& error, hvd_comm handle,
+                                      const hvd_comm_args& args, std::shared_ptr<CallRecords> records);
 
   const hvd_backend_api* api_;
   std::string origin_, name_, tag_, version_, vendor_lib_;

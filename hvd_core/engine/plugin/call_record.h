@@ -16,7 +16,7 @@
 
 namespace hvd::plugin {
 
-enum class Call : uint8_t { None, Load, Create, Collective, Group, Test, Wait, Free, Finalize, Destroy, Abort };
+enum class Call : uint8_t { None, Load, Create, Collective, Group, Test, Wait, Free, Finalize, Destroy, Abort, Split };
 
 // The call as messages name it.
 const char* name_of(Call call);

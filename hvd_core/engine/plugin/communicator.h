@@ -83,6 +83,7 @@ class Communicator {
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }
   const Backend& backend() const { return *backend_; }
+  const std::shared_ptr<Backend>& shared_backend() const { return backend_; }
   hvd_comm handle() const { return handle_; }
 
  private:

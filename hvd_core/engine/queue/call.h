@@ -36,8 +36,9 @@ struct Call {
   bool urgent = false;    // the caller does nothing else until the operation is done
   bool waits = false;     // the calling thread is about to wait, and drives the request itself
   bool deferred = false;  // the data come later: the request begins with Engine::begin(). Not together with waits
-  Listener* listener = nullptr;  // is called when the request is settled
-  types::CallSite site = {};     // where the program made the call
+  Listener* listener = nullptr;                         // is called when the request is settled
+  types::CallSite site = {};                            // where the program made the call
+  std::shared_ptr<const data::Backends> backends = {};  // add_process_set: those of the set; null: the job's
 };
 
 }  // namespace hvd::queue

@@ -22,6 +22,10 @@
 #include "engine/types/call_site.h"
 #include "engine/types/dtypes.h"
 
+namespace hvd::data {
+struct Backends;
+}
+
 namespace hvd::queue {
 
 // A dense tensor. The framework owns the memory, and keeps it until the request is done; for good if it lingers then.
@@ -96,6 +100,7 @@ class Request {
   std::vector<plugin::MarkRef> ready;  // on a device: the points in the caller's streams at which the data are ready
   Listener* listener = nullptr;        // set before it is submitted, then the finishing thread's
   types::CallSite site;                // for reports: where the program made the call, and when
+  std::shared_ptr<const data::Backends> backends;  // add_process_set: those of the set; null: the job's
   int64_t submitted_ns = 0;
   observe::RequestName observed;         // its name in events; 0 if nothing observed its submission
   std::atomic<int64_t> waited_since{0};  // a caller began to wait then

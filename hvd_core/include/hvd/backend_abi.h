@@ -339,7 +339,8 @@ typedef struct hvd_comm_api {
   hvd_rc (*create)(const hvd_comm_args*, hvd_comm*, hvd_error*); /* may return INPROGRESS: then create_test */
   hvd_rc (*create_test)(hvd_comm, hvd_error*);
   /* Like create, from a communicator whose ranks all make this call: each with the members of its own part, or with a
-   * `size` of 0, which returns NULL. Parts share no rank; `id` is NULL. */
+   * `size` of 0, which returns NULL. Parts share no rank; `id` is NULL. The host calls it while no operation of the
+   * parent is in flight, for process sets that all ranks register, and destroys the parts before the parent. */
   hvd_rc (*split)(hvd_comm, const hvd_comm_args*, hvd_comm*, hvd_error*);
   hvd_rc (*finalize)(hvd_comm, int64_t deadline_ns, hvd_error*);
   hvd_rc (*destroy)(hvd_comm, hvd_error*);

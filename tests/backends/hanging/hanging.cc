@@ -5,7 +5,8 @@
 // file exists, and PATH.begun exists as soon as the call hangs; without, never. "abort" as the call comes never back.
 // "never" as the call: requests are never complete. "group_begin": the backend has groups, which fail after the abort.
 //
-// With HVD_TEST_HANG_HOW=throw, crash or exit the call does that in place of hanging.
+// With HVD_TEST_HANG_HOW=throw, crash or exit the call does that in place of hanging. With HVD_TEST_SPLIT=FOLDER the
+// backend has split, and FOLDER gets a file RANK.CALL.SIZE for each create and split.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@
 namespace {
 
 const hvd_comm_api* inner;
+const hvd_host_api* host_api;
 std::atomic<int> calls{0};
 std::atomic<bool> aborted{false};
 int32_t world_rank = -1;
@@ -54,9 +56,28 @@ void hang(const char* call) {
   while (access(until.c_str(), F_OK) != 0 && !aborted) usleep(2000);
 }
 
+void note(const char* call, int32_t size) {
+  const std::string folder = variable("HVD_TEST_SPLIT");
+  if (folder.empty()) return;
+  std::ofstream(folder + "/" + std::to_string(world_rank) + "." + call + "." + std::to_string(size)).put('x');
+}
+
 hvd_rc create(const hvd_comm_args* args, hvd_comm* comm, hvd_error* error) {
   world_rank = args->ranks[args->rank];
   hang("create");
+  note("create", args->size);
+  return inner->create(args, comm, error);
+}
+// Makes the part anew. Looks first for a key that no rank sets: a deadline in the past ends that at once.
+hvd_rc split(hvd_comm, const hvd_comm_args* args, hvd_comm* comm, hvd_error* error) {
+  note("split", args->size);
+  *comm = nullptr;
+  if (args->size == 0) return HVD_OK;
+  char value[8];
+  uint64_t n = sizeof value;
+  hvd_error missing{};
+  missing.hdr = {sizeof missing, HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
+  if (host_api->store_get(args->store, "nothing", value, &n, 1, &missing) != HVD_E_TIMEOUT) return HVD_E_INTERNAL;
   return inner->create(args, comm, error);
 }
 hvd_rc collective(hvd_comm comm, const hvd_coll_args* args, hvd_req* request, hvd_error* error) {
@@ -109,11 +130,13 @@ extern "C" __attribute__((visibility("default"))) hvd_rc hvd_backend_entry_v1(co
   const hvd_backend_api* found = nullptr;
   if (const hvd_rc rc = entry(host, &found, error); rc != HVD_OK) return rc;
   inner = found->comm;
+  host_api = host;
   static hvd_comm_api comm;
   static hvd_backend_api api;
   comm = *inner;
   comm.create = create;
   comm.collective = collective;
+  if (!variable("HVD_TEST_SPLIT").empty()) comm.split = split;
   comm.req_test = req_test;
   comm.req_wait = req_wait;
   comm.req_free = req_free;
