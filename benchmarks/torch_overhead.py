@@ -7,7 +7,8 @@ Two ranks, one thread each, not pinned. Both ways are in the same processes and 
 steps, and ratios are formed within a run. Models: "resnet50" has the shapes of a ResNet-50's 161 parameters (97.5 MiB)
 and next to no computation; "tiny161" as many parameters of 64 elements, so that only the bookkeeping counts; "cnn"
 is a real small network. Settings: "default"; "grouped" (groups=4); "passes" (4 backward passes per step, DDP with
-no_sync()); "fp16" (Compression.fp16, DDP's fp16_compress_hook). "ddp view" is DDP with gradient_as_bucket_view=True.
+no_sync()); "fp16" (Compression.fp16, DDP's fp16_compress_hook). "ddp view" is DDP with gradient_as_bucket_view=True;
+"shared" is ours with gradient_buffers="shared", "shared kept" the same with zero_grad(set_to_none=False).
 "processor" is the ratio to "ddp" of the processor time that a step takes, which others on the machine disturb less.
 """
 
@@ -43,12 +44,14 @@ def tables(result: dict) -> str:
                 case,
                 *(report.number(statistics.median(wall[way]) * 1e3) for way in ways),
                 f"{statistics.median(ratios):.2f}",
+                *(f"{report.ratio(wall['ours'], wall[way]):.2f}" for way in ("shared", "shared kept")),
                 f"{report.ratio(wall['ours'], wall['ddp view']):.2f}",
                 f"{sum(ratio <= GOAL for ratio in ratios)} of {len(ratios)}",
                 f"{report.ratio(spent['ours'], spent['ddp']):.2f}",
             ]
         )
-    header = ["model, setting", "ours, ms", "ddp, ms", "ddp view, ms", "alone, ms", "ours/ddp", "ours/view"]
+    header = ["model, setting", *(f"{way}, ms" for way in ways), "ours/ddp"]
+    header += ["ours/shared", "ours/kept", "ours/view"]
     steps = report.table([*header, f"<= {GOAL}", "processor"], rows)
     costs = [[name, report.number(value)] for name, value in result["hooks_us"].items()]
     return f"{steps}\n\n{report.table(['per parameter of tiny161', 'us'], costs)}"

@@ -52,6 +52,7 @@ _NUMPY_API = (
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
+    "empty",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",

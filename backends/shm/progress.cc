@@ -42,8 +42,9 @@ void ShmComm::begin(const hvd_coll_args& args) {
   n_chunks_ = 0;
   compared_ = false;
   choose_sizes();
+  offered_ = !small_ && direct_.offer(windows_, rank_, collective_, segment_.small_bytes() / sizeof(uint64_t));
   post_hello();
-  if (small_ || collective_.exchange) {
+  if (small_ || collective_.exchange || offered_) {
     phase_ = Phase::kHello;
   } else {
     begin_chunks();
@@ -76,7 +77,12 @@ void ShmComm::post_hello() {
   Hello& hello = mine().hello[view_.seq & 1];
   hello.hash = collective_.hash;
   std::memcpy(hello.words, collective_.words, sizeof collective_.words);
-  if (small_) algorithm_->put(view_, collective_, view_.shown(rank_, collective_.show));
+  if (small_) {
+    algorithm_->put(view_, collective_, view_.shown(rank_, collective_.show));
+  } else {
+    hello.payload[0] = offered_;
+    if (offered_) direct_.show(reinterpret_cast<uint64_t*>(segment_.small(rank_, view_.seq)));
+  }
   if (collective_.exchange) {
     uint64_t* row = reinterpret_cast<uint64_t*>(segment_.small(rank_, view_.seq));
     for (uint32_t r = 0; r < size_; ++r) {
@@ -93,6 +99,41 @@ bool ShmComm::all_hellos_posted() {
   for (; greeted_ < size_; ++greeted_) {
     if (greeted_ != rank_ && segment_.ctl(greeted_).hello[view_.seq & 1].seq.load() != view_.seq) return false;
   }
+  return true;
+}
+
+// Whether all ranks reduce in place. Once all Hellos are posted, and this rank has offered it itself.
+bool ShmComm::all_offer() {
+  for (uint32_t r = 0; r < size_; ++r) {
+    if (segment_.ctl(r).hello[view_.seq & 1].payload[0] == 0) return false;
+  }
+  return true;
+}
+
+void ShmComm::begin_direct() {
+  places_.resize(size_);
+  for (uint32_t r = 0; r < size_; ++r) {
+    places_[r] = reinterpret_cast<const uint64_t*>(segment_.small(r, view_.seq));
+  }
+  direct_.begin(windows_, rank_, size_, collective_, places_);
+  iteration_ = 0;
+  phase_ = Phase::kDirect;
+}
+
+bool ShmComm::advance_direct() {
+  const uint64_t end_of_it = 3 * (first_iteration_ + 1);
+  while (iteration_ == 0) {
+    if (const uint32_t word = segment_.header().failed.load(std::memory_order_relaxed); word != 0) throw_failure(word);
+    if (direct_.advance(collective_)) {
+      publish(end_of_it);
+      iteration_ = 1;
+    }
+    ++moves_;
+  }
+  if (!reached(end_of_it)) return stalled();
+  ++first_iteration_;
+  flush();
+  in_place_.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
@@ -181,9 +222,9 @@ bool ShmComm::advance() {
       end(true);
       return true;
     }
-    begin_chunks();
+    offered_&& all_offer() ? begin_direct() : begin_chunks();
   }
-  return advance_chunks();
+  return phase_ == Phase::kDirect ? advance_direct() : advance_chunks();
 }
 
 bool ShmComm::advance_chunks() {

@@ -1,4 +1,4 @@
-// Passing the segment's descriptor around; see rendezvous.h.
+// Passing the memory's descriptor around; see rendezvous.h.
 //
 // The store carries an invitation: the socket's random name, a token that each connecting rank must show, and a token
 // that rank 0 answers with. Both sides also check the other's user id, which the kernel tells.
@@ -24,7 +24,7 @@
 namespace hvd::shm {
 namespace {
 
-constexpr const char* kKey = "shm/segment";
+constexpr const char* kKey = "shm/memory";
 constexpr int64_t kRequestNs = 2000000000;  // how long one connection may keep the others waiting
 constexpr int64_t kSliceNs = 100000000;     // how often a wait for another rank looks whether it is still wanted
 
@@ -74,10 +74,10 @@ bool await(int fd, short events, int64_t deadline_ns) {
 }
 
 // The same, for a wait that ends early (throws ABORTED) if the host has given the creation up.
-bool await_wanted(const CommInit& init, int fd, int64_t deadline_ns) {
+bool await_wanted(const Meeting& meeting, int fd, int64_t deadline_ns) {
   while (!await(fd, POLLIN, std::min(deadline_ns, now_ns() + kSliceNs))) {
     if (now_ns() >= deadline_ns) return false;
-    check_wanted(init);
+    check_wanted(meeting);
   }
   return true;
 }
@@ -124,15 +124,15 @@ Descriptor receive_segment(int socket, const unsigned char* expected) {
 }
 
 // Answers requests until every other rank has the segment.
-void serve(const CommInit& init, int listener, const Invitation& invitation, int segment, uint32_t size,
-           int64_t deadline_ns) {
+void serve(const Meeting& meeting, int listener, const Invitation& invitation, int segment, int64_t deadline_ns) {
+  const uint32_t size = meeting.size;
   std::vector<bool> served(size, false);
   uint32_t missing = size - 1;
   while (missing > 0) {
-    if (!await_wanted(init, listener, deadline_ns)) {
+    if (!await_wanted(meeting, listener, deadline_ns)) {
       const uint32_t first = static_cast<uint32_t>(std::find(served.begin() + 1, served.end(), false) - served.begin());
       throw formatted_error(HVD_E_TIMEOUT, 0,
-                            "%u of %u ranks did not come for the shared segment in time, rank %u first", missing,
+                            "%u of %u ranks did not come for the shared memory in time, rank %u first", missing,
                             size - 1, first);
     }
     const Descriptor connection(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
@@ -148,8 +148,8 @@ void serve(const CommInit& init, int listener, const Invitation& invitation, int
   }
 }
 
-void publish(const CommInit& init, const Invitation& invitation) {
-  init.store.set(kKey, std::string(reinterpret_cast<const char*>(&invitation), sizeof invitation));
+void publish(const Meeting& meeting, const Invitation& invitation) {
+  meeting.store.set(kKey, std::string(reinterpret_cast<const char*>(&invitation), sizeof invitation));
 }
 
 // A socket that listens under a random name, which goes into the invitation with two random tokens.
@@ -168,31 +168,30 @@ Descriptor open_listener(Invitation* invitation) {
   return listener;
 }
 
-Descriptor share_segment(const CommInit& init, uint64_t slot_bytes, uint64_t small_bytes, int64_t deadline_ns) {
+Descriptor share_memory(const Meeting& meeting, const std::function<Descriptor()>& make, int64_t deadline_ns) {
   Invitation invitation = {};
-  const uint32_t size = static_cast<uint32_t>(init.size);
-  Descriptor segment, listener;
+  Descriptor memory, listener;
   try {
-    segment = Segment::make(size, slot_bytes, small_bytes);
+    memory = make();
     listener = open_listener(&invitation);
   } catch (const Error& error) {
     // The other ranks wait for the invitation, and would otherwise run into their deadline.
     strncpy(invitation.reason, error.what(), sizeof invitation.reason - 1);
     try {
-      publish(init, invitation);
+      publish(meeting, invitation);
     } catch (const Error&) {
     }
     throw;
   }
   invitation.ready = 1;
-  publish(init, invitation);
-  serve(init, listener.get(), invitation, segment.get(), size, deadline_ns);
-  return segment;
+  publish(meeting, invitation);
+  serve(meeting, listener.get(), invitation, memory.get(), deadline_ns);
+  return memory;
 }
 
-Descriptor fetch_segment(const CommInit& init, int64_t deadline_ns) {
+Descriptor fetch_memory(const Meeting& meeting, int64_t deadline_ns) {
   Invitation invitation = {};
-  const std::string value = init.store.get(kKey, deadline_ns, sizeof invitation);
+  const std::string value = meeting.store.get(kKey, deadline_ns, sizeof invitation);
   if (value.size() != sizeof invitation) {
     throw formatted_error(HVD_E_REMOTE, 0,
                           "rank 0's invitation has %zu bytes instead of %zu: the ranks run different "
@@ -202,7 +201,7 @@ Descriptor fetch_segment(const CommInit& init, int64_t deadline_ns) {
   memcpy(&invitation, value.data(), sizeof invitation);
   if (invitation.ready == 0) {
     invitation.reason[sizeof invitation.reason - 1] = '\0';
-    throw formatted_error(HVD_E_REMOTE, 0, "rank 0 could not make the shared segment: %s", invitation.reason);
+    throw formatted_error(HVD_E_REMOTE, 0, "rank 0 could not make the shared memory: %s", invitation.reason);
   }
   const Descriptor server(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!server && out_of_descriptors(errno)) throw no_descriptor_left();
@@ -224,30 +223,30 @@ Descriptor fetch_segment(const CommInit& init, int64_t deadline_ns) {
   }
   SegmentRequest request = {};
   memcpy(request.token, invitation.request_token, sizeof request.token);
-  request.rank = static_cast<uint32_t>(init.rank);
+  request.rank = meeting.rank;
   if (send(server.get(), &request, sizeof request, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof request)) {
-    throw formatted_error(HVD_E_REMOTE, 0, "asking rank 0 for the shared segment: %s", strerror(errno));
+    throw formatted_error(HVD_E_REMOTE, 0, "asking rank 0 for the shared memory: %s", strerror(errno));
   }
-  if (!await_wanted(init, server.get(), deadline_ns)) {
-    throw formatted_error(HVD_E_TIMEOUT, 0, "rank 0 did not pass the shared segment in time");
+  if (!await_wanted(meeting, server.get(), deadline_ns)) {
+    throw formatted_error(HVD_E_TIMEOUT, 0, "rank 0 did not pass the shared memory in time");
   }
   Descriptor segment = receive_segment(server.get(), invitation.answer_token);
-  if (!segment) throw Error(HVD_E_REMOTE, "rank 0 closed the connection without passing the shared segment");
+  if (!segment) throw Error(HVD_E_REMOTE, "rank 0 closed the connection without passing the shared memory");
   return segment;
 }
 
 }  // namespace
 
-Descriptor exchange_segment(const CommInit& init, uint64_t slot_bytes, uint64_t small_bytes, int64_t deadline_ns) {
-  if (init.rank == 0) return share_segment(init, slot_bytes, small_bytes, deadline_ns);
-  return fetch_segment(init, deadline_ns);
+Descriptor exchange_memory(const Meeting& meeting, const std::function<Descriptor()>& make, int64_t deadline_ns) {
+  if (meeting.rank == 0) return share_memory(meeting, make, deadline_ns);
+  return fetch_memory(meeting, deadline_ns);
 }
 
-void check_wanted(const CommInit& init) { init.store.del("shm/wanted"); }
+void check_wanted(const Meeting& meeting) { meeting.store.del("shm/wanted"); }
 
-void remove_invitation(const CommInit& init) {
+void remove_invitation(const Meeting& meeting) {
   try {
-    init.store.del(kKey);
+    meeting.store.del(kKey);
   } catch (const Error&) {  // the host deletes it with the rest of the communicator's keys
   }
 }

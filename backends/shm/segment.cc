@@ -18,7 +18,7 @@ namespace hvd::shm {
 namespace {
 
 constexpr uint64_t kMagic = 0x6876645f73686d31;  // "hvd_shm1"
-constexpr uint32_t kLayout = 1;
+constexpr uint32_t kLayout = 2;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kPrefault = 8 << 20;
 

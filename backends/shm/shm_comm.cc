@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
-#include "rendezvous.h"
 #include "shared.h"
 #include "wait.h"
 
@@ -45,16 +45,18 @@ ShmComm::ShmComm(const CommInit& init) : HostComm(init) {
   const uint64_t per_rank = uint64_t{256} * size_;
   const uint64_t slot = std::max(number_option("chunk_kib", 64, 4, 65536) * 1024, per_rank);
   const uint64_t small = std::max(number_option("small_kib", 8, 1, 1024) * 1024 * kCrowdedFactor, per_rank);
-  segment_.map(exchange_segment(init, slot, small, deadline).get(), rank_, size_);
+  const Meeting meeting{init.store, rank_, size_};
+  const auto make = [&] { return Segment::make(size_, slot, small); };
+  segment_.map(exchange_memory(meeting, make, deadline).get(), rank_, size_);
   seen_.assign(size_, 0);
   sources_.assign(size_, nullptr);
   scratch_.reset(new char[segment_.small_bytes()]);
   view_ = {&segment_, rank_, size_, 0, 0, 0, sources_.data(), scratch_.get()};
-  attach(init, deadline);
-  if (rank_ == 0) remove_invitation(init);
+  attach(meeting, deadline);
+  if (rank_ == 0) remove_invitation(meeting);
 }
 
-void ShmComm::attach(const CommInit& init, int64_t deadline_ns) {
+void ShmComm::attach(const Meeting& meeting, int64_t deadline_ns) {
   Header& header = segment_.header();
   add_cpus(header.cpus);
   header.attached.fetch_add(1);
@@ -71,7 +73,7 @@ void ShmComm::attach(const CommInit& init, int64_t deadline_ns) {
     }
     const int64_t until = std::min(deadline_ns, now_ns() + kAttachSliceNs);
     futex_wait(&mine().wake, ticket, until);
-    if (now_ns() >= until) check_wanted(init);
+    if (now_ns() >= until) check_wanted(meeting);
   }
   // With a processor for each rank, spinning for a peer is cheaper than sleeping; otherwise it keeps the peer from
   // running.
@@ -151,6 +153,33 @@ void ShmComm::throw_failure(uint32_t word) const {
 ShmComm::~ShmComm() {
   while (calls_inside_.load() != 0) cpu_relax();
 }
+
+// The number counts on every rank that is asked, also if the creation fails there.
+hvd_window ShmComm::window_create(const WindowInit& init, hvd_buf* part) {
+  check_failure();
+  if (init.memory.base != nullptr) {
+    throw Error(HVD_E_UNSUPPORTED, "other ranks cannot map memory that exists already; this backend allocates windows");
+  }
+  if (size_ == 1) throw Error(HVD_E_UNSUPPORTED, "a communicator of one rank has no use for windows");
+  const uint32_t number = windows_.take_number();
+  const Meeting meeting{init.store, rank_, size_};
+  auto window = Window::make(meeting, init.memory.bytes, blocking_deadline(init.deadline_ns, kCreateSeconds));
+  *part = {window->part(rank_), 0, window->bytes()};
+  auto handle = std::make_unique<std::shared_ptr<Window>>(window);
+  windows_.add(number, std::move(window));
+  return reinterpret_cast<hvd_window>(handle.release());
+}
+
+// Local: a collective is complete on a rank when no rank uses that rank's buffers any more.
+void ShmComm::window_destroy(hvd_window window, int64_t) {
+  windows_.remove(reinterpret_cast<std::shared_ptr<Window>*>(window)->get());
+}
+
+void ShmComm::window_free(hvd_window window) { delete reinterpret_cast<std::shared_ptr<Window>*>(window); }
+
+std::atomic<uint64_t> ShmComm::in_place_{0};
+
+std::string ShmComm::info(const std::string& key) { return key == "in_place" ? std::to_string(in_place_.load()) : ""; }
 
 void ShmComm::abort() {
   const CountedCall inside(calls_inside_);

@@ -9,16 +9,23 @@
 //   - the two Hello lines and small areas of a rank alternate: a rank that posts operation n has seen every rank's post
 //     of n - 1, so every rank has finished n - 2.
 // No rank reads another's slots before it has compared all Hellos, so a disagreement does no harm.
+// A rank whose buffers lie in windows says so in its Hello, and waits for all Hellos. Where all ranks say so, they
+// reduce in place (direct.h), which counts as one iteration: a rank has finished it when it has written its slice to
+// all buffers. Where some rank does not, all of them walk the schedule, and that rank may have begun already.
 //
 // Calls on a communicator: one thread at a time (T1). abort and async_error: any thread (T2).
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "algorithm.h"
+#include "direct.h"
 #include "host_kernels/host_comm.h"
+#include "rendezvous.h"
 #include "segment.h"
+#include "window.h"
 
 namespace hvd::shm {
 
@@ -43,6 +50,11 @@ class ShmComm : public HostComm<ShmComm> {
   ~ShmComm() override;
   void abort();
   void async_error() const;
+  hvd_window window_create(const WindowInit& init, hvd_buf* part);
+  void window_destroy(hvd_window window, int64_t deadline_ns);
+  static void window_free(hvd_window window);
+  // "in_place": how many allreduces of this process were carried out in windows.
+  static std::string info(const std::string& key);
 
   // For HostComm, which says what these do.
   void begin(const hvd_coll_args& args);
@@ -52,9 +64,12 @@ class ShmComm : public HostComm<ShmComm> {
   void check_failure() const;
 
  private:
-  void attach(const CommInit& init, int64_t deadline_ns);
+  void attach(const Meeting& meeting, int64_t deadline_ns);
   void choose_sizes();
   void begin_chunks();
+  bool all_offer();
+  void begin_direct();
+  bool advance_direct();
   void post_hello();
   bool all_hellos_posted();
   void compare_all();
@@ -81,7 +96,7 @@ class ShmComm : public HostComm<ShmComm> {
   bool crowded_ = false;                           // fewer processors than ranks; all ranks come to the same answer
   int64_t spin_ns_ = 0;
 
-  enum class Phase { kHello, kChunks };
+  enum class Phase { kHello, kChunks, kDirect };
   Phase phase_ = Phase::kHello;
 
   const Algorithm* algorithm_ = nullptr;
@@ -100,6 +115,11 @@ class ShmComm : public HostComm<ShmComm> {
   uint32_t greeted_ = 0;        // the Hellos of all ranks before this one have been seen
   std::vector<const void*> sources_;
   std::unique_ptr<char[]> scratch_;
+  Windows windows_;
+  DirectReduction direct_;
+  static std::atomic<uint64_t> in_place_;
+  bool offered_ = false;  // this rank's buffers of the collective lie in windows
+  std::vector<const uint64_t*> places_;
 };
 
 }  // namespace hvd::shm

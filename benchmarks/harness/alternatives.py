@@ -20,6 +20,11 @@ def ours_torch(size: int) -> Spec:
     return worker_spec("torch", "hvd.allreduce_, horovod.torch", ["ours.py", "torch"], horovodrun(size))
 
 
+def ours_shared(size: int) -> Spec:
+    spec = ours_torch(size)
+    return Spec("shared", "hvd.allreduce_ in windows", ["ours.py", "shared"], spec.prefix)
+
+
 def ours_numpy(size: int) -> Spec:
     need("hvd_core._core", "install this project into the environment (make train does)")
     return worker_spec("numpy", "hvd_core.allreduce_, NumPy", ["ours.py", "numpy"], horovodrun(size))
@@ -114,6 +119,15 @@ def loop(size: int) -> Spec:
     )
 
 
+def direct(size: int) -> Spec:
+    helper = build.native("direct")
+    library = ctypes.CDLL(str(helper))
+    library.direct_shared_bytes.restype = ctypes.c_uint64
+    env = {"HVD_BENCH_NATIVE": str(helper)}
+    shared = library.direct_shared_bytes(size)
+    return Spec("direct", "bare loop in windows", ["native.py", "direct"], env=env, shared_bytes=shared)
+
+
 def memory(size: int) -> Spec:
     helper = build.native("memory")
     env = {"HVD_BENCH_NATIVE": str(helper)}
@@ -125,6 +139,7 @@ def memory(size: int) -> Spec:
 
 MAKERS = {
     "torch": ours_torch,
+    "shared": ours_shared,
     "numpy": ours_numpy,
     "tcp": tcp_numpy,
     "over-gloo": ours_over_gloo,
@@ -136,6 +151,7 @@ MAKERS = {
     "openmpi": openmpi,
     "mpich": mpich,
     "loop": loop,
+    "direct": direct,
     "memory": memory,
 }
 NAMES = list(MAKERS)

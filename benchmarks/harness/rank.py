@@ -53,6 +53,10 @@ class Alternative:
         """Meet the other ranks, spinning; for moments just before a measurement."""
         self._barrier(self.shared.address, self.rank, self.size)
 
+    def memory(self, count: int) -> np.ndarray:
+        """A buffer of so many float32, in the memory that this alternative reduces best."""
+        return np.empty(count, dtype=np.float32)
+
     def bind(self, array: np.ndarray, options: dict):
         """Return a function without arguments that sums `array` (1-D float32) over all ranks in place."""
         raise NotImplementedError
@@ -84,7 +88,7 @@ class Alternative:
 
 def verify(alternative: Alternative, count: int, options: dict) -> None:
     """One allreduce of data that depends on rank and index, against the sum computed here."""
-    array = np.empty(count, dtype=np.float32)
+    array = alternative.memory(count)
     index = np.arange(count, dtype=np.int64) % 1021
     array[:] = index * (alternative.rank + 1)
     run = alternative.bind(array, options)
@@ -100,10 +104,10 @@ def verify(alternative: Alternative, count: int, options: dict) -> None:
 def measure(alternative: Alternative, command: dict) -> dict:
     """Do one "measure" command: {"bytes", "iters", "options", "verify"}; see fleet.Fleet.measure."""
     count, iters = command["bytes"] // 4, command["iters"]
-    array = np.empty(count, dtype=np.float32)
     stamps = np.zeros((2, iters), dtype=np.int64)
     if command["verify"] and alternative.reduces():
         verify(alternative, count, command["options"])
+    array = alternative.memory(count)
     alternative.timed(array, iters, command["options"], stamps)
     last = alternative.size * (alternative.size + 1) // 2 + alternative.size * ((iters - 1) % 7)
     if alternative.reduces() and not (array == last).all():

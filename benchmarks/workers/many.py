@@ -1,4 +1,4 @@
-"""A rank that sums many tensors at once, with our engine ("ours") or torch Gloo ("gloo"), in several forms.
+"""A rank that sums many tensors at once, with our engine ("ours", "shared") or torch Gloo ("gloo"), in several forms.
 
 Forms: "each": start one asynchronous allreduce per tensor, then wait for all. "grouped" (ours): the list as
 one request. "buckets" (gloo): as DistributedDataParallel does, copy into 25 MiB buckets, reduce those,
@@ -26,12 +26,15 @@ class Many(Alternative):
     def forms(self) -> dict:
         raise NotImplementedError
 
+    def tensors(self, shapes: list) -> list:
+        return [torch.empty(shape) for shape in shapes]
+
     def extra(self, command: dict) -> dict:
         """{"do": "many", "case", "form", "iters"} -> time stamps as for "measure". Checks results."""
         shapes, iters = CASES[command["case"]](), command["iters"]
         if command["form"] == "one":
             shapes = [(sum(int(np.prod(shape)) for shape in shapes),)]
-        tensors = [torch.empty(shape) for shape in shapes]
+        tensors = self.tensors(shapes)
         run = self.forms()[command["form"]](command["case"], tensors)
         stamps = np.zeros((2, iters), dtype=np.int64)
         for i in range(iters):
@@ -78,6 +81,26 @@ class Ours(Many):
 
     def close(self) -> None:
         self.hvd.shutdown()
+
+
+class Shared(Ours):
+    """The same, with all tensors in one piece of memory that the ranks share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[str, list] = {}
+
+    def tensors(self, shapes: list) -> list:
+        key = str(shapes)
+        if key not in self.kept:
+            from hvd_core import empty
+
+            ends = np.cumsum([0, *((int(np.prod(shape)) + 15) // 16 * 16 for shape in shapes)])
+            memory = torch.from_numpy(empty(int(ends[-1]), np.float32))
+            self.kept[key] = [
+                memory[int(at) : int(at) + int(np.prod(shape))].view(shape) for at, shape in zip(ends, shapes)
+            ]
+        return self.kept[key]
 
 
 class Gloo(Many):
@@ -132,4 +155,4 @@ class Gloo(Many):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    serve({"ours": Ours, "gloo": Gloo}[sys.argv[1]]())
+    serve({"ours": Ours, "shared": Shared, "gloo": Gloo}[sys.argv[1]]())

@@ -1,4 +1,4 @@
-"""Ranks of the alternatives in C++: the bare loop, the memory floor, and a backend through its table."""
+"""Ranks of the alternatives in C++: the bare loops, the memory floor, and a backend through its table."""
 
 from __future__ import annotations
 
@@ -49,6 +49,28 @@ class BareLoop(Native):
         self.library.bare_timed(
             self.loop, *self.place(), *buffer(array), U64(options["chunk"]), INT(iters), *addresses(stamps)
         )
+
+
+class Direct(Native):
+    """The limit for buffers that all ranks map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.library.direct_buffer.restype = POINTER
+        self.library.direct_largest.restype = U64
+
+    def memory(self, count: int) -> np.ndarray:
+        if count * 4 > self.library.direct_largest():
+            raise ValueError(f"this loop has room for {self.library.direct_largest()} bytes")
+        address = self.library.direct_buffer(POINTER(self.shared.address), INT(self.rank))
+        return np.frombuffer((ctypes.c_float * count).from_address(address), dtype=np.float32)
+
+    def bind(self, array: np.ndarray, options: dict):
+        arguments = *self.place(), U64(array.size)
+        return lambda: self.library.direct_once(*arguments)
+
+    def timed(self, array: np.ndarray, iters: int, options: dict, stamps: np.ndarray) -> None:
+        self.library.direct_timed(*self.place(), *buffer(array), INT(iters), *addresses(stamps))
 
 
 class Memory(Native):
@@ -122,4 +144,4 @@ class Table(Native):
 
 if __name__ == "__main__":
     pin(env_rank()[0])
-    serve({"loop": BareLoop, "memory": Memory, "table": Table}[sys.argv[1]]())
+    serve({"loop": BareLoop, "direct": Direct, "memory": Memory, "table": Table}[sys.argv[1]]())

@@ -1,4 +1,5 @@
-"""A rank of our own alternatives: "torch" is hvd.allreduce_ of horovod.torch, "numpy" that of hvd_core."""
+"""A rank of our own alternatives: "torch" is hvd.allreduce_ of horovod.torch, "shared" the same on memory that the ranks
+share, "numpy" that of hvd_core."""
 
 from __future__ import annotations
 
@@ -32,6 +33,15 @@ class Torch(Alternative):
         self.hvd.shutdown()
 
 
+class Shared(Torch):
+    """The same on tensors in memory that the ranks share."""
+
+    def memory(self, count: int) -> np.ndarray:
+        from hvd_core import empty
+
+        return empty(count, np.float32)
+
+
 class Numpy(Alternative):
     def __init__(self) -> None:
         import hvd_core as hvd
@@ -50,4 +60,4 @@ class Numpy(Alternative):
 
 
 if __name__ == "__main__":
-    serve({"torch": Torch, "numpy": Numpy}[sys.argv[1]]())
+    serve({"torch": Torch, "shared": Shared, "numpy": Numpy}[sys.argv[1]]())

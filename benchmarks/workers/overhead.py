@@ -103,10 +103,14 @@ class Trainer:
 
 
 class Ours(Trainer):
-    def __init__(self, model: str, setting: str) -> None:
+    def __init__(self, model: str, setting: str, shared: bool = False, kept: bool = False) -> None:
         super().__init__(model, setting)
-        options = {"groups": 4} if setting == "grouped" else {}
-        compression = hvd.Compression.fp16 if setting == "fp16" else hvd.Compression.none
+        options: dict = {"groups": 4} if setting == "grouped" else {}
+        if shared:
+            options["gradient_buffers"] = "shared"
+        self.kept = kept
+        setting += ".shared" * shared + ".kept" * kept
+        compression = hvd.Compression.fp16 if setting.startswith("fp16") else hvd.Compression.none
         self.optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(self.model.parameters(), lr=1e-3),
             [(f"{model}.{setting}.{name}", param) for name, param in self.model.named_parameters()],
@@ -116,7 +120,7 @@ class Ours(Trainer):
         )
 
     def step(self) -> None:
-        self.optimizer.zero_grad()
+        self.optimizer.zero_grad(set_to_none=not self.kept)
         for _ in range(self.passes):
             self.model(self.inputs).backward()
         self.optimizer.step()
@@ -172,6 +176,8 @@ def compare(model: str, setting: str, runs: int) -> dict[str, list[tuple[float, 
     steps = max(4, MODELS[model][2] // (PASSES if setting == "passes" else 1))
     ways = {
         "ours": Ours(model, setting),
+        "shared": Ours(model, setting, shared=True),
+        "shared kept": Ours(model, setting, shared=True, kept=True),
         "ddp": Ddp(model, setting, False),
         "ddp view": Ddp(model, setting, True),
         "alone": Alone(model, setting),

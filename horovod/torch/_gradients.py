@@ -43,7 +43,8 @@ def gradient_of(slot: Slot, sparse_as_dense: bool) -> torch.Tensor:
         if slot.sparse_dim and not sparse_as_dense:
             grad = empty_sparse(param, slot.sparse_dim)
         else:
-            grad = torch.zeros_like(param, requires_grad=False)
+            home = slot.home if param.requires_grad else None
+            grad = torch.zeros_like(param, requires_grad=False) if home is None else home.zero_()
         # A frozen member of a group has to be sent too, but must not be changed by the optimizer.
         if param.requires_grad:
             param.grad = grad

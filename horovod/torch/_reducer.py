@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from horovod.common.process_sets import ProcessSet
-from horovod.torch import _changed_gradients
+from horovod.torch import _changed_gradients, _shared_gradients
 from horovod.torch._async_ops import reduce_group_into, reduce_into
 from horovod.torch._devices import stream_of
 from horovod.torch._given_up import LEFT, give_up, is_left, sweep, wait_for
@@ -88,6 +88,7 @@ class GradientReducer:
         self._failures: list[Exception] = []  # of reductions that could not begin
         self.has_warned = False  # of a changed gradient
         self._unannounced = Unannounced()
+        self._has_homes = False  # gradients live in memory that the ranks share
 
     # ---------------------------------------------------------------------------------------- registration
 
@@ -107,6 +108,14 @@ class GradientReducer:
         if slots:
             Group(name, slots)
             self._unannounced.add_group(f"grouped_allreduce.{name}", slots)
+
+    def share_memory(self) -> None:
+        """Keep the gradients in memory that the ranks share from now on. Call it on all ranks."""
+        if not self._quick or not _CAN_COPY_LISTS:
+            _shared_gradients.refuse("this compression makes tensors of its own", self.process_set)
+            return
+        _shared_gradients.share(self.slots.values(), self._wire_dtype, self.process_set)
+        self._has_homes = any(slot.home is not None for slot in self.slots.values())
 
     def set_passes(self, passes: int) -> None:
         """Change the number of backward passes per step()."""
@@ -173,6 +182,8 @@ class GradientReducer:
         plain = self._quick and set_id is not None and number is not None
         if plain and self._wire_dtype is not None:
             make_wires(arrived, self._wire_dtype)
+        if self._has_homes:
+            _shared_gradients.bring_home(arrived)
         if LEFT:
             sweep()
         prescale, postscale = self.factors
@@ -238,6 +249,8 @@ class GradientReducer:
     def _submit_group(self, group: Group) -> None:
         reported = False
         try:
+            if self._has_homes:
+                _shared_gradients.bring_home(group.slots)
             for slot in group.slots:
                 come_after_gradient(slot)
                 grad = gradient_of(slot, self.sparse_as_dense)
@@ -391,7 +404,7 @@ class GradientReducer:
         """
         give_up(self.active, self.process_set.process_set_id)
         for slot in self.active:
-            slot.wire = None  # the engine may still write to it
+            slot.wire = slot.home = None  # the engine may still write to it
             if is_left(slot, self.process_set.process_set_id):
                 # Likewise. The next backward must not add to it, as it would after zero_grad(set_to_none=False).
                 slot.param.grad = None

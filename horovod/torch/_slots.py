@@ -12,8 +12,8 @@ class Slot:
     """One parameter: how many backward passes its gradient still needs, and its pending reduction."""
 
     __slots__ = (
-        "anchor", "context", "delay", "failed", "given", "group", "handle", "made_on", "name", "nbytes", "param", "sent",
-        "sparse_dim", "version", "wire", "wire_name",
+        "anchor", "context", "delay", "failed", "given", "group", "handle", "home", "made_on", "name", "nbytes",
+        "param", "sent", "sparse_dim", "version", "wire", "wire_name",
     )  # fmt: skip
 
     def __init__(self, param: torch.Tensor, name: str, delay: int):
@@ -28,6 +28,7 @@ class Slot:
         self.wire: torch.Tensor | None = (
             None  # the gradient in the type that is sent, if that is another type
         )
+        self.home: torch.Tensor | None = None  # for the gradient, in memory that the ranks share
         self.context: Any = None
         self.failed = False  # its reduction could not begin
         # The gradient that was sent, as _changed_gradients.py compares it: PyTorch's count of its changes, and the

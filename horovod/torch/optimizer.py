@@ -36,6 +36,8 @@ from horovod.torch._optimizer_arguments import (
 )
 from horovod.torch._original_names import NamesOfAdasum, NamesOfReductions
 from horovod.torch._reducer import GradientReducer
+from horovod.torch._shared_gradients import check as check_gradient_buffers
+from horovod.torch._shared_gradients import refuse as refuse_gradient_buffers
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.functions import allgather_object, broadcast_object  # noqa: F401 (see below)
 from horovod.torch.mpi_ops import (  # noqa: F401 (modified optimizers import the operations and sizes from here)
@@ -77,7 +79,7 @@ class _DistributedAdasumOptimizer(NamesOfAdasum, DeltaOptimizer, _Wrapper):
 class _DistributedOptimizer(NamesOfReductions, _Wrapper):
     """The methods that precede those of the wrapped optimizer's class."""
 
-    def _distribute(self, named_parameters, groups, reducer: GradientReducer) -> None:
+    def _distribute(self, named_parameters, groups, reducer: GradientReducer, shared: bool) -> None:
         self._reducer, self._asked_groups = reducer, groups
         self._should_synchronize = True
         self._synchronized = False
@@ -92,6 +94,8 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
                 self._watch(param)
         if groups is not None:
             self._form_groups(groups)
+        if shared and self._active:
+            reducer.share_memory()
 
     def _watch(self, param: torch.Tensor) -> None:
         if not self._active:
@@ -310,6 +314,7 @@ def DistributedOptimizer(
     groups: int | list | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    gradient_buffers: str | None = None,
 ) -> Any:
     """Wrap an optimizer so that step() uses gradients reduced over all ranks.
 
@@ -334,6 +339,9 @@ def DistributedOptimizer(
             of parameters says which belong together. None: no groups.
         sparse_as_dense: reduce sparse gradients as dense tensors.
         process_set: the ranks that take part. On other ranks step() changes the local parameters only.
+        gradient_buffers: "shared" keeps the gradients in memory that the ranks of one host share, where they are reduced
+            without a copy. All ranks give the same value. Where the ranks cannot share memory, the gradients stay in
+            ordinary memory, and a warning has the reason. Forked processes do not have these gradients.
 
     Returns:
         An optimizer of a class that derives from that of `optimizer` and bears its name, with synchronize(),
@@ -342,11 +350,13 @@ def DistributedOptimizer(
     Raises:
         ValueError: Horovod is not initialized; backward_passes_per_step <= 0; gradient_predivide_factor
             without Average; named_parameters are not pairs, not unique or incomplete; wrong groups; `groups`
-            is a number and the ranks have frozen different parameters; the process set is not registered;
+            is a number and the ranks have frozen different parameters; the process set is not registered; an unknown
+            value of `gradient_buffers`;
             `optimizer` is a DistributedOptimizer already.
     """
     check_predivide_factor(gradient_predivide_factor, op)
     check_backward_passes(backward_passes_per_step)
+    check_gradient_buffers(gradient_buffers)
     if isinstance(optimizer, _Wrapper):
         raise ValueError(
             f"This {type(optimizer).__name__} is a DistributedOptimizer already. Wrap the original optimizer, once."
@@ -355,6 +365,10 @@ def DistributedOptimizer(
     check_groups(groups, "torch.Tensor", lambda value: isinstance(value, torch.Tensor))
     check_registered(process_set, "DistributedOptimizer")
     if op == Adasum and _world_size() > 1:
+        if gradient_buffers is not None:
+            refuse_gradient_buffers(
+                "op=hvd.Adasum reduces changes of the weights, not gradients", process_set
+            )
         wrapped = _wrap(optimizer, _DistributedAdasumOptimizer)
         names = name_parameters(optimizer.param_groups, named_parameters)
         wrapped._distribute(names, compression, backward_passes_per_step, process_set)
@@ -368,6 +382,6 @@ def DistributedOptimizer(
         sparse_as_dense,
         process_set,
     )
-    wrapped._distribute(named_parameters, groups, reducer)
+    wrapped._distribute(named_parameters, groups, reducer, gradient_buffers == "shared")
     leave_alone()
     return wrapped

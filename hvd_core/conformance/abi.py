@@ -223,6 +223,16 @@ class DeviceApi(C.Structure):
     ]
 
 
+class WindowArgs(C.Structure):
+    _fields_ = [
+        ("hdr", Hdr),
+        ("key", C.c_char_p),
+        ("store", P),
+        ("memory", Buf),
+        ("deadline_ns", C.c_int64),
+    ]
+
+
 class CommApi(C.Structure):
     _fields_ = [
         ("hdr", Hdr),
@@ -246,6 +256,9 @@ class CommApi(C.Structure):
         ("req_free", _slot(P)),
         ("mem_register", _slot(P, Buf, C.POINTER(P), ERR)),
         ("mem_deregister", _slot(P, P, ERR)),
+        ("window_create", _slot(P, C.POINTER(WindowArgs), C.POINTER(P), C.POINTER(Buf), ERR)),
+        ("window_destroy", _slot(P, P, C.c_int64, ERR)),
+        ("window_free", _slot(P, ERR)),
     ]
 
 

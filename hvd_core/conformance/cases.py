@@ -54,7 +54,7 @@ class Case:
 _CASES: dict[str, Case] = {}
 _PARTS = (
     *("lint", "lint_description", "odd_paths", "devices", "device_work", "collectives", "moves", "rules", "several"),
-    *("ordering", "marked", "host_calls", "conduct", "failure", "recovery", "sanity"),
+    *("ordering", "marked", "windows", "host_calls", "conduct", "failure", "recovery", "sanity"),
 )  # fmt: skip
 
 

@@ -63,11 +63,13 @@ def tables(bare: Bare) -> None:
     bare.expect(
         backend.comm or backend.device, "the backend has neither a device table nor a communicator table"
     )
-    for which, struct in (("device", abi.DeviceApi), ("comm", abi.CommApi)):
+    # As ABI 1.0 has them.
+    ends = {"device": abi.DeviceApi.reduce_local, "comm": abi.CommApi.mem_deregister}
+    for which, end in ends.items():
         table = getattr(backend, which)
         if table is None:
             continue
-        _check_header(bare, table, f"{which} table", C.sizeof(struct))
+        _check_header(bare, table, f"{which} table", end.offset + end.size)
         groups: dict[str, dict[str, bool]] = {}
         for slot in (s for s in slots() if s.table == which):
             there = has_slot(table, slot.name)

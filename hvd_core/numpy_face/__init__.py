@@ -8,6 +8,7 @@ may call. It is also the smallest front end, and an example of one: docs/write-a
 
 from hvd_core.frontend.reductions import Adasum, Average, Max, Min, Product, Sum
 from hvd_core.numpy_face._handles import barrier, join, poll, synchronize
+from hvd_core.numpy_face._memory import empty
 from hvd_core.numpy_face._move import (
     allgather,
     allgather_async,
@@ -59,6 +60,7 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
+    "empty",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",

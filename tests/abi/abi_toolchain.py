@@ -61,7 +61,7 @@ class Toolchain:
 
 # (what ends a struct today, what a future minor would put behind it)
 APPENDED = [
-    ("  hvd_rc (*mem_deregister)(hvd_comm, void* handle, hvd_error*);\n",
+    ("  hvd_rc (*window_free)(hvd_window, hvd_error*);\n",
      "  hvd_rc (*echo)(hvd_comm, int64_t, int64_t*, hvd_error*);\n"),
     ("  uint64_t seq; /* for host->activity */\n", "  uint64_t hint;\n"),
     ("  uint64_t pack_below;\n", "  uint64_t latency_ns;\n"),
@@ -108,16 +108,16 @@ def loaded_loopback(toolchain: Toolchain) -> Path:
 
 
 def newer_headers(include: Path) -> Path:
-    """Makes `include` an include folder with the headers of a would-be ABI 1.1, by appending as a future minor would."""
+    """Makes `include` an include folder with the headers of a would-be ABI 1.2, by appending as a future minor would."""
     shutil.copytree(PACKAGE / "include", include)
     header = include / "hvd" / "backend_abi.h"
     text = header.read_text()
-    for anchor, addition in [*APPENDED, ("#define HVD_ABI_MINOR 0\n", None)]:
+    for anchor, addition in [*APPENDED, ("#define HVD_ABI_MINOR 1\n", None)]:
         assert text.count(anchor) == 1, f"the header no longer has exactly one {anchor!r}"
-        text = text.replace(anchor, anchor + addition if addition else "#define HVD_ABI_MINOR 1\n")
+        text = text.replace(anchor, anchor + addition if addition else "#define HVD_ABI_MINOR 2\n")
     header.write_text(text)
     slots = include / "hvd" / "backend_slots.inc"
-    rows = "HVD_SLOT(comm, echo, 1, OPTIONAL)\nHVD_SLOT(host, now, 1, OPTIONAL)\n"
+    rows = "HVD_SLOT(comm, echo, 2, OPTIONAL)\nHVD_SLOT(host, now, 2, OPTIONAL)\n"
     slots.write_text(slots.read_text().replace("#undef HVD_SLOT", rows + "#undef HVD_SLOT"))
     return include
 
@@ -132,6 +132,6 @@ def matrix_plugins(toolchain: Toolchain, newer: Path) -> dict[str, tuple[Path, i
     """The plugin and its minor version, by the headers it is compiled with."""
     source = HERE / "matrix_plugin.cc"
     return {
-        "old": (toolchain.library(source, "matrix0"), 0),
-        "new": (toolchain.library(source, "matrix1", include=newer), 1),
+        "old": (toolchain.library(source, "matrix1"), 1),
+        "new": (toolchain.library(source, "matrix2", include=newer), 2),
     }

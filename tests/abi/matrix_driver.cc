@@ -37,14 +37,14 @@ hvd_coll_args one_buffer(int32_t coll, hvd_buf* in, hvd_buf* out, uint64_t* coun
 }
 
 void slots(const hvd_backend_api* api, int minor) {
-#if HVD_ABI_MINOR >= 1
-  check(!!HVD_HAS(api->comm, hvd_comm_api, echo) == (minor >= 1), "the new slot is there exactly with a new plugin");
+#if HVD_ABI_MINOR >= 2
+  check(!!HVD_HAS(api->comm, hvd_comm_api, echo) == (minor >= 2), "the new slot is there exactly with a new plugin");
   if (HVD_HAS(api->comm, hvd_comm_api, echo)) {
     int64_t x = 0;
     check(api->comm->echo(nullptr, 42, &x, nullptr) == HVD_OK && x == 42, "the new slot works");
   }
 #else
-  check((api->comm->hdr.struct_size > sizeof(hvd_comm_api)) == (minor >= 1), "a new plugin's table is longer");
+  check((api->comm->hdr.struct_size > sizeof(hvd_comm_api)) == (minor >= 2), "a new plugin's table is longer");
 #endif
 }
 
@@ -56,10 +56,10 @@ void arguments(const hvd_comm_api* api, hvd_comm comm, int minor) {
   Guarded<hvd_error> error;
   hvd_req request = nullptr;
   check(api->collective(comm, &args, &request, &error.value) == HVD_OK && out[3] == 10, "zero keeps the old behaviour");
-#if HVD_ABI_MINOR >= 1
+#if HVD_ABI_MINOR >= 2
   args.hint = 3;
   const hvd_rc rc = api->collective(comm, &args, &request, &error.value);
-  if (minor >= 1) {
+  if (minor >= 2) {
     check(rc == HVD_OK && out[3] == 13, "a new argument reaches a new plugin");
   } else {
     check(rc == HVD_E_UNSUPPORTED && contains(error.value.text, "hvd_coll_args uses a field newer"),
@@ -83,9 +83,9 @@ void out_structs(const hvd_comm_api* api, hvd_comm comm, int minor) {
   hvd_req request = nullptr;
   check(api->collective(comm, &args, &request, &error.value) == HVD_E_REMOTE, "the failing call fails");
   check(error.whole() && std::string(error.value.text) == "peer gone", "error");
-#if HVD_ABI_MINOR >= 1
-  check(caps.value.latency_ns == (minor >= 1 ? 77u : 0u), "a new field of an out-struct: filled or zero");
-  check(error.value.retry_after_ns == (minor >= 1 ? 5 : 0), "likewise in the error");
+#if HVD_ABI_MINOR >= 2
+  check(caps.value.latency_ns == (minor >= 2 ? 77u : 0u), "a new field of an out-struct: filled or zero");
+  check(error.value.retry_after_ns == (minor >= 2 ? 5 : 0), "likewise in the error");
 #else
   (void)minor;
 #endif
@@ -104,10 +104,10 @@ void arrays(const hvd_device_api* api, int minor) {
   Guarded<hvd_error> error;
   check(api->batched_copy_scale(nullptr, items, 3, &error.value) == HVD_OK && std::string(to) == "cba",
         "array of items");
-#if HVD_ABI_MINOR >= 1
+#if HVD_ABI_MINOR >= 2
   items[2].spread = 1;
   const hvd_rc rc = api->batched_copy_scale(nullptr, items, 3, &error.value);
-  check(rc == (minor >= 1 ? HVD_OK : HVD_E_UNSUPPORTED), "a new field in the last item: obeyed or refused");
+  check(rc == (minor >= 2 ? HVD_OK : HVD_E_UNSUPPORTED), "a new field in the last item: obeyed or refused");
 #else
   (void)minor;
 #endif
@@ -115,12 +115,12 @@ void arrays(const hvd_device_api* api, int minor) {
 
 // A host with the newer host slot, for a plugin that may know it.
 void host_slot(hvd_backend_entry_fn entry, int minor) {
-#if HVD_ABI_MINOR >= 1
+#if HVD_ABI_MINOR >= 2
   static hvd_host_api host;
   host.hdr = {sizeof(host), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
   host.now = [] { return int64_t{1}; };
   const hvd_backend_api* api = nullptr;
-  check(entry(&host, &api, nullptr) == HVD_OK && std::string(api->version) == (minor >= 1 ? "now" : "no now"),
+  check(entry(&host, &api, nullptr) == HVD_OK && std::string(api->version) == (minor >= 2 ? "now" : "no now"),
         "a new host slot is seen by a new plugin only");
 #else
   (void)entry;

@@ -5,7 +5,7 @@
 
 namespace {
 
-#if HVD_ABI_MINOR >= 1
+#if HVD_ABI_MINOR >= 2
 constexpr hvd_option with_since(hvd_option o, const char* since) {
   o.since = since;
   return o;
@@ -28,7 +28,7 @@ struct Copier : hvd::Comm<Copier> {
     caps.support = HVD_NATIVE;
     caps.score = 5;
     caps.max_count = 1000;
-#if HVD_ABI_MINOR >= 1
+#if HVD_ABI_MINOR >= 2
     caps.latency_ns = 77;
 #endif
     return caps;
@@ -36,7 +36,7 @@ struct Copier : hvd::Comm<Copier> {
 
   hvd::Work allreduce(const hvd::Coll& c) {
     if (c.out(0) != c.in(0)) std::memcpy(c.out(0), c.in(0), c.count(0) * c.element_bytes());
-#if HVD_ABI_MINOR >= 1
+#if HVD_ABI_MINOR >= 2
     auto* bytes = static_cast<unsigned char*>(c.out(0));
     for (uint64_t i = 0; i < c.count(0) * c.element_bytes(); ++i) bytes[i] += static_cast<unsigned char>(c.args().hint);
 #endif
@@ -51,14 +51,14 @@ hvd_rc failing(hvd_comm c, const hvd_coll_args* args, hvd_req* out, hvd_error* e
   std::memset(&mine, 0x11, sizeof(mine));
   mine.code = HVD_E_REMOTE;
   std::strcpy(mine.text, "peer gone");
-#if HVD_ABI_MINOR >= 1
+#if HVD_ABI_MINOR >= 2
   mine.retry_after_ns = 5;
 #endif
   hvd::give(error, mine);
   return HVD_E_REMOTE;
 }
 
-#if HVD_ABI_MINOR >= 1
+#if HVD_ABI_MINOR >= 2
 hvd_rc echo(hvd_comm, int64_t x, int64_t* out, hvd_error*) {
   *out = x;
   return HVD_OK;
@@ -108,7 +108,7 @@ extern "C" __attribute__((visibility("default"))) hvd_rc hvd_backend_entry_v1(co
   static hvd_backend_api api = *hvd::backend_table<Cpu, Copier>("matrix");
   comm.collective = failing;
   api.version = "no now";
-#if HVD_ABI_MINOR >= 1
+#if HVD_ABI_MINOR >= 2
   comm.echo = echo;
   if (HVD_HAS(host, hvd_host_api, now)) api.version = "now";
 #endif

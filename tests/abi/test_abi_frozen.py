@@ -1,4 +1,4 @@
-"""A backend of ABI 1.0, built when that was frozen, and this engine: it loads, it keeps the contract, it serves a job.
+"""A backend of each minor, built when that was frozen, and this engine: it loads, it keeps the contract, it serves a job.
 
 The binaries in frozen/ are never built anew (frozen/build.sh says how they were made).
 """
@@ -36,7 +36,7 @@ def test_frozen_binaries_are_those_of_then():
     for line in lines:
         digest, name = line.split()
         found = hashlib.sha256((HERE / "frozen" / name).read_bytes()).hexdigest()
-        assert found == digest, f"{name} is the backend of ABI 1.0, and has been replaced"
+        assert found == digest, f"{name} is the backend of a frozen ABI, and has been replaced"
     assert sum(path.stat().st_size for path in FROZEN.iterdir()) < 500 << 10
 
 

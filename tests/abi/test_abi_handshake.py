@@ -18,7 +18,7 @@ REFUSED = {
     "size_zero": "its backend table says it has 0 bytes",
     "size_absurd": "its backend table says it has 2147483647 bytes",
     "comm_size_absurd": "its comm table says it has 4294967295 bytes",
-    "major_2": "its backend table is of backend ABI 2.0; this hvd-core offers 1.0",
+    "major_2": "its backend table is of backend ABI 2.0; this hvd-core offers 1.1",
     "comm_major_0": "its comm table is of backend ABI 0.0",
     "same_byte_everywhere": "its backend table says it has 2880154539 bytes",
     "random_bytes": "its backend table says it has",
@@ -123,7 +123,7 @@ def test_load_another_major_is_recognised(loader, toolchain, tmp_path):
     source = tmp_path / "future.cc"
     source.write_text('extern "C" __attribute__((visibility("default"))) void hvd_backend_entry_v2() {}\n')
     assert loader(toolchain.library(source, "future")) == (
-        "horovod: backend 'forged' needs backend ABI 2.x; this hvd-core offers 1.0.  "
+        "horovod: backend 'forged' needs backend ABI 2.x; this hvd-core offers 1.1.  "
         "fix: pip install -U hvd-core"
     )
 

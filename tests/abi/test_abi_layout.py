@@ -14,7 +14,10 @@ HOW = "\n\nThe backend ABI only grows at the end: hvd_core/include/hvd/CHANGELOG
 
 
 # sha256 of the records of released minors.
-FROZEN = {"layout_1_0.txt": "150705898ce70a7f654b686671bd72431bb6cdf2545f3b6597fce851e3b868f8"}
+FROZEN = {
+    "layout_1_0.txt": "150705898ce70a7f654b686671bd72431bb6cdf2545f3b6597fce851e3b868f8",
+    "layout_1_1.txt": "9c25808d4b63ffeb270dbec1cc9704444b395538ae98505b01df2008acff52d9",
+}
 
 
 def records() -> list[Path]:

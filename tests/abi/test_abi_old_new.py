@@ -12,7 +12,7 @@ from abi_toolchain import matrix_hosts, matrix_plugins, newer_headers
 
 @pytest.fixture(scope="module")
 def newer(tmp_path_factory):
-    """An include folder with the headers of a would-be ABI 1.1."""
+    """An include folder with the headers of a would-be ABI 1.2."""
     return newer_headers(tmp_path_factory.mktemp("newer") / "one_minor_on")
 
 

@@ -135,5 +135,5 @@ def test_fix_stands_apart_from_what_is_wrong(hvd):
     code = DESCRIBE.format(name="newer", library="/nowhere/libx.so", answer="Available()")
     hvd.wheel("newer", code=code.replace("abi=(1, 0)", "abi=(2, 0)"))
     row = rows(hvd)["newer", "hvd-backend-newer"]
-    assert row["detail"].endswith("offers 1.0.")
+    assert row["detail"].endswith("offers 1.1.")
     assert row["fix"] == "pip install -U hvd-core"

@@ -19,6 +19,7 @@ uses_arguments_later          shm        L3.ownership
 abort_does_nothing            shm        L4.abort_idle
 leaks_descriptor              shm        L4.recreate
 skips_what_is_agreed          shm        L2.agreed
+window_keeps_its_input        shm        L2.windows
 unannounced_thread            shm        L3.host_calls
 create_handles_signal         shm        L3.process
 dead_peer_is_internal         shm        L4.killed_rank
@@ -105,6 +106,8 @@ notifies_a_stranger           shm        L3.host_calls
 phase_never_ends              eccl_stub  L3.host_calls
 skips_what_is_agreed          eccl_stub  L2.agreed
 register_changes_memory       shm        L2.registered
+window_destroy_clears         shm        L2.windows
+window_dies_with_its_comm     shm        L4.windows
 waits_in_enqueue              eccl_stub  L5.asynchronous
 syncs_before_enqueue          eccl_stub  L5.asynchronous
 query_scores_below_zero       shm        L0.query

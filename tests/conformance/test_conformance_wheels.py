@@ -27,7 +27,7 @@ def describe():
         probe=probe,
     )
 """
-GOOD = {"first": "pass", "abi": (1, 0), "devices": ("fake_sync",), "provides": {"device"}, "works": "True"}
+GOOD = {"first": "pass", "abi": (1, 1), "devices": ("fake_sync",), "provides": {"device"}, "works": "True"}
 # By the names of mutant_table.WHEELS: the change, and a part of the failure's text.
 FAULTS = {
     "wheel_imports_compiled_module": ({"first": "import numpy"}, "describing imports numpy"),
@@ -35,7 +35,7 @@ FAULTS = {
         {"first": "os.environ['FAKE_SYNC'] = '1'"},
         "describing changes the environment",
     ),
-    "wheel_names_another_abi": ({"abi": (1, 7)}, "the descriptor has ABI 1.7, the library 1.0"),
+    "wheel_names_another_abi": ({"abi": (1, 7)}, "the descriptor has ABI 1.7, the library 1.1"),
     "wheel_names_a_missing_table": (
         {"provides": {"device", "comm"}},
         "the descriptor provides ['comm', 'device']",

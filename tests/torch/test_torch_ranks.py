@@ -21,6 +21,7 @@ MODULES = [
     "ranks_optimizer_more",
     "ranks_optimizer_corners",
     "ranks_optimizer_names",
+    "ranks_shared_gradients",
     "ranks_sync_batch_norm",
 ]
 # horovod.torch reads it when it is imported, so these checks have processes of their own.
@@ -33,6 +34,10 @@ JOBS = {
     (2, "address"): ["ranks_ops", "ranks_matrix", "ranks_functions", "ranks_memory"],
     (3, "address"): ["ranks_optimizer"],
 }
+# The optimizer's checks once more, with gradients that live in memory which the ranks share.
+SHARED = {"HVD_TEST_GRADIENT_BUFFERS": "shared"}
+JOBS[2, "shared"] = [module for module in MODULES if module.startswith("ranks_optimizer")]
+PROCESS_ENV = {"dlpack": None, "address": BY_ADDRESS, "shared": SHARED}
 CASES = [
     (module, *job, check)
     for job, modules in JOBS.items()
@@ -43,8 +48,11 @@ CASES = [
 
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize(
-    ("module", "ranks", "path", "check"), CASES, ids=[f"{m}-{n}-{p}-{c}" for m, n, p, c in CASES]
+    ("module", "ranks", "path", "check"),
+    [
+        pytest.param(m, n, p, c, id=f"{m}-{n}-{p}-{c}", marks=[pytest.mark.slow] if p == "shared" else [])
+        for m, n, p, c in CASES
+    ],
 )
 def test_check(module, ranks, path, check):
-    process_env = BY_ADDRESS if path == "address" else None
-    run_check("torch", ranks, "torch", module, check, process_env=process_env)
+    run_check("torch", ranks, "torch", module, check, process_env=PROCESS_ENV[path])

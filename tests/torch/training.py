@@ -3,12 +3,19 @@
 The yardstick is one process that trains on the whole batch in float64: the same parameters must come out.
 """
 
+import functools
+import os
+
 import torch
 import torch.nn.functional as F
 
 import horovod.torch as hvd
 from support import same_everywhere
 
+if "HVD_TEST_GRADIENT_BUFFERS" in os.environ and not isinstance(hvd.DistributedOptimizer, functools.partial):
+    hvd.DistributedOptimizer = functools.partial(
+        hvd.DistributedOptimizer, gradient_buffers=os.environ["HVD_TEST_GRADIENT_BUFFERS"]
+    )
 RANKS = range(hvd.size())
 ME = hvd.rank()
 SIZE = hvd.size()

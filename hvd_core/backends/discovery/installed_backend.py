@@ -15,7 +15,7 @@ from hvd_core.backends.descriptor import Available, BackendDescriptor, Unavailab
 from hvd_core.backends.errors import BackendError, BackendLoadError
 
 # The ABI that this engine offers; tests/discovery compares it with the header.
-ABI = (1, 0)
+ABI = (1, 1)
 
 
 class InstalledBackend:

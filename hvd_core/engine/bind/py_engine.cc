@@ -15,6 +15,7 @@
 #include "engine/observe/log.h"
 #include "engine/observe/observer.h"
 #include "engine/plugin/host_api.h"
+#include "engine/types/dtypes.h"
 #include "engine/types/operations.h"
 
 namespace py = pybind11;
@@ -238,6 +239,25 @@ uint64_t PyEngine::barrier(py::handle process_set, bool wait) {
   return submit(std::move(c), {});
 }
 
+uint64_t PyEngine::create_window(std::vector<int64_t> shape, int dtype, py::handle process_set) {
+  calls::Call c{.kind = OpKind::CreateWindow};
+  checked(c, py::none(), process_set, [&] {
+    require(dtype >= 0 && dtype < HVD_DTYPE_COUNT, "unknown number of an element type: ", dtype);
+    uint64_t bytes = types::dtype_bytes(dtype);
+    for (const int64_t d : shape)
+      require(d >= 0 && !__builtin_mul_overflow(bytes, static_cast<uint64_t>(d), &bytes) && bytes <= INT64_MAX,
+              "a shape needs dimensions of 0 or more, and memory that an address space holds");
+    c.in.push_back({.data = nullptr, .dtype = dtype, .shape = std::move(shape)});
+  });
+  return submit(std::move(c), {});
+}
+
+std::string PyEngine::no_window(uint64_t handle) {
+  const auto request = find(handle);
+  require(request->ok() && !request->outputs.empty(), "this handle has no output");
+  return request->outputs[0].no_window;
+}
+
 uint64_t PyEngine::join() { return keep(engine_->join(nullptr, call_site())); }
 
 void PyEngine::announce_weights(const std::string& name,
@@ -306,6 +326,8 @@ void bind_engine(py::module_& m) {
       .def("process_sets", &PyEngine::process_sets)
       .def("received_splits", &PyEngine::received_splits, py::arg("handle"), py::arg("index") = 0)
       .def("barrier", &PyEngine::barrier, py::arg("process_set") = 0, py::arg("wait") = false)
+      .def("create_window", &PyEngine::create_window, py::arg("shape"), py::arg("dtype"), py::arg("process_set") = 0)
+      .def("no_window", &PyEngine::no_window, py::arg("handle"))
       .def("join", &PyEngine::join)
       .def("announce_weights", &PyEngine::announce_weights, py::arg("name"), py::arg("weights"), py::arg("remedy"),
            py::arg("process_set") = 0)

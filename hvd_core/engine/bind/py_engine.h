@@ -56,6 +56,9 @@ class PyEngine {
   std::map<int32_t, std::vector<int32_t>> process_sets();
   std::vector<int64_t> received_splits(uint64_t handle, size_t index);
   uint64_t barrier(pybind11::handle process_set, bool wait);
+  // Its output is memory that the ranks of the set share, where they can; no_window() says why it is not.
+  uint64_t create_window(std::vector<int64_t> shape, int dtype, pybind11::handle process_set);
+  std::string no_window(uint64_t handle);
   uint64_t join();
   // Each weight: its name, the number of its elements, a digest of its values.
   void announce_weights(const std::string& name,

@@ -189,7 +189,7 @@ queue::Output PyEngine::take_output(uint64_t handle, size_t index) {
   auto request = find(handle);
   require(request->ok() && index < request->outputs.size(), "this handle has no such output");
   require(!request->outputs[index].device_memory, "this output is on a device: copy_output() copies it");
-  require(request->outputs[index].data != nullptr, "this output was taken already");
+  require(request->outputs[index].memory() != nullptr, "this output was taken already");
   return std::move(request->outputs[index]);
 }
 

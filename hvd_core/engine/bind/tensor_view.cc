@@ -187,7 +187,7 @@ py::capsule capsule_of(queue::Output output) {
   auto* holder = new Holder{{}, std::move(output)};
   auto& t = holder->managed.tensor;
   const auto row = kDl[static_cast<size_t>(holder->output.dtype)];
-  t.data = holder->output.data.get();
+  t.data = holder->output.memory();
   t.device = {kDlCpu, 0};
   t.ndim = static_cast<int32_t>(holder->output.shape.size());
   t.dtype = {row.code, row.bits, 1};
@@ -215,7 +215,7 @@ py::object array_of(queue::Output output) {
                                                             "f8", "?",  "u2", "u1", "u1", "u4", "u8"};
   const py::dtype type(kNumpy[static_cast<size_t>(output.dtype)]);
   auto holder = std::make_unique<queue::Output>(std::move(output));
-  const void* data = holder->data.get();
+  const void* data = holder->memory();
   const std::vector<py::ssize_t> shape(holder->shape.begin(), holder->shape.end());
   const py::capsule base(holder.get(), [](void* memory) { delete static_cast<queue::Output*>(memory); });
   (void)holder.release();

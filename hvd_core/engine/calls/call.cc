@@ -124,6 +124,8 @@ SignatureFields fields_for(Engine& engine, Call& c) {
       return alltoall(engine, c);
     case OpKind::Reducescatter:
       return reducescatter(engine, c);
+    case OpKind::CreateWindow:
+      return fields_of(c.kind, c.in);
     default: {
       SignatureFields f;
       f.kind = c.kind;
@@ -161,8 +163,8 @@ plugin::MarkRef copy_output(Engine& engine, queue::Request& request, size_t inde
           "the copy of an output needs a tensor with the shape, type and device of the output");
   const uint64_t bytes = to.bytes();
   if (!o.device_memory) {
-    require(o.data != nullptr, "this output was taken already");
-    if (bytes) std::memcpy(to.data, o.data.get(), bytes);
+    require(o.memory() != nullptr, "this output was taken already");
+    if (bytes) std::memcpy(to.data, o.memory(), bytes);
     return nullptr;
   }
   if (bytes == 0) return nullptr;

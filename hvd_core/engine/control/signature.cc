@@ -155,10 +155,10 @@ Signature::Signature(SignatureFields fields) : fields_(std::move(fields)) {
     }
     w.bytes(fields_.remedy);
   }
-  if (one_dtype)
+  if (one_dtype && fields_.kind != OpKind::CreateWindow)
     fuse_key_.push_back(static_cast<char>(fields_.tensors[0].dtype));
   else
-    fuse_key_.clear();  // a group of mixed types is a batch of its own, and so is a barrier
+    fuse_key_.clear();  // a group of mixed types is a batch of its own, and so are a barrier and a window
 }
 
 std::shared_ptr<const Signature> Signature::parse(std::string_view bytes) {

@@ -9,6 +9,7 @@
 
 #include "engine/observe/log.h"
 #include "engine/observe/observer.h"
+#include "engine/types/operations.h"
 #include "engine/types/rank_list.h"
 
 namespace hvd::data {
@@ -112,7 +113,11 @@ bool Executor::carry_out(Entry& entry) {
       begun_ = true;
       if (auto* o = observed()) o->begin(seq_ + 1);
       note_batch(entry, it->second->layout());
-      batch_.write_schedule(*schedule_, *it->second, nullptr, *backends_.math, entry.work, ++seq_);
+      ++seq_;
+      if (fields.kind == types::OpKind::CreateWindow)
+        write_window(entry, it->second);
+      else
+        batch_.write_schedule(*schedule_, *it->second, nullptr, *backends_.math, entry.work, seq_);
     }
   }
   return schedule_->advance(observed(), seq_);

@@ -114,6 +114,8 @@ class Executor {
   observe::Observer* observed() const;  // null while it is off
   bool carry_out(Entry& entry);
   bool carry_out_create(Entry& entry);
+  // executor_windows.cc
+  void write_window(Entry& entry, const std::shared_ptr<SetComms>& set);
   void note_batch(const Entry& entry, const Layout& layout);
   void finish(const std::string* refusal);
   // The set that a new one is split off; null if it is made without one.

@@ -156,6 +156,7 @@ Transport* SetComms::single(plugin::Communicator* comm, const Backends& backends
   auto emulated = std::make_unique<EmulatedTransport>(*direct, *comm, *backends.math, std::move(policy));
   transports_.push_back(std::move(direct));
   transports_.push_back(std::move(emulated));
+  alone_[transports_.back().get()] = comm;
   return transports_.back().get();
 }
 
@@ -176,6 +177,20 @@ Transport* SetComms::hierarchy(const Backends& backends, const std::string& key,
   }
   transports_.push_back(std::make_unique<HierarchicalTransport>(layout_, local, cross, *backends.math));
   return transports_.back().get();
+}
+
+plugin::Communicator* SetComms::window_comm(std::string* why) const {
+  const auto at = alone_.find(transport_of_[HVD_ALLREDUCE]);
+  if (at == alone_.end()) {
+    *why = "its allreduces go over several communicators (within hosts, and between hosts)";
+  } else if (layout_.size() == 1) {
+    *why = "it has one rank";
+  } else if (!at->second->has_windows()) {
+    *why = "the backend " + at->second->backend().name() + " has no windows";
+  } else {
+    return at->second;
+  }
+  return nullptr;
 }
 
 void SetComms::abort(plugin::CallRecord* record) noexcept {

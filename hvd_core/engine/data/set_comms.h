@@ -83,6 +83,13 @@ class SetComms final : public Transport {
   int32_t size() const override { return layout_.size(); }
   const Layout& layout() const { return layout_; }
 
+  // The communicator that carries out the set's allreduces, if its collectives use windows. Null: *why says what lacks.
+  plugin::Communicator* window_comm(std::string* why) const;
+  // The windows of that communicator in the order of creation, the same on all members. The driver's, or of the thread
+  // that creates the next window while the driver waits for it.
+  std::vector<plugin::WindowRef> windows;
+  uint64_t windows_asked_for = 0;  // the number of the next one; equal on all members
+
   // The communicators for a device type; null before the first operation on it. The executor adds them.
   SetDevice* device(const std::string& type) const;
   void add_device(const std::string& type, std::shared_ptr<SetDevice> made);
@@ -111,7 +118,8 @@ class SetComms final : public Transport {
   std::vector<std::unique_ptr<plugin::Communicator>> comms_;
   Whole whole_;
   std::vector<std::unique_ptr<Transport>> transports_;
-  std::array<Transport*, HVD_COLL_COUNT> transport_of_{};  // by HVD_* collective
+  std::array<Transport*, HVD_COLL_COUNT> transport_of_{};    // by HVD_* collective
+  std::map<const Transport*, plugin::Communicator*> alone_;  // the communicator of a transport that has one
   std::map<std::string, std::shared_ptr<SetDevice>> devices_;
 };
 

@@ -12,6 +12,8 @@
 
 #include "engine/plugin/call_record.h"
 #include "engine/plugin/errors.h"
+#include "engine/plugin/store.h"
+#include "engine/plugin/window.h"
 #include "hvd/backend_abi.h"
 
 namespace hvd::plugin {
@@ -78,6 +80,13 @@ class Communicator {
   void* register_memory(const hvd_buf& buf);
   // No collective uses the memory any more.
   void deregister_memory(void* registered) noexcept;
+
+  // Whether collectives use windows; for one rank they would not. All members create and destroy the same windows, in
+  // the same order among their collectives, while none is in flight. Both wait for the members until the deadline, and
+  // throw BackendError. A window that some members could not have is destroyed with a deadline in the past.
+  bool has_windows() const;
+  WindowRef create_window(const std::string& key, Store& store, uint64_t bytes, int64_t deadline_ns);
+  void destroy_window(Window& window, int64_t deadline_ns);
 
   uint64_t caps() const;
   int32_t rank() const { return rank_; }

@@ -18,6 +18,7 @@
 #include "engine/observe/event.h"
 #include "engine/observe/printable.h"
 #include "engine/plugin/device.h"
+#include "engine/plugin/window.h"
 #include "engine/queue/errors.h"
 #include "engine/types/call_site.h"
 #include "engine/types/dtypes.h"
@@ -63,13 +64,18 @@ inline std::unique_ptr<void, FreeDeleter> allocate(uint64_t bytes) {
   return memory;
 }
 
-// A result that the engine allocated, because only the engine knows its size.
+// A result that the engine allocated, because only the engine knows its size, or where the ranks share memory.
 struct Output {
   std::unique_ptr<void, FreeDeleter> data;
+  plugin::WindowRef window;  // in place of `data`
+  std::string no_window;     // create_window: why the memory is this rank's alone, and not in a window
   int32_t dtype = 0;
   std::vector<int64_t> shape;
   std::string device_type = "cpu";
   plugin::MemoryRef device_memory;  // on a device, in place of `data`
+
+  // In host memory; null if the result was taken.
+  void* memory() const { return window ? window->data() : data.get(); }
 };
 
 class Request;

@@ -191,6 +191,16 @@ struct CommInit {
   mutable Store store;
 };
 
+// The arguments of window_create(); the store is valid during that call only.
+struct WindowInit {
+  explicit WindowInit(const hvd_window_args& a)
+      : key(a.key != nullptr ? a.key : ""), memory(a.memory), deadline_ns(a.deadline_ns), store(a.store) {}
+  std::string key;
+  hvd_buf memory;  // a base of NULL: the backend allocates `memory.bytes` bytes
+  int64_t deadline_ns;
+  mutable Store store;
+};
+
 inline constexpr uint32_t kDtypeBytes[HVD_DTYPE_COUNT] = {1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2, 1, 1, 4, 8};
 
 template <class D>
@@ -287,6 +297,8 @@ struct NoComm {};  // for a backend with a device table only
 //   void group_begin(), group_end();      T(T& parent, const CommInit&), for split: also with size 0, if the other
 //                               ranks need a rank that is in no part; that object is destroyed at once
 //   void* mem_register(const hvd_buf&);   void mem_deregister(void*)
+//   hvd_window window_create(const WindowInit&, hvd_buf* part);   void window_destroy(hvd_window, int64_t deadline_ns);
+//   static void window_free(hvd_window)           the last one on any thread, also without a communicator
 //   static uint64_t id_bytes(); static void id_create(void* id)
 //   static hvd_coll_caps query(const Coll&)       when the sets above cannot express the answer
 //   hvd_coll_caps query_made(const Coll&) const   the same of one communicator, if the answer depends on the device it

@@ -7,12 +7,13 @@
  *   T1  The host makes one call at a time into the communicators of one device (or of host memory), and one at a time
  *       into the table of a device, but from changing threads. A call of one kind may run while one of the other does.
  *   T2  abort, async_error, query, event_query, mem_query, count, stream_native, id_bytes and info may come from any
- *       thread at any time; so may event_wait and stream_sync, several at once and during all other calls.
- *   T3  no call waits for another rank except create, split, finalize, stream_sync, event_wait and req_wait; these
- *       keep their deadline. A collective marked HVD_COLL_AGREED may also block in collective, group_end and req_test,
- *       until its deadline or an abort; the first operations of a communicator may block there in any case.
- *   T4  a plugin's own thread announces itself with host->thread_enter before its first host call.
- *   T5  after abort, destroy is local and bounded in time. A create that the host has given up may still run then.
+ *       thread at any time; so may window_free, event_wait and stream_sync, several at once and during all other calls.
+ *   T3  no call waits for another rank except create, split, finalize, window_create, window_destroy, stream_sync,
+ *       event_wait and req_wait; these keep their deadline. A collective marked HVD_COLL_AGREED may also block in
+ * collective, group_end and req_test, until its deadline or an abort; the first operations of a communicator may block
+ * there in any case. T4  a plugin's own thread announces itself with host->thread_enter before its first host call. T5
+ * after abort, destroy is local and bounded in time. A create or window_create that the host has given up may still run
+ * then.
  *
  * Versions
  *   The major is in the entry symbol's name; the minor is the size of the structs. Structs only grow, at the end.
@@ -37,7 +38,7 @@
 #include <stdint.h>
 
 #define HVD_ABI_MAJOR 1
-#define HVD_ABI_MINOR 0
+#define HVD_ABI_MINOR 1
 #define HVD_NO_DEADLINE INT64_MAX
 
 #ifdef __cplusplus
@@ -155,6 +156,7 @@ typedef struct hvd_event_s* hvd_event;
 typedef struct hvd_mem_s* hvd_mem;
 typedef struct hvd_comm_s* hvd_comm;
 typedef struct hvd_req_s* hvd_req;
+typedef struct hvd_window_s* hvd_window; /* since 1.1 */
 
 /* A buffer. `base` may be a handle: never add to it, use `offset`. */
 typedef struct hvd_buf {
@@ -330,6 +332,16 @@ typedef struct hvd_coll_caps {
   uint64_t pack_below;
 } hvd_coll_caps;
 
+/* The arguments of window_create. `memory.base` may differ from rank to rank, all else is equal. The backend may read
+ * the pointers during the call only. */
+typedef struct hvd_window_args {
+  hvd_hdr hdr;
+  const char* key; /* unique for this window in this job, for ever */
+  void* store;     /* for host->store_*, with keys that are private to this window */
+  hvd_buf memory;  /* memory of this rank that becomes its part; a base of NULL: the backend allocates memory.bytes */
+  int64_t deadline_ns;
+} hvd_window_args;
+
 typedef struct hvd_comm_api {
   hvd_hdr hdr;
   const char* device_types; /* "cuda,cpu" */
@@ -361,6 +373,20 @@ typedef struct hvd_comm_api {
   /* Local. The host deregisters before it frees the buffer, and before it finalizes or destroys the communicator. */
   hvd_rc (*mem_register)(hvd_comm, hvd_buf, void** handle, hvd_error*);
   hvd_rc (*mem_deregister)(hvd_comm, void* handle, hvd_error*);
+  /* A window is memory of every rank that the other ranks of the communicator reach without copies. Each rank has a
+   * part of memory.bytes bytes. All ranks call window_create and window_destroy, at the same place in the order of
+   * their collectives, while no collective is in flight.
+   *   window_create   *part is this rank's part. A backend that only allocates, or only takes memory, answers
+   *                   HVD_E_UNSUPPORTED to the other wish. Where the call fails on some ranks, the host destroys and
+   *                   frees the windows of the others.
+   *   window_destroy  No later collective uses the window. This rank's memory stays.
+   *   window_free     Local, after window_destroy or after destroy: the memory that the backend has allocated goes. A
+   *                   communicator is destroyed while its windows exist; their parts stay valid until they are freed.
+   * A collective on a window is like any other: the backend finds by the address that a buffer lies in a window. The
+   * buffers of one collective may lie in windows on some ranks and elsewhere on others, and at different offsets. */
+  hvd_rc (*window_create)(hvd_comm, const hvd_window_args*, hvd_window*, hvd_buf* part, hvd_error*);
+  hvd_rc (*window_destroy)(hvd_comm, hvd_window, int64_t deadline_ns, hvd_error*);
+  hvd_rc (*window_free)(hvd_window, hvd_error*);
 } hvd_comm_api;
 
 /* -------------------------------------------------------------------------------------------------------- backend */

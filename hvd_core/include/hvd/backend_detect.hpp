@@ -15,6 +15,7 @@ class Coll;
 class CopyItems;
 class Work;
 struct CommInit;
+struct WindowInit;
 
 namespace detail {
 

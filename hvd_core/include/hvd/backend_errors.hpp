@@ -39,6 +39,8 @@ inline constexpr size_t kFirstSize<hvd_comm_args> = offsetof(hvd_comm_args, noti
 template <>
 inline constexpr size_t kFirstSize<hvd_coll_args> = offsetof(hvd_coll_args, seq) + sizeof(uint64_t);
 template <>
+inline constexpr size_t kFirstSize<hvd_window_args> = offsetof(hvd_window_args, deadline_ns) + sizeof(int64_t);
+template <>
 inline constexpr size_t kFirstSize<hvd_copy_item> = offsetof(hvd_copy_item, dst_dtype) + sizeof(int32_t);
 
 inline bool all_zero(const unsigned char* p, size_t n) {

@@ -34,6 +34,11 @@ HVD_METHOD(group_end, void, "void group_end()", std::declval<T&>().group_end())
 HVD_METHOD(mem_register, void*, "void* mem_register(const hvd_buf&)", std::declval<T&>().mem_register(hvd_buf{}))
 HVD_METHOD(mem_deregister, void, "void mem_deregister(void*)",
            std::declval<T&>().mem_deregister(static_cast<void*>(nullptr)))
+HVD_METHOD(window_create, hvd_window, "hvd_window window_create(const hvd::WindowInit&, hvd_buf* part)",
+           std::declval<T&>().window_create(std::declval<const WindowInit&>(), static_cast<hvd_buf*>(nullptr)))
+HVD_METHOD(window_destroy, void, "void window_destroy(hvd_window, int64_t deadline_ns)",
+           std::declval<T&>().window_destroy(hvd_window{}, int64_t{}))
+HVD_METHOD(window_free, void, "static void window_free(hvd_window)", T::window_free(hvd_window{}))
 HVD_METHOD(id_bytes, uint64_t, "static uint64_t id_bytes()", T::id_bytes())
 HVD_METHOD(id_create, void, "static void id_create(void*)", T::id_create(static_cast<void*>(nullptr)))
 HVD_METHOD(query, hvd_coll_caps, "static hvd_coll_caps query(const hvd::Coll&)", T::query(std::declval<const Coll&>()))

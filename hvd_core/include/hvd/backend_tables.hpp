@@ -18,6 +18,7 @@ class CommTable {
   static constexpr bool kRequest = (T::caps & HVD_CAP_REQUEST) != 0;
   static constexpr bool kGroups = detail::has_group_begin<T>();
   static constexpr bool kRegisters = detail::has_mem_register<T>();
+  static constexpr bool kWindows = detail::has_window_create<T>();
   static constexpr bool kSplits = std::is_constructible_v<T, T&, const CommInit&>;
   static constexpr uint64_t kGroupCaps = HVD_CAP_GROUP_SAME | HVD_CAP_GROUP_MIXED;
 
@@ -31,6 +32,8 @@ class CommTable {
   static_assert(kGroups == detail::has_group_end<T>(), "group_begin and group_end: both or none");
   static_assert(kGroups || !(T::caps & kGroupCaps), "caps declare groups; group_begin and group_end are missing");
   static_assert(kRegisters == detail::has_mem_deregister<T>(), "mem_register and mem_deregister: both or none");
+  static_assert(kWindows == detail::has_window_destroy<T>() && kWindows == detail::has_window_free<T>(),
+                "window_create, window_destroy and window_free: all of them or none");
   static_assert(detail::has_id_bytes<T>() == detail::has_id_create<T>(), "id_bytes and id_create: both or none");
   static_assert(detail::has_abort<T>() || !(T::caps & HVD_CAP_ABORT), "caps declare ABORT; abort() is missing");
 
@@ -89,6 +92,11 @@ class CommTable {
     if constexpr (kRegisters) {
       t.mem_register = &mem_register;
       t.mem_deregister = &mem_deregister;
+    }
+    if constexpr (kWindows) {
+      t.window_create = &window_create;
+      t.window_destroy = &window_destroy;
+      t.window_free = &window_free;
     }
     return t;
   }
@@ -203,6 +211,31 @@ class CommTable {
   }
   static hvd_rc mem_deregister(hvd_comm c, void* registered, hvd_error* error) noexcept {
     return on(c, error, [&](Holder& h) { h.comm.mem_deregister(registered); });
+  }
+
+  static hvd_rc window_create(hvd_comm c, const hvd_window_args* args, hvd_window* out, hvd_buf* part,
+                              hvd_error* error) noexcept {
+    return on(c, error, [&](Holder& h) {
+      if (out == nullptr || part == nullptr) throw Error(HVD_E_INVALID, "the place for the window is NULL");
+      *out = nullptr;
+      *part = {};
+      const hvd_window_args mine = complete(args, "hvd_window_args");
+      check_alive(h);
+      *out = h.comm.window_create(WindowInit(mine), part);
+    });
+  }
+  static hvd_rc window_destroy(hvd_comm c, hvd_window window, int64_t deadline_ns, hvd_error* error) noexcept {
+    return on(c, error, [&](Holder& h) {
+      if (window == nullptr) throw Error(HVD_E_INVALID, "the window is NULL");
+      check_alive(h);
+      h.comm.window_destroy(window, deadline_ns);
+    });
+  }
+  static hvd_rc window_free(hvd_window window, hvd_error* error) noexcept {
+    return guarded(error, [&]() -> hvd_rc {
+      if (window != nullptr) T::window_free(window);
+      return HVD_OK;
+    });
   }
 
   static constexpr bool reports_abort() {

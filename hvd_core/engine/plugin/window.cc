@@ -1,0 +1,54 @@
+// Making and ending windows: the calls of a communicator for them. See window.h and communicator.h.
+#include "engine/plugin/window.h"
+
+#include <cstring>
+#include <utility>
+
+#include "engine/plugin/backend.h"
+#include "engine/plugin/communicator.h"
+#include "engine/plugin/host_api.h"
+
+namespace hvd::plugin {
+
+Window::~Window() {
+  hvd_error error = empty_error();
+  if (backend_->comm_api()->window_free(handle_, &error) == HVD_OK) return;
+  log_if_room(HVD_LOG_WARN, backend_->name(), __FILE__, __LINE__, error.text);
+}
+
+bool Communicator::has_windows() const { return HVD_HAS(api_, hvd_comm_api, window_create) && size_ > 1; }
+
+WindowRef Communicator::create_window(const std::string& key, Store& store, uint64_t bytes, int64_t deadline_ns) {
+  StoreScope scope{&store, key + "/", deadline_ns};
+  hvd_window_args args;
+  std::memset(&args, 0, sizeof(args));
+  args.hdr = {sizeof(args), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
+  args.key = key.c_str();
+  args.store = &scope;
+  args.memory.bytes = bytes;
+  args.deadline_ns = deadline_ns;
+  hvd_window handle = nullptr;
+  hvd_buf part{};
+  hvd_error error = empty_error();
+  hvd_rc rc;
+  {
+    const CallScope scope_of_call(records_ ? &records_->creating : nullptr, Call::Create, backend_->name());
+    rc = api_->window_create(handle_, &args, &handle, &part, &error);
+  }
+  if (rc == HVD_OK && (handle == nullptr || part.base == nullptr || part.bytes < bytes))
+    rc = fill_error(&error, HVD_E_ABI, "the backend reported success but returned no window of that size");
+  if (rc != HVD_OK) throw_backend_error(backend_->name(), "window_create", rc, error);
+  return std::make_shared<Window>(backend_, handle, part);
+}
+
+void Communicator::destroy_window(Window& window, int64_t deadline_ns) {
+  hvd_error error = empty_error();
+  hvd_rc rc;
+  {
+    const CallScope scope(records_ ? &records_->creating : nullptr, Call::Create, backend_->name());
+    rc = api_->window_destroy(handle_, window.handle(), deadline_ns, &error);
+  }
+  if (rc != HVD_OK) throw_backend_error(backend_->name(), "window_destroy", rc, error);
+}
+
+}  // namespace hvd::plugin
