@@ -12,6 +12,9 @@ from horovod.torch._submit import REDUCIBLE
 from horovod.torch.compression import Compression, Compressor
 
 
+_HALVED = (torch.float32, torch.float64)  # the types that a compression by halves changes
+
+
 def is_quick(grad: torch.Tensor | None) -> bool:
     """Whether the engine takes a gradient unchanged."""
     return (
@@ -65,6 +68,10 @@ def wire_form(slot: Slot, grad: torch.Tensor, compression: type[Compressor]) -> 
         grad = torch.view_as_real(grad.resolve_conj())
     grad = grad.resolve_neg()
     slot.context = None
+    wire = slot.wire
+    if wire is not None and wire.shape == grad.shape and grad.dtype in _HALVED:
+        slot.context = grad.dtype
+        return wire.copy_(grad.detach())
     if compression is not Compression.none:
         grad, slot.context = compression.compress(grad)
     return grad if grad.is_contiguous() else grad.contiguous()
@@ -75,7 +82,7 @@ def make_wires(slots: list[Slot], wire_dtype: torch.dtype) -> None:
     grads, wires = [], []
     for slot in slots:
         grad = slot.param.grad
-        if not is_quick(grad) or grad.dtype not in (torch.float32, torch.float64):
+        if not is_quick(grad) or grad.dtype not in _HALVED:
             continue
         if slot.wire is None or slot.wire.shape != grad.shape:
             slot.wire = torch.empty_like(grad, dtype=wire_dtype)

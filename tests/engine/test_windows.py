@@ -16,7 +16,7 @@ from harness.rank import await_told, expect, tell
 from hvd_core import HorovodInternalError
 from hvd_core.current_job import engine
 
-SIZE = 20_000  # elements; more than the ranks exchange in one step
+SIZE = 40_000  # elements; more than the ranks exchange in one step
 
 
 def in_place() -> int:
@@ -56,7 +56,7 @@ def test_results_are_those_of_ordinary_arrays():
     ours = hvd.empty((3, SIZE), np.float32)
     plain = filled(ours, rank).copy()
     assert hvd.allreduce(ours, op=hvd.Sum).tobytes() == hvd.allreduce(plain, op=hvd.Sum).tobytes()
-    for part in (np.s_[1, 3:-5], np.s_[2, 100:10_001], np.s_[0, :3]):
+    for part in (np.s_[1, 3:-5], np.s_[2, 100:20_001], np.s_[0, :3]):
         hvd.allreduce_(ours[part], op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0)
         hvd.allreduce_(plain[part], op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0)
     assert ours.tobytes() == plain.tobytes()
@@ -117,7 +117,7 @@ def test_ranks_may_pass_other_memory_than_each_other():
     assert (hvd.allreduce_(first, op=hvd.Sum) == hvd.size()).all()
 
 
-@on_ranks(3)
+@on_ranks(3, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
 def test_process_sets_have_windows_of_their_own():
     pair = hvd.add_process_set([0, 2])
     if hvd.rank() != 1:

@@ -10,7 +10,7 @@ from horovod.torch._submit import engine
 from support import raises, same_everywhere
 from training import ME, SIZE, agree, model_of, sgd, train_alone
 
-WIDTH = 96  # a weight has more bytes than the ranks exchange in one step
+WIDTH = 192  # a weight has more bytes than the ranks exchange in one step
 
 
 def in_place():
