@@ -11,7 +11,6 @@ from horovod.torch._sparse import SparseReduction
 from horovod.torch._submit import REDUCIBLE
 from horovod.torch.compression import Compression, Compressor
 
-
 _HALVED = (torch.float32, torch.float64)  # the types that a compression by halves changes
 
 

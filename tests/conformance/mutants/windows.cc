@@ -29,7 +29,7 @@ bool in_window(const hvd_buf& buf) {
                      [&](const auto& p) { return at(buf) >= at(p.second) && at(buf) < at(p.second) + p.second.bytes; });
 }
 
-// The second rank reduces a copy of what it has in a window, and keeps the result to itself.
+// The second rank reduces a copy of its buffer in a window, and keeps the result to itself.
 const Add w1("window_keeps_its_input", [] {
   learn_rank();
   learn_parts();
