@@ -132,8 +132,10 @@ def over_pmi(identity, environ, deadline, tell_end):
 
 def _finalize(environ, pid):
     """At the exit, the last thing: the mpiexec of MPICH ends the other processes if one ends without that. (Slurm does
-    not, and would let it wait for them.)"""
-    if pid == os.getpid():
+    not, and would let it wait for them.) If mpi4py has started MPI since, MPI's own end tells it: it comes after this
+    function, needs the process manager until then, and Hydra serves no process that has told it of the end."""
+    MPI = sys.modules.get("mpi4py.MPI")
+    if pid == os.getpid() and not (MPI is not None and MPI.Is_initialized()):
         finalize(environ, _FINALIZE_S)
 
 
