@@ -25,7 +25,7 @@ _RECORDS = ("loading", "driving", "creating", "ending")
 _BEGIN = _PAGE - len(_RECORDS) * _RECORD.size
 # By the numbers of enum Call.
 _CALLS = ("", "load", "create", "collective", "group_begin or group_end", "req_test", "req_wait", "req_free")
-_CALLS += ("finalize", "destroy", "abort", "split")
+_CALLS += ("finalize", "destroy", "abort", "split", "window_create or window_destroy")
 
 _page: mmap.mmap | None = None  # of this process, once it follows the phases
 

@@ -157,8 +157,8 @@ def _add(engine: Any, process_set: ProcessSet) -> ProcessSet | None:
         if equal is not None:
             process_set._register(equal.process_set_id)
         else:
-            question = ("add", process_set.ranks)
             own = _own_backends(process_set)
+            question = ("add", (tuple(process_set.ranks), process_set.backend))
             process_set._register(
                 _change(
                     engine, question, lambda: engine.add_process_set(process_set.ranks, *own), process_set
@@ -182,9 +182,10 @@ def _own_backends(process_set: ProcessSet) -> tuple[Any, ...]:
 
 
 def _claimed(process_set: ProcessSet) -> ProcessSet | None:
-    """The set of these ranks that waits for the program to ask for it, in whose place `process_set` stands now."""
+    """The set of these ranks and backends that waits for the program to ask for it, in whose place `process_set` stands
+    now."""
     waiting = _unclaimed.get(tuple(process_set.ranks), ())
-    for earlier in [s for s in waiting if s.process_set_id is not None]:
+    for earlier in [s for s in waiting if s.process_set_id is not None and s.backend == process_set.backend]:
         waiting.remove(earlier)
         _replace(earlier, process_set)
         return earlier
@@ -263,7 +264,7 @@ def _can_be_made(engine: Any, question: tuple[str, Any]) -> bool:
     sets = engine.process_sets()
     if what == "remove":
         return subject in sets
-    ranks = sorted(subject)
+    ranks = sorted(subject[0])
     distinct = len(set(ranks)) == len(ranks) > 0
     return distinct and set(ranks) <= set(sets[0]) and ranks not in sets.values()
 

@@ -13,6 +13,7 @@ namespace {
 constexpr uint64_t kLeastChunk = 32768;
 constexpr uint32_t kEagerSpins = 200;  // before each further look is preceded by a pause
 constexpr uint32_t kLooksPerClock = 64;
+constexpr int64_t kLeaveNs = 200'000'000;  // for which a failed rank waits for the others to end their reductions
 
 const Algorithm* algorithm_of(int32_t coll) {
   switch (coll) {
@@ -122,19 +123,37 @@ void ShmComm::begin_direct() {
 
 bool ShmComm::advance_direct() {
   const uint64_t end_of_it = 3 * (first_iteration_ + 1);
-  while (iteration_ == 0) {
-    if (const uint32_t word = segment_.header().failed.load(std::memory_order_relaxed); word != 0) throw_failure(word);
+  const std::atomic<uint32_t>& failed = segment_.header().failed;
+  while (iteration_ == 0 && failed.load(std::memory_order_relaxed) == 0) {
     if (direct_.advance(collective_)) {
       publish(end_of_it);
       iteration_ = 1;
     }
     ++moves_;
   }
-  if (!reached(end_of_it)) return stalled();
+  if (iteration_ == 0 || !reached(end_of_it)) {
+    flush();
+    const uint32_t word = failed.load();
+    return word != 0 && leave_direct(word);
+  }
   ++first_iteration_;
   flush();
   in_place_.fetch_add(1, std::memory_order_relaxed);
   return true;
+}
+
+// The other ranks write into this rank's tensors: the failure is reported when they have seen it too. A rank that does
+// not say so in time has died, or is stopped; then it may still write one piece (direct.cc, kAtOnce) when it goes on.
+bool ShmComm::leave_direct(uint32_t word) {
+  write_no_more();
+  if (leave_until_ns_ == 0) leave_until_ns_ = now_ns() + kLeaveNs;
+  const uint64_t end_of_it = 3 * (first_iteration_ + 1);
+  for (uint32_t r = 0; r < size_; ++r) {
+    const RankCtl& other = segment_.ctl(r);
+    const bool writes = other.writes_no_more.load() == 0 && other.steps.load() < end_of_it;
+    if (r != rank_ && writes && now_ns() < leave_until_ns_) return false;
+  }
+  throw_failure(word);
 }
 
 void ShmComm::compare_hellos() {
@@ -268,12 +287,19 @@ void ShmComm::end(bool agreed) {
 bool ShmComm::stalled() {
   flush();
   const uint32_t word = segment_.header().failed.load(std::memory_order_relaxed);
-  if (word != 0) throw_failure(word);
-  return false;
+  if (word == 0) return false;
+  write_no_more();
+  throw_failure(word);
+}
+
+void ShmComm::write_no_more() {
+  mine().writes_no_more.store(1);
+  wake_sleepers();
 }
 
 void ShmComm::give_up() {
   declare_failed(HVD_E_TIMEOUT);
+  write_no_more();
   const uint32_t word = segment_.header().failed.load();
   if ((word & 0xff) != HVD_E_TIMEOUT || word >> 8 != rank_) throw_failure(word);
   char what[200];

@@ -31,6 +31,7 @@ struct RankCtl {
   alignas(128) std::atomic<uint64_t> steps;  // monotonic over the communicator's life; see shm_comm.h
   alignas(128) std::atomic<uint32_t> wake;   // futex word
   std::atomic<uint32_t> asleep;              // 1 while this rank sleeps, or is about to, on `wake`
+  std::atomic<uint32_t> writes_no_more;      // 1 when a failure has ended this rank's last reduction in place
   Hello hello[2];
 };
 

@@ -120,6 +120,7 @@ bool ShmComm::sleep(int64_t deadline_ns) {
   } const asleep(ctl, header);
   const uint64_t before = moves_;
   const bool complete = advance();
+  if (leave_until_ns_ != 0) deadline_ns = std::min(deadline_ns, leave_until_ns_);
   if (!complete && moves_ == before) futex_wait(&ctl.wake, ticket, deadline_ns);
   return complete;
 }

@@ -70,6 +70,8 @@ class ShmComm : public HostComm<ShmComm> {
   bool all_offer();
   void begin_direct();
   bool advance_direct();
+  bool leave_direct(uint32_t word);
+  void write_no_more();
   void post_hello();
   bool all_hellos_posted();
   void compare_all();
@@ -96,7 +98,7 @@ class ShmComm : public HostComm<ShmComm> {
   bool crowded_ = false;                           // fewer processors than ranks; all ranks come to the same answer
   int64_t spin_ns_ = 0;
 
-  enum class Phase { kHello, kChunks, kDirect };
+  enum class Phase { kHello, kChunks, kDirect };  // kDirect: see direct.h
   Phase phase_ = Phase::kHello;
 
   const Algorithm* algorithm_ = nullptr;
@@ -120,6 +122,7 @@ class ShmComm : public HostComm<ShmComm> {
   static std::atomic<uint64_t> in_place_;
   bool offered_ = false;  // this rank's buffers of the collective lie in windows
   std::vector<const uint64_t*> places_;
+  int64_t leave_until_ns_ = 0;  // 0: no failure has been seen in a reduction in place
 };
 
 }  // namespace hvd::shm

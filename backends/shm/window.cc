@@ -7,14 +7,17 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "segment.h"
+#include "wait.h"
 
 namespace hvd::shm {
 namespace {
 
 constexpr uint64_t kPage = 4096, kHugePage = 2 << 20;
+constexpr uint64_t kPiece = 256 << 20;  // bytes that are taken between two looks at the clock
 
 uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
@@ -52,7 +55,7 @@ std::shared_ptr<Window> Window::make(const Meeting& meeting, uint64_t bytes, int
   const Descriptor memory = exchange_memory(meeting, [total] { return make_memory(total); }, deadline_ns);
   if (meeting.rank == 0) remove_invitation(meeting);
   window->map(memory.get());
-  window->reserve(memory.get());
+  window->reserve(memory.get(), deadline_ns);
   return window;
 }
 
@@ -71,15 +74,25 @@ void Window::map(int fd) {
 }
 
 // Takes this rank's pages now, on its own NUMA node: memory that is missing is an error here, and later a SIGBUS.
-void Window::reserve(int fd) {
-  char* const mine = part(rank_);
+void Window::reserve(int fd, int64_t deadline_ns) {
+  for (uint64_t done = 0; done < stride_;) {
+    if (now_ns() >= deadline_ns)
+      throw formatted_error(HVD_E_TIMEOUT, 0, "taking %llu bytes of shared memory lasted longer than the job may wait",
+                            (unsigned long long)stride_);
+    const uint64_t bytes = std::min(kPiece, stride_ - done);
+    take_pages(fd, part(rank_) + done, bytes);
+    done += bytes;
+  }
+}
+
+void Window::take_pages(int fd, char* mine, uint64_t bytes) {
 #ifdef MADV_POPULATE_WRITE
-  if (madvise(mine, stride_, MADV_POPULATE_WRITE) == 0) return;
+  if (madvise(mine, bytes, MADV_POPULATE_WRITE) == 0) return;
   const bool unknown = errno == EINVAL || errno == ENOSYS;
 #else
   const bool unknown = true;
 #endif
-  if (unknown && fallocate(fd, 0, static_cast<off_t>(mine - base_), static_cast<off_t>(stride_)) == 0) return;
+  if (unknown && fallocate(fd, 0, static_cast<off_t>(mine - base_), static_cast<off_t>(bytes)) == 0) return;
   throw formatted_error(HVD_E_NOMEM, 0, "%llu bytes of shared memory are not to be had: %s",
                         (unsigned long long)stride_, strerror(errno));
 }

@@ -37,7 +37,8 @@ class Window {
   // False in a forked child, which does not have the memory, and may have other memory at its place.
   bool is_here() const { return base_ != nullptr && getpid() == owner_; }
   void map(int fd);
-  void reserve(int fd);
+  void reserve(int fd, int64_t deadline_ns);
+  void take_pages(int fd, char* mine, uint64_t bytes);
 
   char* base_ = nullptr;
   uint64_t bytes_ = 0, stride_ = 0;

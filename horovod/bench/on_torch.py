@@ -125,10 +125,17 @@ class TorchDistributed(_OnTorch):
             return dist.TCPStore(host, port, place.size, is_master=first, wait_for_workers=False)
 
         if place.rank == 0:
-            mine = store(socket.gethostname(), 0, True)
-            place.from_root(f"{socket.gethostname()} {mine.port}".encode())
+            address = b""
+            try:
+                mine = store(socket.gethostname(), 0, True)
+                address = f"{socket.gethostname()} {mine.port}".encode()
+            finally:
+                place.from_root(address)  # the other ranks wait for it, also if there is no store
             return mine
-        host, port = place.from_root(b"").decode().split()
+        address = place.from_root(b"").decode()
+        if not address:
+            raise Unavailable("rank 0 has no store for torch.distributed")
+        host, port = address.split()
         return store(host, int(port), False)
 
     def bind(self, call: Call) -> Bound:

@@ -6,6 +6,7 @@ not import that: it starts without hvd_core.
 from __future__ import annotations
 
 import os
+import signal
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -40,4 +41,5 @@ def place_of_end(event: Mapping[str, Any]) -> str:
         return ""
     from hvd_core.last_call import describe
 
-    return describe(zlib.decompress(bytes.fromhex(event["inside"])), killed=event["code"] > 128)
+    by_signal = 128 < event["code"] <= 128 + signal.SIGRTMAX  # a program may end with 255
+    return describe(zlib.decompress(bytes.fromhex(event["inside"])), killed=by_signal)

@@ -37,13 +37,15 @@ _DRAIN_S = 2.0
 class RankSpec:
     """A process to start: its command, its variables in addition to the job's, the descriptors that it inherits.
 
-    `channel`: the variable that tells the process the descriptor of its socket to the launcher; None for no socket."""
+    `channel`: the variable that tells the process the descriptor of its socket to the launcher; None for no socket.
+    `notes_calls`: the process is a rank, which notes its calls into backends; mpirun is none."""
 
     rank: int
     command: Sequence[str]
     env: Mapping[str, str]
     keep: Sequence[int] = ()
     channel: str | None = None
+    notes_calls: bool = True
 
 
 class Listener(Protocol):
@@ -116,9 +118,10 @@ class LocalRanks:
                     env[spec.channel] = str(handed[-1].fileno())
                     env["HOROVOD_ELASTIC_WORKER"] = str(spec.rank)
                     keep.append(handed[-1].fileno())
-                with contextlib.suppress(OSError):  # the job goes on without it
-                    self._last_calls[spec.rank] = last_call = LastCall()
-                    env |= last_call.variables()
+                if spec.notes_calls:
+                    with contextlib.suppress(OSError):  # the job goes on without it
+                        self._last_calls[spec.rank] = last_call = LastCall()
+                        env |= last_call.variables()
                 entry = {
                     "rank": spec.rank,
                     "command": encode_words(spec.command),

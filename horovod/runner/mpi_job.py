@@ -203,7 +203,8 @@ class MpiJob(Job):
     passed on unchanged."""
 
     def __init__(self, start: mpi_flavours.LaunchPlan, env: Mapping[str, str], output: Output):
-        super().__init__([LocalRanks([RankSpec(0, start.words, {})], env)], output, outcome=MpiOutcome())
+        mpirun = RankSpec(0, start.words, {}, notes_calls=False)
+        super().__init__([LocalRanks([mpirun], env)], output, outcome=MpiOutcome())
         self._labels = start.labels
 
     def _stream(self, rank: int, name: str) -> RankStream | LabelledStream:

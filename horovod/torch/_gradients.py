@@ -45,8 +45,13 @@ def gradient_of(slot: Slot, sparse_as_dense: bool) -> torch.Tensor:
         if slot.sparse_dim and not sparse_as_dense:
             grad = empty_sparse(param, slot.sparse_dim)
         else:
-            home = slot.home if param.requires_grad else None
-            grad = torch.zeros_like(param, requires_grad=False) if home is None else home.zero_()
+            home = slot.home
+            # The model may have been cast or moved since.
+            fits = (
+                home is not None and param.is_cpu and (home.dtype, home.shape) == (param.dtype, param.shape)
+            )
+            at_home = fits and param.requires_grad
+            grad = home.zero_() if at_home else torch.zeros_like(param, requires_grad=False)
         # A frozen member of a group has to be sent too, but must not be changed by the optimizer.
         if param.requires_grad:
             param.grad = grad

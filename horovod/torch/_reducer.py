@@ -112,7 +112,13 @@ class GradientReducer:
     def share_memory(self) -> None:
         """Keep the gradients in memory that the ranks share from now on. Call it on all ranks."""
         if not self._quick or not _CAN_COPY_LISTS:
-            _shared_gradients.refuse("this compression makes tensors of its own", self.process_set)
+            plain = self._quick or BY_ADDRESS
+            why = (
+                "this version of PyTorch lacks a part of it"
+                if plain
+                else "this compression makes tensors of its own"
+            )
+            _shared_gradients.refuse(why, self.process_set)
             return
         _shared_gradients.share(self.slots.values(), self._wire_dtype, self.process_set)
         self._has_homes = any(slot.home is not None for slot in self.slots.values())
@@ -404,8 +410,8 @@ class GradientReducer:
         """
         give_up(self.active, self.process_set.process_set_id)
         for slot in self.active:
-            slot.wire = slot.home = None  # the engine may still write to it
             if is_left(slot, self.process_set.process_set_id):
+                slot.wire = slot.home = None
                 # Likewise. The next backward must not add to it, as it would after zero_grad(set_to_none=False).
                 slot.param.grad = None
         self._clear()

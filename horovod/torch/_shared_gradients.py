@@ -38,13 +38,13 @@ def share(slots: Iterable[Slot], wire_dtype: torch.dtype | None, process_set: Pr
     Args:
         wire_dtype: of the tensors that are sent; None: the gradients' own.
     """
+    if os.environ.get("HOROVOD_ELASTIC") == "1":
+        # Without asking the others: those of a rank that comes later do not call this again.
+        return refuse("ranks of an elastic job come and go", process_set)
     homes = [(slot, wire_dtype or slot.param.dtype) for slot in slots if _has_home(slot.param)]
     homes.reverse()  # backward goes from the last parameter to the first
     plan = [(slot.name, tuple(slot.param.shape), str(dtype)) for slot, dtype in homes]
-    elastic = os.environ.get("HOROVOD_ELASTIC") == "1"
-    plans = allgather_object(None if elastic else plan, "optimizer_gradient_buffers", process_set)
-    if None in plans:
-        return refuse("ranks of an elastic job come and go", process_set)
+    plans = allgather_object(plan, "optimizer_gradient_buffers", process_set)
     if any(other != plans[0] for other in plans):
         return refuse("the ranks reduce different parameters", process_set)
     if not plan:

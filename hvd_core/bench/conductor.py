@@ -225,7 +225,7 @@ class Fleet:
         """Start the alternative `make_spec()` describes; note why where that is impossible."""
         try:
             self.teams[name] = Team(make_spec(), self.size, self.scratch, self.start_timeout)
-        except Unavailable as error:
+        except (Unavailable, OSError) as error:  # a rank may end between its connection and its first word
             self.drop(name, str(error))
 
     def drop(self, name: str, why: str) -> None:

@@ -40,13 +40,13 @@ class InJob(Teams):
                 kind = load()
                 kind.check(device)
                 why = ""
-            except Unavailable as error:
-                kind, why = None, str(error)
+            except Exception as error:  # a rank that leaves here would leave the others alone
+                kind, why = None, str(error) or repr(error)
             if self._all_can(name, why):
                 try:
                     self._made[name], why = kind(place), ""
-                except Exception as error:  # a rank that leaves here would leave the others alone
-                    why = str(error)
+                except Exception as error:
+                    why = str(error) or repr(error)
                 if self._all_can(name, why):
                     self.titles[name] = self._made[name].title
 

@@ -107,7 +107,8 @@ def _in_job(options: argparse.Namespace, sizes: list[int], chosen: dict[str, Any
 
 
 def _measured(options: argparse.Namespace, plan: Plan, teams: Teams, prints: bool) -> int:
-    if not teams.names():
+    able = teams.names()
+    if not able:
         raise ValueError("none of the alternatives can run here; the reasons are above")
     began = time.monotonic()
 
@@ -118,7 +119,8 @@ def _measured(options: argparse.Namespace, plan: Plan, teams: Teams, prints: boo
     rows = sweep(teams, plan, say)
     if prints:
         _print(options, plan, teams, rows, time.monotonic() - began)
-    return codes.FINDINGS if any(row.get("wrong") for row in rows) else codes.OK
+    failed = set(able) - set(teams.names())
+    return codes.FINDINGS if failed or any(row.get("wrong") for row in rows) else codes.OK
 
 
 def _print(options: argparse.Namespace, plan: Plan, teams: Teams, rows: list[dict], seconds: float) -> None:

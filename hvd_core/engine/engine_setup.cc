@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -79,7 +81,14 @@ void Engine::set_up() {
 
 std::shared_ptr<plugin::Backend> Engine::load(const EngineConfig::Library& l) const {
   if (l.path.empty()) return nullptr;
-  const plugin::CallScope scope(&backends_.records->loading, plugin::Call::Load, l.name);
+  // A record keeps the address of the name, which lives as long as the process; `l` need not.
+  static std::mutex mutex;
+  static std::set<std::string> names;
+  const std::string& name = [&]() -> const std::string& {
+    const std::lock_guard lock(mutex);
+    return *names.insert(l.name).first;
+  }();
+  const plugin::CallScope scope(&backends_.records->loading, plugin::Call::Load, name);
   return plugin::Backend::load_library(l.path, l.name);
 }
 

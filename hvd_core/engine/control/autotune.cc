@@ -16,7 +16,8 @@ constexpr double kMostLoss = 3;       // and that count: a pause of the program 
 constexpr double kRestPerLoss = 40;   // steps of rest for each lost step: a loss of 2.5 steps in 100 steps
 constexpr double kLeastGain = 0.02;   // of the time of a step
 constexpr double kLongestDelayOfStep = 0.1;  // a delay that were longer could spoil a single step
-constexpr uint64_t kLeastThreshold = 1u << 20, kMostThreshold = 1u << 30;
+// A batch on a device takes memory of the batch's size, which the engine keeps: no trial may use up a device.
+constexpr uint64_t kLeastThreshold = 1u << 20, kMostThreshold = 128u << 20;
 constexpr int64_t kLeastDelayNs = 50'000, kMostDelayNs = 20'000'000;
 constexpr int kDirections = 4;
 constexpr size_t kMaxSeen = 65536;
@@ -195,7 +196,7 @@ std::optional<FusionConfig> Autotune::neighbour(int direction) const {
   if (of_threshold ? !config_.threshold : !config_.delay) return {};
   if (of_threshold) {
     c.threshold = direction == 0 ? c.threshold / 4 : c.threshold * 4;
-    if (c.threshold < kLeastThreshold || c.threshold > kMostThreshold) return {};
+    if (c.threshold < kLeastThreshold || c.threshold > std::max(kMostThreshold, default_.threshold)) return {};
     // Above the bytes of a step a threshold divides nothing.
     if (static_cast<double>(std::min(c.threshold, best_.threshold)) >= base_bytes_) return {};
   } else {
@@ -206,6 +207,26 @@ std::optional<FusionConfig> Autotune::neighbour(int direction) const {
   }
   if (std::any_of(tried_.begin(), tried_.end(), [&](const FusionConfig& t) { return equal(t, c); })) return {};
   return c;
+}
+
+void Autotune::stop() {
+  if (phase_ == Phase::Done) return;
+  if (is_trying()) wanted_ = best_;
+  phase_ = Phase::Done;
+  write("chosen", base_);
+}
+
+// Steps of other ranks than the measured ones tell nothing about a setting, and no change can be made meanwhile.
+void Autotune::interrupt() {
+  if (phase_ == Phase::Done) return;
+  step_began_ = -1;
+  if (is_trying()) {
+    tried_.pop_back();  // it may be tried again
+    if (is_last_) is_last_ = false;
+    wanted_ = best_;
+    return begin(Phase::Return, kSettleSteps);
+  }
+  if (phase_ == Phase::Baseline) begin(Phase::Baseline, config_.steps_per_sample);
 }
 
 std::optional<FusionConfig> Autotune::decide(int64_t now) {

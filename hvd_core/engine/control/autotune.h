@@ -38,6 +38,11 @@ class Autotune {
   void executed(const std::vector<Item>& items, int64_t now);
   // The setting that is to be used from now on, if it is another one.
   std::optional<FusionConfig> decide(int64_t now);
+  // A rank has joined: what was measured since the last setting began counts for nothing. Until all have joined the
+  // coordinator calls neither of the two above.
+  void interrupt();
+  // Ends the search: decide() answers with the best setting if another one is in use.
+  void stop();
 
   bool is_done() const { return phase_ == Phase::Done; }
   const FusionConfig& best() const { return best_; }

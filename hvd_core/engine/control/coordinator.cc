@@ -284,6 +284,7 @@ void Coordinator::fail(SetId set, Round& round, const std::string& text) {
 
 void Coordinator::join(Rank rank, int64_t now) {
   dissolve_all(now);
+  if (autotune_) autotune_->interrupt();
   joined_.insert(rank);
   joined_at_ = now;
   for (SetId set = 0; set < sets_.size(); ++set) {

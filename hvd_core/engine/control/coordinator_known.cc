@@ -27,6 +27,8 @@ uint64_t batch_hash(const std::vector<Item>& items) {
 void Coordinator::form_batches(int64_t now) {
   if (fusion_.due(now)) form_all_batches(now);
   if (!autotune_ || closed_ || !joined_.empty()) return;
+  // Each change uses up numbers of known batches (see dissolve): the steps keep half of them.
+  if (known_.size() > kMaxKnown / 2) autotune_->stop();
   if (const auto setting = autotune_->decide(now)) retune(*setting, now);
 }
 
@@ -50,7 +52,7 @@ void Coordinator::retune(const FusionConfig& setting, int64_t now) {
 }
 
 void Coordinator::append_exec(SetId set, std::vector<Item> items, int64_t now) {
-  if (autotune_) autotune_->executed(items, now);
+  if (autotune_ && joined_.empty()) autotune_->executed(items, now);
   Entry e;
   e.type = Entry::Exec;
   e.set = set;
@@ -109,7 +111,7 @@ void Coordinator::arrive(const UpMessage& m, int64_t now) {
   k.arrived.clear();
   if (k.gen % kRunsThatForgive == 0) history_[{k.set, *k.items[0].name}].penalty /= 2;
   log_.append(std::move(e));
-  if (autotune_) autotune_->executed(k.items, now);
+  if (autotune_ && joined_.empty()) autotune_->executed(k.items, now);
 }
 
 // ------------------------------------------------------------------------- the timeline: which rank was ready, and

@@ -87,6 +87,7 @@ void Merger::see(const Entry& e) {
     case Entry::Report:
     case Entry::Shown:
     case Entry::Observe:
+    case Entry::Tune:
       return;
   }
 }

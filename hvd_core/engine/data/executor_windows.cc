@@ -39,10 +39,13 @@ void write_least(Schedule& schedule, SetComms& set, uint8_t* values, uint64_t n,
 }
 
 // The members' lists of windows stay equal, also if this fails.
-void end_window(plugin::Communicator& comm, plugin::Window& window, int64_t deadline_ns) {
+void end_window(SetComms& set, plugin::Communicator& comm, const plugin::WindowRef& window, int64_t deadline_ns) {
   try {
-    comm.destroy_window(window, deadline_ns);
+    comm.destroy_window(*window, deadline_ns);
+    std::erase(set.unended_windows, window);
   } catch (const plugin::BackendError& e) {
+    auto& unended = set.unended_windows;
+    if (std::find(unended.begin(), unended.end(), window) == unended.end()) unended.push_back(window);
     observe::log(observe::Level::Debug, e.what());
   }
 }
@@ -76,6 +79,7 @@ void Executor::write_window(Entry& entry, const std::shared_ptr<SetComms>& set) 
   plugin::Communicator* const comm = set->window_comm(&why);
   if (!comm) return give(request, spec, nullptr, "the process set has no shared memory for tensors: " + why);
   const auto state = std::make_shared<Creating>();
+  schedule_->keep(state);  // a backend may still write to its values when all computations are dropped
   for (const plugin::WindowRef& window : set->windows) state->ended.push_back(window.use_count() == 1);
   if (!state->ended.empty()) write_least(*schedule_, *set, state->ended.data(), state->ended.size(), seq_);
   const std::string key =
@@ -84,7 +88,7 @@ void Executor::write_window(Entry& entry, const std::shared_ptr<SetComms>& set) 
     start_creation([=, store = store_, deadline_ns = observe::now_ns() + create_ns_, bytes = bytes_of(spec)] {
       for (size_t i = state->ended.size(); i-- > 0;) {
         if (!state->ended[i]) continue;
-        end_window(*comm, *set->windows[i], deadline_ns);
+        end_window(*set, *comm, set->windows[i], deadline_ns);
         set->windows.erase(set->windows.begin() + static_cast<ptrdiff_t>(i));
       }
       return std::static_pointer_cast<void>(comm->create_window(key, *store, bytes, deadline_ns));
@@ -97,6 +101,7 @@ void Executor::write_window(Entry& entry, const std::shared_ptr<SetComms>& set) 
       const auto creation = std::move(creation_);
       try {
         state->window = std::static_pointer_cast<plugin::Window>(creation->take());
+        set->unended_windows.push_back(state->window);  // also if the ranks never agree on it
         state->have = 1;
       } catch (const plugin::BackendError& e) {
         state->why = e.what();
@@ -106,11 +111,12 @@ void Executor::write_window(Entry& entry, const std::shared_ptr<SetComms>& set) 
   });
   schedule_->compute([=, &spec](Schedule&) {
     if (state->have) {
+      std::erase(set->unended_windows, state->window);
       set->windows.push_back(state->window);
       return give(request, spec, std::move(state->window), "");
     }
     if (state->window) {
-      end_window(*comm, *state->window, kPast);
+      end_window(*set, *comm, state->window, kPast);
       state->why = "another rank could not make it; its log has the reason";
     }
     give(request, spec, nullptr, "the shared memory could not be made: " + state->why);

@@ -142,8 +142,8 @@ plugin::Communicator* SetComms::create_whole(const std::shared_ptr<plugin::Backe
                                              const std::string& key, plugin::Store& store, int64_t deadline_ns) {
   if (parent_ && backend->splits())
     if (const auto of_parent = parent_->whole_.find(kind); of_parent != parent_->whole_.end())
-      return whole_[kind] = keep(
-                 split_comm(layout_, true, *of_parent->second, key + "/" + kind, store, deadline_ns, {}, records_));
+      if (auto made = split_comm(layout_, true, *of_parent->second, key + "/" + kind, store, deadline_ns, {}, records_))
+        return whole_[kind] = keep(std::move(made));
   std::vector<int32_t> all_ranks;
   for (int32_t r = 0; r < layout_.size(); ++r) all_ranks.push_back(r);
   return whole_[kind] = create(backend, all_ranks, key + "/" + kind, store, deadline_ns);

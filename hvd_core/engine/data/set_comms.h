@@ -55,7 +55,7 @@ std::unique_ptr<plugin::Communicator> create_comm(const Layout& layout, const st
                                                   std::shared_ptr<plugin::CallRecords> records = nullptr);
 
 // The same over all ranks of `layout`, as a part of `parent`. A rank that is not in it (`member` is false) takes part
-// and gets null.
+// and gets null. Members get null where the backend answers UNSUPPORTED, on all ranks alike.
 std::unique_ptr<plugin::Communicator> split_comm(const Layout& layout, bool member, plugin::Communicator& parent,
                                                  const std::string& key, plugin::Store& store, int64_t deadline_ns,
                                                  const plugin::OpenDevice& device,
@@ -88,6 +88,9 @@ class SetComms final : public Transport {
   // The windows of that communicator in the order of creation, the same on all members. The driver's, or of the thread
   // that creates the next window while the driver waits for it.
   std::vector<plugin::WindowRef> windows;
+  // Windows of this rank that are not in the list and that the backend has not ended: they live until the communicator
+  // is destroyed (window_free comes after that).
+  std::vector<plugin::WindowRef> unended_windows;
   uint64_t windows_asked_for = 0;  // the number of the next one; equal on all members
 
   // The communicators for a device type; null before the first operation on it. The executor adds them.

@@ -160,10 +160,12 @@ void SetDevice::open_route(Route& route, const Backends& backends, const std::sh
     on_device.device_type = type_;
     on_device.completes = true;
     const auto of_parent = parent.find(backend->name());
-    auto comm = of_parent == parent.end() ? create_comm(host_.layout(), backend, ranks, key, store, deadline_ns,
-                                                        device_->opened(), backends.records)
-                                          : split_comm(host_.layout(), true, *of_parent->second, key, store,
-                                                       deadline_ns, device_->opened(), backends.records);
+    std::unique_ptr<plugin::Communicator> comm;
+    if (of_parent != parent.end())
+      comm = split_comm(host_.layout(), true, *of_parent->second, key, store, deadline_ns, device_->opened(),
+                        backends.records);
+    if (!comm)
+      comm = create_comm(host_.layout(), backend, ranks, key, store, deadline_ns, device_->opened(), backends.records);
     route.on_device = std::make_unique<Route::OnDevice>(std::move(comm), device_, *backends.math, on_device);
   }
   const bool takes_host = (backend->comm_caps() & HVD_CAP_MEM_HOST) && (backend->comm_caps() & HVD_CAP_REQUEST);

@@ -255,6 +255,7 @@ std::unique_ptr<Communicator> Backend::split_comm(Communicator& parent, const st
   hvd_error error = empty_error();
   const hvd_rc rc = answer_of(&error, [&] { return api_->comm->split(parent.handle(), &args, &handle, &error); });
   if (rc == HVD_OK && ranks.empty() && handle == nullptr) return nullptr;
+  if (rc == HVD_E_UNSUPPORTED) return nullptr;  // its library cannot; the members create the part anew
   return ready("split", rc, error, handle, args, std::move(records));
 }
 

@@ -9,9 +9,19 @@
 namespace hvd::plugin {
 
 const char* name_of(Call call) {
-  constexpr std::array kNames{"none",     "load",     "create",   "collective", "group_begin or group_end",
-                              "req_test", "req_wait", "req_free", "finalize",   "destroy",
-                              "abort",    "split"};
+  constexpr std::array kNames{"none",
+                              "load",
+                              "create",
+                              "collective",
+                              "group_begin or group_end",
+                              "req_test",
+                              "req_wait",
+                              "req_free",
+                              "finalize",
+                              "destroy",
+                              "abort",
+                              "split",
+                              "window_create or window_destroy"};
   return kNames[static_cast<size_t>(call) % kNames.size()];
 }
 

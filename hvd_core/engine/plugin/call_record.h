@@ -16,7 +16,21 @@
 
 namespace hvd::plugin {
 
-enum class Call : uint8_t { None, Load, Create, Collective, Group, Test, Wait, Free, Finalize, Destroy, Abort, Split };
+enum class Call : uint8_t {
+  None,
+  Load,
+  Create,
+  Collective,
+  Group,
+  Test,
+  Wait,
+  Free,
+  Finalize,
+  Destroy,
+  Abort,
+  Split,
+  Window
+};
 
 // The call as messages name it.
 const char* name_of(Call call);

@@ -6,13 +6,14 @@
 
 #include "engine/plugin/backend.h"
 #include "engine/plugin/communicator.h"
+#include "engine/plugin/errors.h"
 #include "engine/plugin/host_api.h"
 
 namespace hvd::plugin {
 
 Window::~Window() {
   hvd_error error = empty_error();
-  if (backend_->comm_api()->window_free(handle_, &error) == HVD_OK) return;
+  if (answer_of(&error, [&] { return backend_->comm_api()->window_free(handle_, &error); }) == HVD_OK) return;
   log_if_room(HVD_LOG_WARN, backend_->name(), __FILE__, __LINE__, error.text);
 }
 
@@ -32,8 +33,8 @@ WindowRef Communicator::create_window(const std::string& key, Store& store, uint
   hvd_error error = empty_error();
   hvd_rc rc;
   {
-    const CallScope scope_of_call(records_ ? &records_->creating : nullptr, Call::Create, backend_->name());
-    rc = api_->window_create(handle_, &args, &handle, &part, &error);
+    const CallScope scope_of_call(records_ ? &records_->creating : nullptr, Call::Window, backend_->name());
+    rc = answer_of(&error, [&] { return api_->window_create(handle_, &args, &handle, &part, &error); });
   }
   if (rc == HVD_OK && (handle == nullptr || part.base == nullptr || part.bytes < bytes))
     rc = fill_error(&error, HVD_E_ABI, "the backend reported success but returned no window of that size");
@@ -45,8 +46,8 @@ void Communicator::destroy_window(Window& window, int64_t deadline_ns) {
   hvd_error error = empty_error();
   hvd_rc rc;
   {
-    const CallScope scope(records_ ? &records_->creating : nullptr, Call::Create, backend_->name());
-    rc = api_->window_destroy(handle_, window.handle(), deadline_ns, &error);
+    const CallScope scope(records_ ? &records_->creating : nullptr, Call::Window, backend_->name());
+    rc = answer_of(&error, [&] { return api_->window_destroy(handle_, window.handle(), deadline_ns, &error); });
   }
   if (rc != HVD_OK) throw_backend_error(backend_->name(), "window_destroy", rc, error);
 }

@@ -10,10 +10,11 @@
  *       thread at any time; so may window_free, event_wait and stream_sync, several at once and during all other calls.
  *   T3  no call waits for another rank except create, split, finalize, window_create, window_destroy, stream_sync,
  *       event_wait and req_wait; these keep their deadline. A collective marked HVD_COLL_AGREED may also block in
- * collective, group_end and req_test, until its deadline or an abort; the first operations of a communicator may block
- * there in any case. T4  a plugin's own thread announces itself with host->thread_enter before its first host call. T5
- * after abort, destroy is local and bounded in time. A create or window_create that the host has given up may still run
- * then.
+ *       collective, group_end and req_test, until its deadline or an abort; the first operations of a communicator may
+ *       block there in any case.
+ *   T4  a plugin's own thread announces itself with host->thread_enter before its first host call.
+ *   T5  after abort, destroy is local and bounded in time. A create or window_create that the host has given up may
+ *       still run then.
  *
  * Versions
  *   The major is in the entry symbol's name; the minor is the size of the structs. Structs only grow, at the end.
@@ -352,7 +353,8 @@ typedef struct hvd_comm_api {
   hvd_rc (*create_test)(hvd_comm, hvd_error*);
   /* Like create, from a communicator whose ranks all make this call: each with the members of its own part, or with a
    * `size` of 0, which returns NULL. Parts share no rank; `id` is NULL. The host calls it while no operation of the
-   * parent is in flight, for process sets that all ranks register, and destroys the parts before the parent. */
+   * parent is in flight, for process sets that all ranks register, and destroys the parts before the parent. After
+   * HVD_E_UNSUPPORTED on all ranks, before any peer was waited for, it calls create instead. */
   hvd_rc (*split)(hvd_comm, const hvd_comm_args*, hvd_comm*, hvd_error*);
   hvd_rc (*finalize)(hvd_comm, int64_t deadline_ns, hvd_error*);
   hvd_rc (*destroy)(hvd_comm, hvd_error*);

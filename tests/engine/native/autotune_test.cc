@@ -48,6 +48,15 @@ class Job {
     now_ += ns;
     look();
   }
+  // A rank joins: the others make steps of a tenth of the time, in which the coordinator neither counts nor changes.
+  void joined_steps(int count) {
+    tuner_.interrupt();
+    now_ += count * cost_(setting) / 10;
+  }
+  void stop() {
+    tuner_.stop();
+    look();
+  }
   // The most that any 100 steps took, over 100 steps at the default. Pauses do not count.
   double worst_100() const {
     double most = 0, sum = 0;
@@ -164,6 +173,33 @@ void a_pause_of_the_program_ends_a_trial_and_not_the_search() {
   EXPECT(valley(job.setting) < valley(kStart));
 }
 
+void a_join_makes_no_setting_the_best() {
+  const auto cost = [](const FusionConfig& s) {
+    return s.threshold == kStart.threshold && s.coalesce_ns == kStart.coalesce_ns ? 20e6 : 20.4e6;
+  };
+  for (int every : {7, 41, 97}) {
+    Job job(cost, {});
+    for (int i = 1; i <= 4000; ++i) {
+      job.step();
+      if (i % every == 0) job.joined_steps(20);
+      if (!job.log.empty() && job.log.back().ends_with(",better")) ++failures;
+    }
+    job.steps(2000);
+    EXPECT(job.tuner().is_done());
+    EXPECT(job.setting.threshold == kStart.threshold && job.setting.coalesce_ns == kStart.coalesce_ns);
+  }
+}
+
+void a_search_that_is_stopped_rests_at_the_best_setting() {
+  for (int steps = 1; steps < 200; ++steps) {
+    Job job([](const FusionConfig&) { return 20e6; }, {});
+    job.steps(steps);
+    job.stop();
+    EXPECT(job.tuner().is_done());
+    EXPECT(job.setting.threshold == kStart.threshold && job.setting.coalesce_ns == kStart.coalesce_ns);
+  }
+}
+
 void it_tries_no_more_settings_than_it_may() {
   Job job(valley, {.max_samples = 2, .log = nullptr});
   job.steps(1500);
@@ -223,6 +259,8 @@ const std::vector<std::pair<const char*, void (*)()>> kChecks = {
     CHECK(no_difference_means_no_change),
     CHECK(a_value_of_the_user_stays),
     CHECK(a_pause_of_the_program_ends_a_trial_and_not_the_search),
+    CHECK(a_join_makes_no_setting_the_best),
+    CHECK(a_search_that_is_stopped_rests_at_the_best_setting),
     CHECK(it_tries_no_more_settings_than_it_may),
     CHECK(a_step_begins_with_a_name_that_comes_again_and_again),
     CHECK(the_coordinator_changes_its_setting_between_two_batches),
