@@ -70,7 +70,11 @@ def _forget_old_jobs(folder: Path) -> None:
 
 def _is_live(job: Path) -> bool:
     """Whether a process that writes to a recorder in this folder still runs, however long ago it began."""
-    for path in job.glob(f"*{SUFFIX}"):
+    try:
+        recorders = list(job.glob(f"*{SUFFIX}"))
+    except OSError:
+        return False  # another process has deleted it meanwhile
+    for path in recorders:
         try:
             os.kill(writer_of(path), 0)
         except (OSError, ValueError) as error:

@@ -115,7 +115,7 @@ void forge_headers() {
   forge<1>("long_with_dirty_tails", [](Forged&) {}, kB + 64, kC + 8, kD + 1024);
   forge<2>("newer_minor", [](Forged& f) { f.backend.hdr.minor = f.comm.hdr.minor = 7; });
   forge<3>("short_backend", [](Forged&) {}, kB - 8);
-  forge<4>("short_comm", [](Forged&) {}, kB, kC - 8);
+  forge<4>("short_comm", [](Forged&) {}, kB, offsetof(hvd_comm_api, window_create) - 8);
   forge<5>("short_device", [](Forged&) {}, kB, kC, kD - 8);
   forge<6>("only_a_header", [](Forged&) {}, sizeof(hvd_hdr));
   forge<7>("size_zero", [](Forged& f) { f.backend.hdr.struct_size = 0; });

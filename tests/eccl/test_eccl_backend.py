@@ -81,7 +81,7 @@ def test_the_tables_have_what_the_classes_have():
     lines = said.splitlines()
     assert lines[0] == (
         "['batched_copy_scale', 'reduce_local'] ['split', 'finalize', 'req_test', 'req_wait', 'req_free', "
-        f"'mem_register', 'mem_deregister'] b'gcu' b'gcu' {bits}"
+        f"'mem_register', 'mem_deregister', 'window_create', 'window_destroy', 'window_free'] b'gcu' b'gcu' {bits}"
     )
     assert lines[1] == "b'eccl_stub' b'ECCL' b'0.1.0' b'libeccl_sim.so 3.1.0' 1"
 

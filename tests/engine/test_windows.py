@@ -210,7 +210,9 @@ def test_one_rank_has_an_ordinary_array():
 
 
 def killed_in_windows():
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher ends the survivors, which print their results first
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # the launcher ends the survivors, which print their results first
     array = hvd.empty(4 << 20, np.float32)
     array[:] = 1
     hvd.allreduce_(array, op=hvd.Sum)

@@ -207,13 +207,15 @@ class Job:
                 os.kill(self._pids[rank], signal.SIGUSR2)
             except OSError:
                 pass
-        end = time.monotonic() + 3
+        end = time.monotonic() + 10
         texts = {}
         for rank in ranks:
             path = self.folder / f"stacks.{rank}"
-            while not (text := path.read_text(errors="replace")) and time.monotonic() < end:
+            texts[rank], before = path.read_text(errors="replace"), None
+            # It comes in pieces: complete when it has the outermost frame, and grows no more.
+            while (texts[rank] != before or "in <module>" not in before) and time.monotonic() < end:
                 time.sleep(0.05)
-            texts[rank] = text
+                texts[rank], before = path.read_text(errors="replace"), texts[rank]
         return texts
 
     @staticmethod

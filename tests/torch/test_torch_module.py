@@ -117,7 +117,8 @@ SIGNATURES = {
     "broadcast_object": "obj root_rank name process_set",
     "allgather_object": "obj name process_set",
     "DistributedOptimizer": "optimizer named_parameters compression backward_passes_per_step op "
-    "gradient_predivide_factor num_groups groups sparse_as_dense process_set",
+    "gradient_predivide_factor num_groups groups sparse_as_dense process_set "
+    "gradient_buffers",  # our own, as a keyword only
 }
 
 
@@ -126,6 +127,7 @@ def test_signature(function_name):
     function = getattr(hvd, function_name)
     parameters = inspect.signature(function).parameters
     assert " ".join(parameters) == SIGNATURES[function_name]
+    assert all(p.kind is p.KEYWORD_ONLY for name, p in parameters.items() if name == "gradient_buffers")
     if "process_set" in parameters:
         assert parameters["process_set"].default is hvd.global_process_set
     for name, default in {
