@@ -314,6 +314,7 @@ def DistributedOptimizer(
     groups: int | list | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    *,
     gradient_buffers: str | None = None,
 ) -> Any:
     """Wrap an optimizer so that step() uses gradients reduced over all ranks.
