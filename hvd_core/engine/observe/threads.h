@@ -40,7 +40,7 @@ std::thread start_thread(const char* name, F&& work) {
     std::free(room);
     std::thread thread([name, work = std::forward<F>(work)]() mutable {
       ::pthread_setname_np(::pthread_self(), name);
-      prepare_to_throw();
+      prepare_to_throw_once();  // which also allocates this library's own thread_local memory
       work();
     });
     // It has its name before its work begins, and before this function returns.
