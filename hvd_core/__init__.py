@@ -67,8 +67,12 @@ _NUMPY_API = (
     "grouped_reducescatter_async",
     "join",
     "poll",
+    "recv",
+    "recv_async",
     "reducescatter",
     "reducescatter_async",
+    "send",
+    "send_async",
     "synchronize",
 )
 

@@ -66,12 +66,10 @@ def sweep(
                     served += 1
                     digests[what] = _declared(kit, comm, coll, dtype, op, caps, attempt, what)
                 else:
-                    _undeclared(kit, comm, dtype, op, attempt, what, coll)
+                    _undeclared(kit, comm, dtype, op, attempt, what)
     if replicated:
         _compare_bits(kit, digests)
     if not served and asked:
-        if coll in (abi.SEND, abi.RECV):
-            raise Skip("not declared, and hvd-core neither needs nor composes it")
         raise Composed("not declared for any type; hvd-core composes it from other collectives")
 
 
@@ -106,7 +104,7 @@ def _declared(kit, comm, coll, dtype, op, caps, attempt, what) -> list[str]:
     return trial.digests
 
 
-def _undeclared(kit, comm, dtype, op, attempt, what, coll) -> None:
+def _undeclared(kit, comm, dtype, op, attempt, what) -> None:
     trial = Try(kit, comm, dtype, OPS.get(op, 0), 64, kit.limit(5))
     try:
         wrong = attempt(trial, 17)
@@ -117,7 +115,7 @@ def _undeclared(kit, comm, dtype, op, attempt, what, coll) -> None:
                 f"it must answer UNSUPPORTED. {problem.text}",
             )  # fmt: skip
             raise
-        composed = coll not in (abi.SEND, abi.RECV) and not (op and dtype.startswith("float8"))
+        composed = not (op and dtype.startswith("float8"))
         kit.row(what, EMULATED if composed else REFUSED, "by hvd-core" if composed else "not served")
         return
     if wrong:

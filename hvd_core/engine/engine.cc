@@ -110,12 +110,12 @@ RequestRef Engine::submit(control::SignatureFields fields, queue::Call&& call) {
   if (!set->includes_me())
     throw InvalidRequest(std::string(types::op_name(fields.kind)) + ": Rank " + std::to_string(config_.rank) +
                          " is not a member of the provided process set.");
-  if (!call.name) {
-    fields.repeats = false;
+  if (!call.name || call.once) fields.repeats = false;
+  const bool message = fields.kind == types::OpKind::Send;
+  if (message)
+    call.name = set->message_name(call.root, call.to, call.name);
+  else if (!call.name)
     call.name = set->next_unnamed(fields.kind);
-  } else if (call.once) {
-    fields.repeats = false;
-  }
   auto request = new_request(set->id, std::move(*call.name));
   if (announced_weights_.any()) {
     if (fields.kind == types::OpKind::Broadcast) announced_weights_.forget();
@@ -131,7 +131,10 @@ RequestRef Engine::submit(control::SignatureFields fields, queue::Call&& call) {
   request->site = call.site;
   request->backends = std::move(call.backends);
   if ((request->listener = call.listener)) call.listener->request = request;
-  const bool fresh = call.deferred ? defer(request) : push({Command::Submit, request, set->id, {}, {}}, call.waits);
+  Command command{Command::Submit, request, set->id, {}, {}};
+  const bool fresh = message ? push_message(std::move(command), *set, other_of(call.root, call.to), call.waits)
+                     : call.deferred ? defer(request)
+                                     : push(std::move(command), call.waits);
   if (!fresh) throw InvalidRequest(std::string(queue::kDuplicateText) + " Name: '" + *request->item.name + "'.");
   return request;
 }
@@ -220,26 +223,33 @@ void Engine::note(queue::Request& request) {
   submissions_.add({request.item.name, request.site, request.submitted_ns, request.set, kind});
 }
 
-bool Engine::push(Command c, bool soon) {
+// The caller holds inbox_mutex_.
+bool Engine::enqueue(Command& c) {
+  if (c.request && c.type != Command::Observe) note(*c.request);
   bool fresh = true;
+  auto taken = names_.end();
+  if (c.type == Command::Submit && c.request->item.sig->fields().repeats) {
+    std::tie(taken, fresh) = names_.insert(c.request->key());
+    // The refused call still counts, so that it meets the other ranks' call of the same number (R8).
+    if (!fresh) c = {Command::Poison, nullptr, c.set, *c.request->item.name, queue::kDuplicateText};
+  }
+  try {
+    if (c.type == Command::Submit && observer_->on()) observe_submission(*c.request);
+    if (!deferred_.empty() && comes_after_deferred(c)) return fresh;
+    inbox_.push_back(std::move(c));
+  } catch (const std::bad_alloc&) {
+    if (fresh && taken != names_.end()) names_.erase(taken);  // the name is free again
+    throw;
+  }
+  inbox_filled_.store(true);
+  return fresh;
+}
+
+bool Engine::push(Command c, bool soon) {
+  bool fresh;
   {
     std::lock_guard lock(inbox_mutex_);
-    if (c.request && c.type != Command::Observe) note(*c.request);
-    auto taken = names_.end();
-    if (c.type == Command::Submit && c.request->item.sig->fields().repeats) {
-      std::tie(taken, fresh) = names_.insert(c.request->key());
-      // The refused call still counts, so that it meets the other ranks' call of the same number (R8).
-      if (!fresh) c = {Command::Poison, nullptr, c.set, *c.request->item.name, queue::kDuplicateText};
-    }
-    try {
-      if (c.type == Command::Submit && observer_->on()) observe_submission(*c.request);
-      if (!deferred_.empty() && comes_after_deferred(c)) return fresh;
-      inbox_.push_back(std::move(c));
-    } catch (const std::bad_alloc&) {
-      if (fresh && taken != names_.end()) names_.erase(taken);  // the name is free again
-      throw;
-    }
-    inbox_filled_.store(true);
+    fresh = enqueue(c);
   }
   if (!soon || !fresh) try_drive();
   return fresh;

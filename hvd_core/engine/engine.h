@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -155,6 +156,9 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   // A call with this name failed on this rank before it reached the engine: the matching calls of the other ranks shall
   // fail too. Without a name the failed call is counted as the call would have been.
   void poison(int32_t process_set, types::OpKind kind, const std::optional<std::string>& name, const std::string& text);
+  // The same for a send from one rank to another one, this rank among them.
+  void poison_message(int32_t process_set, int32_t from, int32_t to, const std::optional<std::string>& name,
+                      const std::string& text);
 
   bool poll(queue::Request& request);
   // Waits until the request is settled (true) or about `slice_ns` have passed (false).
@@ -224,7 +228,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void closed(control::Rank by, const std::string& text) override;
   void aborted(const std::string& cause) override;
   void set_added(control::SetId set, const std::vector<int32_t>& members, control::RequestToken request,
-                 bool by_members) override;
+                 const control::NameRef& name) override;
   void set_removed(control::SetId set, control::RequestToken request) override;
   void link_lost(control::Rank peer, const std::string& why) override;
   void warn(const std::string& text) override;
@@ -274,6 +278,12 @@ class Engine final : private control::Node::Host, private data::Executor::Events
     Engine& engine;
   };
   bool push(Command c, bool soon);  // returns false for a submission whose name is in flight
+  bool enqueue(Command& c);         // likewise
+  // pairs.cc
+  bool push_message(Command c, const queue::ProcessSet& given, int32_t other, bool soon);  // likewise
+  int32_t other_of(int32_t from, int32_t to) const { return from == config_.rank ? to : from; }
+  void open_pair(int32_t other, control::SetId set);
+  void fail_messages(const std::string& text);
   // deferred.cc
   bool defer(const queue::RequestRef& request);  // likewise
   bool comes_after_deferred(Command& c);
@@ -365,6 +375,14 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   };
   std::unordered_map<std::string, Deferred> deferred_;
   std::vector<Command> after_deferred_;
+  // By the other rank: the set that carries this rank's messages with it (R17), and those that wait for the set. Also
+  // under inbox_mutex_.
+  struct Pair {
+    bool asked = false;
+    std::optional<control::SetId> set;
+    std::vector<Command> waiting;
+  };
+  std::map<int32_t, Pair> pairs_;
   std::atomic<bool> inbox_filled_{false};
   std::atomic<uint64_t> next_handle_{1};
 

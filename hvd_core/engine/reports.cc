@@ -105,17 +105,18 @@ RequestRef Engine::live_request(control::RequestToken token) {
 // The number is assigned here, in log order, so that it is the same on all ranks. On members the request completes when
 // the set's communicators exist; on other ranks when the members need them no longer.
 void Engine::set_added(control::SetId set, const std::vector<int32_t>& members, control::RequestToken token,
-                       bool by_members) {
-  const int32_t number = sets_.add(set, members, by_members);
+                       const control::NameRef& name) {
+  const int32_t number = sets_.add(set, members, name != nullptr);
   observer_->set_added(set, members.size());
   auto request = live_request(token);
   if (request) request->process_set = number;
   auto own = request ? request->backends : nullptr;
   const bool member = std::ranges::find(members, config_.rank) != members.end();
-  if (member || !by_members)
-    executor_->create(set, members, std::move(request), !by_members, std::move(own)), watch_->wake();
+  if (member || !name)
+    executor_->create(set, members, std::move(request), !name, std::move(own)), watch_->wake();
   else if (request)
     completed(request);
+  if (member && name && name->ends_with(control::kPair)) open_pair(other_of(members[0], members[1]), set);
 }
 
 void Engine::set_removed(control::SetId set, control::RequestToken token) {
@@ -214,12 +215,14 @@ void Engine::end_without_memory() noexcept {
   };
   std::unordered_map<std::string, Deferred> deferred;
   std::vector<Command> after;
+  std::map<int32_t, Pair> pairs;
   {
     std::scoped_lock lock(stop_mutex_, inbox_mutex_);
     if (stop_text_.empty()) stop_text_ = kNoMemoryText;
     names_.clear();
     deferred.swap(deferred_);
     after.swap(after_deferred_);
+    pairs.swap(pairs_);
   }
   aborted_ = true;
   cause_due_ = end_due_ = control::kNever;
@@ -229,6 +232,8 @@ void Engine::end_without_memory() noexcept {
   for (const Command& c : taking_) fail(c.request);
   for (const Command& c : after) fail(c.request);
   for (const auto& [key, d] : deferred) fail(d.request);
+  for (const auto& [other, pair] : pairs)
+    for (const Command& c : pair.waiting) fail(c.request);
   for (const auto& [token, request] : live_) fail(request);
   fail(join_request_);
   taking_.clear();
@@ -240,6 +245,7 @@ void Engine::fail_everything(const std::string& text) {
   for (auto& [token, request] : live_) end(request, Failure::JobEnded, text);
   live_.clear();
   fail_deferred(text);
+  fail_messages(text);
   if (join_request_) join_request_->fail(Failure::JobEnded, text);
   join_request_.reset();
 }

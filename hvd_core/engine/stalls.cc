@@ -200,6 +200,9 @@ observe::Snapshot Engine::snapshot_with(std::vector<std::pair<RequestRef, bool>>
     for (const Command& c : inbox_)
       if (c.type == Command::Submit) waiting.emplace_back(c.request, false);
     for (const auto& [key, d] : deferred_) waiting.emplace_back(d.request, true);
+    for (const auto& [other, pair] : pairs_)
+      for (const Command& c : pair.waiting)
+        if (c.request) waiting.emplace_back(c.request, false);
     s.submissions = submissions_.count();
     submissions_.for_each([&](const observe::Submitted& x) {
       Submission one;

@@ -55,6 +55,20 @@ def report(
         job.engine.poison(_request_name(name, prefix), _readable(_reason(error)), number, operation)
 
 
+def report_message(
+    sends: bool, other: Any, name: Any, process_set: Any, error: BaseException, prefix: str | None = None
+) -> None:
+    """As report(), for a send to the rank `other` of the job (or a receive from it): tells that rank."""
+    job = current_job.current()
+    number = None if job is None else _number_of(process_set, job.engine)
+    if number is None or not isinstance(other, int):
+        return
+    with suppress(HorovodInternalError):  # the job has ended
+        job.engine.refuse_message(
+            _readable(_reason(error)), sends, other, _request_name(name, prefix), number
+        )
+
+
 def refuse(
     operation: str,
     name: str | None,

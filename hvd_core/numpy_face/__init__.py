@@ -9,6 +9,7 @@ may call. It is also the smallest front end, and an example of one: docs/write-a
 from hvd_core.frontend.reductions import Adasum, Average, Max, Min, Product, Sum
 from hvd_core.numpy_face._handles import barrier, join, poll, synchronize
 from hvd_core.numpy_face._memory import empty
+from hvd_core.numpy_face._messages import recv, recv_async, send, send_async
 from hvd_core.numpy_face._move import (
     allgather,
     allgather_async,
@@ -75,7 +76,11 @@ __all__ = [
     "grouped_reducescatter_async",
     "join",
     "poll",
+    "recv",
+    "recv_async",
     "reducescatter",
     "reducescatter_async",
+    "send",
+    "send_async",
     "synchronize",
 ]

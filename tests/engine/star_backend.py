@@ -1,12 +1,14 @@
 """Backends written in Python for the tests, over the star of TCP connections that hvd-core's chaos backend has.
 
-``MinimalBackend`` has the least that a backend may have, ``StarBackend`` everything, ``ChaosBackend`` does what it has
-on a bad day.
+``MinimalBackend`` has the least that a backend may have, ``StarBackend`` everything but messages, ``MessengerBackend``
+messages as well, ``ChaosBackend`` does what it has on a bad day.
 """
 
 import os
 import threading
 import time
+
+import numpy as np
 
 from hvd_core.backends import BackendCallError, PythonBackend, PythonCommunicator
 from hvd_core.backends.chaos.star import Star
@@ -102,3 +104,27 @@ class ChaosBackend(PythonBackend):
     name = "bad-day"
     communicator = ChaosCommunicator
     vectored = True
+
+
+class MessengerCommunicator(StarCommunicator):
+    """Also sends and receives, between rank 0 and each other rank."""
+
+    sent = received = 0  # of this process
+
+    def send(self, buffers, peer, call):
+        for array in buffers:
+            MessengerCommunicator.sent += 1
+            self.send_message(peer, array.tobytes(), call)
+
+    def recv(self, buffers, peer, call):
+        for array in buffers:
+            MessengerCommunicator.received += 1
+            array[:] = np.frombuffer(self.receive_message(peer, call), array.dtype)
+
+
+class MessengerBackend(StarBackend):
+    name = "messenger"
+    communicator = MessengerCommunicator
+
+    def serves(self, coll, dtype, op):
+        return super().serves(coll, dtype, op) and not (coll in ("send", "recv") and dtype == "int16")

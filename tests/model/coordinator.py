@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from protocol import POISON, READY, SETS_KEY, WORLD, Key, Switches, check, pack
+from protocol import POISON, READY, SETS_KEY, WORLD, Key, Switches, askers, check, pack
 
 
 class Coordinator:
@@ -141,9 +141,8 @@ class Coordinator:
 
     def _decide(self, key: Key) -> None:
         """R1."""
-        while self.rounds.get(key) and all(
-            r in self.rounds[key][0] or r in self.joined for r in self.sets[key[0]]
-        ):
+        ranks = (not self.switches.all_ranks_ask and askers(key)) or self.sets[key[0]]
+        while self.rounds.get(key) and all(r in self.rounds[key][0] or r in self.joined for r in ranks):
             said = self.rounds[key].pop(0)
             consumed = tuple((r, said[r][1]) for r in sorted(said))
             poisoners = tuple(r for r in sorted(said) if said[r][0] == POISON)
@@ -151,8 +150,8 @@ class Coordinator:
             self._same_round(key, consumed)
             if poisoners or len(sigs) > 1:
                 self.out.append(("FAIL", key, consumed, poisoners))
-            elif key == SETS_KEY:
-                self._change_sets(sigs.pop(), consumed)
+            elif key == SETS_KEY or askers(key):
+                self._change_sets(sigs.pop(), consumed, key)
             else:
                 check(key not in self.decided, f"{key} is decided twice before it is in a batch")
                 self.decided[key] = (sigs.pop(), consumed)
@@ -163,8 +162,9 @@ class Coordinator:
             len(rounds) == 1 or self.switches.replace_poison, f"{key} counted for the wrong round: {consumed}"
         )
 
-    def _change_sets(self, change: tuple, consumed: tuple) -> None:
+    def _change_sets(self, change: tuple, consumed: tuple, key: Key) -> None:
         verb, name, ranks = change
+        check(not askers(key) or ranks == askers(key), f"{key} is about a set of the ranks {ranks}")
         self._dissolve_all_of(name)
         self.form_batches()  # R10: decided keys come before the end
         self._dissolve_all_of(name)  # a batch may have become known just now; no rank can have arrived at it
@@ -173,7 +173,7 @@ class Coordinator:
         else:
             del self.sets[name]
             self.rounds = {k: v for k, v in self.rounds.items() if k[0] != name}
-        self.out.append(("SETS", change, consumed, self.sets[WORLD]))
+        self.out.append(("SETS", change, consumed, key, askers(key) or self.sets[WORLD]))
 
     def _dissolve_all_of(self, name: str) -> None:
         for batch in [i for i, (_, members, _) in sorted(self.live.items()) if members[0][0][0] == name]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ideal import ideal
 from programs import Program
-from protocol import SETS_KEY, WORLD, ProtocolError, Switches
+from protocol import SETS_KEY, WORLD, ProtocolError, Switches, own_key
 from world import World
 
 
@@ -73,6 +73,8 @@ class Walk:
             {} for _ in range(size)
         ]  # key -> tokens; a join frees a name before its execution
         self.set_numbers: dict[str, int] = {WORLD: 0}
+        # R17, which the engine does above its control node: what waits on a rank for a set that it has asked for.
+        self.unborn: list[dict[str, list]] = [{} for _ in range(size)]
         self.members: dict[int, tuple] = {0: tuple(range(size))}
         self.signatures: dict[str, int] = {}
         # Executions of each rank in order: (set, number of earlier ones of that set, names, tokens).
@@ -154,25 +156,31 @@ class Walk:
         kind = op[0]
         if self.over[r]:
             return
-        if kind == "fail":
+        if kind == "submit" and op[1][0] in self.unborn[r]:
+            self.unborn[r][op[1][0]].append((op, self._new_token(r, op[1])))
+        elif kind == "fail":
             in_set, name = op[1]
             self._count(r, op[1])
             self.sim.poison(r, name, f"rank {r} failed", self.set_numbers[in_set])
         elif kind == "submit":
-            in_set, name = key = op[1]
-            sig = self.signatures.setdefault(op[2], len(self.signatures) + 1)
-            urgent = self.rng.random() < 0.1
-            token = self._new_token(r, key)
-            if not self.sim.submit(
-                r, name, sig, token, repeats="?" not in name, urgent=urgent, set=self.set_numbers[in_set]
-            ):
-                raise ProtocolError(f"rank {r}: {name} was refused though it is not in flight")
+            self._submit(r, op, self._new_token(r, op[1]))
+        elif kind == "open":
+            self.unborn[r][op[1]] = []
+            self.sim.add_members_set(
+                r, list(op[2]), op[1], self._new_token(r, own_key(op[1], op[2]), op[1])
+            )
+        elif kind == "shut":
+            key = own_key(f"end of {op[1]}", op[2])
+            token = self._new_token(r, key, op[1])
+            self.sim.remove_members_set(r, list(op[2]), f"end of {op[1]}", self.set_numbers[op[1]], token)
         elif kind == "add":
             self.sim.add_set(r, list(op[2]), self._new_token(r, SETS_KEY, op[1]))
         elif kind == "end":
             self.sim.remove_set(r, self.set_numbers[op[1]], self._new_token(r, SETS_KEY, op[1]))
         elif kind == "poll":
             in_set, name = op[1]
+            if in_set in self.unborn[r]:
+                return
             self.sim.wanted(r, name, self.set_numbers[in_set])
         elif kind == "join":
             self.joined[r] = True
@@ -181,6 +189,15 @@ class Walk:
             self.sim.leave(r, f"rank {r} has left")
         elif kind == "abort":
             self.sim.abort(r, f"rank {r} has broken down")
+
+    def _submit(self, r: int, op: tuple, token: int) -> None:
+        in_set, name = op[1]
+        sig = self.signatures.setdefault(op[2], len(self.signatures) + 1)
+        urgent = self.rng.random() < 0.1
+        if not self.sim.submit(
+            r, name, sig, token, repeats="?" not in name, urgent=urgent, set=self.set_numbers[in_set]
+        ):
+            raise ProtocolError(f"rank {r}: {name} was refused though it is not in flight")
 
     def _count(self, r: int, key: tuple) -> tuple:
         self.counts[r][key] = self.counts[r].get(key, 0) + 1
@@ -229,6 +246,8 @@ class Walk:
             if self.set_numbers.setdefault(name, number) != number:
                 raise ProtocolError(f"rank {r}: {name} is {number}, elsewhere {self.set_numbers[name]}")
             self._finish(r, token, "exec")
+            for op, waiting in self.unborn[r].pop(name, ()):
+                self._submit(r, op, waiting)
 
     def _execute(self) -> bool:
         """Ends an execution that all its ranks have begun."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from protocol import SETS_KEY, WORLD
+from protocol import SETS_KEY, WORLD, askers, own_key
 from world import World
 
 
@@ -46,8 +46,11 @@ def ideal(world: World) -> Ideal:
     def decide() -> bool:
         nonlocal joins
         for key in sorted({key for (_, key), queue in submitted.items() if queue}):
-            heads = {r: submitted[r, key][0] for r in sets[key[0]] if submitted.get((r, key))}
-            if any(r not in heads and r not in joined for r in sets[key[0]]):
+            if key[0] not in sets:
+                continue  # a message that waits for the set of its two ranks
+            ranks = askers(key) or sets[key[0]]
+            heads = {r: submitted[r, key][0] for r in ranks if submitted.get((r, key))}
+            if any(r not in heads and r not in joined for r in ranks):
                 continue
             outcome = (
                 "exec" if len({sig for _, sig in heads.values()}) == 1 and heads[min(heads)][1] else "fail"
@@ -56,10 +59,10 @@ def ideal(world: World) -> Ideal:
                 submitted[r, key].pop(0)
                 if sig is not None:
                     results[r, key, n] = outcome
-            rounds.append(Round(key, outcome, heads, sets[key[0]]))
-            if key == SETS_KEY and outcome == "exec":
+            rounds.append(Round(key, outcome, heads, ranks))
+            if (key == SETS_KEY or askers(key)) and outcome == "exec":
                 verb, name, ranks = heads[min(heads)][1]
-                if verb == "add":
+                if verb in ("add", "open"):
                     sets[name] = ranks
                 else:
                     for (r, other), queue in submitted.items():
@@ -84,9 +87,12 @@ def ideal(world: World) -> Ideal:
                 return False
         elif over:
             pass
-        elif kind in ("submit", "fail", "add", "end"):
+        elif kind in ("submit", "fail", "add", "end", "open", "shut"):
             sig = {"submit": op[-1], "fail": None}.get(kind, op)
-            key = key if kind in ("submit", "fail") else SETS_KEY
+            if kind in ("open", "shut"):
+                key = own_key(op[1] if kind == "open" else f"end of {op[1]}", op[2])
+            elif kind in ("add", "end"):
+                key = SETS_KEY
             counts[r, key] = counts.get((r, key), 0) + 1
             submitted.setdefault((r, key), []).append(((joins, counts[r, key]), sig))
         elif kind == "join":

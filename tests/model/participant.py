@@ -9,7 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from protocol import ARRIVED, ASKED, HOLD, POISON, READY, SETS_KEY, Key, Switches, check, pack
+from protocol import (
+    ARRIVED,
+    ASKED,
+    HOLD,
+    POISON,
+    READY,
+    SETS_KEY,
+    Key,
+    Switches,
+    askers,
+    check,
+    own_key,
+    pack,
+)
 
 
 class RankBatch:
@@ -37,25 +50,26 @@ class Participant:
 
     def __init__(self, rank: int, frozen: tuple, switches: Switches):
         self.rank, self.switches = rank, switches
-        (self.pos, counts, open_, poisons, results, batches, stuck, self.joins, self.joined, self.closed) = (
-            frozen
-        )
+        (self.pos, counts, open_, poisons, results, batches, stuck, *rest) = frozen
+        (self.unborn, self.waiting, self.joins, self.joined, self.closed) = rest
         self.counts: dict[Key, int] = dict(counts)  # submissions since the last JOINED
         self.open: dict[Key, tuple] = dict(open_)  # pending requests: key -> (n, signature)
         self.poisons: dict[Key, tuple] = dict(poisons)  # failed submissions not yet consumed: key -> (n, ...)
         self.results: dict[tuple, tuple] = dict(results)  # (key, n) -> (outcome, position in the log)
         self.batches = {i: RankBatch(*b) for i, b in batches}
         self.stuck: tuple = stuck  # start_on_guess: positions since when this rank sits in a dissolved batch
+        # `unborn`: sets that this rank has asked for and that are not there yet; `waiting`: messages about them (R17).
         self.out: list[tuple] = []
 
     @staticmethod
     def initial() -> tuple:
-        return (0, (), (), (), (), (), (), 0, False, False)
+        return (0, (), (), (), (), (), (), (), (), 0, False, False)
 
     def freeze(self) -> tuple:
         batches = tuple(sorted((i, b.freeze()) for i, b in self.batches.items()))
         requests = pack(self.counts), pack(self.open), pack(self.poisons), pack(self.results)
-        return (self.pos, *requests, batches, self.stuck, self.joins, self.joined, self.closed)
+        sets = self.unborn, self.waiting
+        return (self.pos, *requests, batches, self.stuck, *sets, self.joins, self.joined, self.closed)
 
     # Events of the program and of the clock.
 
@@ -91,7 +105,7 @@ class Participant:
         if b is not None and b.status == HOLD:  # R5, also when nothing is held
             self._ask(b)
         self.poisons[key] = (*self.poisons.get(key, ()), n)
-        self.out.append((POISON, self.rank, key, n))
+        self._say(key, (POISON, self.rank, key, n))
 
     def wanted(self, key: Key) -> None:
         b = self._batch_of(key)
@@ -102,6 +116,7 @@ class Participant:
         self._ask(self.batches[batch])
 
     def join(self) -> None:
+        check(not self.waiting, "joined while a message waits for its set: a bad program")
         self._ask_partly_held()
         self.joined = True
         self.out.append(("JOIN", self.rank))
@@ -114,6 +129,15 @@ class Participant:
         if verb == "end":
             self._ask_partly_held(name)  # R10: earlier submissions are announced before the end
         self.submit(SETS_KEY, (verb, name, ranks))
+
+    def open_set(self, name: str, ranks: tuple) -> None:
+        """R15. The rank goes on, and R17 holds what it submits in the set."""
+        self.unborn = (*self.unborn, name)
+        self.submit(own_key(name, ranks), ("add", name, ranks))
+
+    def shut_set(self, name: str, ranks: tuple) -> None:
+        self._ask_partly_held(name)
+        self.submit(own_key(f"end of {name}", ranks), ("end", name, ranks))
 
     # The log.
 
@@ -161,8 +185,13 @@ class Participant:
             elif self.rank in dict(consumed):
                 self._decided(key, consumed, "fail")
         elif kind == "SETS":
-            _, (verb, name, _), consumed, _ = entry
-            self._decided(SETS_KEY, consumed, "exec")
+            _, (verb, name, _), consumed, key, _ = entry
+            if key == SETS_KEY or self.rank in askers(key):
+                self._decided(key, consumed, "exec")
+            if verb == "add" and name in self.unborn:
+                self.unborn = tuple(other for other in self.unborn if other != name)
+                self.out += [m for m in self.waiting if m[2][0] == name]
+                self.waiting = tuple(m for m in self.waiting if m[2][0] != name)
             if (
                 verb == "end"
             ):  # R10: pending requests in the set fail, and late messages about it have no effect
@@ -180,6 +209,7 @@ class Participant:
             for key, (n, _) in self.open.items():
                 self.results[key, n] = ("closed", self.pos)
             self.open, self.poisons, self.batches = {}, {}, {}
+            self.unborn = self.waiting = ()
         self.pos += 1
 
     def blocks_execution(self, entry: tuple, index: int) -> bool:
@@ -205,7 +235,13 @@ class Participant:
 
     def _announce(self, key: Key) -> None:
         n, sig = self.open[key]
-        self.out.append((READY, self.rank, key, n, sig))
+        self._say(key, (READY, self.rank, key, n, sig))
+
+    def _say(self, key: Key, message: tuple) -> None:
+        if key[0] in self.unborn and not self.switches.no_waiting_for_a_set:
+            self.waiting = (*self.waiting, message)
+        else:
+            self.out.append(message)
 
     def _ask(self, b: RankBatch) -> None:
         """R5: the request to dissolve, and directly after it the members that the rank holds."""

@@ -14,6 +14,8 @@ A program is a list with one list of operations per rank. An operation is a tupl
     ("await", tag)
     ("add", set, ranks)         all ranks of the job: begin a process set, and wait for that
     ("end", set)                all ranks of the job: end it, and wait for that
+    ("open", set, ranks)        its members alone: begin a process set, and go on; what is submitted in it waits for it
+    ("shut", set, ranks)        its members alone: end it, and wait for that
 
 The set "w" is all ranks. A set's name is never used again after its end. A program may be one that stalls
 by its own fault (a rank never submits what another waits for): checker.ideal() says where each rank ends.
@@ -126,6 +128,36 @@ def _mixed(rng: random.Random) -> Program:
         if join:
             ops.append(("join",))
         program.append(ops)
+    return program
+
+
+def random_messages(seed: int) -> Program:
+    """Three ranks, of which two at a time exchange messages in sets of their own; the same for the same seed."""
+    rng = random.Random(seed)
+    pairs = rng.sample([(0, 1), (0, 2), (1, 2)], rng.choice([1, 2, 2, 3]))
+    program: Program = [[] for _ in range(3)]
+    ends = rng.random() < 0.3
+    for r, ops in enumerate(program):
+        mine = rng.sample(pairs, len(pairs))
+        waiting = []
+        for pair in mine:
+            if r not in pair or (not ends and rng.random() < 0.05):
+                continue
+            in_set = "".join(map(str, pair))
+            ops.append(("open", in_set, pair))
+            for name in rng.sample(["M", "N"], rng.choice([1, 1, 2]) if len(pairs) == 1 else 1):
+                ops.append(("submit", in_set, name, "f32"))
+                waiting.append((in_set, name))
+            if rng.random() < 0.3:
+                ops.append(("poll", *waiting[-1]))
+            if rng.random() < 0.2:
+                ops.append(("wait", *waiting.pop()))
+        if rng.random() < 0.5:
+            ops.insert(rng.randint(0, len(ops)), ("submit", "w", "A", "f32"))
+            waiting.append(("w", "A"))
+        ops += [("wait", *key) for key in rng.sample(waiting, len(waiting))]
+        if ends:
+            ops += [("shut", "".join(map(str, pair)), pair) for pair in pairs if r in pair]
     return program
 
 

@@ -12,7 +12,8 @@ Messages up:
     (ASK, rank, batch, gen) (JOIN, rank) (LEAVE, rank)
 Entries down, where items are ((key, sig, consumed), ...) and consumed is ((rank, n), ...):
     (EXEC, members, items, batch or None) (RUN, members, batch, gen, items) (DISSOLVE, members, batch, gen)
-    (FAIL, key, consumed, poisoners) (SETS, change, consumed, all ranks) (JOINED, last) (CLOSE, rank)
+    (FAIL, key, consumed, poisoners) (SETS, change, consumed, key, ranks that make or end its communicators)
+    (JOINED, last) (CLOSE, rank)
 
 `n` is a ghost: (joins so far, how many submissions of this key this rank has made since). The real protocol
 has no such number; it is here so that "counted for the wrong round" can be seen and reported.
@@ -35,7 +36,7 @@ class ProtocolError(AssertionError):
 
 
 class Switches(NamedTuple):
-    """Changes of the protocol (the first six break it; the others are its parameters)."""
+    """Changes of the protocol (the first eight break it; the others are its parameters)."""
 
     start_on_guess: bool = False  # against R7: a rank that holds all members of a batch starts it at once
     no_dissolve: bool = False  # against R5: waiting and time never dissolve a batch
@@ -46,6 +47,8 @@ class Switches(NamedTuple):
         False  # against R4: a batch is defined though a next round of a member has begun
     )
     keep_on_poison: bool = False  # against R8: a POISON does not dissolve the batch of its key at the root
+    all_ranks_ask: bool = False  # against R15: a set that its members add needs all ranks
+    no_waiting_for_a_set: bool = False  # against R17: a message is announced before its set is there
     overtaken: tuple = ()  # other messages that READY and ARRIVE may overtake: kinds, "SETS" for READY of a set's change
     merge: bool = True  # nodes on the way merge and delay: READY and ARRIVE overtake one another
     root_dissolves: bool = (
@@ -53,6 +56,18 @@ class Switches(NamedTuple):
     )
     repeats: int = 1  # R4: how often in a row a batch must have been formed
     smallest_known: int = 1  # fewest members of a known batch
+
+
+def own_key(label: str, ranks: tuple) -> Key:
+    """R15: the key under which the members of a set add or end it."""
+    return (WORLD, f"#set/{','.join(map(str, ranks))}/{label}")
+
+
+def askers(key: Key) -> tuple:
+    """R15: the ranks that have to submit a key; () for all ranks of its set."""
+    if not key[1].startswith("#set/"):
+        return ()
+    return tuple(int(rank) for rank in key[1].split("/")[1].split(","))
 
 
 def check(ok: Any, text: str) -> None:
@@ -67,6 +82,6 @@ def pack(mapping: dict) -> tuple:
 def barrier(message: tuple, switches: Switches) -> bool:
     """Whether nothing overtakes this message on its way to the root, nor it anything: nodes flush before it."""
     kind = message[0]
-    if kind == READY and message[2] == SETS_KEY:  # R10: after all announcements of the rank in the set
+    if kind == READY and (message[2] == SETS_KEY or askers(message[2])):  # R10: after all announcements of the rank in the set
         kind = "SETS"
     return kind not in (READY, "ARRIVE") and kind not in switches.overtaken

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine_walk import Settings, Walk
-from programs import Program, random_program
+from programs import Program, random_messages, random_program
 from protocol import ProtocolError
 from test_protocol_model import NASTY
 
@@ -54,6 +54,11 @@ def test_nasty_programs(name: str) -> None:
 def test_random_programs(first: int) -> None:
     for seed in range(first, first + 100):
         walk(for_the_engine(random_program(seed)), range(8))
+
+
+def test_random_messages() -> None:
+    for seed in range(100):
+        walk(random_messages(seed), range(8))
 
 
 def test_coalescing_delay_and_dissolve_delay_are_apart() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from checker import explore, report
-from programs import Program, random_program
+from programs import Program, random_messages, random_program
 from protocol import Switches
 
 A, B = "A", "B"
@@ -24,6 +24,15 @@ def wait(*names: str, in_set: str = "w") -> list[tuple]:
 
 def fail(*names: str) -> list[tuple]:
     return [("fail", "w", name) for name in names]
+
+
+def opened(*ranks: int) -> list[tuple]:
+    return [("open", "p" + "".join(map(str, ranks)), ranks)]
+
+
+def message(*ranks: int) -> list[tuple]:
+    """The first message between two ranks, and on either the wait for it."""
+    return opened(*ranks) + submit(A, in_set=f"p{ranks[0]}{ranks[1]}") + wait(A, in_set=f"p{ranks[0]}{ranks[1]}")
 
 
 JOIN, LEAVE, ABORT = [("join",)], [("leave",)], [("abort",)]
@@ -102,6 +111,25 @@ NASTY: dict[str, Program] = {
         [("add", "s", (0, 1))] + submit(A, in_set="s") + [("end", "s")] + JOIN
     ]
     * 2,
+    "a_message_of_two_ranks": [message(0, 1) + STEP, message(0, 1) + STEP, STEP],
+    "a_message_in_another_order": [
+        opened(0, 1) + submit(A, in_set="p01") + STEP + wait(A, in_set="p01"),
+        STEP + message(0, 1),
+        STEP,
+    ],
+    "messages_around_a_ring": [
+        opened(0, 1) + submit(A, in_set="p01") + message(0, 2) + wait(A, in_set="p01"),
+        opened(1, 2) + submit(A, in_set="p12") + message(0, 1) + wait(A, in_set="p12"),
+        opened(0, 2) + submit(A, in_set="p02") + message(1, 2) + wait(A, in_set="p02"),
+    ],
+    "two_ranks_end_their_set": [message(0, 1) + [("shut", "p01", (0, 1))] + STEP] * 2 + [STEP],
+    "two_ranks_end_their_set_with_a_message_pending": [
+        opened(0, 1) + submit(A, in_set="p01") + [("shut", "p01", (0, 1))] + wait(A, in_set="p01"),
+        message(0, 1)[:1] + [("shut", "p01", (0, 1))],
+        STEP,
+    ],
+    "a_message_for_a_rank_that_has_joined": [message(0, 1) + JOIN, JOIN, JOIN],
+    "a_rank_leaves_before_a_message": [message(0, 1), LEAVE, STEP],
     "leave_while_others_wait": [STEP + STEP, STEP + LEAVE],
     "leave_with_a_part_held": [WARM + submit(A) + LEAVE, WARM + submit(A) + wait(A) + LEAVE],
     "leave_while_others_have_joined": [STEP + JOIN, STEP + LEAVE],
@@ -135,6 +163,17 @@ def test_random_programs(seed: int) -> None:
     assert walked >= 42, "too few programs were small enough to walk completely"
 
 
+def test_random_messages() -> None:
+    walked = 0
+    for seed in range(40):
+        program = random_messages(seed)
+        for coupled in (False, True):
+            outcome = explore(program, coupled=coupled, limit=10_000)
+            assert outcome.error is None, f"seed {seed}: " + report(program, outcome)
+            walked += outcome.complete
+    assert walked >= 60, "too few programs were small enough to walk completely"
+
+
 @pytest.mark.parametrize(
     "switches",
     [Switches(merge=False), Switches(root_dissolves=True), Switches(repeats=2), Switches(smallest_known=2)],
@@ -154,6 +193,8 @@ BROKEN = {
     "replace_poison": (Switches(replace_poison=True), [fail(A) + STEP] * 2, "deadlock"),
     "define_over_poison": (Switches(define_over_poison=True), NASTY["poison_races_with_the_definition"], ""),
     "keep_on_poison": (Switches(keep_on_poison=True), NASTY["poison_races_with_the_definition"], ""),
+    "all_ranks_ask": (Switches(all_ranks_ask=True), NASTY["a_message_of_two_ranks"], "deadlock"),
+    "no_waiting_for_a_set": (Switches(no_waiting_for_a_set=True), NASTY["a_message_of_two_ranks"], "deadlock"),
     # Nodes that merge must send all held messages before these, and send these on at once.
     "overtake_poison": (Switches(overtaken=("POISON",)), [fail(A) + STEP, submit(A) + wait(A) + STEP], ""),
     "overtake_ask": (Switches(overtaken=("ASK",)), PARTIAL, "a live batch"),

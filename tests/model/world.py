@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from coordinator import Coordinator
 from participant import Participant
 from programs import Program
-from protocol import HOLD, SETS_KEY, Switches, barrier, check
+from protocol import HOLD, SETS_KEY, Switches, askers, barrier, check, own_key
 
 
 class State(NamedTuple):
@@ -161,7 +161,7 @@ class World:
         ):
             entry = log[me.pos]
             quiet = entry[0] in ("EXEC", "RUN", "FAIL", "JOINED") or (
-                entry[0] == "SETS" and entry[1][0] == "add"
+                entry[0] == "SETS" and entry[1][0] == "add" and r not in askers(entry[3])
             )
             if entry[0] == "DISSOLVE":
                 quiet = entry[2] not in me.batches or me.batches[entry[2]].status != HOLD
@@ -183,7 +183,7 @@ class World:
             return True
         if kind == "poll":
             return not any(b.status == HOLD and op[1] in b.held for b in me.batches.values())
-        if self.ends_early or any(b.partly_held() for b in me.batches.values()):
+        if self.ends_early or me.unborn or any(b.partly_held() for b in me.batches.values()):
             return False
         if kind == "submit" or (kind == "fail" and op[1] not in me.open):
             return not any(op[1] == key for b in me.batches.values() for key, _ in b.members)
@@ -246,7 +246,8 @@ class World:
         if at not in self._rank_steps:
             me = self._new_participant(s, r)
             kind, *args = event
-            call = {"poll": me.wanted, "add": me.sets, "end": me.sets}.get(kind) or getattr(me, kind)
+            calls = {"poll": me.wanted, "add": me.sets, "end": me.sets, "open": me.open_set, "shut": me.shut_set}
+            call = calls.get(kind) or getattr(me, kind)
             call(*([kind] if kind in ("add", "end") else []), *args)
             self._rank_steps[at] = self._number(me.freeze()), tuple(me.out)
         new, said = self._rank_steps[at]
@@ -327,6 +328,11 @@ def _micro(ops: list[tuple]) -> Iterator[tuple]:
         elif kind == "end":
             yield ("end", op[1], ())
             yield ("wait", SETS_KEY)
+        elif kind == "open":
+            yield ("open", op[1], tuple(op[2]))
+        elif kind == "shut":
+            yield ("shut", op[1], tuple(op[2]))
+            yield ("wait", own_key(f"end of {op[1]}", tuple(op[2])))
         elif kind == "join":
             yield op
             yield ("joined",)

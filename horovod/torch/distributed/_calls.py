@@ -36,12 +36,12 @@ class Calls:
         self._coalesced: list | None = None
 
     @contextmanager
-    def refusing(self, operation: str, name: str, process_set: Any = None) -> Iterator[None]:
+    def refusing(self, operation: str, name: str) -> Iterator[None]:
         """A guard around the checks of a call: an exception makes the matching calls of the other ranks fail too."""
         try:
             yield
         except BaseException as error:
-            report(operation, name, process_set or self.process_set, error)
+            report(operation, name, self.process_set, error)
             raise
 
     def next_name(self) -> str:
@@ -62,7 +62,6 @@ class Calls:
         results: Any,
         opts: Any = None,
         finish: Callable[[], None] | None = None,
-        process_set: int | None = None,
         alone: bool = False,
         **how: Any,
     ) -> Any:
@@ -74,7 +73,6 @@ class Calls:
             what: the call in words.
             results, finish: as for Work.
             opts: torch's options of the call, with its limit of time, and whether the caller waits at once.
-            process_set: the engine's number of another set than the group's.
             alone: the caller adds the work to the coalesced ones itself.
             how: number, prescale, splits, received, unit of `Engine.ordered`.
         """
@@ -85,7 +83,7 @@ class Calls:
         handle = core.ordered(
             operation,
             name,
-            self.number if process_set is None else process_set,
+            self.number,
             sources,
             targets,
             wait_s=seconds if waits else -1.0,

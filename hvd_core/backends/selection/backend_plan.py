@@ -227,4 +227,7 @@ def _numbered(routes: dict[str, Any]) -> dict[int, Any]:
     numbered = {COLLECTIVES[operation].number: route for operation, route in routes.items()}
     if "allreduce" in routes:
         numbered[COLLECTIVES["reduce"].number] = routes["allreduce"]
+    if "broadcast" in routes:  # a message is a broadcast where the backend has no send and receive
+        for half in ("send", "recv"):
+            numbered[COLLECTIVES[half].number] = routes["broadcast"]
     return numbered

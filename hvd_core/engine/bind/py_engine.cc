@@ -111,20 +111,6 @@ PyEngine::~PyEngine() {
   sweep_abandoned();
 }
 
-// Takes the arguments that identify the call, then runs `take`, which converts the others. A refused argument is
-// reported to the other ranks, so that their calls fail and do not wait.
-template <typename F>
-void PyEngine::checked(calls::Call& call, py::handle name, py::handle process_set, F&& take) {
-  try {
-    call.process_set = argument<int>(process_set, "process_set", "the number of a process set");
-    call.name = name_argument(name);
-    take();
-  } catch (const std::exception& e) {
-    engine_->poison(call.process_set, call.kind, call.name, e.what());
-    throw;
-  }
-}
-
 uint64_t PyEngine::submit(calls::Call&& call, Owners owners, std::shared_ptr<Notifier> notifier) {
   const bool wait = call.waits, on_device = !call.in.empty() && !call.in[0].on_host();
   call.deferred = !call.in.empty() && !call.in[0].staged_from.empty();

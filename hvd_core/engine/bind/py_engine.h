@@ -73,6 +73,12 @@ class PyEngine {
   uint64_t ordered(const std::string& operation, const std::string& name, int process_set, pybind11::handle inputs,
                    pybind11::handle outputs, int number, double prescale, std::vector<int64_t> row_splits,
                    std::vector<int64_t> received, int64_t unit, double wait_s);
+  // A message to (`sends`) or from another rank: `tensor` is sent as it is then, or overwritten.
+  uint64_t message(pybind11::handle tensor, bool sends, pybind11::handle other, pybind11::handle name,
+                   pybind11::handle process_set);
+  // Such a call has failed before it came here.
+  void refuse_message(const std::string& text, bool sends, int other, const std::optional<std::string>& name,
+                      int process_set);
   uint64_t wait_at_once(calls::Call&& call, Owners owners, int64_t deadline_ns);
   uint64_t add_members_set(std::vector<int32_t> ranks, const std::string& label);
   uint64_t remove_members_set(int process_set);
@@ -123,6 +129,7 @@ class PyEngine {
     std::shared_ptr<Notifier> notifier = nullptr;
   };
   uint64_t submit(calls::Call&& call, Owners owners, std::shared_ptr<Notifier> notifier = nullptr);
+  void between(calls::Call& call, int32_t other, bool sends) const;
   void start_up();
   template <typename F>
   void checked(calls::Call& call, pybind11::handle name, pybind11::handle process_set, F&& take);
@@ -153,5 +160,19 @@ class PyEngine {
 
 void bind_engine(pybind11::module_& m);
 void bind_groups(pybind11::class_<PyEngine>& engine);
+
+// Takes the arguments that identify the call, then runs `take`, which converts the others. A refused argument is
+// reported to the other ranks, so that their calls fail and do not wait.
+template <typename F>
+void PyEngine::checked(calls::Call& call, pybind11::handle name, pybind11::handle process_set, F&& take) {
+  try {
+    call.process_set = argument<int>(process_set, "process_set", "the number of a process set");
+    call.name = name_argument(name);
+    take();
+  } catch (const std::exception& e) {
+    calls::refuse(*engine_, call, e.what());
+    throw;
+  }
+}
 
 }  // namespace hvd::bind

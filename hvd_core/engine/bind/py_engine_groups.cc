@@ -23,7 +23,7 @@ namespace {
 
 OpKind kind_of(const std::string& operation) {
   for (const auto& o : types::kOperations)
-    if (operation == o.name && o.kind <= OpKind::Reducescatter) return o.kind;
+    if (operation == o.name && (o.kind <= OpKind::Reducescatter || o.kind == OpKind::Send)) return o.kind;
   throw InvalidRequest("unknown operation '" + operation + "'");
 }
 
@@ -34,13 +34,15 @@ int64_t deadline_in(double seconds) { return observe::now_ns() + static_cast<int
 uint64_t PyEngine::ordered(const std::string& operation, const std::string& name, int process_set, py::handle inputs,
                            py::handle outputs, int number, double prescale, std::vector<int64_t> row_splits,
                            std::vector<int64_t> received, int64_t unit, double wait_s) {
-  calls::Call c{.kind = kind_of(operation), .name = name, .process_set = process_set};
+  const bool receives = operation == "recv";
+  calls::Call c{.kind = receives ? OpKind::Send : kind_of(operation), .name = name, .process_set = process_set};
   c.once = true;
+  if (c.kind == OpKind::Send) between(c, number, !receives);
   std::shared_ptr<Notifier> notifier;
   try {
     if (!inputs.is_none()) c.in = tensors_of(inputs, inputs.is(outputs));
     if (!outputs.is_none()) c.out = inputs.is(outputs) ? c.in : tensors_of(outputs, true);
-    (types::has_reduce_op(c.kind) ? c.reduce_op : c.root) = number;
+    if (c.kind != OpKind::Send) (types::has_reduce_op(c.kind) ? c.reduce_op : c.root) = number;
     c.prescale = prescale;
     if (!row_splits.empty()) c.splits = {std::move(row_splits)};
     c.received = std::move(received);
@@ -48,7 +50,7 @@ uint64_t PyEngine::ordered(const std::string& operation, const std::string& name
     c.waits = wait_s >= 0;
     if (!c.waits) notifier = Notifier::make(frontend_);
   } catch (const std::exception& e) {
-    engine_->poison(process_set, c.kind, name, e.what());
+    calls::refuse(*engine_, c, e.what());
     throw;
   }
   if (c.waits) return wait_at_once(std::move(c), {inputs, outputs}, deadline_in(wait_s));
@@ -59,6 +61,28 @@ uint64_t PyEngine::ordered(const std::string& operation, const std::string& name
     notifier->forget();
     throw;
   }
+}
+
+void PyEngine::between(calls::Call& call, int32_t other, bool sends) const {
+  call.root = sends ? engine_->config().rank : other;
+  call.to = sends ? other : engine_->config().rank;
+}
+
+uint64_t PyEngine::message(py::handle tensor, bool sends, py::handle other, py::handle name, py::handle process_set) {
+  calls::Call c{.kind = OpKind::Send};
+  checked(c, name, process_set, [&] {
+    between(c, argument<int>(other, sends ? "dst" : "src", "a rank"), sends);
+    c.in = tensors_of(tensor, !sends);
+    c.out = c.in;
+  });
+  return submit(std::move(c), {tensor, tensor});
+}
+
+void PyEngine::refuse_message(const std::string& text, bool sends, int other, const std::optional<std::string>& name,
+                              int process_set) {
+  calls::Call c{.kind = OpKind::Send, .name = name, .process_set = process_set};
+  between(c, other, sends);
+  calls::refuse(*engine_, c, text);
 }
 
 // As submit() for a caller that waits, but until a deadline only. Tensors in host memory.
@@ -121,6 +145,10 @@ void bind_groups(py::class_<PyEngine>& engine) {
            py::arg("inputs"), py::arg("outputs"), py::arg("number") = 0, py::arg("prescale") = 1.0,
            py::arg("splits") = std::vector<int64_t>(), py::arg("received") = std::vector<int64_t>(),
            py::arg("unit") = -1, py::arg("wait_s") = -1.0)
+      .def("message", &PyEngine::message, py::arg("tensor"), py::arg("sends"), py::arg("other"), py::arg("name"),
+           py::arg("process_set") = 0)
+      .def("refuse_message", &PyEngine::refuse_message, py::arg("text"), py::arg("sends"), py::arg("other"),
+           py::arg("name"), py::arg("process_set") = 0)
       .def("add_members_set", &PyEngine::add_members_set, py::arg("ranks"), py::arg("label"))
       .def("remove_members_set", &PyEngine::remove_members_set, py::arg("process_set"))
       .def("wait_for", &PyEngine::wait_for, py::arg("handle"), py::arg("seconds"))

@@ -78,7 +78,7 @@ struct Recorder final : Node::Host {
   }
   void joined(Rank last) override { events.append(py::make_tuple("joined", last)); }
   void closed(Rank by, const std::string& text) override { events.append(py::make_tuple("closed", by, text_of(text))); }
-  void set_added(SetId set, const std::vector<Rank>& members, RequestToken request, bool) override {
+  void set_added(SetId set, const std::vector<Rank>& members, RequestToken request, const NameRef&) override {
     events.append(py::make_tuple("set_added", set, py::cast(members), request));
   }
   void set_removed(SetId set, RequestToken request) override {
@@ -141,6 +141,20 @@ class Sim {
     f.kind = types::OpKind::RemoveProcessSet;
     f.root = static_cast<int32_t>(set);
     return change_sets(r, std::move(f), token);
+  }
+  // R15: a set of its members, under a label.
+  bool add_members_set(Rank r, const std::vector<int32_t>& ranks, const std::string& label, uint64_t token) {
+    SignatureFields f;
+    f.kind = types::OpKind::AddProcessSet;
+    f.ranks = ranks;
+    return change_sets(r, std::move(f), token, members_set_name(ranks, label));
+  }
+  bool remove_members_set(Rank r, const std::vector<int32_t>& ranks, const std::string& label, SetId set,
+                          uint64_t token) {
+    SignatureFields f;
+    f.kind = types::OpKind::RemoveProcessSet;
+    f.root = static_cast<int32_t>(set);
+    return change_sets(r, std::move(f), token, members_set_name(ranks, label));
   }
   void poison(Rank r, const std::string& name, const std::string& text, SetId set) { node(r).poison(set, name, text); }
   void wanted(Rank r, const std::string& name, SetId set) { node(r).wanted(set, name); }
@@ -269,9 +283,9 @@ class Sim {
         if (parents[at(k)] == found[i]) found.push_back(k);
     return found;
   }
-  bool change_sets(Rank r, SignatureFields f, uint64_t token) {
+  bool change_sets(Rank r, SignatureFields f, uint64_t token, std::string name = kSetsName) {
     f.repeats = false;
-    Item item{std::make_shared<const std::string>(kSetsName), std::make_shared<const Signature>(std::move(f))};
+    Item item{std::make_shared<const std::string>(std::move(name)), std::make_shared<const Signature>(std::move(f))};
     return node(r).submit(0, std::move(item), token, true, now_);
   }
   Node& node(Rank r) { return *nodes_.at(at(r)); }
@@ -297,6 +311,10 @@ void bind_sim(py::module_& m) {
            py::arg("repeats") = true, py::arg("urgent") = false, py::arg("set") = 0)
       .def("add_set", &Sim::add_set, py::arg("rank"), py::arg("ranks"), py::arg("token"))
       .def("remove_set", &Sim::remove_set, py::arg("rank"), py::arg("set"), py::arg("token"))
+      .def("add_members_set", &Sim::add_members_set, py::arg("rank"), py::arg("ranks"), py::arg("label"),
+           py::arg("token"))
+      .def("remove_members_set", &Sim::remove_members_set, py::arg("rank"), py::arg("ranks"), py::arg("label"),
+           py::arg("set"), py::arg("token"))
       .def("poison", &Sim::poison, py::arg("rank"), py::arg("name"), py::arg("text"), py::arg("set") = 0)
       .def("wanted", &Sim::wanted, py::arg("rank"), py::arg("name"), py::arg("set") = 0)
       .def("traffic", &Sim::traffic)

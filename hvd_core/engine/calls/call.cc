@@ -96,6 +96,19 @@ SignatureFields alltoall(Engine& engine, Call& c) {
   return f;
 }
 
+SignatureFields send(Engine& engine, const Call& c) {
+  same_layout(c.in, c.out);
+  const auto set = engine.process_sets().find(c.process_set, "send");
+  require(c.root != c.to, "send: rank ", c.root, " cannot send to itself");
+  for (int32_t rank : {c.root, c.to})
+    require(set->includes(rank), "send: rank ", rank, " is not a member of the provided process set");
+  require(engine.config().rank == c.root || engine.config().rank == c.to, "send: rank ", engine.config().rank,
+          " neither sends nor receives");
+  auto f = fields_of(c.kind, c.in);
+  f.root = c.root;
+  return f;
+}
+
 SignatureFields reducescatter(Engine& engine, const Call& c) {
   check_reducible(c.in, c.reduce_op);
   require(c.out.empty() || c.in.size() == c.out.size(), "as many outputs as inputs are needed: ", c.in.size(),
@@ -126,6 +139,8 @@ SignatureFields fields_for(Engine& engine, Call& c) {
       return reducescatter(engine, c);
     case OpKind::CreateWindow:
       return fields_of(c.kind, c.in);
+    case OpKind::Send:
+      return send(engine, c);
     default: {
       SignatureFields f;
       f.kind = c.kind;
@@ -136,6 +151,13 @@ SignatureFields fields_for(Engine& engine, Call& c) {
 
 }  // namespace
 
+void refuse(Engine& engine, const Call& call, const std::string& why) {
+  if (call.kind == OpKind::Send)
+    engine.poison_message(call.process_set, call.root, call.to, call.name, why);
+  else
+    engine.poison(call.process_set, call.kind, call.name, why);
+}
+
 queue::RequestRef submit(Engine& engine, Call&& call) {
   SignatureFields fields;
   try {
@@ -143,7 +165,7 @@ queue::RequestRef submit(Engine& engine, Call&& call) {
     if (!call.in.empty() && !call.in[0].staged_from.empty()) engine.note_copied(fields, call.in);
     if (!call.in.empty() && !call.in[0].on_host()) call.ready = engine.ready_marks(call.in, call.out);
   } catch (const std::exception& e) {
-    engine.poison(call.process_set, call.kind, call.name, e.what());
+    refuse(engine, call, e.what());
     throw;
   }
   return engine.submit(std::move(fields), std::move(call));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "engine/engine.h"
 #include "engine/queue/call.h"
@@ -16,6 +17,9 @@ using queue::Call;
 // Submits a call. A call that is refused is reported to the other ranks, so that their matching calls fail and do not
 // wait. Throws InvalidRequest, RequestFailed, plugin::BackendError; then the call's listener is not called.
 queue::RequestRef submit(Engine& engine, Call&& call);
+
+// Reports a call that failed before submit(): the matching calls of the other ranks shall fail too.
+void refuse(Engine& engine, const Call& call, const std::string& why);
 
 // The number of rows that this rank gets from a reducescatter of `rows` rows. Throws InvalidRequest.
 int64_t scattered_rows(Engine& engine, int64_t rows, int32_t process_set);

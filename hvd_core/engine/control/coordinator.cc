@@ -184,6 +184,11 @@ std::string Coordinator::refusal(const SetState& s, const Round& round) {
   if (f.kind == OpKind::Broadcast && !round.said.contains(f.root))
     return "Broadcast of '" + *round.name + "': root rank " + std::to_string(f.root) +
            " has joined and has nothing to send. Broadcast is not supported with Join at this time.";
+  if (f.kind == OpKind::Send && round.said.size() < s.members.size()) {
+    const Rank gone = round.said.contains(s.members.front()) ? s.members.back() : s.members.front();
+    return "Send of '" + *round.name + "': rank " + std::to_string(gone) +
+           " has joined, and neither sends nor receives.";
+  }
   // The factor would change the neutral data of a joined rank, which must not change the result.
   const bool others = f.reduce_op == HVD_PROD || f.reduce_op == HVD_MIN || f.reduce_op == HVD_MAX;
   if ((f.kind == OpKind::Allreduce || f.kind == OpKind::Reducescatter) && others && f.prescale != 1.0 &&

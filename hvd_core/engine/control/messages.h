@@ -26,6 +26,9 @@ inline constexpr const char* kSetsName = "#process_sets";
 // members follow, and a label that tells several sets of the same members apart, as in "#set/0,3/second".
 inline constexpr std::string_view kMembersSet = "#set/";
 
+// The label of the set that two ranks add for their messages (R17).
+inline constexpr std::string_view kPair = "#pair";
+
 // The name under which `members`, ascending, add or end a set of their own.
 std::string members_set_name(const std::vector<int32_t>& members, std::string_view label);
 // The ranks that have to submit a request of this name in set 0; empty: all ranks. Throws WireError.

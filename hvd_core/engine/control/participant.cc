@@ -267,7 +267,7 @@ void Participant::replay_add_set(const Entry& e) {
   const RequestToken request = take_sets_request(e);
   sets_.emplace_back();
   state(e.set).member = std::find(e.members.begin(), e.members.end(), me_) != e.members.end();
-  events_.set_added(e.set, e.members, request, e.name != nullptr);
+  events_.set_added(e.set, e.members, request, e.name);
 }
 
 void Participant::replay_remove_set(const Entry& e) {

@@ -33,7 +33,8 @@ class Participant {
     virtual void fail(RequestToken request, types::Failure failure, const std::string& text) = 0;
     virtual void joined(Rank last) = 0;                         // all ranks have called join()
     virtual void closed(Rank by, const std::string& text) = 0;  // the job has ended in good order; no event follows
-    virtual void set_added(SetId set, const std::vector<Rank>& members, RequestToken request, bool by_members) = 0;
+    // `name`: of the key under which the members alone have asked for the set (R15); null: all ranks have.
+    virtual void set_added(SetId set, const std::vector<Rank>& members, RequestToken request, const NameRef& name) = 0;
     virtual void set_removed(SetId set, RequestToken request) = 0;
     // Rank 0 switches the timeline at this point of the log (Coordinator::observe).
     virtual void observe(uint32_t /*flags*/, const std::string& /*path*/) {}

@@ -45,6 +45,7 @@ std::string summary(const SignatureFields& f) {
   if (has_reduce_op(f.kind)) s += std::string(" ") + reduce_op_name(f.reduce_op);
   if (f.kind == OpKind::Broadcast) s += " root " + std::to_string(f.root);
   if (f.kind == OpKind::Barrier) return s;
+  if (f.kind == OpKind::Send) s += " from rank " + std::to_string(f.root);
   if (f.tensors.size() != 1) s += " of " + std::to_string(f.tensors.size()) + " tensors";
   for (size_t i = 0; i < f.tensors.size() && i < 4; ++i)
     s += std::string(i ? ", " : " ") + dtype_name(f.tensors[i].dtype) + shape_text(f.tensors[i].shape);

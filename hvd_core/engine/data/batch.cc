@@ -118,20 +118,30 @@ plugin::Collective& Batch::begin(int32_t coll, int32_t dtype) {
   c.deadline_ns = HVD_NO_DEADLINE;
   c.seq = seq_;
   if (device_) c.stream = device_->device()->stream();
-  if (f.kind == OpKind::Broadcast)
+  if (f.kind == OpKind::Broadcast || f.kind == OpKind::Send)
     while (set_->layout().members[static_cast<size_t>(c.root)] != f.root) ++c.root;
+  if (coll == HVD_SEND || coll == HVD_RECV) c.peer = 1 - set_->rank();
   return c;
+}
+
+// R17: a set of two ranks carries a message. Both ranks come to the same answer.
+int32_t Batch::message_collective(int32_t dtype) const {
+  if (!(device_ ? device_->sends(dtype) : set_->sends(dtype))) return HVD_BROADCAST;
+  const int32_t me = set_->layout().members[static_cast<size_t>(set_->rank())];
+  return me == (*work_)[0].item.sig->fields().root ? HVD_SEND : HVD_RECV;
 }
 
 void Batch::add(const Tensor& t, uint64_t out_count) {
   const uint64_t width = types::dtype_bytes(t.dtype);
-  collective_.in.push_back({t.in.base, t.in.offset, t.count * width});
-  collective_.out.push_back({t.out.base, t.out.offset, out_count * width});
+  const hvd_buf in{t.in.base, t.in.offset, t.count * width}, out{t.out.base, t.out.offset, out_count * width};
+  collective_.in.push_back(collective_.coll == HVD_RECV ? hvd_buf{} : in);
+  collective_.out.push_back(collective_.coll == HVD_SEND ? hvd_buf{} : out);
   collective_.counts.push_back(t.count);
 }
 
 void Batch::emit(Schedule& schedule, int32_t coll, const std::vector<size_t>& tensors) {
-  auto& c = begin(coll, tensors_[tensors[0]].dtype);
+  const int32_t dtype = tensors_[tensors[0]].dtype;
+  auto& c = begin(coll == HVD_SEND ? message_collective(dtype) : coll, dtype);
   const auto ranks = static_cast<size_t>(set_->size());
   // An average with a factor is a sum with a factor, in the original's arithmetic. Without one it is exact.
   if (types::has_reduction(coll) && c.op == HVD_AVG && types::is_reducible(c.dtype, c.op) &&

@@ -40,6 +40,7 @@ class Batch {
   hvd_buf device_scratch(Schedule& schedule, uint64_t bytes);
   void allocate_output(Schedule& schedule, size_t tensor, int64_t rows);
   plugin::Collective& begin(int32_t coll, int32_t dtype);
+  int32_t message_collective(int32_t dtype) const;
   void add(const Tensor& t, uint64_t out_count);
   void emit(Schedule& schedule, int32_t coll, const std::vector<size_t>& tensors);
   const control::SignatureFields& fields(const Tensor& t) const { return (*work_)[t.work].item.sig->fields(); }

@@ -193,7 +193,8 @@ void DeviceTransport::emit(Schedule& schedule, const plugin::Collective& c, cons
   for (size_t i = 0; i < c.counts.size(); ++i) members.push_back(single_buffer(c, i, static_cast<size_t>(size())));
   if (fits) return enqueue(schedule, std::move(members), true);
   for (const plugin::Collective& one : members)
-    packs(c.coll) ? write_split(schedule, one, ability) : write_slices(schedule, one, ability);
+    c.coll == HVD_ALLGATHER || c.coll == HVD_REDUCESCATTER ? write_slices(schedule, one, ability)
+                                                           : write_split(schedule, one, ability);
 }
 
 void DeviceTransport::enqueue(Schedule& schedule, std::vector<plugin::Collective> members, bool grouped) {

@@ -67,9 +67,8 @@ HierarchicalTransport::HierarchicalTransport(Layout layout, Transport* local, Tr
 }
 
 void HierarchicalTransport::write_steps(Schedule& schedule, const plugin::Collective& c) {
-  if (c.coll == HVD_SEND || c.coll == HVD_RECV)
-    throw plugin::BackendError(HVD_E_UNSUPPORTED, 0, 0,
-                               "send and receive between two ranks are not served over several hosts; use alltoall");
+  if (c.coll == HVD_SEND || c.coll == HVD_RECV)  // Batch asks for them in sets of two ranks, which have one level
+    throw plugin::BackendError(HVD_E_UNSUPPORTED, 0, 0, "send and receive are not served over two levels of hosts");
   if (ranks_ == 1) return alone(schedule, c);
   if (hosts_ == 1) return local_->write_steps(schedule, c);
   if (!several_somewhere_) return cross_->write_steps(schedule, c);

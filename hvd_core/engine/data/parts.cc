@@ -49,7 +49,7 @@ uint64_t in_part(const plugin::Collective& c, size_t i, int32_t r, int32_t size)
 }
 
 uint64_t in_elements(const plugin::Collective& c, size_t i, int32_t rank) {
-  return c.coll == HVD_BROADCAST && c.root != rank ? 0 : c.counts[i];
+  return (c.coll == HVD_BROADCAST && c.root != rank) || c.coll == HVD_RECV ? 0 : c.counts[i];
 }
 
 uint64_t out_elements(const plugin::Collective& c, size_t i, int32_t rank, int32_t size) {

@@ -193,6 +193,11 @@ plugin::Communicator* SetComms::window_comm(std::string* why) const {
   return nullptr;
 }
 
+bool SetComms::sends(int32_t dtype) const {
+  Transport* const t = transport_of_[HVD_SEND];
+  return t == transport_of_[HVD_RECV] && t->serves_message(HVD_SEND, dtype) && t->serves_message(HVD_RECV, dtype);
+}
+
 void SetComms::abort(plugin::CallRecord* record) noexcept {
   const auto next = [this](size_t n) {  // those that are added later are aborted by the thread that adds them
     std::lock_guard lock(mutex_);

@@ -79,6 +79,8 @@ class SetComms final : public Transport {
   void write_steps(Schedule& schedule, const plugin::Collective& c) override {
     transport_of_[static_cast<size_t>(c.coll)]->write_steps(schedule, c);
   }
+  // Whether the set's backend carries out both halves of a message of this type.
+  bool sends(int32_t dtype) const;
   int32_t rank() const override { return layout_.me; }
   int32_t size() const override { return layout_.size(); }
   const Layout& layout() const { return layout_; }

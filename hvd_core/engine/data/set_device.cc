@@ -241,6 +241,18 @@ SetDevice::Way SetDevice::way(Route& route, const plugin::Collective& c) const {
   return {&on_device.staged, Service::Emulated, served.how.empty() ? "factors on the host" : served.how};
 }
 
+bool SetDevice::sends(int32_t dtype) const {
+  const Route* const route = route_of_[HVD_SEND];
+  if (!route || route != route_of_[HVD_RECV] || !route->on_device) return false;
+  plugin::Collective c;
+  c.dtype = dtype;
+  for (int32_t coll : {HVD_SEND, HVD_RECV}) {
+    c.coll = coll;
+    if (route->on_device->direct.method(c) != DeviceTransport::Method::Native) return false;
+  }
+  return true;
+}
+
 std::string SetDevice::reason_for_staging(Route& route, const plugin::Collective& c) {
   const std::string& why = route.on_device ? route.on_device->direct.why(c) : route.why_not_on_device;
   return why.empty() ? "" : " (" + why + ")";

@@ -37,6 +37,8 @@ class SetDevice final : public Transport {
   ~SetDevice();
 
   void write_steps(Schedule& schedule, const plugin::Collective& c) override;
+  // As SetComms::sends(), on the device's memory.
+  bool sends(int32_t dtype) const;
   // Writes the steps of an allreduce by Adasum, which runs on the host.
   void write_adasum(Schedule& schedule, const plugin::Collective& c);
   int32_t rank() const override { return host_.rank(); }

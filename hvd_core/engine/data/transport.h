@@ -21,6 +21,9 @@ class Transport {
   // plugin::BackendError (UNSUPPORTED), alike on all members, if the collective cannot be carried out.
   virtual void write_steps(Schedule& schedule, const plugin::Collective& c) = 0;
 
+  // Whether write_steps() needs no composition for HVD_SEND or HVD_RECV of this type. Equal on all members.
+  virtual bool serves_message(int32_t /*coll*/, int32_t /*dtype*/) { return false; }
+
   virtual int32_t rank() const = 0;  // of this process within the set
   virtual int32_t size() const = 0;
 };

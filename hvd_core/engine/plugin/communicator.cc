@@ -18,7 +18,7 @@ const T* pointer(const std::vector<T>& v) {
 
 uint64_t bytes_of(const Collective& c) {
   uint64_t bytes = 0;
-  for (const hvd_buf& buf : c.in) bytes += buf.bytes;
+  for (const hvd_buf& buf : c.coll == HVD_RECV ? c.out : c.in) bytes += buf.bytes;
   return bytes;
 }
 
@@ -42,8 +42,8 @@ hvd_coll_args Collective::args() const {
   a.dtype = dtype;
   a.op = op;
   a.n_bufs = counts.size();
-  a.in = pointer(in);
-  a.out = pointer(out);
+  a.in = coll == HVD_RECV ? nullptr : pointer(in);
+  a.out = coll == HVD_SEND ? nullptr : pointer(out);
   a.counts = pointer(counts);
   a.in_counts = pointer(in_counts);
   a.out_counts = pointer(out_counts);

@@ -19,7 +19,8 @@ struct Call {
   std::optional<std::string> name = {};           // without a name the process set counts the call
   int32_t process_set = 0;                        // the number that users see
   int32_t reduce_op = 0;                          // HVD_* or types::kAdasum
-  int32_t root = -1;                              // broadcast: rank in the job
+  int32_t root = -1;                              // broadcast, send: the rank, in the job, that has the data
+  int32_t to = -1;                                // send: the rank, in the job, that receives
   double prescale = 1.0, postscale = 1.0;
   // `out` is empty for barrier, and may be empty for allgather, alltoall and reducescatter: the engine allocates. An
   // allgather with `out` takes equally many rows from all ranks, which must agree on their number.

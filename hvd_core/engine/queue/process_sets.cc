@@ -15,6 +15,27 @@ std::string ProcessSet::next_unnamed(types::OpKind kind) {
          std::to_string(unnamed[static_cast<size_t>(kind)].fetch_add(1, std::memory_order_relaxed));
 }
 
+bool ProcessSet::includes(int32_t rank) const { return std::binary_search(ranks.begin(), ranks.end(), rank); }
+
+std::string ProcessSet::message_name(int32_t from, int32_t to, const std::optional<std::string>& given) {
+  std::string name;
+  if (given) {
+    name = *given;
+  } else {
+    std::lock_guard lock(mutex_);
+    name = std::string(types::op_name(types::OpKind::Send)) + ".noname." +
+           std::to_string(unnamed_messages_[{from, to}]++);
+  }
+  name += "." + std::to_string(from) + "-" + std::to_string(to);
+  return id == 0 ? name : name + ".set" + std::to_string(id);
+}
+
+void ProcessSet::restart_counters() {
+  for (auto& n : unnamed) n = 0;
+  std::lock_guard lock(mutex_);
+  unnamed_messages_.clear();
+}
+
 ProcessSetRef ProcessSets::find(int32_t number, const std::string& what) const {
   std::lock_guard lock(mutex_);
   auto it = sets_.find(number);
@@ -68,8 +89,7 @@ void ProcessSets::remove(control::SetId id) {
 
 void ProcessSets::restart_counters() {
   std::lock_guard lock(mutex_);
-  for (auto& [number, set] : sets_)
-    for (auto& n : set->unnamed) n = 0;
+  for (auto& [number, set] : sets_) set->restart_counters();
 }
 
 }  // namespace hvd::queue

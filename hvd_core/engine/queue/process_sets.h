@@ -11,7 +11,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/control/messages.h"
@@ -30,7 +32,17 @@ struct ProcessSet {
   std::array<std::atomic<uint64_t>, types::kOpKinds> unnamed{};
 
   bool includes_me() const { return my_rank >= 0; }
+  bool includes(int32_t rank) const;
   std::string next_unnamed(types::OpKind kind);
+
+  // The name of a message between two members, which tells the directions and the process sets apart: all messages of
+  // two ranks may share one set (pairs.cc). Without `given` it is the next unnamed one of its direction.
+  std::string message_name(int32_t from, int32_t to, const std::optional<std::string>& given);
+  void restart_counters();
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<int32_t, int32_t>, uint64_t> unnamed_messages_;
 };
 using ProcessSetRef = std::shared_ptr<ProcessSet>;
 

@@ -96,7 +96,8 @@ class Listener {
 class Request {
  public:
   uint64_t handle = 0;
-  control::SetId set = 0;
+  // A message whose pair of ranks has no set yet gets the set later, by the thread that drives (pairs.cc).
+  std::atomic<control::SetId> set{0};
   control::Item item;
   std::vector<Tensor> in, out;  // out is empty where the engine allocates
   // Alltoall: rows of in[i] for each rank of the set. Rows at the end may belong to no rank.

@@ -14,12 +14,14 @@ namespace hvd::types {
 inline constexpr int32_t kNoCollective = -1;
 
 // X(id, number, name, LABEL, collective) for each operation of the engine's own. Adasum is an allreduce by another
-// rule; the next two change the process sets and move no data; the last one makes memory that the ranks share.
+// rule; the next two change the process sets and move no data; then memory that the ranks share. A send is one operation
+// of two ranks: one of them sends, and the other receives.
 #define HVD_ENGINE_OPERATIONS(X)                                                \
   X(Adasum, 7, adasum, ADASUM, HVD_ALLREDUCE)                                   \
   X(AddProcessSet, 8, add_process_set, ADD_PROCESS_SET, kNoCollective)          \
   X(RemoveProcessSet, 9, remove_process_set, REMOVE_PROCESS_SET, kNoCollective) \
-  X(CreateWindow, 10, create_window, CREATE_WINDOW, kNoCollective)
+  X(CreateWindow, 10, create_window, CREATE_WINDOW, kNoCollective)              \
+  X(Send, 11, send, SEND, HVD_SEND)
 
 // The first numbers are hvd_fe_op's. A join has no signature, so that the coordinator never sees it as an operation.
 enum class OpKind : uint8_t {

@@ -101,8 +101,8 @@ enum {
  * and truncates toward zero; AVG of bool is invalid. */
 enum { HVD_SUM = 0, HVD_PROD = 1, HVD_MIN = 2, HVD_MAX = 3, HVD_AVG = 4, HVD_REDOP_COUNT = 5 };
 
-/* Collectives. Required: an ALLGATHER of one element type, from which the host can compose all others but SEND and RECV
- * (docs/backend-abi.md, "What a backend can leave out"). The host does not call SEND and RECV yet. */
+/* Collectives. Required: an ALLGATHER of one element type, from which the host can compose all others
+ * (docs/backend-abi.md, "What a backend can leave out"). The host calls SEND and RECV on communicators of two ranks. */
 enum {
   HVD_ALLREDUCE = 0,
   HVD_REDUCE = 1,

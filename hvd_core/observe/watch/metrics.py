@@ -33,7 +33,7 @@ class _Collector:
         from prometheus_client.core import GaugeMetricFamily as Gauge
 
         names = {operation.number: name for name, operation in OPERATIONS.items()}
-        names |= {8: "add_process_set", 9: "remove_process_set", 10: "create_window"}
+        names |= {8: "add_process_set", 9: "remove_process_set", 10: "create_window", 11: "send"}
         up = Gauge("horovod_rank_up", "1: the rank's process runs", labels=["rank"])
         operations = Counter(
             "horovod_operations", "operations that the rank has submitted", labels=["rank", "operation"]

@@ -39,7 +39,7 @@ struct Host final : Node::Host {
   void fail(RequestToken token, types::Failure, const std::string&) override { over(token); }
   void joined(Rank last) override { require(last >= 0 && last < world, "joined by a rank that does not exist"); }
   void closed(Rank, const std::string&) override { require(++ends == 1, "closed twice"); }
-  void set_added(SetId set, const std::vector<Rank>& members, RequestToken token, bool) override {
+  void set_added(SetId set, const std::vector<Rank>& members, RequestToken token, const NameRef&) override {
     sets.insert(set);
     for (Rank r : members) require(r >= 0 && r < world, "a process set with a rank that does not exist");
     over(token);
