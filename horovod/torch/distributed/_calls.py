@@ -79,7 +79,9 @@ class Calls:
         core = self.core
         seconds = seconds_of(getattr(opts, "timeout", None), self.seconds)
         sources, targets = (None, None) if taken is None else (taken.sources or None, taken.targets or None)
-        waits = self._coalesced is None and getattr(opts, "asyncOp", True) is False
+        device = None if taken is None else taken.device
+        at_once = self._coalesced is None and getattr(opts, "asyncOp", True) is False
+        waits = at_once and device is None
         handle = core.ordered(
             operation,
             name,
@@ -95,9 +97,14 @@ class Calls:
             if finish is not None:
                 finish()
             return None
-        work = Work(core, handle, seconds, what, results, finish)
+        if device is not None:
+            device.begin(core, handle, False)
+        work = Work(core, handle, seconds, what, results, finish, device)
         if self._coalesced is not None and not alone:
             self._coalesced.append(work)
+        if at_once:
+            work.wait()
+            return None
         return work
 
     def reduced_at_once(self, name: str, tensors: Any, opts: Any) -> bool:

@@ -38,7 +38,7 @@ class Gathering:
                 return self._gather_ragged(name, outputs, sent, opts)
             whole = one_memory(outputs, sent.flat)
             place = whole if whole is not None else sent.flat.new_empty(sent.flat.numel() * self._size)
-            taken = Taken([sent.flat], [place])
+            taken = Taken(calls.core, [sent.flat], [place])
             finish = None if whole is not None else _spreading(outputs, place, sent)
         return calls.submit("allgather", name, taken, "all_gather", outputs, opts, finish)
 
@@ -49,7 +49,7 @@ class Gathering:
         counts = [part.flat.numel() for part in parts]
         place = sent.flat.new_empty(sum(counts))
         copies = sent.flat.repeat(self._size)
-        taken = Taken([copies], [place])
+        taken = Taken(calls.core, [copies], [place])
 
         def finish() -> None:
             for output, piece in zip(outputs, place.split(counts)):
@@ -86,7 +86,7 @@ class Gathering:
             for source, place in zip(sources, places):
                 overlaps = same_memory(source.flat, place.flat)
                 ins.append(source.flat.clone() if overlaps else source.flat)
-            taken = Taken(ins, flats)
+            taken = Taken(calls.core, ins, flats)
             finish = copying_back(places)
         return calls.submit("allgather", name, taken, what, outputs, opts, finish)
 
@@ -107,7 +107,7 @@ class Gathering:
                 targets = whole if whole is not None else sent.flat.new_empty(count * self._size)
                 finish = None if whole is not None else _spreading(results, targets, sent)
                 received = [count] * self._size
-            taken = Taken([sent.flat], [targets])
+            taken = Taken(calls.core, [sent.flat], [targets], True, is_root)
             splits = [count if rank == root else 0 for rank in range(self._size)]
         return calls.submit(
             "alltoall", name, taken, "gather", list(results), opts, finish,

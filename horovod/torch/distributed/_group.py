@@ -146,7 +146,7 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
             complex_sums_only(tensors, number == SUM)
             taken_from = [operand(tensor, True, calls.process_set) for tensor in tensors]
             flats = [each.flat for each in taken_from]
-            taken = Taken(flats, flats)
+            taken = Taken(calls.core, flats, flats)
             finish = _copying_back(taken_from)
         return calls.submit(
             "allreduce", name, taken, "all_reduce", tensors, opts, finish, number=number, prescale=factor
@@ -165,7 +165,7 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
             taken_from = [operand(tensor, True, calls.process_set) for tensor in tensors]
             flats = [each.flat for each in taken_from]
             outputs = flats if is_root else [torch.empty_like(flat) for flat in flats]
-            taken = Taken(flats, outputs)
+            taken = Taken(calls.core, flats, outputs, True, is_root)
             finish = _copying_back(taken_from) if is_root else None
         return calls.submit(
             "allreduce", name, taken, "reduce", tensors, opts, finish, number=number, prescale=factor
@@ -179,7 +179,7 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
             is_root = self._rank == root
             taken_from = [operand(tensor, False, calls.process_set, is_root) for tensor in tensors]
             flats = [each.flat for each in taken_from]
-            taken = Taken(flats, flats)
+            taken = Taken(calls.core, flats, flats, is_root, not is_root)
             finish = None if is_root else _copying_back(taken_from)
             job_root = self._ranks[root]
         return calls.submit("broadcast", name, taken, "broadcast", tensors, opts, finish, number=job_root)

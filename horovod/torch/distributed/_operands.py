@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from horovod.torch import _devices, _staging
 from horovod.torch._dtypes import DTYPE_NUMBERS, MOVABLE
 from horovod.torch._submit import check, operands
 from hvd_core.process_set import ProcessSet
@@ -50,19 +51,17 @@ def fill(tensor: torch.Tensor, flat: torch.Tensor) -> None:
     target.copy_(flat.view(target.shape))
 
 
-def operand(tensor: Any, reduces: bool, process_set: ProcessSet, contents: bool = True) -> Operand:
-    """A tensor as the engine takes it. `contents`: whether its values are read.
+def operand(
+    tensor: Any, reduces: bool, process_set: ProcessSet, contents: bool = True, served_by: Any = None
+) -> Operand:
+    """A tensor as the engine takes it. `contents`: whether its values are read. `served_by`: the engine, for an operation
+    that cannot be staged: a tensor on a device that no backend serves is copied to host memory here.
 
     Raises:
         ValueError: not a dense tensor, or of a type that the engine does not know, or on a device that it cannot use.
     """
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"A torch.Tensor is required, but found {type(tensor).__name__}.")
-    if tensor.device.type != "cpu":
-        raise ValueError(
-            f"hvd: torch.distributed over hvd-core takes tensors in host memory, but found one on {tensor.device}. Move "
-            "it with .cpu(), or use horovod.torch, which takes tensors on devices."
-        )
     plain = tensor.detach() if tensor.requires_grad else tensor
     if plain.layout is not torch.strided:
         raise ValueError(f"hvd: a dense tensor is required, but found one of layout {plain.layout}.")
@@ -76,6 +75,10 @@ def operand(tensor: Any, reduces: bool, process_set: ProcessSet, contents: bool 
         )
         if plain.data_ptr() == tensor.data_ptr() and plain.numel():
             plain = plain.clone(memory_format=torch.contiguous_format)
+    if served_by is not None and not plain.is_cpu and not _devices.is_served(plain, served_by):
+        check(plain, _REDUCED if reduces else MOVABLE, process_set)
+        own = True
+        plain = plain.cpu() if contents else torch.empty(plain.shape, dtype=plain.dtype)
     if plain.dim() != 1:
         plain = plain.view(-1)
     if plain.dtype not in (_REDUCED if reduces else MOVABLE):
@@ -97,11 +100,26 @@ class Taken:
     """The tensors of one request in the engine's form.
 
     Args:
+        core: the engine.
         inputs, outputs: flat tensors of operand(), a list may be empty; one list for an operation in place.
+        sent, received: whether the operation reads `inputs` and writes `outputs` on this rank.
     """
 
-    __slots__ = ("sources", "targets")
+    __slots__ = ("device", "sources", "targets")
 
-    def __init__(self, inputs: list, outputs: list):
-        self.sources = operands(inputs)
-        self.targets = self.sources if outputs is inputs else operands(outputs)
+    def __init__(self, core: Any, inputs: list, outputs: list, sent: bool = True, received: bool = True):
+        first = (inputs or outputs)[0]
+        # The operation on a device; None in host memory.
+        self.device: _devices.Submitted | _staging.Staged | None = None
+        if first.is_cpu:
+            self.sources = operands(inputs)
+            self.targets = self.sources if outputs is inputs else operands(outputs)
+            return
+        if text := _devices.several_devices([*inputs, *outputs]):
+            raise ValueError(f"hvd: {text}")
+        if _devices.is_served(first, core):
+            self.device = _devices.Submitted(inputs, outputs)
+        else:
+            # Results that are not those of an operation in place must not be written to the copies of the inputs.
+            self.device = _staging.Staged(inputs, outputs, sent, received, outputs is not inputs)
+        self.sources, self.targets = self.device.sources, self.device.targets

@@ -45,9 +45,9 @@ class PointToPoint:
         self._counts[sends, other, tag] = count + 1
         name = f"p2p.{self._label}.{tag}.{count}"
         try:
-            one = operand(tensor, False, calls.process_set, sends)
+            one = operand(tensor, False, calls.process_set, sends, calls.core)
             flats = [one.flat]
-            taken = Taken(flats, flats)
+            taken = Taken(calls.core, flats, flats, sends, not sends)
         except BaseException as error:
             report_message(sends, peer, name, calls.process_set, error)
             raise

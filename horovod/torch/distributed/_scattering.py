@@ -48,7 +48,7 @@ class Scattering:
                 1, sum(tensor.numel() for tensor in inputs)
             )  # 2 for complex numbers
             sizes = [tensor.numel() * width for tensor in inputs]
-            taken = Taken([sent.flat], [target])
+            taken = Taken(calls.core, [sent.flat], [target])
         return calls.submit(
             "allreduce", name, taken, "reduce_scatter", [output], opts,
             lambda: fill(output, target.split(sizes)[self._rank]), number=number, prescale=factor,
@@ -88,7 +88,7 @@ class Scattering:
             targets = [
                 place.flat.view(1, -1) if place.flat.numel() else place.flat.view(1, 0) for place in places
             ]
-            taken = Taken(sources, targets)
+            taken = Taken(calls.core, sources, targets)
             finish = copying_back(places)
         return calls.submit(
             "reducescatter", name, taken, what, outputs, opts, finish, number=number, prescale=factor
@@ -114,7 +114,7 @@ class Scattering:
                     )
                 sent = sent.clone() if same_memory(sent, place.flat) else sent
                 splits = [count] * self._size
-            taken = Taken([sent], [place.flat])
+            taken = Taken(calls.core, [sent], [place.flat], self._rank == root)
             received = [count if rank == root else 0 for rank in range(self._size)]
             finish = copying_back([place])
         return calls.submit(
@@ -134,7 +134,7 @@ class Scattering:
             splits = _elements(tensor, source.flat.numel(), input_splits, self._size, "input")
             received = _elements(output, place.flat.numel(), output_splits, self._size, "output")
             sent = source.flat.clone() if same_memory(source.flat, place.flat) else source.flat
-            taken = Taken([sent], [place.flat])
+            taken = Taken(calls.core, [sent], [place.flat])
             # Equal parts need no comparison of the ranks' splits: the ranks agree on the size of a part.
             equal = not input_splits and not output_splits and splits == received
             finish = copying_back([place])
@@ -167,7 +167,7 @@ class Scattering:
                 for output, piece in zip(outputs, target.split(received)):
                     fill(output, piece)
 
-            taken = Taken([sent], [target])
+            taken = Taken(calls.core, [sent], [target])
             finish = None if whole is not None else spread
         return calls.submit(
             "alltoall", name, taken, "all_to_all", outputs, opts, finish, splits=splits, received=received

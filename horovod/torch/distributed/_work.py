@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from horovod.common.exceptions import HorovodInternalError
+from horovod.torch import _devices
+from horovod.torch._device_streams import streams_of
 
 _Base = torch._C._distributed_c10d.Work
 Failure = getattr(dist, "DistBackendError", RuntimeError)
@@ -20,7 +22,7 @@ class _Future(Future):
     that completes futures: wait() takes the result itself."""
 
     def __init__(self, work: "Work"):
-        super().__init__()
+        super().__init__(devices=work.devices)
         self.work: Work | None = work
 
     def wait(self) -> Any:
@@ -41,6 +43,7 @@ class Work(_Base):
         results: the tensors that result() and the future return.
         finish: called once when the engine has carried the operation out, before anything is returned; it puts the
             results where they belong. None if they are there.
+        device: the operation on a device (of Taken); None in host memory.
     """
 
     def __init__(
@@ -51,10 +54,14 @@ class Work(_Base):
         what: str,
         results: Any,
         finish: Callable[[], None] | None = None,
+        device: Any = None,
     ):
         super().__init__()
         self._core, self._handle, self._seconds, self._what = core, handle, seconds, what
-        self._results, self._finish = results, finish
+        self._results, self._finish, self._device = results, finish, device
+        self.devices = [] if device is None else [device.device]
+        # On a device: the stream on which the results are complete, and the point in it.
+        self._stream = self._complete = None
         self._lock = threading.Lock()
         self._over, self._failure = False, None
         self._future: Future | None = None
@@ -83,6 +90,8 @@ class Work(_Base):
             self._end()
         if self._failure is not None:
             raise self._failure
+        if self._complete is not None:
+            self._come_after()
         return True
 
     def give_up(self, seconds: float) -> NoReturn:
@@ -99,13 +108,38 @@ class Work(_Base):
                 return
             try:
                 self._core.wait(self._handle)
+                if self._device is not None:
+                    self._device.all(self._core, self._handle)  # this thread's stream comes after it now
                 if self._finish is not None:
                     self._finish()
+                if self._device is not None:
+                    self._mark()
             except BaseException as error:
                 self._failure = error
             self._over = True
             self._finish = None
             self._core.release(self._handle)
+
+    def _mark(self) -> None:
+        """The results are complete at this point of the thread's current stream."""
+        device = self._device.device
+        streams = streams_of(device)
+        if streams is None:
+            synchronize = getattr(getattr(torch, device.type, None), "synchronize", None)
+            if synchronize is not None:
+                synchronize(device)
+            return
+        self._stream = streams.current()
+        self._complete = streams.mark(self._stream)
+
+    def _come_after(self) -> None:
+        """Let the thread's current stream come after the results."""
+        device = self._device.device
+        streams = streams_of(device)
+        now = streams.current()
+        if now != self._stream:
+            streams.let_wait(now, self._complete)
+            _devices.record([t for t in self._results if isinstance(t, torch.Tensor)], device)
 
     def is_completed(self) -> bool:
         """Whether wait() would not block."""
@@ -134,7 +168,7 @@ class Work(_Base):
         self.wait()
 
     def block_current_stream(self) -> None:
-        """As wait(): in host memory there is no stream."""
+        """As wait()."""
         self.wait()
 
     def source_rank(self) -> int:
@@ -177,6 +211,7 @@ class Works(_Base):
     def __init__(self, works: Sequence[Any], results: Any = None):
         super().__init__()
         self._works, self._results = list(works), results
+        self.devices = list({device for work in self._works for device in work.devices})
         self._future: Future | None = None
         self._lock = threading.Lock()
 
@@ -212,7 +247,7 @@ class Works(_Base):
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._future = future = Future()
+            self._future = future = Future(devices=self.devices)
         gathered = torch.futures.collect_all([work.get_future() for work in self._works])
 
         def hand_on(done: Future) -> None:
@@ -232,6 +267,8 @@ class Works(_Base):
 
 class Done(_Base):
     """The Work of a call that has nothing left to do."""
+
+    devices: Sequence[Any] = ()
 
     def __init__(self, results: Any = ()):
         super().__init__()

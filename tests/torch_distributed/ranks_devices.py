@@ -1,0 +1,151 @@
+"""Checks of torch.distributed over hvd on tensors of the simulated device `gcu`, whose streams are late: work that does not
+wait for the right stream gets wrong numbers. Run on every rank by tests/harness."""
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import horovod.torch as hvd
+from groups import default_group
+from harness.rank import expect
+from small_training import ME, SIZE, compare, data, expected, model, sgd, train
+
+DEVICE = torch.device("gcu", hvd.local_rank() % torch.gcu.device_count())
+torch.gcu.set_device(DEVICE)
+
+
+def mine(*shape, rank=ME, dtype=torch.float32):
+    """Made on the device: its values are late."""
+    return (torch.arange(torch.Size(shape).numel(), device=DEVICE) % 7 + rank + 1).reshape(shape).to(dtype)
+
+
+def same(tensor, wanted):
+    assert tensor.device == DEVICE
+    torch.testing.assert_close(tensor.cpu(), wanted.cpu())
+
+
+def of_all(*shape, **how):
+    return [mine(*shape, rank=rank, **how) for rank in range(SIZE)]
+
+
+def check_collectives_on_a_device():
+    with default_group():
+        for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.uint8):
+            tensor = mine(40, 25, dtype=dtype)
+            dist.all_reduce(tensor)
+            same(tensor, sum(of_all(40, 25, dtype=dtype)))
+        tensor = mine(3, 4).t()  # not dense
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        same(tensor, torch.stack(of_all(3, 4)).amax(0).t())
+        for root in range(SIZE):
+            tensor = mine(6)
+            dist.reduce(tensor, root)
+            same(tensor, sum(of_all(6)) if root == ME else mine(6))
+            tensor = mine(3, 3) if root == ME else torch.zeros(3, 3, device=DEVICE)
+            dist.broadcast(tensor, root)
+            same(tensor, mine(3, 3, rank=root))
+        whole = torch.empty(SIZE * 4, 2, device=DEVICE)
+        dist.all_gather_into_tensor(whole, mine(4, 2))
+        same(whole, torch.cat(of_all(4, 2)))
+        parts = [torch.empty(5, device=DEVICE) for _ in range(SIZE)]
+        dist.all_gather(parts, mine(5))
+        same(torch.stack(parts), torch.stack(of_all(5)))
+        part = torch.empty(3, device=DEVICE)
+        dist.reduce_scatter_tensor(part, mine(3 * SIZE))
+        same(part, sum(of_all(3 * SIZE)).view(SIZE, 3)[ME])
+        out = torch.empty(2 * SIZE, device=DEVICE)
+        dist.all_to_all_single(out, mine(2 * SIZE))
+        same(out, torch.cat([each.view(SIZE, 2)[ME] for each in of_all(2 * SIZE)]))
+        parts = [torch.empty(5, device=DEVICE) for _ in range(SIZE)] if ME == 0 else None
+        dist.gather(mine(5), parts)
+        if ME == 0:
+            same(torch.stack(parts), torch.stack(of_all(5)))
+        part = torch.empty(2, device=DEVICE)
+        dist.scatter(part, list(mine(SIZE, 2).unbind()) if ME == 0 else None)
+        same(part, mine(SIZE, 2, rank=0)[ME])
+        found = [None] * SIZE
+        dist.all_gather_object(found, ME)
+        assert found == list(range(SIZE))
+        dist.barrier()
+        tensor = torch.ones(3)  # host memory, in the same group
+        dist.all_reduce(tensor)
+        assert tensor.tolist() == [SIZE] * 3
+
+
+def check_messages_of_a_device():
+    with default_group():
+        for dtype in (torch.float32, torch.bfloat16):
+            if ME == 0:
+                dist.send(mine(1000, dtype=dtype), SIZE - 1)
+            elif ME == SIZE - 1:
+                got = torch.zeros(1000, dtype=dtype, device=DEVICE)
+                dist.recv(got, 0)
+                same(got, mine(1000, dtype=dtype, rank=0))
+        after, before = (ME + 1) % SIZE, (ME - 1) % SIZE
+        got = torch.zeros(7, device=DEVICE)
+        works = dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, mine(7), after), dist.P2POp(dist.irecv, got, before)]
+        )
+        for work in works:
+            work.wait()
+        same(got, mine(7, rank=before))
+
+
+def check_streams_and_futures():
+    with default_group():
+        tensor, other = mine(1000), torch.gcu.Stream(DEVICE)
+        work = dist.all_reduce(tensor, async_op=True)
+        with torch.gcu.stream(other):
+            work.wait()
+            doubled = tensor * 2
+        torch.gcu.current_stream(DEVICE).wait_stream(other)
+        same(doubled, sum(of_all(1000)) * 2)
+        work.wait()
+        same(tensor, sum(of_all(1000)))
+        future = dist.all_reduce(mine(1000), async_op=True).get_future().then(lambda f: f.value()[0] + 1)
+        same(future.wait(), sum(of_all(1000)) + 1)
+        wrong = mine(3 if ME == SIZE - 1 else 4)
+        expect(RuntimeError, lambda: dist.all_reduce(wrong), "Mismatched")
+
+
+def check_training_on_a_device():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    given = [part.to(DEVICE) for part in data()]
+    wanted = expected()
+    with default_group():
+        for options in ({}, {"gradient_as_bucket_view": True}, {"static_graph": True}):
+            parallel = DistributedDataParallel(model().to(DEVICE), **options)
+            train(parallel, given, sgd(parallel))
+            compare({n: v.cpu() for n, v in parallel.module.state_dict().items()}, wanted)
+        sharded = fully_shard(model().to(DEVICE), mesh=init_device_mesh("gcu", (SIZE,)))
+        train(sharded, given, sgd(sharded))
+        compare({n: v.full_tensor().cpu() for n, v in sharded.state_dict().items()}, wanted)
+        flat = FullyShardedDataParallel(model().to(DEVICE), device_id=DEVICE)
+        train(flat, given, sgd(flat))
+        with FullyShardedDataParallel.summon_full_params(flat):
+            compare({n: v.cpu() for n, v in flat.module.state_dict().items()}, wanted)
+
+
+def check_torchs_own_sync_batch_norm():
+    import gcu_batch_norm  # noqa: F401 (registers its operators)
+
+    def norms():
+        torch.manual_seed(1)
+        return torch.nn.Sequential(torch.nn.Conv2d(2, 3, 1), torch.nn.BatchNorm2d(3))
+
+    def pictures(rank):
+        return torch.randn(2 + rank, 2, 4, 4, generator=torch.Generator().manual_seed(rank))
+
+    alone = norms()
+    alone(torch.cat([pictures(rank) for rank in range(SIZE)])).pow(3).sum().backward()
+    with default_group():
+        synced = torch.nn.SyncBatchNorm.convert_sync_batchnorm(norms()).to(DEVICE)
+        parallel = DistributedDataParallel(synced)
+        (parallel(pictures(ME).to(DEVICE)).pow(3).sum() * SIZE).backward()
+        for name, parameter in synced.named_parameters():
+            torch.testing.assert_close(
+                parameter.grad.cpu(), alone.get_parameter(name).grad, rtol=1e-3, atol=1e-3
+            )
+        compare({n: v.cpu() for n, v in synced.state_dict().items()}, alone.state_dict())
