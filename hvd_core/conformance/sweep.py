@@ -16,7 +16,7 @@ from hvd_core.conformance.backend import BackendFailure, code_name
 from hvd_core.conformance.cases import Kit
 from hvd_core.conformance.comm import Comm
 from hvd_core.conformance.numerics import NUMBERS, OPS
-from hvd_core.conformance.verdicts import EMULATED, FAIL, NATIVE, REFUSED, Composed, Failed, Skip
+from hvd_core.conformance.verdicts import EMULATED, FAIL, NATIVE, REFUSED, Composed, Failed
 
 COUNTS = (0, 1, 17, 1023)
 LARGE = 1_000_001

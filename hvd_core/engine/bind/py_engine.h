@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/bind/arguments.h"
 #include "engine/bind/notifier.h"
 #include "engine/bind/tensor_types.h"
 #include "engine/bind/tensor_view.h"
