@@ -24,9 +24,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import report
 from harness.alternatives import horovodrun, need
 from harness.build import ROOT
+from hvd_core.bench import report
 
 LATENCY_US, LATENCY_RATIO, BANDWIDTH_LOSS, STEP_RATIO = 8.0, 10.0, 0.10, 0.70
 

@@ -2,8 +2,8 @@
 // the copy is made. Such a request has its name, its handle and, without a name, its number from the time of the call,
 // so that ranks agree on them. The control node does not know it until begin().
 //
-// Commands that must not overtake it wait as well: a failure under its name, a join, and changes of process sets. Any
-// thread.
+// Commands that must not overtake it wait as well: a failure under its name, a join, and changes of process sets. A join
+// also waits for messages that wait for the set of their pair (pairs.cc). Any thread.
 #include <utility>
 
 #include "engine/engine.h"
@@ -15,14 +15,14 @@ namespace hvd {
 using queue::RequestRef;
 using types::Failure;
 
-bool Engine::defer(const RequestRef& request) {
-  Command refused{Command::Poison, nullptr, request->set, *request->item.name, queue::kDuplicateText};
+bool Engine::defer(const RequestRef& request, int32_t pair) {
+  Command refused{Command::Poison, nullptr, request->set, *request->item.name, queue::kDuplicateText, pair};
   {
     std::lock_guard lock(inbox_mutex_);
     note(*request);
     const bool repeats = request->item.sig->fields().repeats;
     if (!(repeats && names_.contains(request->key())) &&
-        deferred_.try_emplace(request->key(), Deferred{request, {}}).second) {
+        deferred_.try_emplace(request->key(), Deferred{request, {}, pair}).second) {
       try {
         if (repeats) names_.insert(request->key());
         if (observer_->on()) observe_submission(*request);
@@ -53,8 +53,10 @@ bool Engine::comes_after_deferred(Command& c) {
     }
     case Command::Submit:
       if (!types::changes_sets(c.request->item.sig->fields().kind)) return false;
-      [[fallthrough]];
+      after_deferred_.push_back(std::move(c));
+      return true;
     case Command::Join:
+      if (deferred_.empty() && !messages_wait()) return false;
       after_deferred_.push_back(std::move(c));
       return true;
     default:
@@ -69,15 +71,24 @@ bool Engine::end_deferral(const RequestRef& request, Command now) {
   const auto at = deferred_.find(request->key());
   if (at == deferred_.end() || at->second.request != request) return false;
   std::vector<Command> after = std::move(at->second.after);
+  now.pair = at->second.pair;
   deferred_.erase(at);
-  inbox_.push_back(std::move(now));
-  for (Command& c : after) inbox_.push_back(std::move(c));
-  if (deferred_.empty()) {
-    for (Command& c : after_deferred_) inbox_.push_back(std::move(c));
-    after_deferred_.clear();
-  }
+  if (now.pair < 0 || !waits_for_pair(now)) inbox_.push_back(std::move(now));
+  for (Command& c : after)
+    if (c.pair < 0 || !waits_for_pair(c)) inbox_.push_back(std::move(c));
+  release_after_deferred();
   inbox_filled_.store(true);
   return true;
+}
+
+// Puts the commands into the inbox that have nothing left to wait for. A change of process sets does not wait for
+// messages, since it may be what they wait for. The caller holds inbox_mutex_.
+void Engine::release_after_deferred() {
+  if (!deferred_.empty() || after_deferred_.empty()) return;
+  const bool keeps_joins = messages_wait();
+  std::vector<Command> kept;
+  for (Command& c : after_deferred_) (keeps_joins && c.type == Command::Join ? kept : inbox_).push_back(std::move(c));
+  after_deferred_ = std::move(kept);
 }
 
 void Engine::begin(const RequestRef& request) {

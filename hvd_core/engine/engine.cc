@@ -110,8 +110,8 @@ RequestRef Engine::submit(control::SignatureFields fields, queue::Call&& call) {
   if (!set->includes_me())
     throw InvalidRequest(std::string(types::op_name(fields.kind)) + ": Rank " + std::to_string(config_.rank) +
                          " is not a member of the provided process set.");
-  if (!call.name || call.once) fields.repeats = false;
   const bool message = fields.kind == types::OpKind::Send;
+  if (!call.name || call.once || message) fields.repeats = false;
   if (message)
     call.name = set->message_name(call.root, call.to, call.name);
   else if (!call.name)
@@ -131,10 +131,9 @@ RequestRef Engine::submit(control::SignatureFields fields, queue::Call&& call) {
   request->site = call.site;
   request->backends = std::move(call.backends);
   if ((request->listener = call.listener)) call.listener->request = request;
-  Command command{Command::Submit, request, set->id, {}, {}};
-  const bool fresh = message ? push_message(std::move(command), *set, other_of(call.root, call.to), call.waits)
-                     : call.deferred ? defer(request)
-                                     : push(std::move(command), call.waits);
+  const int32_t pair = message ? pair_of(*set, call.root, call.to) : -1;
+  const bool fresh = call.deferred ? defer(request, pair)
+                                   : push({Command::Submit, request, set->id, {}, {}, pair}, call.waits);
   if (!fresh) throw InvalidRequest(std::string(queue::kDuplicateText) + " Name: '" + *request->item.name + "'.");
   return request;
 }
@@ -235,7 +234,8 @@ bool Engine::enqueue(Command& c) {
   }
   try {
     if (c.type == Command::Submit && observer_->on()) observe_submission(*c.request);
-    if (!deferred_.empty() && comes_after_deferred(c)) return fresh;
+    if (c.pair >= 0 && waits_for_pair(c)) return fresh;
+    if ((!deferred_.empty() || c.type == Command::Join) && comes_after_deferred(c)) return fresh;
     inbox_.push_back(std::move(c));
   } catch (const std::bad_alloc&) {
     if (fresh && taken != names_.end()) names_.erase(taken);  // the name is free again
@@ -286,6 +286,7 @@ void Engine::take_inbox() {
       // R9: after its JOIN a rank submits nothing until all have joined.
       const std::string text = "this rank has joined and waits for the others: it cannot submit operations now";
       if (c.request) end(c.request, Failure::Disagreement, text);
+      if (c.request) refuse_messages(c.request, text);
       continue;
     }
     switch (c.type) {

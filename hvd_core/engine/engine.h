@@ -219,6 +219,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
     queue::RequestRef request;
     control::SetId set = 0;
     std::string name, text;
+    // A message: the other rank, if these two have a set of their own, which may not be there yet (pairs.cc).
+    int32_t pair = -1;
   };
 
   // control::Node::Host
@@ -280,13 +282,17 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool push(Command c, bool soon);  // returns false for a submission whose name is in flight
   bool enqueue(Command& c);         // likewise
   // pairs.cc
-  bool push_message(Command c, const queue::ProcessSet& given, int32_t other, bool soon);  // likewise
   int32_t other_of(int32_t from, int32_t to) const { return from == config_.rank ? to : from; }
+  int32_t pair_of(const queue::ProcessSet& given, int32_t from, int32_t to) const;
+  bool waits_for_pair(Command& c);
+  bool messages_wait() const;
   void open_pair(int32_t other, control::SetId set);
+  void refuse_messages(const queue::RequestRef& asked, const std::string& text);
   void fail_messages(const std::string& text);
   // deferred.cc
-  bool defer(const queue::RequestRef& request);  // likewise
+  bool defer(const queue::RequestRef& request, int32_t pair);  // as push()
   bool comes_after_deferred(Command& c);
+  void release_after_deferred();
   bool end_deferral(const queue::RequestRef& request, Command now);
   void fail_deferred(const std::string& text);
   void end(const queue::RequestRef& request);
@@ -372,13 +378,14 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   struct Deferred {
     queue::RequestRef request;
     std::vector<Command> after;
+    int32_t pair = -1;  // as in Command
   };
   std::unordered_map<std::string, Deferred> deferred_;
   std::vector<Command> after_deferred_;
-  // By the other rank: the set that carries this rank's messages with it (R17), and those that wait for the set. Also
-  // under inbox_mutex_.
+  // By the other rank: the set that carries this rank's messages with it (R17), the request that asks for the set, and
+  // the messages that wait for it. Also under inbox_mutex_.
   struct Pair {
-    bool asked = false;
+    queue::RequestRef asked;
     std::optional<control::SetId> set;
     std::vector<Command> waiting;
   };

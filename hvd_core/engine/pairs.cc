@@ -3,74 +3,89 @@
 // for messages, and no other rank takes part.
 //
 // Until the set exists, a message waits here. It has its name and its handle from the time of the call on, so that no
-// caller is held up: each of three ranks may send to the next one before it receives.
+// caller is held up: each of three ranks may send to the next one before it receives. A join waits until no message
+// waits (deferred.cc), because a rank that has joined announces nothing.
 #include <algorithm>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/observe/observer.h"
 
 namespace hvd {
 
 using queue::RequestRef;
 using types::Failure;
 
-bool Engine::push_message(Command c, const queue::ProcessSet& given, int32_t other, bool soon) {
-  if (given.ranks.size() == 2) return push(std::move(c), soon);
-  bool asks;
-  {
-    std::lock_guard lock(inbox_mutex_);
-    asks = !std::exchange(pairs_[other].asked, true);
-  }
-  if (asks) {
-    try {
-      add_members_set({std::min(config_.rank, other), std::max(config_.rank, other)}, std::string(control::kPair),
-                      c.request ? c.request->site : types::CallSite{});
-    } catch (...) {
-      std::lock_guard lock(inbox_mutex_);
-      pairs_[other].asked = false;
-      throw;
-    }
-  }
-  {
-    std::unique_lock lock(inbox_mutex_);
-    Pair& pair = pairs_[other];
-    if (pair.set) {
-      c.set = *pair.set;
-      if (c.request) c.request->set = c.set;
-    } else if (stopped()) {  // fail_messages() has been here
-      lock.unlock();
-      check_usable();
-    } else {
-      if (c.request) c.request->submitted_ns = observe::coarse_now_ns();
-      pair.waiting.push_back(std::move(c));
-      return true;
-    }
-  }
-  return push(std::move(c), soon);
+// For Command::pair.
+int32_t Engine::pair_of(const queue::ProcessSet& given, int32_t from, int32_t to) const {
+  return given.ranks.size() == 2 ? -1 : other_of(from, to);
 }
 
-// The set for the messages with `other` begins at this point of the log.
+// Gives a message the set of its pair. If the set is not there yet, asks for it, puts the message aside and returns true.
+// The caller holds inbox_mutex_.
+bool Engine::waits_for_pair(Command& c) {
+  Pair& pair = pairs_[c.pair];
+  if (pair.set) {
+    c.set = *pair.set;
+    if (c.request) c.request->set = c.set;
+    return false;
+  }
+  if (stopped()) return false;  // it fails in the inbox, like every submission that comes too late
+  if (!pair.asked || pair.asked->failed()) {
+    control::SignatureFields f;
+    f.kind = types::OpKind::AddProcessSet;
+    f.ranks = {std::min(config_.rank, c.pair), std::max(config_.rank, c.pair)};
+    f.repeats = false;
+    RequestRef asked = new_request(0, control::members_set_name(f.ranks, control::kPair));
+    asked->item.sig = std::make_shared<const control::Signature>(std::move(f));
+    asked->urgent = true;
+    if (c.request) asked->site = c.request->site;
+    Command ask{Command::Submit, asked, 0, {}, {}};
+    enqueue(ask);
+    pair.asked = std::move(asked);
+  }
+  pair.waiting.push_back(std::move(c));
+  return true;
+}
+
+// The caller holds inbox_mutex_.
+bool Engine::messages_wait() const {
+  return std::ranges::any_of(pairs_, [](const auto& pair) { return !pair.second.waiting.empty(); });
+}
+
+// The set for the messages with `other` begins at this point of the log. By the driver.
 void Engine::open_pair(int32_t other, control::SetId set) {
-  std::vector<RequestRef> refused;
+  std::lock_guard lock(inbox_mutex_);
+  Pair& pair = pairs_[other];
+  inbox_.reserve(inbox_.size() + pair.waiting.size());  // so that no message is lost on the way
+  pair.set = set;
+  pair.asked.reset();
+  for (Command& c : pair.waiting) {
+    c.set = set;
+    if (c.request) {
+      c.request->set = set;
+      c.request->urgent = true;  // its caller may have said so in vain
+    }
+    inbox_.push_back(std::move(c));
+  }
+  pair.waiting.clear();
+  release_after_deferred();
+  inbox_filled_.store(true);
+}
+
+// The request for a pair's set was refused on this rank, which had joined before. The next message asks again.
+void Engine::refuse_messages(const RequestRef& asked, const std::string& text) {
+  std::vector<Command> refused;
   {
     std::lock_guard lock(inbox_mutex_);
-    Pair& pair = pairs_[other];
-    pair.asked = true;
-    pair.set = set;
-    for (Command& c : std::exchange(pair.waiting, {})) {
-      c.set = set;
-      const RequestRef request = c.request;
-      if (request) {
-        request->set = set;
-        request->urgent = true;  // its caller may have said so in vain
-      }
-      if (!enqueue(c) && request) refused.push_back(request);
-    }
+    for (auto& [other, pair] : pairs_)
+      if (pair.asked == asked) refused.swap(pair.waiting);
+    release_after_deferred();
+    if (!inbox_.empty()) inbox_filled_.store(true);
   }
-  for (const RequestRef& request : refused)
-    request->fail(Failure::Mistake, std::string(queue::kDuplicateText) + " Name: '" + *request->item.name + "'.");
+  for (const Command& c : refused)
+    if (c.request) end(c.request, Failure::Disagreement, text);
 }
 
 void Engine::poison_message(int32_t process_set, int32_t from, int32_t to, const std::optional<std::string>& name,
@@ -87,7 +102,7 @@ void Engine::poison_message(int32_t process_set, int32_t from, int32_t to, const
   if (from == to || !set->includes(from) || !set->includes(to) || (from != config_.rank && to != config_.rank)) return;
   const std::string full = set->message_name(from, to, name);
   note_error("send of '" + full + "'", text);
-  push_message({Command::Poison, nullptr, set->id, full, text}, *set, other_of(from, to), false);
+  push({Command::Poison, nullptr, set->id, full, text, pair_of(*set, from, to)}, false);
 }
 
 void Engine::fail_messages(const std::string& text) {

@@ -116,7 +116,8 @@ void Engine::set_added(control::SetId set, const std::vector<int32_t>& members, 
     executor_->create(set, members, std::move(request), !name, std::move(own)), watch_->wake();
   else if (request)
     completed(request);
-  if (member && name && name->ends_with(control::kPair)) open_pair(other_of(members[0], members[1]), set);
+  if (member && name && *name == control::members_set_name(members, control::kPair))
+    open_pair(other_of(members[0], members[1]), set);
 }
 
 void Engine::set_removed(control::SetId set, control::RequestToken token) {
@@ -213,22 +214,25 @@ void Engine::end_without_memory() noexcept {
   const auto fail = [&](const RequestRef& request) {
     if (request && !request->done()) request->fail(Failure::JobEnded, kNoMemoryText);
   };
-  std::unordered_map<std::string, Deferred> deferred;
-  std::vector<Command> after;
-  std::map<int32_t, Pair> pairs;
   {
     std::scoped_lock lock(stop_mutex_, inbox_mutex_);
     if (stop_text_.empty()) stop_text_ = kNoMemoryText;
     names_.clear();
-    deferred.swap(deferred_);
-    after.swap(after_deferred_);
-    pairs.swap(pairs_);
   }
   aborted_ = true;
   cause_due_ = end_due_ = control::kNever;
   if (stalls_) stalls_->stop();
   if (root_watch_) root_watch_->stop();
   stopped_.store(true, std::memory_order_release);
+  std::unordered_map<std::string, Deferred> deferred;
+  std::vector<Command> after;
+  std::map<int32_t, Pair> pairs;
+  {
+    std::lock_guard lock(inbox_mutex_);  // after stopped_: waits_for_pair() puts nothing aside from then on
+    deferred.swap(deferred_);
+    after.swap(after_deferred_);
+    pairs.swap(pairs_);
+  }
   for (const Command& c : taking_) fail(c.request);
   for (const Command& c : after) fail(c.request);
   for (const auto& [key, d] : deferred) fail(d.request);

@@ -129,7 +129,7 @@ observe::StallFacts StallCheck::facts(int64_t now, const std::vector<Stalled>& s
     if (f.stalls.size() == kMostStalls) break;
     observe::Stall stall;
     stall.operation = s.kind ? types::op_name(*s.kind) : "";
-    stall.name = s.kind && types::changes_sets(*s.kind) ? stall.operation : s.name;
+    stall.name = s.kind ? control::shown_name(*s.kind, s.name) : s.name;
     stall.process_set = sets_.number_of(s.set);
     stall.age_s = seconds(now - s.since);
     stall.waiting = s.waiting;

@@ -161,7 +161,7 @@ Submission Engine::submission_of(const queue::Request& request, bool deferred) c
   if (request.item.sig) {
     const auto kind = request.item.sig->fields().kind;
     s.operation = types::op_name(kind);
-    s.name = types::changes_sets(kind) ? s.operation : *request.item.name;
+    s.name = control::shown_name(kind, *request.item.name);
   } else {
     s.operation = s.name = types::op_name(types::OpKind::Join);
   }
@@ -207,7 +207,7 @@ observe::Snapshot Engine::snapshot_with(std::vector<std::pair<RequestRef, bool>>
     submissions_.for_each([&](const observe::Submitted& x) {
       Submission one;
       one.operation = types::op_name(x.kind);
-      one.name = types::changes_sets(x.kind) || x.kind == types::OpKind::Join ? one.operation : *x.name;
+      one.name = x.kind == types::OpKind::Join ? one.operation : control::shown_name(x.kind, *x.name);
       one.process_set = sets_.number_of(x.set);
       one.age_s = age(x.at_ns);
       if (program_) one.place = program_->place_of(x.site);

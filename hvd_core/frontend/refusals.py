@@ -23,6 +23,7 @@ of the operation. Any thread.
 from __future__ import annotations
 
 from contextlib import suppress
+from operator import index
 from typing import Any, NoReturn
 
 from hvd_core import current_job
@@ -61,11 +62,15 @@ def report_message(
     """As report(), for a send to the rank `other` of the job (or a receive from it): tells that rank."""
     job = current_job.current()
     number = None if job is None else _number_of(process_set, job.engine)
-    if number is None or not isinstance(other, int):
+    try:
+        rank = index(other)
+    except TypeError:  # no rank: it cannot be told
+        return
+    if number is None or not 0 <= rank < 1 << 31:
         return
     with suppress(HorovodInternalError):  # the job has ended
         job.engine.refuse_message(
-            _readable(_reason(error)), sends, other, _request_name(name, prefix), number
+            _readable(_reason(error)), sends, rank, _request_name(name, prefix), number
         )
 
 

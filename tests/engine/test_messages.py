@@ -1,10 +1,14 @@
 """Send and receive between two ranks: only these take part, over a backend's own messages or as a broadcast of the pair."""
 
+import mmap
+import os
+import signal
+
 import numpy as np
 
 import hvd_core as hvd
-from harness import on_ranks
-from harness.rank import await_told, expect, tell
+from harness import on_ranks, run_to_the_end
+from harness.rank import await_told, expect, ignore_the_launcher, tell
 from hvd_core import HorovodInternalError
 from star_backend import MessengerBackend, MessengerCommunicator
 
@@ -154,3 +158,54 @@ def test_a_backend_with_messages_gets_them():
             assert [a[1] for a in arrays] == [1, 2, 3]
         assert (MessengerCommunicator.sent, MessengerCommunicator.received) == ((3, 0) if me == 0 else (0, 3))
     hvd.barrier()
+
+
+@on_ranks(3)
+def test_a_join_comes_after_messages_that_were_sent_before():
+    """Ranks 0 and 1 have no set for their messages yet when rank 0 joins."""
+    if hvd.rank() == 0:
+        handle = hvd.send_async(np.arange(3), 1)
+        tell("is about to join")
+    elif hvd.rank() == 1:
+        await_told("is about to join")
+        assert hvd.recv(np.zeros(3, int), 0).tolist() == [0, 1, 2]
+    hvd.join()
+    if hvd.rank() == 0:
+        hvd.synchronize(handle)
+
+
+@on_ranks(3)
+def test_memory_that_a_sender_cannot_write_to():
+    me = hvd.rank()
+    if me == 2:
+        return
+    arrays = [np.frombuffer(mmap.mmap(-1, 4096, prot=mmap.PROT_READ), np.uint8) for _ in range(3)]
+    if me == 1:
+        arrays = [np.ones(4096, np.uint8) for _ in arrays]
+    handles = [hvd.send_async(a, 1) if me == 0 else hvd.recv_async(a, 0) for a in arrays]
+    for handle in handles:
+        hvd.synchronize(handle)
+    assert not any(array.any() for array in arrays)
+
+
+def send_to_a_rank_that_dies():
+    me = hvd.rank()
+    ignore_the_launcher()
+    if me == 2:
+        await_told("0 waits")
+        await_told("1 waits")
+        os.kill(os.getpid(), signal.SIGKILL)
+    # Rank 2 makes no set with them, since it neither sends nor receives.
+    x = np.zeros(1)
+    handles = [hvd.send_async(x + me, 2), hvd.recv_async(x, 1 - me, name="never sent")]
+    hvd.synchronize(hvd.send_async(x, 1 - me) if me == 0 else hvd.recv_async(np.zeros(1), 0))
+    tell(f"{me} waits")
+    for handle in handles:
+        expect(HorovodInternalError, lambda handle=handle: hvd.synchronize(handle), "rank 2", "died")
+    expect(HorovodInternalError, lambda: hvd.send(x, 2), "rank 2", "died")
+    print("heard of it", flush=True)
+    os._exit(1)
+
+
+def test_the_death_of_a_rank_ends_messages_for_it():
+    assert run_to_the_end(3, send_to_a_rank_that_dies, code=137).count("heard of it") == 2

@@ -222,6 +222,16 @@ def members_of_a_set():
     meet("end")
 
 
+def a_message_is_not_received():
+    """The first one of these ranks. Rank 2 has no part in it."""
+    if hvd.rank() == 0:
+        hvd.send(x(), 1)
+    elif hvd.rank() == 1:
+        load_data()
+        hvd.recv(x(), 0)
+    meet("end")
+
+
 def a_set_is_added():
     if hvd.rank() == 1:
         load_data()

@@ -167,6 +167,13 @@ def test_members_of_a_process_set_only():
     assert "rank 1" not in report
 
 
+def test_a_message_that_is_not_received():
+    report = first_report(programs.a_message_is_not_received, ranks=3)
+    here = line(programs.a_message_is_not_received, "hvd.send")
+    check(report, "\n  1: [first message of ranks 0 and 1]", "Rank 1 sleeps", here)
+    assert "rank 2" not in report
+
+
 def test_a_process_set_that_is_not_added_everywhere():
     check(
         first_report(programs.a_set_is_added), "\n  1: [add_process_set]", "waits for add_process_set since"

@@ -51,11 +51,8 @@ def fill(tensor: torch.Tensor, flat: torch.Tensor) -> None:
     target.copy_(flat.view(target.shape))
 
 
-def operand(
-    tensor: Any, reduces: bool, process_set: ProcessSet, contents: bool = True, served_by: Any = None
-) -> Operand:
-    """A tensor as the engine takes it. `contents`: whether its values are read. `served_by`: the engine, for an operation
-    that cannot be staged: a tensor on a device that no backend serves is copied to host memory here.
+def operand(tensor: Any, reduces: bool, process_set: ProcessSet, contents: bool = True) -> Operand:
+    """A tensor as the engine takes it. `contents`: whether its values are read.
 
     Raises:
         ValueError: not a dense tensor, or of a type that the engine does not know, or on a device that it cannot use.
@@ -75,10 +72,6 @@ def operand(
         )
         if plain.data_ptr() == tensor.data_ptr() and plain.numel():
             plain = plain.clone(memory_format=torch.contiguous_format)
-    if served_by is not None and not plain.is_cpu and not _devices.is_served(plain, served_by):
-        check(plain, _REDUCED if reduces else MOVABLE, process_set)
-        own = True
-        plain = plain.cpu() if contents else torch.empty(plain.shape, dtype=plain.dtype)
     if plain.dim() != 1:
         plain = plain.view(-1)
     if plain.dtype not in (_REDUCED if reduces else MOVABLE):

@@ -45,7 +45,7 @@ class PointToPoint:
         self._counts[sends, other, tag] = count + 1
         name = f"p2p.{self._label}.{tag}.{count}"
         try:
-            one = operand(tensor, False, calls.process_set, sends, calls.core)
+            one = operand(tensor, False, calls.process_set, sends)
             flats = [one.flat]
             taken = Taken(calls.core, flats, flats, sends, not sends)
         except BaseException as error:

@@ -70,8 +70,9 @@ void PyEngine::between(calls::Call& call, int32_t other, bool sends) const {
 
 uint64_t PyEngine::message(py::handle tensor, bool sends, py::handle other, py::handle name, py::handle process_set) {
   calls::Call c{.kind = OpKind::Send};
+  // First, because a refusal goes to the other rank.
+  between(c, argument<int>(other, sends ? "dst" : "src", "a rank"), sends);
   checked(c, name, process_set, [&] {
-    between(c, argument<int>(other, sends ? "dst" : "src", "a rank"), sends);
     c.in = tensors_of(tensor, !sends);
     c.out = c.in;
   });

@@ -115,6 +115,14 @@ std::vector<int32_t> members_that_ask(const std::string& name) {
   }
 }
 
+std::string shown_name(types::OpKind kind, const std::string& name) {
+  if (!types::changes_sets(kind)) return name;
+  const bool pair = name.starts_with(kMembersSet) && name.ends_with("/" + std::string(kPair));
+  if (!pair) return types::op_name(kind);
+  const std::vector<int32_t> two = members_that_ask(name);
+  return "first message of ranks " + std::to_string(two.front()) + " and " + std::to_string(two.back());
+}
+
 void UpEncoder::put(std::string& out, const UpMessage& m) {
   Writer w(out);
   w.u8(m.type);

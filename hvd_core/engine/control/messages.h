@@ -33,6 +33,8 @@ inline constexpr std::string_view kPair = "#pair";
 std::string members_set_name(const std::vector<int32_t>& members, std::string_view label);
 // The ranks that have to submit a request of this name in set 0; empty: all ranks. Throws WireError.
 std::vector<int32_t> members_that_ask(const std::string& name);
+// A request's name in reports: that of a change of the process sets means nothing to users.
+std::string shown_name(types::OpKind kind, const std::string& name);
 
 // The longest text of a Told or a Report.
 inline constexpr size_t kLongestReport = size_t{64} << 10;

@@ -69,8 +69,13 @@ void DirectTransport::write_packed(Schedule& schedule, const plugin::Collective&
   one.counts = {total};
   emit(schedule, one);
   if (c.coll == HVD_REDUCE && c.root != rank()) return;
+  // What the root of a broadcast has in place may be memory that it must not write to.
+  std::vector<hvd_buf> out = c.out;
+  if (c.coll == HVD_BROADCAST && c.root == rank())
+    for (size_t i = 0; i < out.size(); ++i)
+      if (same_place(c.in[i], out[i])) out[i] = {};
   schedule.compute(
-      [packed, width, out = c.out, counts = c.counts](Schedule&) {
+      [packed, width, out = std::move(out), counts = c.counts](Schedule&) {
         const char* at = address(packed);
         for (size_t i = 0; i < counts.size(); ++i) {
           if (counts[i] && out[i].base) std::memcpy(address(out[i]), at, counts[i] * width);
