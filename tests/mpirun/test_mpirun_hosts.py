@@ -75,12 +75,12 @@ def test_mpirun_and_the_variables_of_the_shell(cluster):
     where = cluster.network.spec(2, 1)
     flag = ["-H", where] if cluster.open_mpi else ["-hosts", where, "-iface", "eth0"]
 
-    def run(*names):
+    def run(*names, **more):
         words = [word for name in names for word in ("-x", name)] if cluster.open_mpi else []
         ranks = program_words(mpirun_ranks.report_place)
         job = cluster.start_command(
             [*cluster.enter, *cluster.mpirun, *cluster.remote, "-np", "3", *flag, *words, *ranks],
-            env,
+            env | more,
         )
         out, err = (data.decode() for data in job.communicate(timeout=180))
         return job.returncode, out, err
@@ -93,3 +93,7 @@ def test_mpirun_and_the_variables_of_the_shell(cluster):
         code, out, err = run(*needed, "HOROVOD_BACKEND")
     assert code == 0, out + err
     assert [words[0] for words in lines(out)] == ["6.0"] * 3, out + err
+    # MPI would carry the secret of an encrypted job in the clear.
+    code, out, err = run(*needed, "HOROVOD_BACKEND", "HOROVOD_TLS", HOROVOD_TLS="1")
+    assert code != 0, out + err
+    assert err.count("HOROVOD_TLS=1: the job's secret would be sent to other hosts over MPI") == 3, out + err
