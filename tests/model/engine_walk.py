@@ -147,6 +147,8 @@ class Walk:
             return True
         if kind == "wait":
             return not self.pending[r].get(args[0])
+        if kind == "shut":  # by the set's number, which the rank knows when the set is there
+            return args[0] not in self.unborn[r]
         return not (kind == "joined" and self.joined[r]) and kind != "closed"
 
     def _go_on(self, r: int) -> None:
