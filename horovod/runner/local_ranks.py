@@ -38,7 +38,7 @@ class RankSpec:
     """A process to start: its command, its variables in addition to the job's, the descriptors that it inherits.
 
     `channel`: the variable that tells the process the descriptor of its socket to the launcher; None for no socket.
-    `notes_calls`: the process is a rank, which notes its calls into backends; mpirun is none."""
+    `notes_calls`: the process is a rank, which notes its calls into backends; mpirun notes nothing."""
 
     rank: int
     command: Sequence[str]
