@@ -109,7 +109,9 @@ def measured_collectives(groups: dict[str, Any], sizes: list[int], options: argp
                     continue  # the backend lacks it
                 wanted = found if wanted is None else wanted
                 if not torch.equal(found, wanted):
-                    raise SystemExit(f"{name} of {size} bytes: {way} has another result than {next(iter(ways))}")
+                    raise SystemExit(
+                        f"{name} of {size} bytes: {way} has another result than {next(iter(ways))}"
+                    )
                 ways[way] = call
             if name == "all_reduce":
                 tensor = torch.ones(max(1, size // 4))

@@ -2,8 +2,8 @@
 // the copy is made. Such a request has its name, its handle and, without a name, its number from the time of the call,
 // so that ranks agree on them. The control node does not know it until begin().
 //
-// Commands that must not overtake it wait as well: a failure under its name, a join, and changes of process sets. A join
-// also waits for messages that wait for the set of their pair (pairs.cc). Any thread.
+// Commands that must not overtake it wait as well: a failure under its name, a join, and changes of process sets. A
+// join also waits for messages that wait for the set of their pair (pairs.cc). Any thread.
 #include <utility>
 
 #include "engine/engine.h"

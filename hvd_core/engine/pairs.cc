@@ -22,8 +22,8 @@ int32_t Engine::pair_of(const queue::ProcessSet& given, int32_t from, int32_t to
   return given.ranks.size() == 2 ? -1 : other_of(from, to);
 }
 
-// Gives a message the set of its pair. If the set is not there yet, asks for it, puts the message aside and returns true.
-// The caller holds inbox_mutex_.
+// Gives a message the set of its pair. If the set is not there yet, asks for it, puts the message aside and returns
+// true. The caller holds inbox_mutex_.
 bool Engine::waits_for_pair(Command& c) {
   Pair& pair = pairs_[c.pair];
   if (pair.set) {

@@ -130,6 +130,8 @@ observe::StallFacts StallCheck::facts(int64_t now, const std::vector<Stalled>& s
     observe::Stall stall;
     stall.operation = s.kind ? types::op_name(*s.kind) : "";
     stall.name = s.kind ? control::shown_name(*s.kind, s.name) : s.name;
+    if (s.kind && types::changes_sets(*s.kind) && stall.name != stall.operation)  // the first message of two ranks
+      stall.operation = types::op_name(types::OpKind::Send);
     stall.process_set = sets_.number_of(s.set);
     stall.age_s = seconds(now - s.since);
     stall.waiting = s.waiting;

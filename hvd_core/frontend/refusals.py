@@ -69,9 +69,7 @@ def report_message(
     if number is None or not 0 <= rank < 1 << 31:
         return
     with suppress(HorovodInternalError):  # the job has ended
-        job.engine.refuse_message(
-            _readable(_reason(error)), sends, rank, _request_name(name, prefix), number
-        )
+        job.engine.refuse_message(_readable(_reason(error)), sends, rank, _request_name(name, prefix), number)
 
 
 def refuse(

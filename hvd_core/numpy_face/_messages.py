@@ -28,9 +28,7 @@ def _message(tensor: Any, sends: bool, other: int, name: str | None, process_set
     )
 
 
-def send_async(
-    tensor: Any, dst: int, name: str | None = None, process_set: ProcessSet | None = None
-) -> int:
+def send_async(tensor: Any, dst: int, name: str | None = None, process_set: ProcessSet | None = None) -> int:
     """Start to send an array to rank ``dst``. Returns a handle."""
     return _message(tensor, True, dst, name, process_set)
 
@@ -38,7 +36,8 @@ def send_async(
 def send(tensor: Any, dst: int, name: str | None = None, process_set: ProcessSet | None = None) -> None:
     """Send an array to rank ``dst`` (its rank in the job, also within a process set), which calls recv().
 
-    Without a name, the n-th send() to a rank meets the n-th recv() there from this one. Waits until the message has arrived.
+    Without a name, the n-th send() to a rank meets the n-th recv() there from this one. Waits until the message has
+    arrived. A join() comes after the messages that were sent before it.
     """
     synchronize(send_async(tensor, dst, name, process_set))
 

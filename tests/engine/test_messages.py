@@ -76,7 +76,10 @@ def test_messages_within_process_sets():
         x = np.zeros(2)
         # The unnamed messages of a set are counted apart from those of the job.
         if me == 0:
-            job, own = hvd.send_async(np.array([1.0, 1]), 2), hvd.send_async(np.array([2.0, 2]), 2, process_set=ends)
+            job, own = (
+                hvd.send_async(np.array([1.0, 1]), 2),
+                hvd.send_async(np.array([2.0, 2]), 2, process_set=ends),
+            )
             hvd.synchronize(own)
             hvd.synchronize(job)
         else:
@@ -95,15 +98,21 @@ def test_a_mistake_fails_on_both_ranks():
     if me < 2:
         array = np.ones(2 + me)
         text = expect(
-            HorovodInternalError, lambda: hvd.send(array, 1) if me == 0 else hvd.recv(array, 0), "Mismatched SEND"
+            HorovodInternalError,
+            lambda: hvd.send(array, 1) if me == 0 else hvd.recv(array, 0),
+            "Mismatched SEND",
         )
         assert "from rank 0" in text, text
         # A call that is refused on one rank, here at the first message of ranks 0 and 2 too.
     if me == 0:
         expect(Exception, lambda: hvd.send(np.array(["text"]), 2))
-        expect(HorovodInternalError, lambda: hvd.recv(np.ones(1), 1, name="x"), "failed before it was submitted")
+        expect(
+            HorovodInternalError, lambda: hvd.recv(np.ones(1), 1, name="x"), "failed before it was submitted"
+        )
     elif me == 2:
-        expect(HorovodInternalError, lambda: hvd.recv(np.ones(1), 0), "failed before it was submitted on rank 0")
+        expect(
+            HorovodInternalError, lambda: hvd.recv(np.ones(1), 0), "failed before it was submitted on rank 0"
+        )
     else:
         expect(Exception, lambda: hvd.send(object(), 0, name="x"))
     expect(ValueError, lambda: hvd.send(np.ones(1), me), "itself")
@@ -153,10 +162,10 @@ def test_a_backend_with_messages_gets_them():
     hvd.init(backend=MessengerBackend)
     if me != 1:
         for dtype in ("float32", "int16"):  # it has no messages of int16
-            arrays = [np.arange(5).astype(dtype) * (i + 1) if me == 0 else np.zeros(5, dtype) for i in range(3)]
-            for handle in [
-                hvd.send_async(a, 2) if me == 0 else hvd.recv_async(a, 0) for a in arrays
-            ]:
+            arrays = [
+                np.arange(5).astype(dtype) * (i + 1) if me == 0 else np.zeros(5, dtype) for i in range(3)
+            ]
+            for handle in [hvd.send_async(a, 2) if me == 0 else hvd.recv_async(a, 0) for a in arrays]:
                 hvd.synchronize(handle)
             assert [a[1] for a in arrays] == [1, 2, 3]
         assert (MessengerCommunicator.sent, MessengerCommunicator.received) == ((3, 0) if me == 0 else (0, 3))

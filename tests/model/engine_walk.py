@@ -168,9 +168,7 @@ class Walk:
             self._submit(r, op, self._new_token(r, op[1]))
         elif kind == "open":
             self.unborn[r][op[1]] = []
-            self.sim.add_members_set(
-                r, list(op[2]), op[1], self._new_token(r, own_key(op[1], op[2]), op[1])
-            )
+            self.sim.add_members_set(r, list(op[2]), op[1], self._new_token(r, own_key(op[1], op[2]), op[1]))
         elif kind == "shut":
             key = own_key(f"end of {op[1]}", op[2])
             token = self._new_token(r, key, op[1])

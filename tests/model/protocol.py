@@ -82,6 +82,7 @@ def pack(mapping: dict) -> tuple:
 def barrier(message: tuple, switches: Switches) -> bool:
     """Whether nothing overtakes this message on its way to the root, nor it anything: nodes flush before it."""
     kind = message[0]
-    if kind == READY and (message[2] == SETS_KEY or askers(message[2])):  # R10: after all announcements of the rank in the set
+    # R10: after all announcements of the rank in the set
+    if kind == READY and (message[2] == SETS_KEY or askers(message[2])):
         kind = "SETS"
     return kind not in (READY, "ARRIVE") and kind not in switches.overtaken

@@ -32,7 +32,9 @@ def opened(*ranks: int) -> list[tuple]:
 
 def message(*ranks: int) -> list[tuple]:
     """The first message between two ranks, and on either the wait for it."""
-    return opened(*ranks) + submit(A, in_set=f"p{ranks[0]}{ranks[1]}") + wait(A, in_set=f"p{ranks[0]}{ranks[1]}")
+    return (
+        opened(*ranks) + submit(A, in_set=f"p{ranks[0]}{ranks[1]}") + wait(A, in_set=f"p{ranks[0]}{ranks[1]}")
+    )
 
 
 JOIN, LEAVE, ABORT = [("join",)], [("leave",)], [("abort",)]
@@ -194,7 +196,11 @@ BROKEN = {
     "define_over_poison": (Switches(define_over_poison=True), NASTY["poison_races_with_the_definition"], ""),
     "keep_on_poison": (Switches(keep_on_poison=True), NASTY["poison_races_with_the_definition"], ""),
     "all_ranks_ask": (Switches(all_ranks_ask=True), NASTY["a_message_of_two_ranks"], "deadlock"),
-    "no_waiting_for_a_set": (Switches(no_waiting_for_a_set=True), NASTY["a_message_of_two_ranks"], "deadlock"),
+    "no_waiting_for_a_set": (
+        Switches(no_waiting_for_a_set=True),
+        NASTY["a_message_of_two_ranks"],
+        "deadlock",
+    ),
     # Nodes that merge must send all held messages before these, and send these on at once.
     "overtake_poison": (Switches(overtaken=("POISON",)), [fail(A) + STEP, submit(A) + wait(A) + STEP], ""),
     "overtake_ask": (Switches(overtaken=("ASK",)), PARTIAL, "a live batch"),

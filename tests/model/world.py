@@ -246,7 +246,13 @@ class World:
         if at not in self._rank_steps:
             me = self._new_participant(s, r)
             kind, *args = event
-            calls = {"poll": me.wanted, "add": me.sets, "end": me.sets, "open": me.open_set, "shut": me.shut_set}
+            calls = {
+                "poll": me.wanted,
+                "add": me.sets,
+                "end": me.sets,
+                "open": me.open_set,
+                "shut": me.shut_set,
+            }
             call = calls.get(kind) or getattr(me, kind)
             call(*([kind] if kind in ("add", "end") else []), *args)
             self._rank_steps[at] = self._number(me.freeze()), tuple(me.out)

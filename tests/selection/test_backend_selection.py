@@ -194,7 +194,7 @@ def test_devices_by_operation():
     (device,) = made.engine_config(3)["devices"]
     routes = {
         COLLECTIVES[o].number: NCCL.library
-        for o in ("allreduce", "reduce", "broadcast", "alltoall", "reducescatter")
+        for o in ("allreduce", "reduce", "broadcast", "send", "recv", "alltoall", "reducescatter")
     }
     assert device == {
         "type": "cuda",

@@ -1,5 +1,5 @@
-"""The operators of torch.nn.SyncBatchNorm for the simulated device `gcu`: torch has them for GPUs only, and the device lacks
-them. Computed in host memory. Importing the module registers them."""
+"""The operators of torch.nn.SyncBatchNorm for the simulated device `gcu`: torch has them for GPUs only, and the device
+lacks them. They are computed in host memory. Importing the module registers them."""
 
 import torch
 

@@ -1,5 +1,5 @@
-"""Checks of torch.distributed over hvd on tensors of the simulated device `gcu`, whose streams are late: work that does not
-wait for the right stream gets wrong numbers. Run on every rank by tests/harness."""
+"""Checks of torch.distributed over hvd on tensors of the simulated device `gcu`, whose streams are late: work that does
+not wait for the right stream gets wrong numbers. Run on every rank by tests/harness."""
 
 import torch
 import torch.distributed as dist

@@ -42,9 +42,7 @@ class EmulatedTransport final : public Transport {
   int32_t rank() const override { return inner_.rank(); }
   int32_t size() const override { return inner_.size(); }
 
-  bool serves_message(int32_t coll, int32_t dtype) override {
-    return compositions_.abilities().serves(coll, dtype);
-  }
+  bool serves_message(int32_t coll, int32_t dtype) override { return compositions_.abilities().serves(coll, dtype); }
 
   // Throws and logs as write_steps() would, for a caller that writes other steps first.
   void check(const plugin::Collective& c) { choose(c); }

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "engine/observe/stall.h"
+#include "engine/types/operations.h"
 
 namespace hvd::observe {
 namespace {
@@ -231,8 +232,9 @@ Diagnosis diagnose(const StallFacts& facts, size_t of, int32_t rank) {
     d = of_waiting(facts, *s, stall, other, who);
   } else {
     d = of_program(*s, who);
-    // Without a better reason: the call may depend on the rank.
-    const bool parted = d.cause == Cause::Stands || d.cause == Cause::Works || d.cause == Cause::Sleep;
+    // Without a better reason: the call may depend on the rank. That of a message does in any case.
+    const bool parted = stall.operation != types::op_name(types::OpKind::Send) &&
+                        (d.cause == Cause::Stands || d.cause == Cause::Works || d.cause == Cause::Sleep);
     if (parted && other && !other->place.condition.empty() && !came_by(*s, stall, other->place)) {
       d.cause = Cause::OtherCall;
       d.sentence = "The call at " + text_of(other->place) + " depends on the rank." + under(other->place) +

@@ -14,8 +14,8 @@ namespace hvd::types {
 inline constexpr int32_t kNoCollective = -1;
 
 // X(id, number, name, LABEL, collective) for each operation of the engine's own. Adasum is an allreduce by another
-// rule; the next two change the process sets and move no data; then memory that the ranks share. A send is one operation
-// of two ranks: one of them sends, and the other receives.
+// rule; the next two change the process sets and move no data; then memory that the ranks share. A send is one
+// operation of two ranks: one of them sends, and the other receives.
 #define HVD_ENGINE_OPERATIONS(X)                                                \
   X(Adasum, 7, adasum, ADASUM, HVD_ALLREDUCE)                                   \
   X(AddProcessSet, 8, add_process_set, ADD_PROCESS_SET, kNoCollective)          \
