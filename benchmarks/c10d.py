@@ -87,8 +87,8 @@ def _share(times: dict) -> str:
     return "-" if share is None else f"{share:.2f}"
 
 
+def goals(result: dict) -> list[list[str]]:
     """(goal, the figure that was measured, whether it is met), for each goal."""
-    """(goal, what was found, whether it is met) of what was measured."""
     rows = []
 
     def add(goal: str, found: float | None, met: bool, unit: str = "") -> None:
