@@ -210,9 +210,8 @@ def test_one_rank_has_an_ordinary_array():
 
 
 def killed_in_windows():
-    signal.signal(
-        signal.SIGTERM, signal.SIG_IGN
-    )  # the launcher ends the survivors, which print their results first
+    # The launcher ends the survivors, which print their results first.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     array = hvd.empty(4 << 20, np.float32)
     array[:] = 1
     hvd.allreduce_(array, op=hvd.Sum)
