@@ -22,7 +22,7 @@ def ours_torch(size: int) -> Spec:
 
 def ours_shared(size: int) -> Spec:
     spec = ours_torch(size)
-    return Spec("shared", "hvd.allreduce_ in windows", ["ours.py", "shared"], spec.prefix)
+    return worker_spec("shared", "hvd.allreduce_ in windows", ["ours.py", "shared"], spec.prefix)
 
 
 def ours_numpy(size: int) -> Spec:
@@ -125,7 +125,7 @@ def direct(size: int) -> Spec:
     library.direct_shared_bytes.restype = ctypes.c_uint64
     env = {"HVD_BENCH_NATIVE": str(helper)}
     shared = library.direct_shared_bytes(size)
-    return Spec("direct", "bare loop in windows", ["native.py", "direct"], env=env, shared_bytes=shared)
+    return worker_spec("direct", "bare loop in windows", ["native.py", "direct"], env=env, shared_bytes=shared)
 
 
 def memory(size: int) -> Spec:
