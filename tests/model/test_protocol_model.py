@@ -165,15 +165,18 @@ def test_random_programs(seed: int) -> None:
     assert walked >= 42, "too few programs were small enough to walk completely"
 
 
-def test_random_messages() -> None:
+@pytest.mark.parametrize(
+    "seeds", [range(12), pytest.param(range(12, 60), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_random_messages(seeds: range) -> None:
     walked = 0
-    for seed in range(40):
+    for seed in seeds:
         program = random_messages(seed)
         for coupled in (False, True):
             outcome = explore(program, coupled=coupled, limit=10_000)
             assert outcome.error is None, f"seed {seed}: " + report(program, outcome)
             walked += outcome.complete
-    assert walked >= 60, "too few programs were small enough to walk completely"
+    assert walked >= len(seeds), "too few programs were small enough to walk completely"
 
 
 @pytest.mark.parametrize(
