@@ -125,7 +125,9 @@ def direct(size: int) -> Spec:
     library.direct_shared_bytes.restype = ctypes.c_uint64
     env = {"HVD_BENCH_NATIVE": str(helper)}
     shared = library.direct_shared_bytes(size)
-    return worker_spec("direct", "bare loop in windows", ["native.py", "direct"], env=env, shared_bytes=shared)
+    return worker_spec(
+        "direct", "bare loop in windows", ["native.py", "direct"], env=env, shared_bytes=shared
+    )
 
 
 def memory(size: int) -> Spec:
