@@ -225,7 +225,7 @@ def main():
     parser.add_argument("--torchrun", type=int, default=0, metavar="K", help="restarts of torchrun beside it")
     parser.add_argument("--steady", action="store_true", help="steps without a death instead")
     parser.add_argument("--runs", type=int, default=5, help="turns of --steady")
-    parser.add_argument("--commit-every", type=int, default=100, help="steps between two commits of --steady")
+    parser.add_argument("--commit-every", type=int, default=10, help="steps between two commits of --steady")
     parser.add_argument("--megabytes", type=int, default=40)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
