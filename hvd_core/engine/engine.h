@@ -289,6 +289,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void open_pair(int32_t other, control::SetId set);
   void refuse_messages(const queue::RequestRef& asked, const std::string& text);
   void fail_messages(const std::string& text);
+  void fail_messages_of(control::SetId set);
   // deferred.cc
   bool defer(const queue::RequestRef& request, int32_t pair);  // as push()
   bool comes_after_deferred(Command& c);

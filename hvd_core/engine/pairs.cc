@@ -6,6 +6,7 @@
 // caller is held up: each of three ranks may send to the next one before it receives. A join waits until no message
 // waits (deferred.cc), because a rank that has joined announces nothing.
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -31,7 +32,8 @@ bool Engine::waits_for_pair(Command& c) {
     if (c.request) c.request->set = c.set;
     return false;
   }
-  if (stopped()) return false;  // it fails in the inbox, like every submission that comes too late
+  // It fails in the inbox, like every submission that comes too late.
+  if (stopped() || (c.set != 0 && sets_.number_of(c.set) < 0)) return false;
   if (!pair.asked || pair.asked->failed()) {
     control::SignatureFields f;
     f.kind = types::OpKind::AddProcessSet;
@@ -86,6 +88,25 @@ void Engine::refuse_messages(const RequestRef& asked, const std::string& text) {
   }
   for (const Command& c : refused)
     if (c.request) end(c.request, Failure::Disagreement, text);
+}
+
+// The set that these messages were given to has ended, and the set that would carry them is not there yet.
+void Engine::fail_messages_of(control::SetId set) {
+  std::vector<Command> ended;
+  {
+    std::lock_guard lock(inbox_mutex_);
+    for (auto& [other, pair] : pairs_) {
+      const auto gone = std::stable_partition(pair.waiting.begin(), pair.waiting.end(),
+                                              [&](const Command& c) { return c.set != set; });
+      std::move(gone, pair.waiting.end(), std::back_inserter(ended));
+      pair.waiting.erase(gone, pair.waiting.end());
+    }
+    if (ended.empty()) return;
+    release_after_deferred();
+    if (!inbox_.empty()) inbox_filled_.store(true);
+  }
+  for (const Command& c : ended)
+    if (c.request) end(c.request, Failure::SetRemoved, control::kSetRemoved);
 }
 
 void Engine::poison_message(int32_t process_set, int32_t from, int32_t to, const std::optional<std::string>& name,

@@ -116,13 +116,13 @@ void Engine::set_added(control::SetId set, const std::vector<int32_t>& members, 
     executor_->create(set, members, std::move(request), !name, std::move(own)), watch_->wake();
   else if (request)
     completed(request);
-  if (member && name && *name == control::members_set_name(members, control::kPair))
-    open_pair(other_of(members[0], members[1]), set);
+  if (member && control::is_pair(name)) open_pair(other_of(members[0], members[1]), set);
 }
 
 void Engine::set_removed(control::SetId set, control::RequestToken token) {
   sets_.remove(set);
   observer_->set_removed(set);
+  fail_messages_of(set);
   executor_->remove(set, live_request(token));
   watch_->wake();
 }

@@ -10,6 +10,7 @@ import hvd_core as hvd
 from harness import on_ranks, run_to_the_end
 from harness.rank import await_told, expect, ignore_the_launcher, tell
 from hvd_core import HorovodInternalError
+from hvd_core.errors import ProcessSetRemovedError
 from star_backend import MessengerBackend, MessengerCommunicator
 
 DTYPES = ("float32", "float64", "float16", "int8", "uint8", "int16", "int32", "int64", "bool", "uint32")
@@ -196,6 +197,50 @@ def test_memory_that_a_sender_cannot_write_to():
         for handle in [hvd.send_async(a, 1) if me == 0 else hvd.recv_async(a, 0) for a in arrays]:
             hvd.synchronize(handle)
         assert not any(array.any() for array in arrays)
+    hvd.barrier()
+
+
+@on_ranks(4, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
+def test_messages_end_with_the_set_that_they_were_given_to():
+    """Ranks 0 and 2 have a set for their messages when this set ends, ranks 0 and 1 have not."""
+    me = hvd.rank()
+    x = np.zeros(2)
+    three = hvd.add_process_set([0, 1, 2])
+    if me in (0, 2):
+        hvd.synchronize(hvd.send_async(x, 2) if me == 0 else hvd.recv_async(x, 0))
+    handles = []
+    if me == 0:
+        handles = [hvd.send_async(x, other, process_set=three) for other in (1, 2)]
+        job = hvd.send_async(x + 5, 2)  # a message of the job is not concerned
+    hvd.barrier()
+    assert hvd.remove_process_set(three)
+    for handle in handles:
+        expect(ProcessSetRemovedError, lambda handle=handle: hvd.synchronize(handle), "removed")
+    if me == 0:
+        hvd.synchronize(job)
+        hvd.send(x + 7, 1)
+    elif me in (1, 2):
+        assert hvd.recv(x, 0)[0] == (7 if me == 1 else 5)
+    hvd.barrier()
+    # A set of the same ranks has messages of its own.
+    three = hvd.add_process_set([0, 1, 2])
+    if me == 1:
+        hvd.send(x, 0, process_set=three)
+    elif me == 0:
+        assert hvd.recv(x, 1, process_set=three)[0] == 7
+    hvd.barrier()
+
+
+@on_ranks(3)
+def test_a_join_after_a_first_message_that_is_never_received():
+    me = hvd.rank()
+    if me == 0:
+        handle = hvd.send_async(np.zeros(2), 1)
+        later = hvd.recv_async(np.zeros(2), 2)
+    hvd.join()
+    if me == 0:
+        expect(HorovodInternalError, lambda: hvd.synchronize(handle), "rank 1 has joined")
+        expect(HorovodInternalError, lambda: hvd.synchronize(later), "rank 2 has joined")
     hvd.barrier()
 
 

@@ -8,6 +8,7 @@
 #include "engine/bind/log_lines.h"
 #include "engine/bind/py_backend.h"
 #include "engine/bind/py_engine.h"
+#include "engine/bind/py_ordered_calls.h"
 #include "engine/bind/sim.h"
 #include "engine/bind/snapshots.h"
 #include "engine/bind/store_server.h"
@@ -79,6 +80,7 @@ PYBIND11_MODULE(_core, m) {
   hvd::bind::bind_tensor_ref(m);
   hvd::bind::bind_tensor_types(m);
   hvd::bind::bind_engine(m);
+  hvd::bind::bind_ordered_calls(m);
   hvd::bind::bind_py_backend(m);
   hvd::bind::bind_inspect(m);
   hvd::bind::bind_log_lines(m);

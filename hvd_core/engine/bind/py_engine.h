@@ -70,10 +70,12 @@ class PyEngine {
               const std::string& operation);
 
   // py_engine_groups.cc: for front ends whose groups of ranks have calls in one order, each under its number.
-  // A handle; or 0 if `wait_s` is not negative and the operation is done within that time.
+  // A handle; or 0 if `wait_s` is not negative and the operation is done within that time. `operation` may be "reduce"
+  // and "recv" too, `number` is the reduce op or the root, and `root` the root of a reduce. `row_splits` and
+  // `received`: for each tensor of an alltoall one number for each rank, behind each other.
   uint64_t ordered(const std::string& operation, const std::string& name, int process_set, pybind11::handle inputs,
-                   pybind11::handle outputs, int number, double prescale, std::vector<int64_t> row_splits,
-                   std::vector<int64_t> received, int64_t unit, double wait_s);
+                   pybind11::handle outputs, int number, double prescale, const std::vector<int64_t>& row_splits,
+                   std::vector<int64_t> received, int64_t unit, double wait_s, int root);
   // A message to (`sends`) or from another rank: `tensor` is sent as it is then, or overwritten.
   uint64_t message(pybind11::handle tensor, bool sends, pybind11::handle other, pybind11::handle name,
                    pybind11::handle process_set);

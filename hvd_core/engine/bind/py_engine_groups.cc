@@ -32,10 +32,11 @@ int64_t deadline_in(double seconds) { return observe::now_ns() + static_cast<int
 }  // namespace
 
 uint64_t PyEngine::ordered(const std::string& operation, const std::string& name, int process_set, py::handle inputs,
-                           py::handle outputs, int number, double prescale, std::vector<int64_t> row_splits,
-                           std::vector<int64_t> received, int64_t unit, double wait_s) {
-  const bool receives = operation == "recv";
-  calls::Call c{.kind = receives ? OpKind::Send : kind_of(operation), .name = name, .process_set = process_set};
+                           py::handle outputs, int number, double prescale, const std::vector<int64_t>& row_splits,
+                           std::vector<int64_t> received, int64_t unit, double wait_s, int root) {
+  const bool receives = operation == "recv", reduces = operation == "reduce";
+  const OpKind kind = receives ? OpKind::Send : reduces ? OpKind::Allreduce : kind_of(operation);
+  calls::Call c{.kind = kind, .name = name, .process_set = process_set};
   c.once = true;
   if (c.kind == OpKind::Send) between(c, number, !receives);
   std::shared_ptr<Notifier> notifier;
@@ -43,8 +44,13 @@ uint64_t PyEngine::ordered(const std::string& operation, const std::string& name
     if (!inputs.is_none()) c.in = tensors_of(inputs, inputs.is(outputs));
     if (!outputs.is_none()) c.out = inputs.is(outputs) ? c.in : tensors_of(outputs, true);
     if (c.kind != OpKind::Send) (types::has_reduce_op(c.kind) ? c.reduce_op : c.root) = number;
+    if (reduces) c.to = root;
     c.prescale = prescale;
-    if (!row_splits.empty()) c.splits = {std::move(row_splits)};
+    if (!row_splits.empty()) {
+      require(!c.in.empty() && row_splits.size() % c.in.size() == 0, "splits are needed for each tensor");
+      const auto each = static_cast<ptrdiff_t>(row_splits.size() / c.in.size());
+      for (auto at = row_splits.begin(); at != row_splits.end(); at += each) c.splits.emplace_back(at, at + each);
+    }
     c.received = std::move(received);
     c.unit = unit;
     c.waits = wait_s >= 0;
@@ -145,7 +151,7 @@ void bind_groups(py::class_<PyEngine>& engine) {
       .def("ordered", &PyEngine::ordered, py::arg("operation"), py::arg("name"), py::arg("process_set"),
            py::arg("inputs"), py::arg("outputs"), py::arg("number") = 0, py::arg("prescale") = 1.0,
            py::arg("splits") = std::vector<int64_t>(), py::arg("received") = std::vector<int64_t>(),
-           py::arg("unit") = -1, py::arg("wait_s") = -1.0)
+           py::arg("unit") = -1, py::arg("wait_s") = -1.0, py::arg("root") = -1)
       .def("message", &PyEngine::message, py::arg("tensor"), py::arg("sends"), py::arg("other"), py::arg("name"),
            py::arg("process_set") = 0)
       .def("refuse_message", &PyEngine::refuse_message, py::arg("text"), py::arg("sends"), py::arg("other"),

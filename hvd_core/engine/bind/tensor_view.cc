@@ -50,6 +50,16 @@ int32_t dtype_of(DlType t) {
   return -1;
 }
 
+bool is_contiguous(const DlTensor& d) {
+  int64_t expected = 1;
+  const bool empty = std::find(d.shape, d.shape + d.ndim, 0) != d.shape + d.ndim;
+  for (int32_t i = d.ndim - 1; d.strides && i >= 0 && !empty; --i) {
+    if (d.shape[i] != 1 && d.strides[i] != expected) return false;
+    expected *= d.shape[i];
+  }
+  return true;
+}
+
 [[noreturn]] void not_contiguous() { throw py::value_error("Tensor is required to be contiguous."); }
 
 Tensor from_dlpack(const DlExchangeApi* api, PyObject* o) {
@@ -65,14 +75,7 @@ Tensor from_dlpack(const DlExchangeApi* api, PyObject* o) {
                           " (DLPack code " + std::to_string(d.dtype.code) + ", " + std::to_string(d.dtype.bits) +
                           " bits) is not supported.");
   t.shape.assign(d.shape, d.shape + d.ndim);
-  if (d.strides) {
-    int64_t expected = 1;
-    bool empty = std::find(t.shape.begin(), t.shape.end(), 0) != t.shape.end();
-    for (int32_t i = d.ndim - 1; i >= 0 && !empty; --i) {
-      if (d.shape[i] != 1 && d.strides[i] != expected) not_contiguous();
-      expected *= d.shape[i];
-    }
-  }
+  if (!is_contiguous(d)) not_contiguous();
   t.data = static_cast<char*>(d.data) + d.byte_offset;
   if (d.device.type != kDlCpu) {
     t.device_type = "dlpack:" + std::to_string(d.device.type);
@@ -148,6 +151,23 @@ Tensor described(py::handle object, bool writable) {
 Tensor tensor_of(py::handle object, bool writable) {
   Tensor t = described(object, writable);
   if (!t.data && t.bytes() != 0) refuse_without_memory(object, "its address is null");
+  return t;
+}
+
+std::optional<Tensor> plain_tensor(py::handle object) {
+  const auto* api = type_of(object.ptr()).api;
+  DlTensor d;
+  if (!api) return std::nullopt;
+  if (api->borrow(object.ptr(), &d) != 0) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  Tensor t;
+  t.dtype = dtype_of(d.dtype);
+  if (t.dtype < 0 || d.device.type != kDlCpu || !is_contiguous(d)) return std::nullopt;
+  t.shape.assign(d.shape, d.shape + d.ndim);
+  t.data = static_cast<char*>(d.data) + d.byte_offset;
+  if (!d.data && t.bytes() != 0) return std::nullopt;
   return t;
 }
 

@@ -32,6 +32,8 @@ void note_deferred(pybind11::handle object, uint64_t handle);
 // Throws pybind11::value_error for a dtype without a number, for memory that is not contiguous, and for a tensor
 // without memory of its own.
 queue::Tensor tensor_of(pybind11::handle object, bool writable);
+// For a type with DLPack's C exchange API: nothing if tensor_of() would refuse the object, or on a device.
+std::optional<queue::Tensor> plain_tensor(pybind11::handle object);
 // One tensor, or a list or tuple of them.
 std::vector<queue::Tensor> tensors_of(pybind11::handle object, bool writable);
 

@@ -57,14 +57,20 @@ SignatureFields allgather(Engine& engine, const Call& c) {
   return f;
 }
 
-SignatureFields allreduce(const Call& c) {
+SignatureFields allreduce(Engine& engine, const Call& c) {
   same_layout(c.in, c.out);
+  if (c.to >= 0)
+    require(engine.process_sets().find(c.process_set, "reduce")->includes(c.to), "reduce received invalid root rank ",
+            c.to, " for provided process set");
   if (c.reduce_op == types::kAdasum) {
     check_floating(c.in);
+    require(c.to < 0, "Adasum gives its result to all ranks");
     return reduction(OpKind::Adasum, c);
   }
   check_reducible(c.in, c.reduce_op);
-  return reduction(c.kind, c);
+  auto f = reduction(c.kind, c);
+  f.root = c.to;
+  return f;
 }
 
 SignatureFields broadcast(Engine& engine, const Call& c) {
@@ -83,15 +89,21 @@ SignatureFields alltoall(Engine& engine, Call& c) {
   c.splits.resize(c.in.size());
   for (size_t i = 0; i < c.in.size(); ++i) c.splits[i] = splits_of(c.in[i], std::move(c.splits[i]), set->ranks.size());
   if (c.out.empty()) return without_sizes(c);
-  require(c.in.size() == 1 && c.out.size() == 1 && c.received.size() == set->ranks.size(),
-          "an alltoall with given results takes one tensor, and the rows from each rank");
+  const size_t ranks = set->ranks.size();
+  require(
+      c.in.size() == c.out.size() && c.received.size() == c.in.size() * ranks,
+      "an alltoall with given results takes as many outputs as inputs, and for each of them the rows from each rank");
   require(std::all_of(c.received.begin(), c.received.end(), [](int64_t n) { return n >= 0; }),
           "an alltoall cannot receive a negative number of rows");
-  check_results(c, 0, std::accumulate(c.received.begin(), c.received.end(), int64_t{0}));
+  for (size_t i = 0; i < c.in.size(); ++i) {
+    const int64_t* rows = c.received.data() + i * ranks;
+    check_results(c, i, std::accumulate(rows, rows + ranks, int64_t{0}));
+  }
   same_device(c.in, c.out);
   auto f = without_sizes(c);
   f.reduce_op = c.unit < 0 ? types::kCompared : types::kAgreed;
-  if (c.unit >= 0) f.tensors[0].shape[0] = c.unit;
+  if (c.unit >= 0)
+    for (auto& t : f.tensors) t.shape[0] = c.unit;
   f.root = c.root;
   return f;
 }
@@ -128,7 +140,7 @@ SignatureFields reducescatter(Engine& engine, const Call& c) {
 SignatureFields fields_for(Engine& engine, Call& c) {
   switch (c.kind) {
     case OpKind::Allreduce:
-      return allreduce(c);
+      return allreduce(engine, c);
     case OpKind::Allgather:
       return allgather(engine, c);
     case OpKind::Broadcast:

@@ -32,6 +32,12 @@ Coordinator::SetState* Coordinator::find_set(SetId set) {
   return sets_[set].exists ? &sets_[set] : nullptr;
 }
 
+bool Coordinator::is_of_ended_set(const SetState& s, const std::string& name) {
+  if (!s.pair) return false;
+  const SetId given = set_of_message(name);
+  return given < sets_.size() && !sets_[given].exists;
+}
+
 void Coordinator::receive(const UpMessage& m, int64_t now) {
   if (closed_) return;
   if (m.type != UpMessage::Want && m.type != UpMessage::Join) heard_at_ = now;
@@ -99,7 +105,7 @@ void Coordinator::check_asker(const Round& round, Rank rank) {
 
 void Coordinator::ready(SetId set, const Item& item, const RankSet& ranks, bool urgent, int64_t now) {
   const SetState* s = find_set(set);
-  if (!s || ranks.empty()) return;
+  if (!s || ranks.empty() || is_of_ended_set(*s, *item.name)) return;
   if (!ranks.within(s->member_set)) throw WireError("control message: from outside the process set");
   Round& round = first_round(set, item.name, now);
   if (round.askers.empty() && !round.said.intersects(ranks) && !joined_.intersects(ranks)) {
@@ -134,7 +140,7 @@ void Coordinator::count(SetId set, Round& round, const Item& item, const RankSet
 }
 
 void Coordinator::poison(const UpMessage& m, int64_t now) {
-  if (!find_set(m.set)) return;
+  if (const SetState* s = find_set(m.set); !s || is_of_ended_set(*s, *m.item.name)) return;
   // R8: the rank may have arrived at a batch with this name; its poison is for the round after.
   dissolve_batches_with(m.set, *m.item.name, now);
   round_of(m.set, m.item.name, m.rank(), now).poison.emplace_back(m.rank(), m.text);
@@ -184,6 +190,9 @@ std::string Coordinator::refusal(const SetState& s, const Round& round) {
   if (f.kind == OpKind::Broadcast && !round.said.contains(f.root))
     return "Broadcast of '" + *round.name + "': root rank " + std::to_string(f.root) +
            " has joined and has nothing to send. Broadcast is not supported with Join at this time.";
+  if (f.kind == OpKind::Allreduce && f.root >= 0 && !round.said.contains(f.root))
+    return "Reduce of '" + *round.name + "': root rank " + std::to_string(f.root) +
+           " has joined, and has no tensor for the result.";
   if (f.kind == OpKind::Send && round.said.size() < s.members.size()) {
     const Rank gone = round.said.contains(s.members.front()) ? s.members.back() : s.members.front();
     return "Send of '" + *round.name + "': rank " + std::to_string(gone) +
@@ -245,6 +254,7 @@ void Coordinator::change_sets(const Round& round, int64_t now) {
     SetState& s = sets_.emplace_back();
     s.exists = true;
     s.by_members = !round.askers.empty();
+    s.pair = is_pair(e.name);
     s.members = f.ranks;
     for (Rank r : f.ranks) s.member_set.insert(r);
   } else {
@@ -254,6 +264,8 @@ void Coordinator::change_sets(const Round& round, int64_t now) {
     form_all_batches(now);
     dissolve_all_of(e.set, now);  // batches that have become known just now
     sets_[e.set] = SetState{};
+    for (SetState& s : sets_)
+      if (s.pair) std::erase_if(s.rounds, [&](const auto& r) { return is_of_ended_set(s, r.first); });
     std::erase_if(history_, [&](const auto& h) { return h.first.first == e.set; });
   }
   log_.append(std::move(e));

@@ -91,6 +91,7 @@ class Coordinator {
   struct SetState {
     bool exists = false;      // false again after its end; the number is not used again
     bool by_members = false;  // R15: only its members asked for it
+    bool pair = false;        // R17: it carries the messages of its two members
     std::vector<Rank> members;
     RankSet member_set;
     StringMap<Round> rounds;
@@ -133,6 +134,8 @@ class Coordinator {
   Stalled stalled_join(int64_t since) const;
   // Null for a set that has ended: messages about it have no effect (R10). Throws WireError if it never existed.
   SetState* find_set(SetId set);
+  // Whether a request of this name in a set is a message that was given to a set that has ended (R17).
+  bool is_of_ended_set(const SetState& s, const std::string& name);
 
   // coordinator_known.cc: batches and known batches.
   void form_all_batches(int64_t now);

@@ -115,10 +115,33 @@ std::vector<int32_t> members_that_ask(const std::string& name) {
   }
 }
 
+namespace {
+constexpr std::string_view kOfSet = ".set";
+
+bool names_pair(const std::string& name) {
+  return name.starts_with(kMembersSet) && name.ends_with("/" + std::string(kPair));
+}
+}  // namespace
+
+std::string message_name(const std::string& name, Rank from, Rank to, SetId set) {
+  std::string full = name + "." + std::to_string(from) + "-" + std::to_string(to);
+  return set == 0 ? full : full.append(kOfSet) + std::to_string(set);
+}
+
+SetId set_of_message(const std::string& name) {
+  SetId set = 0;
+  const size_t at = name.rfind(kOfSet);
+  if (at == name.npos) return 0;
+  const char *const first = name.data() + at + kOfSet.size(), *const end = name.data() + name.size();
+  const auto [next, error] = std::from_chars(first, end, set);
+  return error == std::errc() && next == end ? set : 0;
+}
+
+bool is_pair(const NameRef& name) { return name && names_pair(*name); }
+
 std::string shown_name(types::OpKind kind, const std::string& name) {
   if (!types::changes_sets(kind)) return name;
-  const bool pair = name.starts_with(kMembersSet) && name.ends_with("/" + std::string(kPair));
-  if (!pair) return types::op_name(kind);
+  if (!names_pair(name)) return types::op_name(kind);
   const std::vector<int32_t> two = members_that_ask(name);
   return "first message of ranks " + std::to_string(two.front()) + " and " + std::to_string(two.back());
 }

@@ -26,6 +26,9 @@ inline constexpr const char* kSetsName = "#process_sets";
 // members follow, and a label that tells several sets of the same members apart, as in "#set/0,3/second".
 inline constexpr std::string_view kMembersSet = "#set/";
 
+// The text of the failure of requests that were pending in a set when it ended.
+inline constexpr const char* kSetRemoved = "Process set has been removed";
+
 // The label of the set that two ranks add for their messages (R17).
 inline constexpr std::string_view kPair = "#pair";
 
@@ -33,6 +36,12 @@ inline constexpr std::string_view kPair = "#pair";
 std::string members_set_name(const std::vector<int32_t>& members, std::string_view label);
 // The ranks that have to submit a request of this name in set 0; empty: all ranks. Throws WireError.
 std::vector<int32_t> members_that_ask(const std::string& name);
+// Messages of two ranks (R17) end with the direction, and with the number of the set that they were given to.
+std::string message_name(const std::string& name, Rank from, Rank to, SetId set);
+// That set; 0: the set of all ranks. For names of requests in the set of a pair only.
+SetId set_of_message(const std::string& name);
+// Whether an entry or request of this name is about the set that carries the messages of two ranks.
+bool is_pair(const NameRef& name);
 // A request's name in reports: that of a change of the process sets means nothing to users.
 std::string shown_name(types::OpKind kind, const std::string& name);
 

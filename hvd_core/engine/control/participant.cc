@@ -12,13 +12,16 @@ namespace hvd::control {
 using types::Failure;
 using types::OpKind;
 
-namespace {
-const char* const kSetRemoved = "Process set has been removed";
-}
-
 Participant::SetState& Participant::state(SetId set) {
   if (set >= sets_.size()) throw WireError("control message: about a process set that never existed");
   return sets_[set];
+}
+
+// R17: whether a request of this name in a set is a message that was given to a set that has ended.
+bool Participant::is_of_ended_set(const SetState& s, const std::string& name) const {
+  if (!s.pair) return false;
+  const SetId given = set_of_message(name);
+  return given < sets_.size() && sets_[given].ended;
 }
 
 void Participant::announce(SetId set, const Item& item, bool urgent) {
@@ -36,7 +39,7 @@ void Participant::announce_held(const Batch& b) {
 
 bool Participant::submit(SetId set, Item item, RequestToken request, bool urgent, int64_t now) {
   auto& s = state(set);
-  if (s.ended) {  // the removal was replayed after the call was made
+  if (s.ended || is_of_ended_set(s, *item.name)) {  // the removal was replayed after the call was made
     events_.fail(request, Failure::SetRemoved, kSetRemoved);
     return true;
   }
@@ -118,7 +121,7 @@ void Participant::forget_batch(uint32_t id) {
 }
 
 void Participant::poison(SetId set, const std::string& name, const std::string& text) {
-  if (state(set).ended) return;
+  if (state(set).ended || is_of_ended_set(state(set), name)) return;
   auto& known = state(set).known;
   if (auto it = known.find(name); it != known.end()) ask_dissolve(it->second.batch);
   UpMessage m(UpMessage::Poison, me_);
@@ -266,6 +269,7 @@ void Participant::replay_add_set(const Entry& e) {
   if (e.set != sets_.size()) throw WireError("control message: a new process set out of turn");
   const RequestToken request = take_sets_request(e);
   sets_.emplace_back();
+  state(e.set).pair = is_pair(e.name);
   state(e.set).member = std::find(e.members.begin(), e.members.end(), me_) != e.members.end();
   events_.set_added(e.set, e.members, request, e.name);
 }
@@ -277,6 +281,15 @@ void Participant::replay_remove_set(const Entry& e) {
   s = SetState{};
   s.ended = true;
   for (auto& [name, p] : pending) events_.fail(p.request, Failure::SetRemoved, kSetRemoved);
+  // The messages that were given to it, which two of its members carry in a set of theirs.
+  for (SetState& of_two : sets_) {
+    if (!of_two.pair) continue;
+    std::erase_if(of_two.pending, [&](const auto& message) {
+      const bool gone = is_of_ended_set(of_two, message.first);
+      if (gone) events_.fail(message.second.request, Failure::SetRemoved, kSetRemoved);
+      return gone;
+    });
+  }
   events_.set_removed(e.set, request);
 }
 

@@ -91,6 +91,7 @@ class Participant {
     StringMap<Pending> pending;
     StringMap<Place> known;  // members of living batches
     bool member = false, ended = false;
+    bool pair = false;  // R17: it carries the messages of its two members
   };
 
   SetState& state(SetId set);  // throws WireError if no entry has added the set
@@ -108,6 +109,7 @@ class Participant {
   void replay_fail(const Entry& e);
   void replay_add_set(const Entry& e);
   void replay_remove_set(const Entry& e);
+  bool is_of_ended_set(const SetState& s, const std::string& name) const;
   RequestToken take_sets_request(const Entry& e);
 
   Rank me_;

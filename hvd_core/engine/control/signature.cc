@@ -43,7 +43,8 @@ std::string summary(const SignatureFields& f) {
     return s + " of ranks " + rank_list(f.ranks) + (f.backends.empty() ? "" : " over " + f.backends);
   if (f.kind == OpKind::RemoveProcessSet) return s + " number " + std::to_string(f.root);
   if (has_reduce_op(f.kind)) s += std::string(" ") + reduce_op_name(f.reduce_op);
-  if (f.kind == OpKind::Broadcast) s += " root " + std::to_string(f.root);
+  if (f.kind == OpKind::Broadcast || (f.kind == OpKind::Allreduce && f.root >= 0))
+    s += " root " + std::to_string(f.root);
   if (f.kind == OpKind::Barrier) return s;
   if (f.kind == OpKind::Send) s += " from rank " + std::to_string(f.root);
   if (f.tensors.size() != 1) s += " of " + std::to_string(f.tensors.size()) + " tensors";

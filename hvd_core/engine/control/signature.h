@@ -36,7 +36,9 @@ inline constexpr std::string_view kStaged = "staged ";
 struct SignatureFields {
   types::OpKind kind = types::OpKind::Allreduce;
   int32_t reduce_op = 0;  // allgather, alltoall: which ranks know the sizes (types::Sizes)
-  int32_t root = -1;  // broadcast: world rank; RemoveProcessSet: number of the set; alltoall: the caller's own number
+  // broadcast: world rank; allreduce: the only rank that gets the result, or -1; RemoveProcessSet: number of the set;
+  // alltoall: the caller's own number
+  int32_t root = -1;
   double prescale = 1.0, postscale = 1.0;
   bool repeats = true;  // false for unnamed operations: their names do not come again, so that they are not cached
   std::string device_type = "cpu";

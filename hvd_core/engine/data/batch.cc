@@ -84,7 +84,9 @@ hvd_buf Batch::device_scratch(Schedule& schedule, uint64_t bytes) {
 
 // One collective per dtype. A batch has one dtype, unless it is a group that mixes dtypes.
 void Batch::write_by_dtype(Schedule& schedule) {
-  const OpKind kind = (*work_)[0].item.sig->fields().kind;
+  const auto& first = (*work_)[0].item.sig->fields();
+  const bool to_one = first.kind == OpKind::Allreduce && first.root >= 0;
+  const int32_t coll = to_one ? HVD_REDUCE : types::collective_of(first.kind);
   for (auto& tensors : by_dtype_) tensors.clear();
   for (size_t i = 0; i < tensors_.size(); ++i) {
     size_t k = 0;
@@ -93,7 +95,7 @@ void Batch::write_by_dtype(Schedule& schedule) {
     by_dtype_[k].push_back(i);
   }
   for (const auto& tensors : by_dtype_)
-    if (!tensors.empty()) emit(schedule, types::collective_of(kind), tensors);
+    if (!tensors.empty()) emit(schedule, coll, tensors);
 }
 
 constexpr uint64_t kMostCompared = 128;
@@ -118,7 +120,7 @@ plugin::Collective& Batch::begin(int32_t coll, int32_t dtype) {
   c.deadline_ns = HVD_NO_DEADLINE;
   c.seq = seq_;
   if (device_) c.stream = device_->device()->stream();
-  if (f.kind == OpKind::Broadcast || f.kind == OpKind::Send)
+  if (f.kind == OpKind::Broadcast || f.kind == OpKind::Send || coll == HVD_REDUCE)
     while (set_->layout().members[static_cast<size_t>(c.root)] != f.root) ++c.root;
   if (coll == HVD_SEND || coll == HVD_RECV) c.peer = 1 - set_->rank();
   return c;
@@ -237,7 +239,8 @@ void Batch::write_alltoall(Schedule& schedule) {
   }
   if (const int32_t sizes = (*work_)[0].item.sig->fields().reduce_op; sizes != types::kExchanged) {
     for (size_t i = 0; i < n; ++i)
-      for (size_t r = 0; r < ranks; ++r) rows_in_[r * n + i] = request(tensors_[i])->received[r];
+      for (size_t r = 0; r < ranks; ++r)
+        rows_in_[r * n + i] = request(tensors_[i])->received[tensors_[i].index * ranks + r];
     // Every rank compares the splits of all. That grows with the square of their number, so that large sets trust them.
     if (sizes == types::kAgreed || ranks > kMostCompared) return write_by_dtype(schedule);
     return compare_splits(schedule);

@@ -20,15 +20,16 @@ struct Call {
   int32_t process_set = 0;                        // the number that users see
   int32_t reduce_op = 0;                          // HVD_* or types::kAdasum
   int32_t root = -1;                              // broadcast, send: the rank, in the job, that has the data
-  int32_t to = -1;                                // send: the rank, in the job, that receives
+  int32_t to = -1;  // send: the rank, in the job, that receives; allreduce: the only rank that gets the result, -1: all
   double prescale = 1.0, postscale = 1.0;
   // `out` is empty for barrier, and may be empty for allgather, alltoall and reducescatter: the engine allocates. An
   // allgather with `out` takes equally many rows from all ranks, which must agree on their number.
   std::vector<Tensor> in = {}, out = {};
   // Alltoall: rows for each rank, one list per tensor. An empty list asks for equal shares.
   std::vector<std::vector<int64_t>> splits = {};
-  // Alltoall with `out`, of one tensor: rows from each rank. If `unit` is not negative, the ranks' splits follow from
-  // `unit` and `root`, on which all ranks must agree; otherwise the ranks compare their splits first.
+  // Alltoall with `out`: for each tensor the rows from each rank, behind each other. If `unit` is not negative, the
+  // ranks' splits follow from `unit` and `root`, on which all ranks must agree; otherwise the ranks compare their
+  // splits first.
   std::vector<int64_t> received = {};
   int64_t unit = -1;
   // On a device: the points in the caller's streams at which the data are ready. calls::submit() sets it.

@@ -26,8 +26,7 @@ std::string ProcessSet::message_name(int32_t from, int32_t to, const std::option
     name =
         std::string(types::op_name(types::OpKind::Send)) + ".noname." + std::to_string(unnamed_messages_[{from, to}]++);
   }
-  name += "." + std::to_string(from) + "-" + std::to_string(to);
-  return id == 0 ? name : name + ".set" + std::to_string(id);
+  return control::message_name(name, from, to, id);
 }
 
 void ProcessSet::restart_counters() {

@@ -102,7 +102,7 @@ class Request {
   std::vector<Tensor> in, out;  // out is empty where the engine allocates
   // Alltoall: rows of in[i] for each rank of the set. Rows at the end may belong to no rank.
   std::vector<std::vector<int64_t>> splits;
-  std::vector<int64_t> received;       // alltoall with `out`: rows of out[0] from each rank
+  std::vector<int64_t> received;       // alltoall with `out`: rows of each from each rank
   std::atomic<bool> urgent{false};     // the caller waits for it at once
   std::vector<plugin::MarkRef> ready;  // on a device: the points in the caller's streams at which the data are ready
   Listener* listener = nullptr;        // set before it is submitted, then the finishing thread's

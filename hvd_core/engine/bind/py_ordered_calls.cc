@@ -1,0 +1,39 @@
+// See py_ordered_calls.h.
+#include "engine/bind/py_ordered_calls.h"
+
+#include <utility>
+
+#include "engine/bind/py_engine.h"
+#include "engine/bind/tensor_view.h"
+#include "engine/observe/log.h"
+#include "engine/types/dtypes.h"
+#include "engine/types/reductions.h"
+
+namespace py = pybind11;
+
+namespace hvd::bind {
+
+py::object OrderedCalls::allreduce(py::handle tensor, int reduce_op, double seconds) {
+  std::optional<queue::Tensor> plain = plain_tensor(tensor);
+  if (!plain || !types::is_reducible(plain->dtype) || !types::is_reducible(plain->dtype, reduce_op)) return py::none();
+  plain->shape = {static_cast<int64_t>(plain->count())};
+  const int64_t deadline_ns = observe::now_ns() + static_cast<int64_t>(seconds * 1e9);
+  calls::Call c{.kind = types::OpKind::Allreduce, .name = next_name(), .process_set = process_set_};
+  c.reduce_op = reduce_op;
+  c.in.push_back(std::move(*plain));
+  c.out = c.in;
+  c.once = c.waits = true;
+  return py::int_(engine_.wait_at_once(std::move(c), {tensor, tensor}, deadline_ns));
+}
+
+void bind_ordered_calls(py::module_& m) {
+  py::class_<OrderedCalls>(m, "OrderedCalls",
+                           "The calls of one group of ranks, made in one order: see py_ordered_calls.h.")
+      .def(py::init<PyEngine&, int, std::string>(), py::arg("engine"), py::arg("process_set"), py::arg("prefix"),
+           py::keep_alive<1, 2>())
+      .def("next_name", &OrderedCalls::next_name)
+      .def("count", &OrderedCalls::count)
+      .def("allreduce", &OrderedCalls::allreduce, py::arg("tensor"), py::arg("reduce_op"), py::arg("seconds"));
+}
+
+}  // namespace hvd::bind
