@@ -100,6 +100,74 @@ def check_movements():
         assert all(torch.equal(t, mine((r + 1,), rank=r)) for r, t in enumerate(uneven))
 
 
+def check_calls_that_are_waited_for_at_once():
+    """all_reduce of one tensor has a short way; these tensors take it, or another one."""
+    with default_group():
+        expected = parts_sum((2, 3))
+        weights = torch.nn.Parameter(mine((2, 3)))
+        trained = mine((2, 3)).requires_grad_()
+        strided = torch.zeros(3, 2).t().copy_(mine((2, 3)))
+        negative = torch.complex(torch.zeros(2, 3), -mine((2, 3))).conj().imag
+        assert negative.is_neg()
+        for tensor in (weights, trained, strided, negative, mine((2, 3)), mine((2, 3))[:, :]):
+            dist.all_reduce(tensor)
+            assert torch.equal(tensor.detach(), expected)
+        for shape in ((), (0,), (0, 4)):
+            tensor = mine(shape)
+            dist.all_reduce(tensor)
+            assert torch.equal(tensor, parts_sum(shape))
+        for op, wanted in (
+            (dist.ReduceOp.AVG, expected / SIZE),
+            (dist.ReduceOp.MAX, mine((2, 3), rank=SIZE - 1)),
+        ):
+            tensor = mine((2, 3))
+            dist.all_reduce(tensor, op)
+            torch.testing.assert_close(tensor, wanted)
+        tensor = mine((2, 3))
+        dist.all_reduce(tensor, torch._C._distributed_c10d._make_nccl_premul_sum(2.0))
+        assert torch.equal(tensor, expected * 2)
+        expect(
+            RuntimeError,
+            lambda: dist.all_reduce(torch.ones(4, dtype=torch.int32), dist.ReduceOp.BAND),
+            "BAND",
+        )
+
+
+def check_large_parts_of_a_root():
+    """gather, scatter and reduce of tensors that the engine takes one by one."""
+    with default_group():
+        for shape, dtype in (
+            ((20_000,), torch.float32),
+            ((300, 300), torch.bool),
+            ((9000,), torch.complex64),
+        ):
+            expected = of_all(shape, dtype)
+            for root in range(SIZE):
+                sent = mine(shape, dtype)
+                places = [torch.empty(shape, dtype=dtype) for _ in range(SIZE)]
+                if root == ME:
+                    places[0] = (
+                        torch.empty(*reversed(shape), dtype=dtype).t() if len(shape) > 1 else places[0]
+                    )
+                    sent = places[ME].copy_(sent)  # the root's own part is in its place
+                dist.gather(sent, places if root == ME else None, root)
+                assert root != ME or all(map(torch.equal, places, expected)), (shape, root)
+                part = torch.empty(*reversed(shape), dtype=dtype).t() if len(shape) > 1 else sent
+                given = [each.clone() for each in expected]
+                work = dist.scatter(part, given if root == ME else None, root, async_op=True)
+                work.wait()
+                assert torch.equal(part, expected[ME])
+        tensor = mine((3000, 7))
+        dist.reduce(tensor, SIZE - 1, dist.ReduceOp.AVG)
+        wanted = parts_sum((3000, 7)) / SIZE if ME == SIZE - 1 else mine((3000, 7))
+        torch.testing.assert_close(tensor, wanted)
+        expect(
+            (RuntimeError, ValueError),
+            lambda: dist.scatter(torch.empty(20_000), [torch.empty(20_001)] * SIZE if ME == 0 else None, 0),
+        )
+        dist.barrier()
+
+
 def check_scattered_reductions():
     with default_group():
         summed = parts_sum((SIZE * 2, 3))

@@ -1,6 +1,8 @@
 """Checks of torch.distributed over hvd on tensors of the simulated device `gcu`, whose streams are late: work that does
 not wait for the right stream gets wrong numbers. Run on every rank by tests/harness."""
 
+import os
+
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -122,6 +124,17 @@ def check_training_on_a_device():
         sharded = fully_shard(model().to(DEVICE), mesh=init_device_mesh("gcu", (SIZE,)))
         train(sharded, given, sgd(sharded))
         compare({n: v.full_tensor().cpu() for n, v in sharded.state_dict().items()}, wanted)
+
+
+def check_another_backend_for_host_memory():
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    with default_group(backend="cpu:gloo,gcu:hvd"):
+        on_host, on_device = torch.tensor([1 << ME]), mine(10)
+        dist.all_reduce(on_host, dist.ReduceOp.BOR)  # which hvd has not
+        dist.all_reduce(on_device)
+        assert on_host.item() == (1 << SIZE) - 1
+        same(on_device, sum(of_all(10)))
+        dist.barrier()
 
 
 def check_torchs_own_sync_batch_norm():

@@ -1,5 +1,6 @@
 """Checks of groups, messages and failures of torch.distributed over hvd. Run on every rank by tests/harness."""
 
+import os
 from datetime import timedelta
 
 import torch
@@ -43,6 +44,28 @@ def check_groups_of_some_ranks():
         tensor = torch.ones(1)
         dist.all_reduce(tensor)
         assert tensor.item() == SIZE
+
+
+def check_other_backends_for_other_devices():
+    """A group of which hvd serves the devices, and Gloo host memory; no rank has such a device."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    with default_group(backend="cuda:hvd,cpu:gloo"):
+        for _ in range(2):
+            tensor = torch.tensor([3, 5, 1 << ME])
+            dist.all_reduce(tensor, dist.ReduceOp.BOR)  # which hvd has not
+            assert tensor.tolist() == [3, 5, (1 << SIZE) - 1]
+        found = [None] * SIZE
+        dist.all_gather_object(found, ME)
+        assert found == list(range(SIZE))
+        assert type(dist.group.WORLD._get_backend(torch.device("cpu"))).__name__ == "ProcessGroupGloo"
+        assert dist.group.WORLD._get_backend(torch.device("cuda")) is dist.group.WORLD
+        dist.barrier()
+        group = dist.new_group([0, 1], backend="cpu:hvd,cuda:gloo")
+        if ME < 2:
+            tensor = torch.ones(2)
+            dist.all_reduce(tensor, group=group)
+            assert tensor.tolist() == [2, 2]
+            expect(NotImplementedError, lambda: dist.all_reduce(tensor.int(), dist.ReduceOp.BOR, group=group))
 
 
 def check_both_apis_at_once():
@@ -114,6 +137,7 @@ def check_a_mistake_of_one_rank_fails_on_all():
             RuntimeError, lambda: dist.barrier() if wrong else dist.all_reduce(torch.ones(4)), "Mismatched"
         )
         expect(RuntimeError, lambda: dist.broadcast(torch.ones(4), 1 if wrong else 0), "root")
+        expect(RuntimeError, lambda: dist.reduce(torch.ones(4), 1 if wrong else 0), "root")
         op = dist.ReduceOp.MAX if wrong else dist.ReduceOp.SUM
         expect(RuntimeError, lambda: dist.all_reduce(torch.ones(4), op), "reduction")
         # A call that is refused on one rank before the engine sees it.
@@ -163,9 +187,14 @@ def check_limits_of_time():
             work = dist.all_reduce(torch.ones(2), group=group, async_op=True)
             expect(RuntimeError, lambda: work.wait(timedelta(milliseconds=50)), "Timed out", "50ms")
             expect(RuntimeError, lambda: group.monitored_barrier(timedelta(milliseconds=50)), "Rank 1 failed")
+            group.set_timeout(timedelta(milliseconds=150))
+            tensor = torch.ones(3)
+            expect(RuntimeError, lambda: dist.all_reduce(tensor, group=group), "Timed out", "150ms")
         dist.barrier()
         if ME == 1:
             dist.all_reduce(torch.ones(2), group=group)
-            dist.barrier(group=group)  # the call that rank 0 has given up on is under way still
+            # The calls that rank 0 has given up on are under way still.
+            dist.barrier(group=group)
+            dist.all_reduce(torch.ones(3), group=group)
         if ME == 0:
             assert work.wait()

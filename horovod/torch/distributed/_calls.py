@@ -4,20 +4,25 @@ torch.distributed promises that all ranks of a group make their calls in one ord
 name "c10d.n" for each operation: ranks that call different operations meet under one name, and all of them hear of it.
 """
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from horovod.common.basics import engine
+import torch
+
+from horovod.common.basics import UNAVAILABLE, engine
 from horovod.torch._submit import BY_ADDRESS
-from horovod.torch.distributed._operands import Taken, is_plain
-from horovod.torch.distributed._reductions import PLAIN_OPS
+from horovod.torch.distributed._operands import Taken
+from horovod.torch.distributed._reductions import NUMBERS_BY_HASH
 from horovod.torch.distributed._work import Done, Work, Works, seconds_of
 from hvd_core.frontend.refusals import report
 from hvd_core.process_set import temporary
 
-NOTHING: tuple = ()
+if UNAVAILABLE is None:
+    from hvd_core._core import OrderedCalls
+
+# So long the short way of a call waits before it looks at the call's own limit, which takes time to read.
+_SOON_SECONDS = 0.1
 
 
 class Calls:
@@ -32,8 +37,13 @@ class Calls:
         self.process_set = temporary(number)
         self.number, self.seconds = number, seconds
         self.core = engine()
-        self._count, self._lock = 0, threading.Lock()
         self._coalesced: list | None = None
+        ordered = OrderedCalls(self.core, number, "c10d.")
+        self.next_name: Callable[[], str] = ordered.next_name
+        # The number of calls so far. It is equal on all ranks that have made the same calls.
+        self.count: Callable[[], int] = ordered.count
+        self._allreduce = ordered.allreduce
+        self._numbers_by_hash: dict[int, int] = {}
 
     @contextmanager
     def refusing(self, operation: str, name: str) -> Iterator[None]:
@@ -43,15 +53,6 @@ class Calls:
         except BaseException as error:
             report(operation, name, self.process_set, error)
             raise
-
-    def next_name(self) -> str:
-        with self._lock:
-            self._count += 1
-            return f"c10d.{self._count - 1}"
-
-    def count(self) -> int:
-        """The number of calls so far. It is equal on all ranks that have made the same calls."""
-        return self._count
 
     def submit(
         self,
@@ -74,7 +75,7 @@ class Calls:
             results, finish: as for Work.
             opts: torch's options of the call, with its limit of time, and whether the caller waits at once.
             alone: the caller adds the work to the coalesced ones itself.
-            how: number, prescale, splits, received, unit of `Engine.ordered`.
+            how: number, prescale, splits, received, unit, root of `Engine.ordered`.
         """
         core = self.core
         seconds = seconds_of(getattr(opts, "timeout", None), self.seconds)
@@ -107,22 +108,28 @@ class Calls:
             return None
         return work
 
-    def reduced_at_once(self, name: str, tensors: Any, opts: Any) -> bool:
+    def begin_short_way(self) -> None:
+        """hvd serves tensors in host memory: reduced_at_once() may do so."""
+        self._numbers_by_hash = {} if BY_ADDRESS else NUMBERS_BY_HASH
+
+    def reduced_at_once(self, tensors: Any, opts: Any) -> bool:
         """The short way of the most frequent call: reduce one plain tensor and wait for it. False, and nothing has been
         done, if the call is another one."""
-        if self._coalesced is not None or len(tensors) != 1 or getattr(opts, "asyncOp", True):
+        numbers = self._numbers_by_hash
+        if not numbers or opts.asyncOp or self._coalesced is not None or len(tensors) != 1:
             return False
-        tensor, number = tensors[0], PLAIN_OPS.get(getattr(opts.reduceOp, "op", None))
-        if number is None or BY_ADDRESS or not is_plain(tensor):
+        tensor, number = tensors[0], numbers.get(hash(opts.reduceOp))
+        # A negative bit is the one property of a tensor that the engine does not see.
+        if number is None or type(tensor) is not torch.Tensor or tensor.is_neg():
             return False
-        flat = tensor if tensor.dim() == 1 else tensor.view(-1)
-        seconds = seconds_of(opts.timeout, self.seconds)
-        core = self.core
-        handle = core.ordered(
-            "allreduce", name, self.number, flat, flat, number, 1.0, NOTHING, NOTHING, -1, seconds
-        )
+        handle = self._allreduce(tensor, number, _SOON_SECONDS)
+        if handle is None:
+            return False
         if handle:
-            Work(core, handle, seconds, "all_reduce", tensors).give_up(seconds)
+            seconds = seconds_of(opts.timeout, self.seconds)
+            work = Work(self.core, handle, seconds, "all_reduce", tensors)  # it releases the handle
+            if not self.core.wait_for(handle, max(0.0, seconds - _SOON_SECONDS)):
+                work.give_up(seconds)
         return True
 
     @property

@@ -6,6 +6,7 @@ import torch
 
 from horovod.torch.distributed._calls import together
 from horovod.torch.distributed._operands import Operand, Taken, fill, operand
+from horovod.torch.distributed._rooted import Exchange, gathered, goes_apart
 
 # Numbers that tell gather and scatter apart, and their roots; ranks must agree on them.
 GATHER, SCATTER = 1 << 20, 2 << 20
@@ -99,20 +100,33 @@ class Gathering:
             is_root = self._rank == root
             sent = operand(tensor, False, calls.process_set)
             count = sent.flat.numel()
-            received, targets, finish, results = [0] * self._size, sent.flat.new_empty(0), None, []
+            results = []
             if is_root:
-                results = outputs[0] if outputs and not isinstance(outputs[0], torch.Tensor) else outputs
+                results = list(
+                    outputs[0] if outputs and not isinstance(outputs[0], torch.Tensor) else outputs
+                )
                 _check_list("gather", results, tensor, self._size, self._rank)
-                whole = one_memory(results, sent.flat)
-                targets = whole if whole is not None else sent.flat.new_empty(count * self._size)
-                finish = None if whole is not None else _spreading(results, targets, sent)
-                received = [count] * self._size
-            taken = Taken(calls.core, [sent.flat], [targets], True, is_root)
-            splits = [count if rank == root else 0 for rank in range(self._size)]
+            if goes_apart(sent.flat, self._size):
+                taken, how, finish = gathered(calls, self._rank, self._size, root, sent, results)
+            else:
+                taken, how, finish = self._gather_joined(sent, root, results)
         return calls.submit(
-            "alltoall", name, taken, "gather", list(results), opts, finish,
-            number=GATHER + root, splits=splits, received=received, unit=count,
-        )  # fmt: skip
+            "alltoall", name, taken, "gather", results, opts, finish, number=GATHER + root, unit=count, **how
+        )
+
+    def _gather_joined(self, sent: Operand, root: int, results: list) -> Exchange:
+        """A gather whose parts come to the root behind each other, and are copied from there."""
+        count, is_root = sent.flat.numel(), self._rank == root
+        how = {
+            "splits": [count if rank == root else 0 for rank in range(self._size)],
+            "received": [count if is_root else 0] * self._size,
+        }
+        whole, finish, targets = None, None, sent.flat.new_empty(0)
+        if is_root:
+            whole = one_memory(results, sent.flat)
+            targets = whole if whole is not None else sent.flat.new_empty(count * self._size)
+            finish = None if whole is not None else _spreading(results, targets, sent)
+        return Taken(self._calls.core, [sent.flat], [targets], True, is_root), how, finish
 
 
 def same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:

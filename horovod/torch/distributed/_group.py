@@ -12,6 +12,7 @@ import torch.distributed as dist
 from horovod.torch.distributed import _start
 from horovod.torch.distributed._calls import Calls
 from horovod.torch.distributed._gathering import Gathering
+from horovod.torch.distributed._mixed import Others, by_device, others_of, served_by_device
 from horovod.torch.distributed._monitored import monitored_barrier
 from horovod.torch.distributed._operands import Taken, complex_sums_only, operand
 from horovod.torch.distributed._point_to_point import PointToPoint
@@ -26,6 +27,14 @@ def list_of(tensors: Any) -> list:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
+@served_by_device(
+    *("allreduce_coalesced", "reduce", "broadcast", "send", "recv", "recv_anysource"),
+    *("allgather", "allgather_coalesced", "all_gather_single", "all_gather_single_coalesced"),
+    *("_allgather_base", "allgather_into_tensor_coalesced", "gather", "scatter"),
+    *("reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced"),
+    *("_reduce_scatter_base", "reduce_scatter_tensor_coalesced"),
+    *("all_to_all_single", "alltoall_base", "alltoall"),
+)
 class Group(Gathering, Scattering, dist.ProcessGroup):
     """See the module. Made by `_create.create` only.
 
@@ -45,6 +54,7 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
         self._calls = Calls(number, seconds)
         self._point_to_point = PointToPoint(self._calls, rank, ranks, name)
         self._ended = False
+        self._others: Others | None = None
         self._default = (
             getattr(dist.distributed_c10d, "GroupMember", None) is not None and not dist.is_initialized()
         )
@@ -91,8 +101,18 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
     # Of the tensors that a group takes; objects go through host memory.
     _device_types = (torch.device("cpu"),)
 
-    def _get_backend(self, device: Any) -> "Group":
-        return self  # for all types of devices
+    def others(self) -> Others | None:
+        """The other backends of the group; None while torch is making the group."""
+        if self._others is None:
+            self._others = others_of(self, self._ranks, self._calls.seconds)
+            if self._others is not None and "cpu" not in self._others.names:
+                self._calls.begin_short_way()
+        return self._others
+
+    def _get_backend(self, device: Any) -> Any:
+        others, device = self.others(), torch.device(device)
+        group = None if others is None else others.made.get(device.type)
+        return self if group is None else group._get_backend(device)
 
     def _has_hooks(self) -> bool:
         return False
@@ -109,10 +129,18 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
     _set_timeout = _set_default_timeout = set_timeout
 
     def _start_coalescing(self, device: Any = None) -> None:
-        self._calls.start_coalescing()
+        others = self.others()
+        group = None if device is None or others is None else others.group(device.type)
+        if group is None:
+            self._calls.start_coalescing()
+        else:
+            group._start_coalescing(device)
 
     def _end_coalescing(self, device: Any = None) -> Any:
-        return self._calls.end_coalescing()
+        if self._calls.coalesces or device is None or self._others is None:
+            return self._calls.end_coalescing()
+        group = self._others.group(device.type)
+        return self._calls.end_coalescing() if group is None else group._end_coalescing(device)
 
     def shutdown(self) -> None:
         """End the group on this rank. Its process set ends when all members have ended it."""
@@ -137,9 +165,12 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
     # -------------------------------------------------------------------------------------------------- reductions
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        calls, name = self._calls, self._calls.next_name()
-        if opts is not None and calls.reduced_at_once(name, tensors, opts):
+        if opts is not None and self._calls.reduced_at_once(tensors, opts):
             return None
+        return self._allreduce(tensors, opts)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        calls, name = self._calls, self._calls.next_name()
         with calls.refusing("allreduce", name):
             tensors = list_of(tensors)
             number, factor = _reduction(opts)
@@ -152,7 +183,7 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
             "allreduce", name, taken, "all_reduce", tensors, opts, finish, number=number, prescale=factor
         )
 
-    allreduce_coalesced = allreduce
+    _allreduce = by_device(allreduce_coalesced, "allreduce")
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         """All ranks reduce, and the result is written on the root alone: the tensors of the others stay as they are."""
@@ -164,12 +195,14 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
             is_root = self._rank == opts.rootRank
             taken_from = [operand(tensor, True, calls.process_set) for tensor in tensors]
             flats = [each.flat for each in taken_from]
+            # Elsewhere a backend may use the memory of the output, and most of them never touch it.
             outputs = flats if is_root else [torch.empty_like(flat) for flat in flats]
             taken = Taken(calls.core, flats, outputs, True, is_root)
             finish = _copying_back(taken_from) if is_root else None
         return calls.submit(
-            "allreduce", name, taken, "reduce", tensors, opts, finish, number=number, prescale=factor
-        )
+            "reduce", name, taken, "reduce", tensors, opts, finish,
+            number=number, prescale=factor, root=self._ranks[opts.rootRank],
+        )  # fmt: skip
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         calls, name = self._calls, self._calls.next_name()

@@ -17,18 +17,6 @@ from hvd_core.process_set import ProcessSet
 _REDUCED = frozenset(DTYPE_NUMBERS)
 
 
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the engine can reduce a tensor as it is: in host memory, dense, real, without a gradient."""
-    return (
-        tensor.dtype in _REDUCED
-        and tensor.is_cpu
-        and not tensor.requires_grad
-        and tensor.layout is torch.strided
-        and tensor.is_contiguous()
-        and not tensor.is_neg()
-    )
-
-
 class Operand:
     """One tensor, flat, as the engine takes it: `flat`. `own`: whether that is a copy."""
 

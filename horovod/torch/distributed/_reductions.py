@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torch.distributed import ReduceOp
+from torch.distributed import AllreduceOptions, ReduceOp
 
 from hvd_core.frontend import reductions
 from hvd_core.frontend.reductions import ENGINE_NUMBERS
@@ -48,6 +48,26 @@ def number_and_factor(op: Any) -> tuple[int, float]:
     return number, float(factor)
 
 
-# The ops that are one number.
 _PREMUL = _kind(getattr(ReduceOp, "PREMUL_SUM", None))
-PLAIN_OPS = {kind: number for kind, number in _NUMBERS.items() if kind is not _PREMUL}
+
+
+def _numbers_by_hash() -> dict[int, int]:
+    """hash(options.reduceOp) -> the engine's number, of the ops that need no factor. A hash costs less than a comparison
+    of ops; empty if hashes do not tell this PyTorch's ops apart."""
+    options, found = AllreduceOptions(), {}
+    for kind in ReduceOp.RedOpType.__members__.values():
+        if kind == _PREMUL:
+            continue  # it has a factor, and no constructor
+        options.reduceOp = one = ReduceOp(kind)
+        try:
+            if hash(options.reduceOp) != hash(one) or hash(ReduceOp(kind)) != hash(one):
+                return {}  # of the object, not of the op
+            if found.setdefault(hash(one), kind) != kind:
+                return {}
+        except TypeError:
+            return {}
+    return {mark: _NUMBERS[kind] for mark, kind in found.items() if kind in _NUMBERS}
+
+
+# Older versions do not say in the options whether the caller waits.
+NUMBERS_BY_HASH = _numbers_by_hash() if hasattr(AllreduceOptions(), "asyncOp") else {}

@@ -12,8 +12,9 @@ from horovod.torch.distributed._gathering import (
     one_memory,
     same_memory,
 )
-from horovod.torch.distributed._operands import Taken, complex_sums_only, fill, operand
+from horovod.torch.distributed._operands import Operand, Taken, complex_sums_only, fill, operand
 from horovod.torch.distributed._reductions import SUM, number_and_factor
+from horovod.torch.distributed._rooted import Exchange, goes_apart, scattered
 
 
 class Scattering:
@@ -102,25 +103,44 @@ class Scattering:
             root = opts.rootRank
             place = operand(output, False, calls.process_set, False)
             count = place.flat.numel()
-            sent, splits = place.flat.new_empty(0), [0] * self._size
+            parts = []
             if self._rank == root:
-                parts = inputs[0] if inputs and not isinstance(inputs[0], torch.Tensor) else inputs
+                parts = list(inputs[0] if inputs and not isinstance(inputs[0], torch.Tensor) else inputs)
                 check_types("scatter", [output] * len(parts), parts)
-                sent = operand(_joined(parts, self._size, "scatter"), False, calls.process_set).flat
-                if sent.numel() != count * self._size:
-                    raise ValueError(
-                        f"scatter: each of the {self._size} inputs must have as many elements as the output, "
-                        f"{output.numel()}."
-                    )
-                sent = sent.clone() if same_memory(sent, place.flat) else sent
-                splits = [count] * self._size
-            taken = Taken(calls.core, [sent], [place.flat], self._rank == root)
-            received = [count if rank == root else 0 for rank in range(self._size)]
-            finish = copying_back([place])
+                check_count("scatter", parts, self._size)
+            if goes_apart(place.flat, self._size):
+                taken, how, finish = scattered(calls, self._rank, self._size, root, parts, place)
+            else:
+                taken, how, finish = self._scatter_joined(parts, root, place)
         return calls.submit(
-            "alltoall", name, taken, "scatter", [output], opts, finish,
-            number=SCATTER + root, splits=splits, received=received, unit=count,
-        )  # fmt: skip
+            "alltoall",
+            name,
+            taken,
+            "scatter",
+            [output],
+            opts,
+            finish,
+            number=SCATTER + root,
+            unit=count,
+            **how,
+        )
+
+    def _scatter_joined(self, parts: list, root: int, place: Operand) -> Exchange:
+        """A scatter whose parts lie behind each other on the root, or are copied so."""
+        calls, count = self._calls, place.flat.numel()
+        sent, splits = place.flat.new_empty(0), [0] * self._size
+        if self._rank == root:
+            sent = operand(_joined(parts, self._size, "scatter"), False, calls.process_set).flat
+            if sent.numel() != count * self._size:
+                raise ValueError(
+                    f"scatter: each of the {self._size} inputs must have as many elements as the output, "
+                    f"{place.tensor.numel()}."
+                )
+            sent = sent.clone() if same_memory(sent, place.flat) else sent
+            splits = [count] * self._size
+        taken = Taken(calls.core, [sent], [place.flat], self._rank == root)
+        received = [count if rank == root else 0 for rank in range(self._size)]
+        return taken, {"splits": splits, "received": received}, copying_back([place])
 
     def all_to_all_single(
         self, output: Any, tensor: Any, output_splits: Any = (), input_splits: Any = (), opts: Any = None
@@ -180,10 +200,15 @@ def _reduction(opts: Any) -> tuple[int, float]:
     return number_and_factor(getattr(opts, "reduceOp", opts))
 
 
-def _joined(parts: list, size: int, what: str) -> torch.Tensor:
-    """The ranks' parts behind each other: as they lie there, or copied."""
+def check_count(what: str, parts: list, size: int) -> None:
+    """Raise ValueError unless there is a part for each rank."""
     if len(parts) != size:
         raise ValueError(f"{what}: {size} tensors are needed, one for each rank, but found {len(parts)}.")
+
+
+def _joined(parts: list, size: int, what: str) -> torch.Tensor:
+    """The ranks' parts behind each other: as they lie there, or copied."""
+    check_count(what, parts, size)
     if len({(part.numel(), part.dtype) for part in parts}) == 1:
         # A tensor that is nowhere: the parts may lie in any memory.
         whole = one_memory(parts, parts[0].new_empty(0))
