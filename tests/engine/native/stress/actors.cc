@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "hvd/backend_abi.h"
+#include "messages.h"
 
 namespace hvd::native {
 namespace {
@@ -231,9 +232,11 @@ void run_changes(Engine& engine, int rank, const std::vector<Members>& there, in
         flight.submit(op, false);
         flight.land(rng);
       }
+      const LostMessage lost(engine, rank, set);
       auto request = engine.remove_process_set(set.number);
       wait_here(engine, *request, rng);
       if (!request->ok()) return require(course.may_end.load(), "removing a process set: " + request->error());
+      lost.check(course);
       course.sets.fetch_add(1);
     }
   } catch (const RequestFailed& e) {

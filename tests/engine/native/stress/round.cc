@@ -11,6 +11,7 @@
 #include "actors.h"
 #include "check.h"
 #include "engine/observe/log.h"
+#include "messages.h"
 
 namespace hvd::native {
 namespace {
@@ -160,6 +161,10 @@ void work(World& world, const Plan& plan, int changes, Rng& rng, Course& course,
   const uint64_t seed = rng.next();
   for (int r = 0; changes > 0 && r < world.size(); ++r)
     things.push_back([&, r] { run_changes(world[r], r, plan.sets, changes, seed, course); });
+  const uint64_t talk = rng.next();
+  const int messages = world.size() > 1 && rng.one_in(2) ? 5 + static_cast<int>(rng.below(60)) : 0;
+  for (int r = 0; messages > 0 && r < world.size(); ++r)
+    things.push_back([&, r] { run_messages(world[r], r, world.size(), messages, talk, course); });
   if (meanwhile) things.push_back(meanwhile);
   at_once(things);
   helpers.clear();
