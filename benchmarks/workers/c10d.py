@@ -160,16 +160,34 @@ def sharded(model: torch.nn.Module, group: Any) -> torch.nn.Module:
     return fully_shard(model, mesh=mesh)
 
 
+def parallel(views: bool) -> Callable:
+    return lambda model, group: DistributedDataParallel(
+        model, process_group=group, gradient_as_bucket_view=views
+    )
+
+
+def silent_group() -> Any:
+    """A group of PyTorch's that sends nothing: what is left is DDP's own work. None if this PyTorch lacks it."""
+    try:
+        import torch.testing._internal.distributed.fake_pg  # noqa: F401 (makes the name known)
+
+        return dist.new_group(backend="fake")
+    except (ImportError, RuntimeError, ValueError):
+        return None
+
+
 def measured_steps(groups: dict[str, Any], names: list[str], options: argparse.Namespace) -> dict:
     result = {}
+    silent = silent_group()
     for name in names:
         make, inputs = MODELS[name]
-        kinds = {"DDP": lambda model, group: DistributedDataParallel(model, process_group=group)}
+        kinds = {"DDP": parallel(False), "DDP with gradients in buckets": parallel(True)}
         if name != "resnet50":  # FSDP shards layers, and its parameters are in no layers
             kinds["FSDP2"] = sharded
         for kind, wrap in kinds.items():
             ways = {}
-            for way, group in {**groups, "alone": None}.items():
+            others = {"silent": silent} if silent is not None and wrap is not sharded else {}
+            for way, group in {**groups, **others, "alone": None}.items():
                 torch.manual_seed(0)
                 model = make() if group is None else wrap(make(), group)
                 ways[way] = step_of(model, inputs())
