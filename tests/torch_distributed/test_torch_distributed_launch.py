@@ -7,21 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from harness.installed import need
+from harness.installed import is_installed, need
 
 need("torch")
 
 HERE = Path(__file__).parent
 PROGRAM = str(HERE / "launched_program.py")
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
 COMMANDS = {
-    "torchrun": ["-m", "torch.distributed.run", "--nproc-per-node", "2", PROGRAM],
+    "torchrun": [*TORCHRUN, PROGRAM],
     "horovodrun": ["-m", "horovod.runner.launch", "-np", "2", sys.executable, PROGRAM],
     "spawn": [PROGRAM, "spawn"],
 }
 
 
-def run(*words):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HOROVOD_START_TIMEOUT": "200"}
+def run(*words, **variables):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HOROVOD_START_TIMEOUT": "200", **variables}
     done = subprocess.run(
         [sys.executable, *words], env=environment, capture_output=True, text=True, timeout=280
     )
@@ -40,6 +41,23 @@ def test_a_program_of_torch(way):
 @pytest.mark.slow
 def test_the_example_with_sharded_weights():
     example = HERE.parents[1] / "examples" / "pytorch_fsdp_digits.py"
-    output = run("-m", "torch.distributed.run", "--nproc-per-node", "2", str(example), "--epochs", "6")
+    output = run(*TORCHRUN, str(example), "--epochs", "6")
     accuracy = float(output.split("test accuracy ")[1].split(";")[0])
     assert accuracy > 0.9
+
+
+@pytest.mark.slow
+def test_detailed_debugging():
+    """PyTorch checks more then, and DDP logs; hvd's own checks of each call are always there."""
+    output = run(*TORCHRUN, str(HERE / "trained_program.py"), TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    assert output.count("trained") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["accelerate", "lightning"])
+def test_libraries_above(library):
+    if library == "lightning" and not is_installed(library):
+        need("pytorch_lightning", reason="neither lightning nor pytorch_lightning is installed")
+    elif library != "lightning":
+        need(library)
+    assert run(*TORCHRUN, str(HERE / "library_programs.py"), library).count("trained") == 2
