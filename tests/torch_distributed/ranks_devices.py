@@ -126,6 +126,30 @@ def check_training_on_a_device():
         compare({n: v.full_tensor().cpu() for n, v in sharded.state_dict().items()}, wanted)
 
 
+def check_fsdp1_on_a_device():
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    given, wanted = [part.to(DEVICE) for part in data()], expected()
+    with default_group():
+        for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.NO_SHARD):
+            sharded = FullyShardedDataParallel(
+                model(),
+                sharding_strategy=strategy,
+                device_id=DEVICE,
+                sync_module_states=True,
+                auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}),
+                use_orig_params=True,
+            )
+            train(sharded, given, sgd(sharded))
+            with FullyShardedDataParallel.summon_full_params(sharded):
+                found = dict(sharded.module.named_parameters())
+                compare(
+                    {name.replace("_fsdp_wrapped_module.", ""): value.cpu() for name, value in found.items()},
+                    wanted,
+                )
+
+
 def check_another_backend_for_host_memory():
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with default_group(backend="cpu:gloo,gcu:hvd"):

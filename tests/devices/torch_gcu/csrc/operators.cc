@@ -60,6 +60,16 @@ Tensor& set_storage(Tensor& tensor, at::Storage storage) {
   return at::cpu::set_(tensor, std::move(storage), 0, {count}, {});
 }
 
+Tensor& set_tensor(Tensor& tensor, const Tensor& source) {
+  return at::cpu::set_(tensor, source.storage(), source.storage_offset(), source.sizes(), source.strides());
+}
+
+Tensor& set_nothing(Tensor& tensor) {
+  OnDevice on(tensor.device().index());
+  const at::Storage none(at::Storage::use_byte_size_t(), 0, allocator().allocate(0), &allocator(), true);
+  return at::cpu::set_(tensor, none, 0, {0}, {});
+}
+
 const Tensor& resize(const Tensor& tensor, IntArrayRef sizes, std::optional<at::MemoryFormat> format) {
   auto* impl = tensor.unsafeGetTensorImpl();
   const auto first = static_cast<size_t>(tensor.storage_offset());
@@ -112,6 +122,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("unfold", &at::native::unfold);
   m.impl("set_.source_Storage_storage_offset", &torch_gcu::set_storage_offset);
   m.impl("set_.source_Storage", &torch_gcu::set_storage);
+  m.impl("set_.source_Tensor", &torch_gcu::set_tensor);
+  m.impl("set_", &torch_gcu::set_nothing);
   m.impl("resize_", &torch_gcu::resize);
   m.impl("record_stream", &torch_gcu::record);
   m.impl("convolution_overrideable", &torch_gcu::convolution);
