@@ -1,6 +1,10 @@
 """Calls into a backend that throw, or that end the process: the error names backend and call, and so does the launcher
 (tests/backends/hanging)."""
 
+import os
+import re
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +14,7 @@ import hvd_core as hvd
 import native_program
 from backend_faults import FAULTS, table
 from harness import run_on_ranks, run_to_the_end
+from hvd_core import last_call, runtime
 from hvd_core.backends.errors import BackendError
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
@@ -72,6 +77,12 @@ def test_the_page_has_this_table():
     )
 
 
+def test_the_launcher_knows_the_engines_names_of_calls():
+    source = Path(hvd.__file__).with_name("engine") / "plugin" / "call_record.cc"
+    names = source.read_text(encoding="utf-8").partition("kNames{")[2].partition("}")[0]
+    assert re.findall(r'"([^"]*)"', names)[1:] == list(last_call._CALLS)[1:]
+
+
 def add_a_set():
     """Two sets, of which this rank is in none, one or both; their sums."""
     sets = [hvd.add_process_set(ranks) for ranks in ([0, 2], [1, 2])]
@@ -92,6 +103,49 @@ def test_sets_are_split_off_the_communicator_of_all_ranks(tmp_path):
     # All ranks create the communicator of the job. All ranks split both sets, with size 0 where they are not members.
     splits = ["0.split.0", "0.split.2", "1.split.0", "1.split.2", "2.split.2"]
     assert made == sorted([f"{rank}.create.3" for rank in range(3)] + splits)
+
+
+def test_a_backend_that_cannot_split_creates_the_sets(tmp_path):
+    env = variables(
+        HVD_TEST_SPLIT=str(tmp_path), HVD_TEST_SPLIT_UNSUPPORTED="1", HOROVOD_DYNAMIC_PROCESS_SETS="1"
+    )
+    done = run_on_ranks(3, add_a_set, env=env)
+    assert done.results == [[4.0], [5.0], [4.0, 5.0]]
+    made = {path.name for path in tmp_path.iterdir()}
+    assert {"0.create.2", "1.create.2", "2.create.2", "1.split.0", "0.split.2"} <= made, made
+
+
+def add_a_set_while_a_rank_is_busy(until, limit_s):
+    """Rank 1 makes a communicator of its own for longer than ranks may take to come together. Meanwhile a set is split off,
+    of which neither rank 1 nor rank 0 is a member."""
+    until = Path(until)
+    if hvd.rank() == 1:
+        os.environ["HVD_TEST_HANG_CALL"] = "create"
+    own = hvd.ProcessSet([1], backend="hanging")
+    other = threading.Thread(target=hvd.add_process_set, args=(own,))
+    other.start()
+    while not Path(f"{until}.begun").exists():
+        time.sleep(0.01)
+    os.environ["HVD_TEST_HANG_CALL"] = ""
+    threading.Timer(limit_s + 1, until.touch).start()
+    engine = runtime.engine()  # add_process_set() would wait for the other one's end
+    handle = engine.add_process_set([2])
+    engine.wait(handle)
+    assert until.exists()
+    engine.release(handle)
+    other.join()
+    assert own.process_set_id == 1
+    hvd.barrier()
+
+
+def test_a_split_waits_for_a_rank_that_is_busy(tmp_path):
+    """Also on a rank that is in no part of it: the time for a split begins when all ranks have come."""
+    until, splits = tmp_path / "until", tmp_path / "splits"
+    splits.mkdir()
+    env = variables(HVD_TEST_SPLIT=str(splits), HOROVOD_DYNAMIC_PROCESS_SETS="1", HOROVOD_START_TIMEOUT="3")
+    env |= {"HVD_TEST_HANG_CALL": "", "HVD_TEST_HANG_RANK": "1", "HVD_TEST_HANG_UNTIL": str(until)}
+    run_on_ranks(3, add_a_set_while_a_rank_is_busy, str(until), 3, env=env)
+    assert {path.name for path in splits.iterdir()} >= {"0.split.0", "1.split.0", "2.split.1"}
 
 
 def add_sets_with_backends():

@@ -14,20 +14,16 @@ namespace hvd::observe {
 
 inline constexpr size_t kFirstSteps = 64 << 10;
 
-// Prepares the calling thread to throw when memory has run out. Its first throw allocates the thread's state of the C++
-// runtime, and the C library ends the process where that fails.
+// Prepares the calling thread to throw when memory has run out, once. Its first throw allocates the thread's state of
+// the C++ runtime, and this library's first thread_local variable its memory of the thread: the C library ends the
+// process where one of them fails.
 inline void prepare_to_throw() {
+  static thread_local bool prepared = false;
+  if (std::exchange(prepared, true)) return;
   try {
     throw 0;
   } catch (int) {
   }
-}
-
-// The same for threads of the program, at their first call.
-inline void prepare_to_throw_once() {
-  static thread_local bool prepared = false;
-  if (std::exchange(prepared, true)) return;
-  prepare_to_throw();
 }
 
 // A thread that finds no memory for its own first steps would end the process (see above): it is not started then. It
@@ -40,7 +36,7 @@ std::thread start_thread(const char* name, F&& work) {
     std::free(room);
     std::thread thread([name, work = std::forward<F>(work)]() mutable {
       ::pthread_setname_np(::pthread_self(), name);
-      prepare_to_throw_once();  // which also allocates this library's own thread_local memory
+      prepare_to_throw();
       work();
     });
     // It has its name before its work begins, and before this function returns.
