@@ -230,7 +230,7 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         if closure is None:
             if not done:
                 if not self._reducer.has_warned and self._reducer.busy:
-                    _changed_gradients.notice_scaler(self._reducer)
+                    _changed_gradients.notice_scaler(self, self._reducer)
                 self._reduce()
             return super().step()
         # The gradients of a closure do not exist yet. Reductions that a backward before step() has begun are finished
