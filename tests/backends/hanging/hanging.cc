@@ -75,7 +75,7 @@ hvd_rc split(hvd_comm, const hvd_comm_args* args, hvd_comm* comm, hvd_error* err
   note("split", args->size);
   *comm = nullptr;
   if (!variable("HVD_TEST_SPLIT_UNSUPPORTED").empty()) return HVD_E_UNSUPPORTED;
-  char value[8];
+  char value[8] = {};
   uint64_t n = sizeof value;
   hvd_error missing{};
   missing.hdr = {sizeof missing, HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
