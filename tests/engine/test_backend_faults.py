@@ -115,37 +115,37 @@ def test_a_backend_that_cannot_split_creates_the_sets(tmp_path):
     assert {"0.create.2", "1.create.2", "2.create.2", "1.split.0", "0.split.2"} <= made, made
 
 
-def add_a_set_while_a_rank_is_busy(until, limit_s):
-    """Rank 1 makes a communicator of its own for longer than ranks may take to come together. Meanwhile a set is split off,
-    of which neither rank 1 nor rank 0 is a member."""
-    until = Path(until)
+def add_a_set_while_a_rank_is_busy(until):
+    """Rank 1 makes a communicator that the others know nothing of. Meanwhile a set is split off, of which neither rank 1
+    nor rank 0 is a member."""
+    until, engine = Path(until), runtime.engine()
     if hvd.rank() == 1:
         os.environ["HVD_TEST_HANG_CALL"] = "create"
-    own = hvd.ProcessSet([1], backend="hanging")
-    other = threading.Thread(target=hvd.add_process_set, args=(own,))
-    other.start()
+        own = engine.add_members_set([1], "own")
     while not Path(f"{until}.begun").exists():
         time.sleep(0.01)
     os.environ["HVD_TEST_HANG_CALL"] = ""
-    threading.Timer(limit_s + 1, until.touch).start()
-    engine = runtime.engine()  # add_process_set() would wait for the other one's end
-    handle = engine.add_process_set([2])
-    engine.wait(handle)
-    assert until.exists()
-    engine.release(handle)
-    other.join()
-    assert own.process_set_id == 1
+    if hvd.rank() == 0:
+        threading.Timer(
+            0.5, until.touch
+        ).start()  # a split that does not wait for rank 1 has begun long before
+    hvd.add_process_set([2])
+    if hvd.rank() == 1:
+        engine.wait(own)
+        engine.release(own)
     hvd.barrier()
 
 
 def test_a_split_waits_for_a_rank_that_is_busy(tmp_path):
-    """Also on a rank that is in no part of it: the time for a split begins when all ranks have come."""
+    """The backend's time for a split begins when all ranks have come, also on a rank that is in no part of it."""
     until, splits = tmp_path / "until", tmp_path / "splits"
     splits.mkdir()
-    env = variables(HVD_TEST_SPLIT=str(splits), HOROVOD_DYNAMIC_PROCESS_SETS="1", HOROVOD_START_TIMEOUT="3")
+    env = variables(HVD_TEST_SPLIT=str(splits), HOROVOD_DYNAMIC_PROCESS_SETS="1")
     env |= {"HVD_TEST_HANG_CALL": "", "HVD_TEST_HANG_RANK": "1", "HVD_TEST_HANG_UNTIL": str(until)}
-    run_on_ranks(3, add_a_set_while_a_rank_is_busy, str(until), 3, env=env)
-    assert {path.name for path in splits.iterdir()} >= {"0.split.0", "1.split.0", "2.split.1"}
+    run_on_ranks(3, add_a_set_while_a_rank_is_busy, str(until), env=env)
+    begun = {path.name: path.stat().st_mtime_ns for path in splits.iterdir() if ".split." in path.name}
+    assert sorted(begun) == ["0.split.0", "1.split.0", "2.split.1"]
+    assert min(begun.values()) >= until.stat().st_mtime_ns
 
 
 def add_sets_with_backends():
