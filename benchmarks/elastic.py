@@ -101,16 +101,16 @@ def train_steadily(megabytes, commit_every):
 
     if commit_every:
         state = hvd.elastic.TorchState(model=model, optimizer=optimizer)
-        figures = f"figures: step {hvd.elastic.run(measured)(state)}"
+        figures = f"figures: step {hvd.elastic.run(measured)(state):.9f}"
         into = torch.empty_like(model.weight)
         copies = []
         for _ in range(9):
             begun = time.perf_counter()
             into.copy_(model.weight.detach())
             copies.append(time.perf_counter() - begun)
-        figures += f" commit {statistics.median(commits)} copy {statistics.median(copies)}"
+        figures += f" commit {statistics.median(commits):.9f} copy {statistics.median(copies):.9f}"
     else:
-        figures = f"figures: step {measured(None)}"
+        figures = f"figures: step {measured(None):.9f}"
     if hvd.rank() == 0:
         print(figures, flush=True)
     hvd.shutdown()
