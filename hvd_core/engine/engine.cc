@@ -104,7 +104,7 @@ RequestRef Engine::new_request(control::SetId set, std::string name) {
 
 RequestRef Engine::submit(control::SignatureFields fields, queue::Call&& call) {
   CallUnderWay under_way(*this);
-  observe::prepare_to_throw_once();
+  observe::prepare_to_throw();
   check_usable();
   const auto set = sets_.find(call.process_set, types::op_name(fields.kind));
   if (!set->includes_me())
