@@ -128,7 +128,7 @@ class Sim {
     f.repeats = repeats;
     f.tensors.push_back({7, {sig}});
     Item item{std::make_shared<const std::string>(name), std::make_shared<const Signature>(std::move(f))};
-    return node(r).submit(set, std::move(item), token, urgent, now_);
+    return node(r).submit(set, std::move(item), token, urgent ? Hurry::Waits : Hurry::None, now_);
   }
   bool add_set(Rank r, const std::vector<int32_t>& ranks, uint64_t token) {
     SignatureFields f;
