@@ -1,6 +1,8 @@
 """Checks where TensorFlow has one thread for operations: a kernel that kept it while the other ranks wait for another
 operation would end the job. Run on every rank by tests/harness, on two ranks or more."""
 
+import threading
+
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
@@ -24,8 +26,6 @@ def check_there_is_one_thread():
     @tf.function
     def step():
         def note(_):
-            import threading
-
             threads.add(threading.get_native_id())
             return 0.0
 
