@@ -226,7 +226,9 @@ class GradientReduction:
         if vars is None or self._op == Adasum:
             return together, rest
         parts = _chunks(rest, grads, vars, _NEIGHBOUR_BYTES)
-        return together + [part for part in parts if len(part) > 1], [part[0] for part in parts if len(part) == 1]
+        return together + [part for part in parts if len(part) > 1], [
+            part[0] for part in parts if len(part) == 1
+        ]
 
     def _options_of(self, gradient: Any) -> dict:
         # Gathered rows are divided after they have been gathered, so a predivision would change nothing.

@@ -137,9 +137,8 @@ RequestRef Engine::submit(control::SignatureFields fields, queue::Call&& call) {
   request->backends = std::move(call.backends);
   if ((request->listener = call.listener)) call.listener->request = request;
   const int32_t pair = message ? pair_of(*set, call.root, call.to) : -1;
-  const bool fresh =
-      call.deferred ? defer(request, pair)
-                    : push({Command::Submit, request, set->id, {}, {}, pair}, call.waits || call.stays);
+  const bool fresh = call.deferred ? defer(request, pair)
+                                   : push({Command::Submit, request, set->id, {}, {}, pair}, call.waits || call.stays);
   if (!fresh) throw InvalidRequest(std::string(queue::kDuplicateText) + " Name: '" + *request->item.name + "'.");
   return request;
 }

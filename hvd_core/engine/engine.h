@@ -163,8 +163,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool poll(queue::Request& request);
   // Waits until the request is settled (true) or about `slice_ns` have passed (false).
   bool wait(queue::Request& request, int64_t slice_ns);
-  // As wait(), for a caller that leaves soon in any case: it does not keep the request from being held in a known batch.
-  // Also ends when `enough` becomes true, which a listener may set that this thread calls meanwhile.
+  // As wait(), for a caller that leaves soon in any case: it does not keep the request from being held in a known
+  // batch. Also ends when `enough` becomes true, which a listener may set that this thread calls meanwhile.
   bool stay(queue::Request& request, int64_t slice_ns, const bool& enough) noexcept;
 
   // engine_devices.cc. The device types whose tensors can be submitted, apart from host memory.

@@ -13,8 +13,8 @@ class Habit {
   // No other execution began during the last one: nothing else would be gained by a delay.
   bool is_last() const { return is_last_.load(std::memory_order_relaxed); }
 
-  // Whether the next execution should keep its thread for a moment, in which the operation will probably be done. Not if
-  // that was in vain lately, because the other ranks come late here: it is tried again after a while.
+  // Whether the next execution should keep its thread for a moment, in which the operation will probably be done. Not
+  // if that was in vain lately, because the other ranks come late here: it is tried again after a while.
   bool stays() {
     if (!is_last()) return false;
     const uint32_t left = pause_.load(std::memory_order_relaxed);

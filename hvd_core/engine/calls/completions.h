@@ -2,8 +2,8 @@
 // calls; programs without them have no such thread.
 //
 // The driver hands tasks over without a lock, and makes a system call only if the thread sleeps: one for all tasks that
-// come until the thread looks. A driver that is a caller's thread in submit() keeps the tasks instead, and runs them when
-// it holds no lock (Keeper).
+// come until the thread looks. A driver that is a caller's thread in submit() keeps the tasks instead, and runs them
+// when it holds no lock (Keeper).
 #pragma once
 
 #include <atomic>
@@ -41,8 +41,8 @@ class Completions {
   // Runs the remaining tasks and ends the thread; no task is pushed any more. If a task calls it, it does not wait.
   void finish();
 
-  // While it lives, its thread keeps the tasks that it pushes, except while it runs one. At most one per thread, and none
-  // is made while the thread runs a task: see can_keep().
+  // While it lives, its thread keeps the tasks that it pushes, except while it runs one. At most one per thread, and
+  // none is made while the thread runs a task: see can_keep().
   class Keeper {
    public:
     explicit Keeper(Completions& completions) noexcept;
