@@ -24,7 +24,7 @@ from .auth import client_handshake
 from .job_members import init_text
 from .rendezvous_listener import peer_uid
 from .session import name_ranks
-from .socket_io import BootstrapError
+from .socket_io import AuthenticationError, BootstrapError, BootstrapTimeout
 
 PURPOSE = b"local"
 # The version of the messages that the modules of this folder exchange.
@@ -290,7 +290,10 @@ def _try(session, leader, descriptors):
             f"rank {leader} did not answer on this host",
         )
         client_handshake(sock, session.secret, PURPOSE, session.rank, session.epoch, session.deadline)
-    except OSError:
+    except BootstrapTimeout:
+        raise
+    except (OSError, AuthenticationError):
+        # Not this host; or that rank has ended, which every wait that follows will say.
         descriptors.discard(sock)
         return None
     return sock
