@@ -63,7 +63,8 @@ class StoredRequests {
       int64_t number = rng.one_in(3) ? static_cast<int64_t>(rng.next()) : rng.between(-1, 3);
       constexpr uint8_t kOps[] = {1, 2, 3, 4, 7, 8, 9};
       const uint8_t op = kOps[rng.below(std::size(kOps))];
-      if (op == 2 && number < 0) number = 0;  // a GET that waits for ever would end the batch
+      if (op == 8) number = rng.between(0, 5);  // members: the answer has a word for each
+      if (op == 2 && number < 0) number = 0;    // a GET that waits for ever would end the batch
       std::string value = op == 1 ? draw_text(rng, 40) : std::string(reinterpret_cast<char*>(&number), sizeof number);
       if (op == 4 || op == 9) value.clear();
       if (op == 7) value = gathered_part(rng);
