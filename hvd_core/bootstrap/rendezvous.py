@@ -21,6 +21,8 @@ from .store_server import StoreServer
 _LOOK_SECONDS = 0.5
 _FAREWELL_SECONDS = 1.0
 
+# In the launcher's store from the first init(comm=[...]) on.
+_LISTS_KEY = "hvd/lists"
 # The number of this process's last init(), by members. The worlds of an elastic job begin at multiples of _PER_WORLD: a
 # process that came later has called init() less often than the others.
 _counts = {}
@@ -68,6 +70,8 @@ class Rendezvous:
                 session.store, self._identity, _counts[self._identity.members]
             )
             session.look = MemberWatch(self._identity, self._published.read, self._published.tell).look
+            if self._identity.members is None:
+                session.look_key = _LISTS_KEY  # without lists no two jobs contradict each other
 
     def give_up(self, error, own_connections):
         """Gives the other ranks time to read the failure, if the store or the listener ends with this process.
@@ -105,6 +109,8 @@ class _PublishedAttempt:
         self._attempt = (identity.members, count)
         self._key = f"hvd/in-init/{self._rank}"
         store.set(self._key, json.dumps(self._attempt).encode())
+        if identity.members is not None:
+            store.set(_LISTS_KEY, b"")
 
     def read(self, rank):
         try:
