@@ -88,9 +88,9 @@ struct Recorder final : Node::Host {
   void link_lost(Rank, const std::string&) override {}
 };
 
-// A tree of nodes: parents[r] is the parent of rank r; rank 0 is the root.
 Hurry hurry_if(bool urgent) { return urgent ? Hurry::Waits : Hurry::None; }
 
+// A tree of nodes: parents[r] is the parent of rank r; rank 0 is the root.
 class Sim {
  public:
   Sim(std::vector<int32_t> parents, uint32_t cache_capacity, uint64_t fusion_threshold, uint32_t repeats,
