@@ -18,13 +18,8 @@ from horovod.common.reduce_ops import Average
 from horovod.tensorflow import mpi_ops
 from horovod.tensorflow._call import CallIdentity, report
 from horovod.tensorflow._failures import may_be_of_operation
-from horovod.tensorflow._gradients import _depending_on
+from horovod.tensorflow._gradients import _GROUP_BYTES, _NEIGHBOUR_BYTES, _depending_on
 from horovod.tensorflow.util import decided_at_run_time, in_xla, values_of
-
-# The most bytes that one operation reduces in eager mode and in XLA, where operations run one after the other, and in
-# other functions, where they overlap with the computation of the gradients. Meanwhile their memory is needed a second
-# time.
-_BATCH_BYTES, _GRAPH_BATCH_BYTES = 128 << 20, 1 << 20
 
 
 class TensorFlowBackend(Backend):
@@ -118,7 +113,7 @@ class TensorFlowBackend(Backend):
 
     def batches(self, indices: list[int], gradients: list, variables: list) -> list[list[int]]:
         # Each batch has one dtype, and begins as soon as its gradients have been computed.
-        most = _GRAPH_BATCH_BYTES if self.mode() == "graph" else _BATCH_BYTES
+        most = _NEIGHBOUR_BYTES if self.mode() == "graph" else _GROUP_BYTES
         done: list[list[int]] = []
         filling: dict[Any, tuple[list[int], int]] = {}
         for index in indices:

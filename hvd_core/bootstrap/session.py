@@ -44,9 +44,8 @@ class Session:
         self._process = secrets.token_hex(8)
         self.launcher = None  # LauncherProcess, if it is watched
         self.look = None  # called from time to time while this rank waits; raises to end the wait
-        self.look_key = (
-            None  # if given, look() is not called before this key (without prefix) is in the store
-        )
+        # If given, look() is not called before this key (without prefix) is in the store.
+        self.look_key = None
         self._look_at = 0.0
         self._members = {}  # launcher's rank -> rank
         self._launcher_tells, self._siblings = False, None
