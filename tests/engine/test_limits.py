@@ -71,11 +71,11 @@ def test_settings_out_of_range_name_their_range():
 def submit_without_memory():
     """Rank 1 may use 100 KiB more than it has, and submits until that is used up."""
     arrays = np.ones(60_000, np.float32)
-    hvd.barrier()
-    if hvd.rank() == 1:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (100 << 10), -1))
     try:
+        hvd.barrier()  # on rank 0 it fails if rank 1 has left it, and has used up its memory, before it returns here
+        if hvd.rank() == 1:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (100 << 10), -1))
         handles = [hvd.allreduce_async_(arrays[i : i + 1], name="n" * 200 + str(i)) for i in range(60_000)]
         for handle in handles:
             hvd.synchronize(handle)
