@@ -136,6 +136,7 @@ void serve(const Meeting& meeting, int listener, const Invitation& invitation, i
                             size - 1, first);
     }
     const Descriptor connection(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    if (!connection && out_of_descriptors(errno)) throw no_descriptor_left();
     if (!connection || !same_user(connection.get())) continue;
     SegmentRequest request;
     if (!await(connection.get(), POLLIN, std::min(deadline_ns, now_ns() + kRequestNs))) continue;

@@ -38,13 +38,8 @@ Engine::Engine(EngineConfig config, std::shared_ptr<plugin::Store> store,
   load_backends();
   next_handle_ = config_.first_handle;
   if (config_.segment_fd >= 0) segment_ = std::make_shared<control::Segment>(config_.segment_fd, config_.segment_bytes);
-  try {
-    make_observer();
-    set_up();
-  } catch (const std::exception& e) {
-    if (segment_) segment_->raise_abort("rank " + std::to_string(config_.rank) + ": " + e.what());
-    throw;
-  }
+  make_observer();
+  set_up();
 }
 
 void Engine::set_up() {

@@ -21,11 +21,11 @@ namespace hvd::bind {
 using calls::require;
 
 void PyEngine::await_end(queue::Request& request) {
-  while (!request.done()) {
+  for (int64_t slice = kSignalSliceNs; !request.done(); slice = further_slice_ns()) {
     bool done;
     {
       WithoutPythonLock unlocked;
-      done = engine_->finish(request, kSignalSliceNs);
+      done = engine_->finish(request, slice);
     }
     if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
   }

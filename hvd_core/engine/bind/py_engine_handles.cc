@@ -1,4 +1,6 @@
 // Handles, waiting for requests, and how long the tensors of a request are kept. See py_engine.h.
+#include <unistd.h>
+
 #include "engine/bind/py_engine.h"
 #include "engine/bind/python_lock.h"
 #include "engine/bind/tensor_view.h"
@@ -132,12 +134,14 @@ void PyEngine::warn_if_exchanged(uint64_t handle) {
   }
 }
 
+int64_t further_slice_ns() { return ::gettid() == ::getpid() ? kSignalSliceNs : 20 * kSignalSliceNs; }
+
 void PyEngine::await(queue::Request& request) {
-  while (!request.settled()) {
+  for (int64_t slice = kSignalSliceNs; !request.settled(); slice = further_slice_ns()) {
     bool settled;
     {
       WithoutPythonLock unlocked;
-      settled = engine_->wait(request, kSignalSliceNs);
+      settled = engine_->wait(request, slice);
     }
     if (!settled && PyErr_CheckSignals() != 0) throw py::error_already_set();
   }

@@ -117,4 +117,12 @@ std::string Segment::abort_text() const {
   return std::string(text, ::strnlen(text, kAbortText));
 }
 
+void tell_failed_start(int fd, uint64_t bytes, int32_t rank, const std::string& why) noexcept {
+  if (fd < 0) return;
+  try {
+    Segment(fd, bytes).raise_abort("rank " + std::to_string(rank) + ": " + why);
+  } catch (const std::exception&) {  // the others see that this rank has ended
+  }
+}
+
 }  // namespace hvd::control
