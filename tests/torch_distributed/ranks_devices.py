@@ -133,8 +133,9 @@ def check_fsdp1_on_a_device():
     given, wanted = [part.to(DEVICE) for part in data()], expected()
     with default_group():
         for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.NO_SHARD):
+            # On the device from the beginning: PyTorch moves no parameter's data to a type of device that is not its own.
             sharded = FullyShardedDataParallel(
-                model(),
+                model().to(DEVICE),
                 sharding_strategy=strategy,
                 device_id=DEVICE,
                 sync_module_states=True,

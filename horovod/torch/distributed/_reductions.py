@@ -40,7 +40,7 @@ def number_and_factor(op: Any) -> tuple[int, float]:
         raise NotImplementedError(
             f"hvd: reductions by {getattr(kind, 'name', kind)} are not supported. Use SUM, AVG, MIN, MAX or PRODUCT."
         ) from None
-    if kind is not _PREMUL:
+    if kind != _PREMUL:  # each access makes an object
         return number, 1.0
     factor = op.__getstate__()[1]
     if not isinstance(factor, (int, float)):
