@@ -13,8 +13,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from horovod.torch_backend import NAME
-
 
 class Others:
     """The other backends of one group.
@@ -46,7 +44,7 @@ def others_of(group: Any, ranks: list[int], seconds: float) -> Others | None:
     if text is None:
         return None
     pairs = [pair.split(":") for pair in text.split(",") if pair.count(":") == 1]
-    return Others({device: name for device, name in pairs if name != NAME}, ranks, seconds)
+    return Others({device: name for device, name in pairs if name != group.name()}, ranks, seconds)
 
 
 def served_by_device(*names: str) -> Callable[[type], type]:
