@@ -171,6 +171,7 @@ def test_messages_of_a_step_do_not_grow_with_the_ranks(bench):
     assert "known, 146" in done.stdout
 
 
+@pytest.mark.slow
 def test_tensorflow_overhead_compares_what_computes_the_same(bench):
     """It ends with an error where our weights and those of the other way differ."""
     pytest.importorskip("hvd_core._core")

@@ -274,7 +274,7 @@ def check_compile_tolerates_what_old_scripts_pass():
 
 
 def check_no_other_framework_is_loaded():
-    # (Keras itself loads TensorFlow when it saves a model, so this comes before.)
+    # Keras itself loads TensorFlow when it saves a model, so these ranks are new.
     if KIND == "torch":
         assert sys.modules.get("tensorflow") is None
     assert "horovod.jax" not in sys.modules  # Keras imports JAX itself where it is installed
