@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
 """What an elastic job costs: its recovery after a death beside torchrun's restart, its commits, its undisturbed steps.
 
-    python benchmarks/elastic.py --ranks 3 --kills 200 [--spares 1] [--torchrun 10]
+    python benchmarks/elastic.py --ranks 4 --in-a-row 2 --kills 200 [--torchrun 10]
+    python benchmarks/elastic.py --ranks 3 --spares 2 --in-a-row 2 --kills 100
     python benchmarks/elastic.py --ranks 2 --steady [--runs 7]
 
-Recovery: a model of --megabytes is trained on this machine. A rank other than 0 is killed as soon as a world of full size
-has made a few steps. The time runs from SIGKILL to the end of the first step of the next world. Without spares the next
-world has one rank less, until a new process has started. With --torchrun K the same program is started by torchrun as
-well, which ends all processes and starts them again; K of its restarts are measured.
+Recovery: a model of --megabytes is trained on this machine. --in-a-row ranks are killed one after the other, each as soon
+as the world has made a few steps. Then new processes are waited for, until the world has its full size and all spares are
+there. The time runs from SIGKILL to the end of the first step of the next world. Without spares the next world has one
+rank less. With --torchrun K the same program is started by torchrun as well, which ends all processes and starts them
+again; K of its restarts are measured.
 
 --steady: jobs without a death, in turns: a plain one, and an elastic one that commits every --commit-every steps. Prints
 their median steps and the ratio. The elastic ranks also print what a commit takes beside a bare copy of the same tensors.
 """
 
 import argparse
+import contextlib
 import os
 import re
 import signal
@@ -23,6 +26,7 @@ import sys
 import time
 
 _STEP = re.compile(r"first step: rank (\d+) of (\d+), process (\d+), at ([\d.]+)")
+_WAITS = re.compile(r"comes to init\(\): process (\d+)")
 _FIGURES = re.compile(r"figures: step ([\d.]+)(?: commit ([\d.]+) copy ([\d.]+))?")
 _STEPS = 50
 
@@ -39,6 +43,7 @@ def train(megabytes):
 
     import horovod.torch as hvd
 
+    print(f"comes to init(): process {os.getpid()}", flush=True)
     hvd.init()
     model = _model(megabytes)
     inputs = torch.randn(1, 1024)
@@ -96,27 +101,27 @@ def train_steadily(megabytes, commit_every):
 
     if commit_every:
         state = hvd.elastic.TorchState(model=model, optimizer=optimizer)
-        figures = f"figures: step {hvd.elastic.run(measured)(state)}"
+        figures = f"figures: step {hvd.elastic.run(measured)(state):.9f}"
         into = torch.empty_like(model.weight)
         copies = []
         for _ in range(9):
             begun = time.perf_counter()
             into.copy_(model.weight.detach())
             copies.append(time.perf_counter() - begun)
-        figures += f" commit {statistics.median(commits)} copy {statistics.median(copies)}"
+        figures += f" commit {statistics.median(commits):.9f} copy {statistics.median(copies):.9f}"
     else:
-        figures = f"figures: step {measured(None)}"
+        figures = f"figures: step {measured(None):.9f}"
     if hvd.rank() == 0:
         print(figures, flush=True)
     hvd.shutdown()
 
 
-def _horovodrun(ranks, spares=0, elastic=True):
+def _horovodrun(ranks, spares=0, elastic=True, least=1):
     words = ["-m", "horovod.runner.launch", "-np", ranks, "-H", f"localhost:{ranks + spares}"]
     if elastic:
         words += [
             "--min-np",
-            ranks - 1,
+            least,
             "--max-np",
             ranks,
             "--spares",
@@ -137,58 +142,90 @@ def _program(*words):
     return [sys.executable, os.path.abspath(__file__), "--worker", *map(str, words)]
 
 
-def measure(command, ranks, kills):
-    """The seconds of each kill: from SIGKILL to the last first step of the next world."""
+class Kills:
+    """Kills ranks of a running job and measures from SIGKILL to the last first step of the next world. The program prints
+    a line when a process comes to init(), and one at each rank's first step in a world."""
+
+    def __init__(self, job, ranks, spares, in_a_row):
+        self._job, self._ranks, self._spares, self._in_a_row = job, ranks, spares, in_a_row
+        self._waiting = set()  # processes that have come to init() and have no place yet
+        self._world, self._size, self._last = {}, 0, 0.0  # the world that is there, or comes: rank -> process
+        self._killed = None  # (when, number of ranks)
+        self._turn = self._left = 0
+        self.times = {}  # (ranks before, ranks after): seconds
+
+    def run(self, kills):
+        for line in self._job.stdout:
+            if found := _WAITS.search(line):
+                self._waiting.add(int(found[1]))
+            elif found := _STEP.search(line):
+                self._first_step(*(int(text) for text in found.groups()[:3]), float(found[4]))
+            if sum(map(len, self.times.values())) >= kills:
+                return
+            self._perhaps_kill()
+        raise RuntimeError(f"the job has ended after {sum(map(len, self.times.values()))} kills")
+
+    def _first_step(self, rank, size, process, at):
+        self._waiting.discard(process)
+        if rank in self._world or size != self._size:
+            self._world, self._size, self._last = {}, size, 0.0
+        self._world[rank] = process
+        self._last = max(self._last, at)
+        if len(self._world) == size and self._killed is not None:
+            when, before = self._killed
+            self.times.setdefault((before, size), []).append(self._last - when)
+            self._killed = None
+
+    def _perhaps_kill(self):
+        if self._killed is not None or len(self._world) < max(self._size, 1):
+            return
+        if self._size == self._ranks and len(self._waiting) >= self._spares:
+            self._left = self._in_a_row
+        if not self._left:
+            return
+        self._left -= 1
+        time.sleep(0.3)
+        victim = self._world[self._turn % self._size]
+        self._turn += 1
+        self._killed = time.monotonic(), self._size
+        os.kill(victim, signal.SIGKILL)
+
+
+def measure(command, ranks, kills, spares=0, in_a_row=1):
+    """The seconds of each kill, by the numbers of ranks before and after."""
     job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    killed, waiting, members, times = None, 0, {}, []
+    measured = Kills(job, ranks, spares, in_a_row)
     try:
-        for line in job.stdout:
-            found = _STEP.search(line)
-            if found is None:
-                continue
-            rank, size, process = (int(text) for text in found.groups()[:3])
-            members = {} if len(members) in (0, size) and rank in members else members
-            members[rank] = process
-            if len(members) < size:
-                continue
-            if killed is not None:
-                times.append(float(found[4]) - killed)
-                killed = None
-                if len(times) == kills:
-                    return times
-            if size == ranks:
-                time.sleep(0.3)
-                killed = time.monotonic()
-                os.kill(members[1 + waiting % (ranks - 1)], signal.SIGKILL)
-                waiting += 1
-            members = {}
+        measured.run(kills)
     finally:
         job.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            job.communicate(timeout=30)
+        job.kill()
         job.communicate()
-    raise RuntimeError(f"the job ended after {len(times)} kills")
+    return measured.times
 
 
 def recovery(args):
-    """Prints one line per way: median, 99 %, greatest, in milliseconds."""
+    """Prints a line for each way and each change of the number of ranks, in milliseconds."""
     program = _program("--megabytes", args.megabytes)
-    after = args.ranks if args.spares else args.ranks - 1
-    ways = {
-        f"{args.ranks} ranks, then {after}": (_horovodrun(args.ranks, args.spares) + program, args.kills),
-        f"torchrun, {args.ranks} ranks again": (
-            _torchrun(args.ranks, args.torchrun + 1) + program[1:],
-            args.torchrun,
-        ),
-    }
-    for way, (command, kills) in ways.items():
-        if not kills:
-            continue
-        times = sorted(1000 * seconds for seconds in measure(command, args.ranks, kills))
-        last = times[min(len(times) - 1, int(len(times) * 0.99))]
-        print(
-            f"{way}, {args.megabytes} MB: median {statistics.median(times):.0f} ms, 99 % {last:.0f} ms, "
-            f"greatest {times[-1]:.0f} ms of {len(times)}",
-            flush=True,
-        )
+    elastic = _horovodrun(args.ranks, args.spares, least=max(1, args.ranks - args.in_a_row)) + program
+    ways = [(f"elastic, {args.spares} spares", elastic, args.kills, args.spares, args.in_a_row)]
+    if args.torchrun:
+        restarts = _torchrun(args.ranks, args.torchrun + 1) + program[1:]
+        ways.append(("torchrun", restarts, args.torchrun, 0, 1))
+    for way, command, kills, spares, in_a_row in ways:
+        begun = time.monotonic()
+        found = measure(command, args.ranks, kills, spares, in_a_row)
+        for (before, after), seconds in sorted(found.items(), reverse=True):
+            times = sorted(1000 * each for each in seconds)
+            last = times[min(len(times) - 1, int(len(times) * 0.99))]
+            print(
+                f"{way}, {args.megabytes} MB, {before} ranks, then {after}: median {statistics.median(times):.0f} ms, "
+                f"99 % {last:.0f} ms, greatest {times[-1]:.0f} ms of {len(times)}",
+                flush=True,
+            )
+        print(f"{way}: {kills} kills in {time.monotonic() - begun:.0f} s", flush=True)
 
 
 def steady(args):
@@ -222,6 +259,9 @@ def main():
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--spares", type=int, default=0)
+    parser.add_argument(
+        "--in-a-row", type=int, default=1, metavar="N", help="kills before new processes are waited for"
+    )
     parser.add_argument("--torchrun", type=int, default=0, metavar="K", help="restarts of torchrun beside it")
     parser.add_argument("--steady", action="store_true", help="steps without a death instead")
     parser.add_argument("--runs", type=int, default=5, help="turns of --steady")

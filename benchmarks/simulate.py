@@ -9,9 +9,10 @@ The model is an alpha-beta model, documented in harness/cluster_model.py; its cl
 stand in harness/clusters.py, each with its source. No number was fitted to the published scaling.
 
 `--check` calibrates the part of the model that is the engine's own, on two ranks over shared memory: single allreduces of
-several sizes, over more memory than the caches hold, and lists of tiny tensors. From these it predicts steps that it has
-not seen: the gradients of a ResNet-50 and of two other networks, with and without computation before. A prediction counts
-if it is within 15 % of the median that is measured; all are printed, and the exit code is 1 if one is not.
+several sizes, by turns over little and over more memory than the caches hold, and lists of tiny tensors. From these it
+predicts steps that it has not seen: the gradients of a ResNet-50 and of two other networks, with and without computation
+before. A prediction counts if it is within 15 % of the median that is measured; all are printed, and the exit code is
+1 if one is not.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness.alternatives import horovodrun, need
-from harness.cluster_model import efficiency, list_s, measured_curve
+from harness.cluster_model import by_footprint, efficiency, list_s, measured_curve
 from harness.clusters import CLUSTERS, MODELS, PUBLISHED
 from harness.fleet import Fleet, worker_spec
 from harness.shapes import resnet50
@@ -42,6 +43,7 @@ FORMS = {  # (hierarchical, overlap)
 }
 LIMIT = 0.15
 SIZES = [256, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
+OVER = [1 << 20, 8 << 20, 96 << 20]  # bytes of memory that the single allreduces go over, of each rank
 TINY = 400  # tensors of 64 elements
 
 
@@ -71,15 +73,21 @@ def check(patience: float, rounds: int) -> dict:
             return statistics.median(fleet.turn(name, command) for _ in range(rounds))
 
         points = {
-            size: measured({"do": "one", "bytes": size, "iters": 40 if size < 4 << 20 else 7})
-            for size in SIZES
+            over: {
+                size: measured(
+                    {"do": "one", "bytes": size, "over": over, "iters": 40 if size < 4 << 20 else 7}
+                )
+                for size in SIZES
+                if size <= over
+            }
+            for over in OVER
         }
-        curve = measured_curve(points)
+        curve_of = by_footprint({over: measured_curve(found) for over, found in points.items()})
         tiny = {"do": "list", "name": "tiny", "sizes": [256] * TINY, "compute_us": 0, "iters": 10}
-        tensor_s = (measured(tiny) - curve(256 * TINY)) / TINY
+        tensor_s = (measured(tiny) - curve_of(256 * TINY)(256 * TINY)) / TINY
         steps = {}
         for step, (sizes, compute_us) in unseen().items():
-            predicted = list_s(sizes, curve, tensor_s, compute_us * 1e-6)
+            predicted = list_s(sizes, curve_of(sum(sizes)), tensor_s, compute_us * 1e-6)
             command = {"do": "list", "name": step, "sizes": sizes, "compute_us": compute_us, "iters": 7}
             took = measured(command)
             steps[step] = {
@@ -89,7 +97,10 @@ def check(patience: float, rounds: int) -> dict:
             }
         return {
             "machine": report.machine(),
-            "one_us": {size: seconds * 1e6 for size, seconds in points.items()},
+            "one_us": {
+                over: {size: seconds * 1e6 for size, seconds in found.items()}
+                for over, found in points.items()
+            },
             "tensor_us": tensor_s * 1e6,
             "steps": steps,
             "turns_disturbed": fleet.quiet.disturbed,
@@ -97,14 +108,20 @@ def check(patience: float, rounds: int) -> dict:
 
 
 def check_text(found: dict) -> str:
-    calibration = [[report.size_text(size), report.number(us)] for size, us in found["one_us"].items()]
+    calibration = [
+        [report.size_text(size), *(report.number(of.get(size)) for of in found["one_us"].values())]
+        for size in SIZES
+    ]
     rows = [
         [step, report.number(x["predicted_ms"]), report.number(x["measured_ms"]), f"{x['error']:+.0%}"]
         for step, x in found["steps"].items()
     ]
     return "\n\n".join(
         [
-            report.table(["allreduce of", "us"], calibration),
+            report.table(
+                ["allreduce of", *(f"us, over {report.size_text(over)}" for over in found["one_us"])],
+                calibration,
+            ),
             f"a further tensor of a step: {found['tensor_us']:.1f} us",
             report.table(["unseen step", "predicted, ms", "measured, ms", "error"], rows),
         ]

@@ -6,9 +6,9 @@
 Each rank is a process that runs the bootstrap of `hvd.init()` as it is (hvd_core/bootstrap: rendezvous, roster, hosts,
 links), without an engine. All are forks of this process, so that a thousand fit into one machine, and
 HOROVOD_SIMULATED_HOSTS makes the hosts. Ranks begin together. Each rank counts requests and bytes of its connection to
-the store; a rank that waits looks there twice a second, so a loaded machine shows more of both. Times are those of one
-machine that all ranks share: of a thousand ranks on two cores each has a five-hundredth of the time. The processor
-time of a rank, and that of the store, is what carries over to a cluster.
+the store; a rank that waits sends none, so the machine's load does not count. Times are those of one machine that all
+ranks share: of a thousand ranks on two cores each has a five-hundredth of the time. The processor time of a rank, and
+that of the store, is what carries over to a cluster.
 """
 
 from __future__ import annotations

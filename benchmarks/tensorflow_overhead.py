@@ -38,6 +38,8 @@ def ops_table(ops: dict) -> str:
     """One row for each way, microseconds."""
     sizes = list(ops)
     rows = [[way, *(micro(ops[size][way]) for size in sizes)] for way in ops[sizes[0]]]
+    pairs = {size: [ops[size][f"ours, {mode}"] for mode in ("function", "eager")] for size in sizes}
+    rows.append(["ours, function/eager", *(f"{report.ratio(*pairs[size]):.2f}" for size in sizes)])
     return report.table(["one allreduce, us", *sizes], rows)
 
 
@@ -47,11 +49,12 @@ def groups_table(groups: dict) -> str:
             case,
             *(micro(values) for values in ways.values()),
             f"{report.ratio(ways['single'], ways['grouped']):.2f}",
+            f"{report.ratio(ways['single'], ways['concatenated']):.2f}",
         ]
         for case, ways in groups.items()
     ]
     names = next(iter(groups.values()))
-    return report.table(["all tensors, us", *names, "single/grouped"], rows)
+    return report.table(["all tensors, us", *names, "single/grouped", "single/concatenated"], rows)
 
 
 def steps_table(steps: dict) -> str:

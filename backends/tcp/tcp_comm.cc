@@ -155,7 +155,8 @@ bool TcpComm::lost(Link& link, Link::Io io) {
                others_gone(link).c_str());
   }
   if (error == EBADMSG) {
-    return die(HVD_E_REMOTE,
+    // Not REMOTE: no other rank knows of it, so the engine must report it at once.
+    return die(HVD_E_INTERNAL,
                "bytes that came from %s in operation %" PRIu64
                " were changed on the way: the encryption of HOROVOD_TLS=1 has detected it",
                name, seq_);

@@ -179,6 +179,26 @@ def measured_curve(points: dict[int, float]) -> Callable[[float], float]:
     return seconds
 
 
+def by_footprint(
+    curves: dict[int, Callable[[float], float]],
+) -> Callable[[float], Callable[[float], float]]:
+    """The curve of a step that goes over so many bytes again and again, from curves measured over some amounts of
+    memory: a step that fits into caches is faster. Between two amounts by the logarithm."""
+    amounts = sorted(curves)
+
+    def curve_of(total: float) -> Callable[[float], float]:
+        if total <= amounts[0]:
+            return curves[amounts[0]]
+        if total >= amounts[-1]:
+            return curves[amounts[-1]]
+        right = next(a for a in amounts if a >= total)
+        left = amounts[amounts.index(right) - 1]
+        share = math.log(total / left) / math.log(right / left)
+        return lambda nbytes: (1 - share) * curves[left](nbytes) + share * curves[right](nbytes)
+
+    return curve_of
+
+
 def list_s(sizes: Sequence[int], curve: Callable[[float], float], tensor_s: float, compute_s: float) -> float:
     """Seconds of a step on two ranks that share their cores with the engine: computation and communication add up."""
     total = compute_s

@@ -13,8 +13,6 @@ import numpy as np  # noqa: E402
 
 import hvd_core as hvd  # noqa: E402
 
-COLD_BYTES = 96 << 20  # more than the caches hold
-
 
 class Steps(Alternative):
     def __init__(self) -> None:
@@ -23,8 +21,9 @@ class Steps(Alternative):
         super().__init__()
 
     def extra(self, command: dict) -> dict:
-        """{"do": "one", "bytes", "iters"}: single allreduces by turns over several buffers. {"do": "list", "name",
-        "sizes", "compute_us", "iters"}: a step that computes, submits the list, and waits for all of it."""
+        """{"do": "one", "bytes", "over", "iters"}: single allreduces by turns over so many bytes of buffers.
+        {"do": "list", "name", "sizes", "compute_us", "iters"}: a step that computes, submits the list, and waits
+        for all of it."""
         run = self._one(command) if command["do"] == "one" else self._list(command)
         stamps = np.zeros((2, command["iters"]), dtype=np.int64)
         for i in range(-3, command["iters"]):
@@ -36,7 +35,9 @@ class Steps(Alternative):
 
     def _one(self, command: dict):
         elements = command["bytes"] // 4
-        buffers = [np.zeros(elements, "f4") for _ in range(max(1, min(4096, COLD_BYTES // command["bytes"])))]
+        buffers = [
+            np.zeros(elements, "f4") for _ in range(max(1, min(4096, command["over"] // command["bytes"])))
+        ]
         for buffer in buffers:
             buffer.fill(0)
         turn = [0]

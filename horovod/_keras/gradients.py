@@ -4,7 +4,6 @@ The same for all versions of Keras and all backends; the backend (``backends``) 
 optimizer.
 """
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from horovod._keras.agreement import (
 )
 from horovod._keras.backends import Backend
 from horovod._keras.options import Options
+from horovod.common.elastic_launchers import ranks_may_change
 from horovod.common.elastic_shared import is_within_run
 from horovod.common.util import split_list
 from hvd_core.frontend import initial_weights
@@ -56,7 +56,7 @@ class GradientReducer:
         process_set = self.options.process_set
         if not process_set.included():
             return False
-        return process_set.size() > 1 or os.environ.get("HOROVOD_ELASTIC") == "1"
+        return process_set.size() > 1 or ranks_may_change()
 
     def reduce(self, gradients: Sequence, variables: Sequence) -> list:
         """The reduced gradients, in the order of `variables`.

@@ -1,4 +1,4 @@
-"""What a job with elastic code can and cannot do, by the launcher that has started it. Any thread."""
+"""What a job can and cannot do while ranks come and go, by the launcher that has started it. Any thread."""
 
 from __future__ import annotations
 
@@ -46,6 +46,12 @@ def explanation(environ: Mapping[str, str]) -> str:
         launcher = ""  # init() reports it
     why = _WHY.get(launcher, "its launcher did not start it as one")
     return f"horovod: this job is not elastic: {why}.\n  fix: {_FIX.get(launcher, _OTHER)}"
+
+
+def ranks_may_change() -> bool:
+    """Whether ranks may come and go under an optimizer, a tape or a graph that exists already. Launchers of elastic jobs
+    set HOROVOD_ELASTIC."""
+    return os.environ.get("HOROVOD_ELASTIC", "0") not in ("", "0")
 
 
 def warn_once() -> None:

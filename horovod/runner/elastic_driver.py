@@ -25,7 +25,7 @@ from horovod.runner.elastic_places import Places, StoreMaker
 from horovod.runner.elastic_sites import Site, Sites
 from horovod.runner.elastic_slots import free_slots, with_slots
 from horovod.runner.elastic_watch import Watch
-from horovod.runner.ended_ranks import describe_code
+from horovod.runner.exit_codes import describe_code
 from horovod.runner.last_call import place_of_end
 from horovod.runner.output import Output, OutputClosedError
 from horovod.runner.processes import Job, Outcome

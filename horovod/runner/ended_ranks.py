@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 from collections.abc import Iterable
+
+from horovod.runner.exit_codes import describe_code
 
 
 class EndedRanks:
@@ -51,11 +52,3 @@ class EndedRanks:
 
             self._store = StoreClient(self._address, self._secret, encrypted=self._encrypted)
         return self._store
-
-
-def describe_code(code: int) -> str:
-    """An exit code as the keeper reports it, in words."""
-    if code > 128:
-        with contextlib.suppress(ValueError):
-            return f"killed by {signal.Signals(code - 128).name}"
-    return f"exit code {code}"

@@ -6,10 +6,11 @@ not import that: it starts without hvd_core.
 from __future__ import annotations
 
 import os
-import signal
 import zlib
 from collections.abc import Mapping
 from typing import Any
+
+from horovod.runner.exit_codes import signal_of
 
 _BYTES = 4096
 
@@ -41,5 +42,5 @@ def place_of_end(event: Mapping[str, Any]) -> str:
         return ""
     from hvd_core.last_call import describe
 
-    by_signal = 128 < event["code"] <= 128 + signal.SIGRTMAX  # a program may end with 255
-    return describe(zlib.decompress(bytes.fromhex(event["inside"])), killed=by_signal)
+    killed = signal_of(event["code"]) is not None
+    return describe(zlib.decompress(bytes.fromhex(event["inside"])), killed=killed)

@@ -13,13 +13,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from horovod.runner.ended_ranks import EndedRanks, describe_code
+from horovod.runner.ended_ranks import EndedRanks
 from horovod.runner.env import (
     backend_environment,
     job_environment,
     rank_environment,
     store_environment,
 )
+from horovod.runner.exit_codes import describe_code
 from horovod.runner.function_memory import FunctionMemory, read_all, write_all
 from horovod.runner.import_path import is_this_python, python_path
 from horovod.runner.local_ranks import LocalRanks, RankSpec

@@ -1,9 +1,9 @@
 """Reducing the gradients of a step, for tapes and optimizers alike.
 
 Names are made of the place in the list of gradients and of the variable, so that they agree between ranks also if
-their graphs differ. In a graph each gradient has an operation of its own, which begins as soon as the gradient is
-computed. Eagerly, and in functions that XLA compiles, operations run one after another, so gradients are reduced in
-groups.
+their graphs differ. In a graph each large gradient has an operation of its own, and neighbours that are small have one
+together, which begins as soon as they are computed. Eagerly, and in functions that XLA compiles, operations run one
+after another, so all gradients are reduced in groups.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,6 +45,9 @@ from hvd_core.process_set import number_of
 
 # The most bytes of a group in eager mode and in XLA. While a group is reduced its memory is needed a second time.
 _GROUP_BYTES = 128 << 20
+# The same in other functions. Here groups overlap with the computation of the gradients, but an operation costs as much
+# as some hundred KiB of data.
+_NEIGHBOUR_BYTES = 1 << 20
 
 _REMEDY = "hvd.broadcast_variables(model.variables, root_rank=0)"
 
@@ -166,7 +169,10 @@ class GradientReduction:
                 self._check_slices(grads)
                 for name, places in groups.items():
                     begin(name)
-                    agreed |= dict.fromkeys(places, self._reduce_group(grads, places, vars, name, results)[0])
+                    reduced = self._reduce_group(grads, places, vars, name, results)
+                    agreed |= dict.fromkeys(places, reduced[0])
+                    if not any(is_tensor(grads[i]) for i in places):
+                        stand_ins.append(reduced[0])
                 tensors = [i for i in single if is_tensor(grads[i])]
                 for i in tensors:
                     begin(names[i])
@@ -216,8 +222,13 @@ class GradientReduction:
             together = [group for group in together if group]
         rest = [i for i in everything if not any(i in group for group in together)]
         if tf.executing_eagerly() or in_xla():
-            return together + _chunks(rest, grads, vars), []
-        return together, rest
+            return together + _chunks(rest, grads, vars, _GROUP_BYTES), []
+        if vars is None or self._op == Adasum:
+            return together, rest
+        parts = _chunks(rest, grads, vars, _NEIGHBOUR_BYTES)
+        return together + [part for part in parts if len(part) > 1], [
+            part[0] for part in parts if len(part) == 1
+        ]
 
     def _options_of(self, gradient: Any) -> dict:
         # Gathered rows are divided after they have been gathered, so a predivision would change nothing.
@@ -267,8 +278,8 @@ def _depending_on(tensors: list[tf.Tensor], results: list) -> list:
     return results
 
 
-def _chunks(places: list[int], grads: list, vars: Sequence[Any] | None) -> list[list[int]]:
-    """`places` in runs of at most _GROUP_BYTES. The sizes are those of the variables, which all ranks have, if the
+def _chunks(places: list[int], grads: list, vars: Sequence[Any] | None, most: int) -> list[list[int]]:
+    """`places` in runs of at most `most` bytes. The sizes are those of the variables, which all ranks have, if the
     variables are known."""
     chunks: list[list[int]] = []
     filled = 0
@@ -276,7 +287,7 @@ def _chunks(places: list[int], grads: list, vars: Sequence[Any] | None) -> list[
         sized = plain_variable(vars[place]) if vars is not None else grads[place]
         elements = 0 if sized is None else (sized.shape.num_elements() or 0)
         size = elements * sized.dtype.size if elements else 0
-        if not chunks or filled + size > _GROUP_BYTES:
+        if not chunks or filled + size > most:
             chunks.append([])
             filled = 0
         chunks[-1].append(place)

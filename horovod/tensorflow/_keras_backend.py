@@ -18,11 +18,8 @@ from horovod.common.reduce_ops import Average
 from horovod.tensorflow import mpi_ops
 from horovod.tensorflow._call import CallIdentity, report
 from horovod.tensorflow._failures import may_be_of_operation
-from horovod.tensorflow._gradients import _depending_on
+from horovod.tensorflow._gradients import _GROUP_BYTES, _NEIGHBOUR_BYTES, _depending_on
 from horovod.tensorflow.util import decided_at_run_time, in_xla, values_of
-
-# The most bytes that one operation reduces in eager mode and in XLA. Meanwhile their memory is needed a second time.
-_BATCH_BYTES = 128 << 20
 
 
 class TensorFlowBackend(Backend):
@@ -115,9 +112,8 @@ class TensorFlowBackend(Backend):
         return times(gradient)
 
     def batches(self, indices: list[int], gradients: list, variables: list) -> list[list[int]]:
-        if self.mode() == "graph":
-            return [[index] for index in indices]  # each begins as soon as its gradient has been computed
-        # In the other modes operations run one after the other: so few operations, each of one dtype.
+        # Each batch has one dtype, and begins as soon as its gradients have been computed.
+        most = _NEIGHBOUR_BYTES if self.mode() == "graph" else _GROUP_BYTES
         done: list[list[int]] = []
         filling: dict[Any, tuple[list[int], int]] = {}
         for index in indices:
@@ -125,7 +121,7 @@ class TensorFlowBackend(Backend):
             count = self.identity(variables[index]).shape.num_elements() or 0
             key = gradient.dtype, getattr(gradient, "device", "") or ""
             batch, size = filling.get(key, ([], 0))
-            if batch and size + count * gradient.dtype.size > _BATCH_BYTES:
+            if batch and size + count * gradient.dtype.size > most:
                 done.append(batch)
                 batch, size = [], 0
             filling[key] = [*batch, index], size + count * gradient.dtype.size

@@ -3,13 +3,14 @@
 Programs written for Horovod import the functions whose names begin with an underscore.
 """
 
-import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any
 
 import tensorflow as tf
+
+from horovod.common.elastic_launchers import ranks_may_change
 
 __all__ = ["refs_to_vars", "vars_to_refs"]
 
@@ -82,8 +83,8 @@ def on_device(device: str) -> AbstractContextManager:
 
 
 def decided_at_run_time() -> bool:
-    """Whether the number of ranks may change under a graph that is built already (HOROVOD_ELASTIC)."""
-    return os.environ.get("HOROVOD_ELASTIC", "0") not in ("", "0")
+    """Whether the number of ranks may change under a graph that is built already."""
+    return ranks_may_change()
 
 
 def in_xla() -> bool:

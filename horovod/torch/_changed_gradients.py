@@ -28,7 +28,7 @@ _TEXT = (
 )
 
 _SCALER_TEXT = (
-    "GradScaler.step(optimizer) has unscaled gradients while they were being reduced, so the optimizer may step with "
+    "GradScaler.step(optimizer) has looked at gradients while they were being reduced, so the optimizer may step with "
     "gradients that are still scaled, and the ranks may disagree whether to step. Call optimizer.synchronize() before "
     "it on every rank, and step without a second reduction:\n"
     "    scaler.scale(loss).backward()\n"
@@ -36,9 +36,11 @@ _SCALER_TEXT = (
     "    with optimizer.skip_synchronize():\n"
     "        scaler.step(optimizer)"
 )
-# The method of PyTorch's GradScaler that calls the optimizer's step(). Wrappers of step(), as schedulers make them,
-# lie between.
-_CALLS_STEP = "_maybe_opt_step"
+# The methods of PyTorch's GradScaler that call the optimizer's step(), and how many of its frames the program's line is
+# above. Its own step() calls fused optimizers, which get `found_inf` from an enabled scaler. Wrappers of step(), as
+# schedulers make them, lie between.
+_CALLS_STEP = {"_maybe_opt_step": 2}
+_CALLS_FUSED_STEP = {"step": 1}
 _WRAPPERS = 4
 
 
@@ -65,14 +67,16 @@ def warn(slot: Slot) -> None:
     warnings.warn(_TEXT.format(name=slot.name), stacklevel=5)
 
 
-def notice_scaler(reducer: Any) -> None:
+def notice_scaler(optimizer: torch.optim.Optimizer, reducer: Any) -> None:
     """Warn once if a GradScaler calls the optimizer's step(), which calls this, while gradients are being reduced."""
+    calls = _CALLS_FUSED_STEP if "found_inf" in vars(optimizer) else _CALLS_STEP
     frame, depth = sys._getframe(2), 3
     for _ in range(_WRAPPERS):
         if frame is None:
             return
-        if frame.f_code.co_name == _CALLS_STEP:
+        above = calls.get(frame.f_code.co_name)
+        if above is not None:
             reducer.has_warned = True
-            warnings.warn(_SCALER_TEXT, stacklevel=depth + 2)  # its step() and the line of the program
+            warnings.warn(_SCALER_TEXT, stacklevel=depth + above)
             return
         frame, depth = frame.f_back, depth + 1

@@ -8,12 +8,12 @@ the tensor that is sent. Used by _reducer.py and optimizer.py, on the thread tha
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterable
 
 import torch
 
+from horovod.common.elastic_launchers import ranks_may_change
 from horovod.common.process_sets import ProcessSet
 from horovod.torch._gradients import is_quick
 from horovod.torch._slots import Slot
@@ -38,7 +38,7 @@ def share(slots: Iterable[Slot], wire_dtype: torch.dtype | None, process_set: Pr
     Args:
         wire_dtype: of the tensors that are sent; None: the gradients' own.
     """
-    if os.environ.get("HOROVOD_ELASTIC") == "1":
+    if ranks_may_change():
         # Without asking the others: those of a rank that comes later do not call this again.
         return refuse("ranks of an elastic job come and go", process_set)
     homes = [(slot, wire_dtype or slot.param.dtype) for slot in slots if _has_home(slot.param)]

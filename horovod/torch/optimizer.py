@@ -4,7 +4,6 @@ The arithmetic of the wrapped optimizer is untouched; reductions live in ``_redu
 to one thread, apart from the backward hooks.
 """
 
-import os
 import sys
 import warnings
 import weakref
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 
+from horovod.common.elastic_launchers import ranks_may_change
 from horovod.common.gradient_arguments import (
     check_backward_passes,
     check_groups,
@@ -86,9 +86,7 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         self._frozen: list[tuple[torch.Tensor, str]] = []
         self._parameter_names = name_parameters(self.param_groups, named_parameters)
         self._finalizer = weakref.finalize(self, _let_go, reducer.hooks, reducer.active, reducer.process_set)
-        self._active = bool(reducer.process_set.included()) and (
-            _world_size() > 1 or os.environ.get("HOROVOD_ELASTIC") == "1"
-        )
+        self._active = bool(reducer.process_set.included()) and (_world_size() > 1 or ranks_may_change())
         for group in self.param_groups:
             for param in group["params"]:
                 self._watch(param)
@@ -232,7 +230,7 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         if closure is None:
             if not done:
                 if not self._reducer.has_warned and self._reducer.busy:
-                    _changed_gradients.notice_scaler(self._reducer)
+                    _changed_gradients.notice_scaler(self, self._reducer)
                 self._reduce()
             return super().step()
         # The gradients of a closure do not exist yet. Reductions that a backward before step() has begun are finished

@@ -75,24 +75,27 @@ def record():
     return {"wanted": wanted(), "problem": problem() if wanted() else ""}
 
 
-def check_ranks(roster, hosts):
+def check_ranks(records, hosts, names):
     """Raises BootstrapError, on every rank, unless all ranks ask for the same and are able to do it.
 
-    ``roster``: the records of all ranks; ``hosts``: host index of each. In a job on one host nothing is encrypted."""
-    asking = [rank for rank, record in enumerate(roster) if record["encryption"]["wanted"]]
-    others = [rank for rank in range(len(roster)) if rank not in asking]
-    if asking and others:
+    ``records``: record() of all ranks; ``hosts``, ``names``: index and name of each rank's host. In a job on one host
+    nothing is encrypted."""
+    asking = [rank for rank, record in enumerate(records) if record["wanted"]]
+    if not asking:
+        return
+    others = [rank for rank, record in enumerate(records) if not record["wanted"]]
+    if others:
         raise BootstrapError(
             "the ranks disagree about encryption between hosts: HOROVOD_TLS=1 is set for "
-            f"{_named(asking, roster)}, and not for {_named(others, roster)}. Set it for all ranks or for no rank; "
+            f"{_named(asking, names)}, and not for {_named(others, names)}. Set it for all ranks or for no rank; "
             "mpirun passes a variable on if it is told to (Open MPI: -x HOROVOD_TLS)"
         )
     if len(set(hosts)) == 1:
         return
     for rank in asking:
-        text = roster[rank]["encryption"]["problem"]
+        text = records[rank]["problem"]
         if text:
-            raise BootstrapError(f"{_named([rank], roster)}: {text}")
+            raise BootstrapError(f"{_named([rank], names)}: {text}")
 
 
 def refuse_readable_secret(several_hosts, way):
@@ -108,7 +111,7 @@ def refuse_readable_secret(several_hosts, way):
         )
 
 
-def _named(ranks, roster):
-    hosts = list(dict.fromkeys(roster[rank]["host"] for rank in ranks))
+def _named(ranks, names):
+    hosts = list(dict.fromkeys(names[rank] for rank in ranks))
     shown = ", ".join(hosts[:4]) + (", ..." if len(hosts) > 4 else "")
     return f"{name_ranks(ranks)} (host {shown})"

@@ -1,34 +1,62 @@
-"""Finds the ranks that share a host, by connecting and not by comparing host names.
+"""Finds the ranks that share a host, by connecting and not by comparing host names, and makes the table of all hosts.
 
-Ranks with equal hints (boot, network namespace, user) try to reach the lowest of them over an abstract Unix socket. A
-rank that succeeds shares its host; the other ranks repeat this among themselves. All ranks end with the same table.
+All ranks put their records together in the store, and each reads those of the ranks with equal hints (boot, network
+namespace, user). These try to reach the lowest of them over an abstract Unix socket. A rank that succeeds shares its
+host; the other ranks repeat this among themselves. The lowest rank of each host, its leader, then adds the facts about
+its host to the table, reads that of all hosts, and sends it to the ranks of its host: the store sends it once to each
+host.
 Called on the thread that runs init().
 """
 
+import hashlib
+import hmac
+import json
 import os
-import secrets
+import select
 import socket
+import struct
+import time
 from dataclasses import dataclass, field
 
-from . import affinity, encryption
+from . import affinity, encryption, gathered
 from .acceptor import Acceptor
 from .auth import client_handshake
 from .job_members import init_text
 from .rendezvous_listener import peer_uid
 from .session import name_ranks
-from .socket_io import BootstrapError, Deadline
+from .socket_io import AuthenticationError, BootstrapError, BootstrapTimeout
 
 PURPOSE = b"local"
 # The version of the messages that the modules of this folder exchange.
-VERSION = 5
+VERSION = 6
+
+
+_LENGTH = struct.Struct("<I")
+_MOST_TABLE_BYTES = 64 << 20
+
+
+@dataclass
+class Roster:
+    """What a rank reads of the records of all ranks. ``common``: by rank, a dict with size, version, transport and
+    encryption. ``group``: of the ranks with the same hints as this one, by rank, a dict with host, pid and cores.
+    ``door``: the listener of this rank on its host; None if another process has its name."""
+
+    common: list
+    group: dict
+    door: socket.socket | None
 
 
 @dataclass
 class Neighbours:
-    """``leader`` of each rank (the lowest rank of its host). ``sockets`` to the local peers: a leader has one per other
-    rank of its host, any other rank has one to its leader."""
+    """``leader`` of each rank (the lowest rank of its host), ``host_names`` and ``pids`` of each rank. ``wall_ns``: the
+    wall clock minus CLOCK_MONOTONIC on rank 0's host; ``exact``: whether rank 0 wants the clocks compared exactly.
+    ``sockets`` to the local peers: a leader has one per other rank of its host, any other rank has one to its leader."""
 
     leader: list
+    host_names: list
+    pids: list
+    wall_ns: int
+    exact: bool
     sockets: dict = field(default_factory=dict)
 
 
@@ -68,9 +96,8 @@ def simulated_host(environ, rank, size):
     return [int(numbers[rank])]
 
 
-def gather_roster(session, transport, members=None, launched=None):
-    """The records of all ranks, by rank: dicts with host, pid, hints, size, version, transport, cores,
-    encryption.
+def gather_roster(session, transport, descriptors, members=None, launched=None):
+    """The Roster of this rank.
 
     ``members``: the launcher's ranks that make up the job, None for all; ``launched``: (rank, size) in the launcher's
     job.
@@ -79,23 +106,23 @@ def gather_roster(session, transport, members=None, launched=None):
     processes disagree about the job.
     """
     rank, size = session.rank, session.size
-    if session.count(f"claim/{rank}") != 1:
-        other = session.peek(f"hello/{rank}") or {"pid": "unknown", "host": "unknown"}
-        raise BootstrapError(
-            f"two processes claim rank {rank}: process {os.getpid()} on {socket.gethostname()} and process "
-            f"{other['pid']} on {other['host']}. Each rank must call init() in one process."
-        )
-    record = {
-        "host": host_name(os.environ),
-        "pid": os.getpid(),
-        "hints": hints() + simulated_host(os.environ, *(launched or (rank, size))),
+    common = {
         "size": size,
         "version": VERSION,
         "transport": transport,
-        "cores": affinity.to_text(affinity.inherited()),
         "encryption": encryption.record(),
     }
-    session.put(f"hello/{rank}", record)
+    own = {
+        "host": host_name(os.environ),
+        "pid": os.getpid(),
+        "cores": affinity.to_text(affinity.inherited()),
+    }
+    like = hints() + simulated_host(os.environ, *(launched or (rank, size)))
+    label = hashlib.sha256(json.dumps(like).encode()).hexdigest()[:16]
+    # Before the record is there: a rank that has read it may connect.
+    door = _open_door(session, descriptors)
+    if not session.gather("hello", _bytes(common), _bytes(own), label):
+        raise _claimed_twice(session)
 
     def missing():
         absent = session.absent("hello")
@@ -107,110 +134,207 @@ def gather_roster(session, transport, members=None, launched=None):
             " (failed, still starting, or HOROVOD_START_TIMEOUT too short)"
         )
 
-    if rank != 0:
-        return session.wait("roster", missing)
-    roster = [session.wait(f"hello/{other}", missing) for other in range(size)]
+    found = session.gathered("hello", missing, label)
+    records = [(json.loads(record), ranks) for record, ranks in found.commons]
     for field_name in ("size", "version"):
-        odd = [other for other in range(size) if roster[other][field_name] != record[field_name]]
+        told = records[0][0][field_name]
+        odd = sorted(other for record, ranks in records if record[field_name] != told for other in ranks)
         if odd:
+            said = next(record[field_name] for record, ranks in records if odd[0] in ranks)
             raise BootstrapError(
-                f"the processes disagree about the job's {field_name}: rank 0 says {record[field_name]}, "
-                f"{name_ranks(odd)} said {roster[odd[0]][field_name]}"
+                f"the processes disagree about the job's {field_name}: rank 0 says {told}, {name_ranks(odd)} said {said}"
             )
-    session.put("roster", roster)
-    return roster
+    by_rank = {other: record for record, ranks in records for other in ranks}
+    return Roster(
+        [by_rank[other] for other in range(size)],
+        {ranks[0]: json.loads(record) for ranks, record in found.parts},
+        door,
+    )
+
+
+def _bytes(record):
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+def _claimed_twice(session):
+    other = session.peek(f"hello/{session.rank}") or {"pid": "unknown", "host": "unknown"}
+    return BootstrapError(
+        f"two processes claim rank {session.rank}: process {os.getpid()} on {socket.gethostname()} and process "
+        f"{other['pid']} on {other['host']}. Each rank must call init() in one process."
+    )
 
 
 def find_neighbours(session, roster, descriptors):
-    """The Neighbours of this rank; its sockets belong to ``descriptors``."""
+    """The Neighbours of this rank; its sockets belong to ``descriptors``. Closes ``roster``'s door."""
     rank = session.rank
-    group = [other for other in range(session.size) if roster[other]["hints"] == roster[rank]["hints"]]
+    group = sorted(roster.group)
     sockets = {}
-    while len(group) > 1:
-        if group[0] == rank:
-            sockets = _receive(session, group[1:], descriptors)
-            session.put(f"host/{rank}", sorted([rank, *sockets]))
-            break
-        sock = _try(session, group[0], descriptors)
-        session.put(f"reached/{group[0]}/{rank}", sock is not None)
-        members = session.wait(
-            f"host/{group[0]}", lambda leader=group[0]: f"rank {leader} did not name its host"
-        )
-        if rank in members:
-            sockets = {group[0]: sock}
-            break
+    while group[0] != rank:
+        leader = group[0]
+        sock = _try(session, leader, descriptors)
         if sock is not None:
-            descriptors.discard(sock)
+            _close_door(roster, descriptors)
+            table = gathered.read(_receive_table(session, sock, leader))
+            return _neighbours(session.size, table, {leader: sock})
+        session.put(f"apart/{leader}/{session.count(f'apart/{leader}')}", rank)
+        members = session.wait(f"members/{leader}", lambda at=leader: f"rank {at} did not name its host")
         group = [other for other in group if other not in members]
-    if rank != 0:
-        return Neighbours(
-            session.wait("table", lambda: "rank 0 did not publish which ranks share a host"), sockets
-        )
-    leader = _table(session, roster)
-    session.put("table", leader)
-    return Neighbours(leader, sockets)
+    if len(group) > 1:
+        sockets = _receive(session, roster, group[1:], descriptors)
+    else:
+        _close_door(roster, descriptors)
+    members = sorted([rank, *sockets])
+    facts = {
+        "hosts": [roster.group[member]["host"] for member in members],
+        "pids": [roster.group[member]["pid"] for member in members],
+    }
+    if len(set(facts["hosts"])) == 1:
+        del facts["hosts"][1:]
+    if rank == 0:
+        facts["clock"] = [time.time_ns() - time.monotonic_ns(), _wants_exact_clocks()]
+    session.gather("hosts", b"", _bytes(facts), members=members)
+
+    def missing():
+        return f"{name_ranks(session.absent('hosts'))} did not tell which ranks share a host"
+
+    value = session.gathered_bytes("hosts", missing)
+    for member, sock in sockets.items():
+        _send_table(session, sock, member, value)
+    return _neighbours(session.size, gathered.read(value), sockets)
 
 
-def _table(session, roster):
-    # Follows the same rule as the ranks themselves, so rank 0 knows which leader's list to wait for.
-    leader = [None] * session.size
-    for rank in range(session.size):
-        if leader[rank] is not None:
-            continue
-        left = [
-            r
-            for r in range(session.size)
-            if leader[r] is None and roster[r]["hints"] == roster[rank]["hints"]
-        ]
-        members = [rank]
-        if len(left) > 1:
-            members = session.wait(f"host/{rank}", lambda leader=rank: f"rank {leader} did not name its host")
-        for member in members:
-            leader[member] = rank
-    return leader
+def _wants_exact_clocks():
+    return bool(os.environ.get("HOROVOD_TIMELINE", "").strip())
 
 
-def _receive(session, others, descriptors):
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    name = "hvd-" + secrets.token_hex(16)
-    listener.bind("\0" + name)
-    listener.listen(len(others) + 16)
+def _neighbours(size, table, sockets):
+    leader, names, pids = [None] * size, [""] * size, [0] * size
+    wall_ns, exact = 0, False
+    for members, facts in table.parts:
+        facts = json.loads(facts)
+        hosts = facts["hosts"] if len(facts["hosts"]) > 1 else facts["hosts"] * len(members)
+        for member, name, pid in zip(members, hosts, facts["pids"], strict=True):
+            leader[member], names[member], pids[member] = members[0], name, pid
+        if "clock" in facts:
+            wall_ns, exact = facts["clock"]
+    return Neighbours(leader, names, pids, wall_ns, exact, sockets)
+
+
+def _door_name(session, rank):
+    """The name of a rank's abstract socket: of all who may try it, only processes of this init() know it."""
+    text = f"door of rank {rank} in init {session.epoch}"
+    return "\0hvd-" + hmac.new(session.secret, text.encode(), hashlib.sha256).hexdigest()[:32]
+
+
+def _open_door(session, descriptors):
+    listener = descriptors.own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    try:
+        listener.bind(_door_name(session, session.rank))
+    except OSError:
+        # Another process of this host has this rank: the one that is not the first in the store says so.
+        descriptors.discard(listener)
+        return None
+    listener.listen(4096)
+    return listener
+
+
+def _close_door(roster, descriptors):
+    if roster.door is not None:
+        descriptors.discard(roster.door)
+
+
+def _receive(session, roster, others, descriptors):
+    """The sockets of the ranks, of ``others``, that connect; the rest is not on this host."""
+    if roster.door is None:
+        raise _claimed_twice(session)
+    rank = session.rank
     acceptor = Acceptor(
-        listener,
+        descriptors.disown(roster.door),
         session.secret,
         PURPOSE,
         session.epoch,
         others,
         allow=lambda sock: peer_uid(sock) == os.geteuid(),
     )
-    sockets = {}
+    sockets, waiting, apart = {}, set(others), 0
     try:
-        session.put(f"door/{session.rank}", name)
-        for other in others:
-            key = f"reached/{session.rank}/{other}"
-            if session.wait(key, lambda other=other: f"rank {other} did not say whether it shares a host"):
-                sock, _ = session.in_slices(
-                    lambda seconds, other=other: acceptor.wait_for(other, seconds),
-                    f"rank {other} did not connect on this host",
-                )
-                sockets[other] = descriptors.own(sock)
+        while waiting:
+            other = min(waiting)
+            found = session.in_slices(
+                lambda seconds, other=other: acceptor.wait_for(other, seconds),
+                f"rank {other} did not connect on this host",
+                f"apart/{rank}/{apart + 1}",
+            )
+            if len(found) == 1:
+                waiting.discard(found[0])
+                apart += 1
+            else:
+                sockets[other] = descriptors.own(found[0])
+                waiting.discard(other)
     finally:
         acceptor.close()
+    if apart:
+        session.put(f"members/{rank}", [rank, *sockets])
     return sockets
 
 
 def _try(session, leader, descriptors):
-    name = session.wait(f"door/{leader}", lambda: f"rank {leader} did not open its local socket")
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock = descriptors.own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
-        # A local peer answers at once or never.
-        deadline = Deadline(min(10.0, session.deadline.left()))
-        sock.settimeout(deadline.left())
-        sock.connect("\0" + name)
+        sock.connect(_door_name(session, leader))
         if peer_uid(sock) != os.geteuid():
             raise ConnectionError("another user's socket")
-        client_handshake(sock, session.secret, PURPOSE, session.rank, session.epoch, deadline)
-    except (OSError, BootstrapError):
-        sock.close()
+        # It listened before its record was there. It begins with the handshake when it has read the other records.
+        session.in_slices(
+            lambda seconds: _is_ready(sock, select.POLLIN, seconds) or None,
+            f"rank {leader} did not answer on this host",
+        )
+        client_handshake(sock, session.secret, PURPOSE, session.rank, session.epoch, session.deadline)
+    except BootstrapTimeout:
+        raise
+    except (OSError, AuthenticationError):
+        # Not this host; or that rank has ended, which every wait that follows will say.
+        descriptors.discard(sock)
         return None
-    return descriptors.own(sock)
+    return sock
+
+
+def _is_ready(sock, event, seconds):
+    poll = select.poll()  # select() refuses descriptors from 1,024 on
+    poll.register(sock, event)
+    return bool(poll.poll(seconds * 1000))
+
+
+def _send_table(session, sock, member, value):
+    sock.setblocking(False)
+    left = memoryview(_LENGTH.pack(len(value)) + value)
+
+    def attempt(seconds):
+        nonlocal left
+        if _is_ready(sock, select.POLLOUT, seconds):
+            left = left[sock.send(left) :]
+        return None if left else True
+
+    session.in_slices(attempt, f"rank {member} on this host did not take the table of the hosts")
+
+
+def _receive_table(session, sock, leader):
+    sock.setblocking(False)
+
+    def exactly(count):
+        data = bytearray()
+
+        def attempt(seconds):
+            if _is_ready(sock, select.POLLIN, seconds):
+                chunk = sock.recv(count - len(data))
+                if not chunk:
+                    raise ConnectionResetError(f"rank {leader} on this host has closed the connection")
+                data.extend(chunk)
+            return bytes(data) if len(data) == count else None
+
+        return session.in_slices(attempt, f"rank {leader} on this host did not send the table of the hosts")
+
+    (count,) = _LENGTH.unpack(exactly(_LENGTH.size))
+    if not 0 < count <= _MOST_TABLE_BYTES:
+        raise BootstrapError(f"rank {leader} on this host announced a table of {count} bytes")
+    return exactly(count)

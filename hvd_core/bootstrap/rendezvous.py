@@ -21,10 +21,16 @@ from .store_server import StoreServer
 _LOOK_SECONDS = 0.5
 _FAREWELL_SECONDS = 1.0
 
+# In the launcher's store from the first init(comm=[...]) on.
+_LISTS_KEY = "hvd/lists"
 # The number of this process's last init(), by members. The worlds of an elastic job begin at multiples of _PER_WORLD: a
 # process that came later has called init() less often than the others.
 _counts = {}
 _PER_WORLD = 1 << 20
+# The last init() of each list of members that is over for this process, or in which it is now: all its members hear of
+# it if it fails. The newest are at the end; the other ranks are told of that many.
+_heard = {}
+_TOLD_LISTS = 64
 
 
 class Rendezvous:
@@ -68,12 +74,15 @@ class Rendezvous:
                 session.store, self._identity, _counts[self._identity.members]
             )
             session.look = MemberWatch(self._identity, self._published.read, self._published.tell).look
+            if self._identity.members is None:
+                session.look_key = _LISTS_KEY  # without lists no two jobs contradict each other
 
     def give_up(self, error, own_connections):
         """Gives the other ranks time to read the failure, if the store or the listener ends with this process.
         ``own_connections``: how many connections to the store are this process's."""
         for members, count in getattr(error, "attempts", ()):
             _counts[members] = max(count, _counts.get(members, 0))
+            _hear(members, count)
         if self._listener is not None and isinstance(error, MembersDisagree):
             self._listener.give_up(error)
         elif self.server is not None and self.lasting is None:
@@ -97,21 +106,38 @@ class Rendezvous:
             self.server.close()
 
 
+def _hear(members, count):
+    _heard[members] = max(count, _heard.pop(members, 0))
+
+
+def _tuple(members):
+    return None if members is None else tuple(members)
+
+
 class _PublishedAttempt:
-    """This rank's entry in the launcher's store: the job that it waits for."""
+    """This rank's entry in the launcher's store: the job that it waits for, and the last attempts that it has heard of."""
 
     def __init__(self, store, identity, count):
         self._store, self._rank = store, identity.launcher_rank
         self._attempt = (identity.members, count)
         self._key = f"hvd/in-init/{self._rank}"
-        store.set(self._key, json.dumps(self._attempt).encode())
+        _hear(*self._attempt)
+        store.set(self._key, json.dumps([self._attempt, list(_heard.items())[-_TOLD_LISTS:]]).encode())
+        if identity.members is not None:
+            store.set(_LISTS_KEY, b"")
 
     def read(self, rank):
+        """(members, count) of the job that ``rank`` waits for. None if it does not wait, or if this rank's own attempt is
+        over for it: it has failed, and this rank is about to hear so, or it is complete."""
         try:
-            members, count = json.loads(self._store.get(f"hvd/in-init/{rank}", 0))
+            (members, count), heard = json.loads(self._store.get(f"hvd/in-init/{rank}", 0))
         except BootstrapTimeout:
             return None
-        return (None if members is None else tuple(members)), count
+        mine, my_count = self._attempt
+        theirs = _tuple(members)
+        if theirs != mine and any(_tuple(m) == mine and known >= my_count for m, known in heard):
+            return None
+        return theirs, count
 
     def tell(self, theirs, error):
         """Makes the init() of the other rank's job fail too."""

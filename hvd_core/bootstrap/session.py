@@ -15,6 +15,7 @@ import time
 
 from hvd_core.logs import printable
 
+from . import gathered
 from .job_members import MembersDisagree
 from .siblings import SiblingWatch
 from .socket_io import BootstrapError, BootstrapTimeout, RankLost
@@ -37,11 +38,14 @@ class Session:
         self.deadline = deadline
         self.silence_s = silence_s
         self._prefix = f"hvd/{epoch}/"
-        self._written = []
+        # Not under the prefix: they stay when it is cleared.
+        self._failure, self._go = f"hvd/failure/{epoch}", f"hvd/go/{epoch}"
         # Not the rank: two processes may claim the same rank, and each must see the other's failure.
         self._process = secrets.token_hex(8)
         self.launcher = None  # LauncherProcess, if it is watched
         self.look = None  # called from time to time while this rank waits; raises to end the wait
+        # If given, look() is not called before this key (without prefix) is in the store.
+        self.look_key = None
         self._look_at = 0.0
         self._members = {}  # launcher's rank -> rank
         self._launcher_tells, self._siblings = False, None
@@ -54,7 +58,7 @@ class Session:
         self._launcher_rank = identity.launcher_rank
         text = f"rank {self.rank} (host {host}, pid {os.getpid()}) ended during init()"
         will = {"rank": self.rank, "process": self._process, "text": text, "attempts": None, "ended": True}
-        self.store.will(self._prefix + "failure", json.dumps(will).encode())
+        self.store.will(self._failure, json.dumps(will).encode())
         self._members = {other: i for i, other in enumerate(identity.members or range(self.size))}
         self._launcher_tells, self._siblings = launcher_tells, SiblingWatch(identity)
 
@@ -67,18 +71,38 @@ class Session:
         with contextlib.suppress(BootstrapError):
             self.store.will("", b"")
 
-    def put(self, key, value, keep=False):
-        """Publishes ``value`` (any JSON value). With ``keep``, forget() does not delete it."""
+    def put(self, key, value):
+        """Publishes ``value`` (any JSON value)."""
         self.store.set(self._prefix + key, json.dumps(value).encode())
-        if not keep:
-            self._written.append(self._prefix + key)
 
     def count(self, key):
         """Adds one to a counter and returns it."""
-        total = self.store.add(self._prefix + key, 1)
-        if total == 1:
-            self._written.append(self._prefix + key)
-        return total
+        return self.store.add(self._prefix + key, 1)
+
+    def gather(self, key, common=b"", own=b"", label="", members=None):
+        """Adds this rank's part, or that of ``members``, to a value that all ranks put together (gathered.py). False if
+        such a part is there already, from another process."""
+        return self.store.gather(
+            self._prefix + key, self.size, (self.rank,) if members is None else members, common, own, label
+        )
+
+    def gathered(self, key, on_timeout=None, label=""):
+        """Waits until all ranks have added their parts, and returns the Gathered of ``label``. Raises as wait() does."""
+        return gathered.read(self.gathered_bytes(key, on_timeout, label))
+
+    def gathered_bytes(self, key, on_timeout=None, label=""):
+        """As gathered(), but the bytes that gathered.read() takes."""
+        return self._wait(self._prefix + key + (label and f":{label}"), key, on_timeout)
+
+    def all_may_go(self, store_stays):
+        """Tells all ranks that no key of this init() is needed any more. Deletes the keys from a store that stays."""
+        self.store.set(self._go, b"")
+        if store_stays:
+            self.store.clear(self._prefix)
+
+    def wait_to_go(self, on_timeout):
+        """Returns after all_may_go(). Raises as wait() does."""
+        self._wait(self._go, "go", on_timeout)
 
     def peek(self, key):
         """The value of ``key``, or None if it does not exist."""
@@ -93,10 +117,13 @@ class Session:
         Raises RankLost if another rank ends first, BootstrapError if it fails, BootstrapTimeout with the text that
         ``on_timeout()`` returns if the deadline passes.
         """
+        return json.loads(self._wait(self._prefix + key, key, on_timeout))
+
+    def _wait(self, whole_key, key, on_timeout):
         while True:
-            value = self.read(self._prefix + key, min(_LOOK_SECONDS, self.deadline.left()))
+            value = self.read(whole_key, min(_LOOK_SECONDS, self.deadline.left()))
             if value is not None:
-                return json.loads(value)
+                return value
             self._call_look()
             if self.deadline.passed():
                 text = on_timeout() if on_timeout else f"no rank published {key!r}"
@@ -121,15 +148,21 @@ class Session:
         if time.monotonic() >= self._look_at:
             self._call_look()
 
-    def in_slices(self, attempt, what):
+    def in_slices(self, attempt, what, until=None):
         """Repeats attempt(seconds), for a wait that the store does not end, until it returns something else than None.
 
-        Raises as wait() does; the text of BootstrapTimeout begins with ``what``."""
+        ``until``: a key that ends the wait too; then its value is returned, in a tuple. Raises as wait() does; the text
+        of BootstrapTimeout begins with ``what``."""
         while True:
             result = attempt(min(_CHECK_SECONDS, self.deadline.left()))
             if result is not None:
                 return result
-            self.check()
+            if until is None:
+                self.check()
+            elif (value := self.read(self._prefix + until, 0)) is not None:
+                return (json.loads(value),)
+            elif time.monotonic() >= self._look_at:
+                self._call_look()
             if self.deadline.passed():
                 raise BootstrapTimeout(f"{what} to rank {self.rank} within {self.deadline.seconds:g} s")
 
@@ -140,26 +173,35 @@ class Session:
         if self._siblings is not None:
             for launched in self._siblings.missing():
                 self._check_has_come(launched, "has no process on this host any more: it ended")
-        if self.look is not None:
+        if self.look is not None and self.look_key is None:
             self.look()
 
     def _check_has_come(self, launched, text):
         """Raises RankLost, with what happened to the process of the launcher's rank ``launched``, unless that rank is in
         init(): its will tells more, and at once."""
         rank = self._members.get(launched)
-        if rank is None or rank == self.rank or self.peek(f"hello/{rank}") is not None:
+        if (
+            rank is None
+            or rank == self.rank
+            or self.peek(f"hello/{rank}") is not None
+            or self._is_there(self._go)
+        ):
             return
         self._mourn()
         raise never_came(rank, text)
 
     def _alarms(self):
-        ends = (f"hvd/ended/{self._ends_read}",) if self._launcher_tells else ()
-        return (self._prefix + "failure", *ends)
+        ended = f"hvd/ended/{self._ends_read}" if self._launcher_tells else None
+        return tuple(key for key in (self._failure, ended, self.look and self.look_key) if key is not None)
 
     def _take_alarm(self, which, value):
+        key = self._alarms()[which]
+        if key == self.look_key:
+            self.look_key = None  # from now on look() is called
+            return self._call_look()
         value = json.loads(value)
         value["text"] = printable(value["text"])
-        if which == 1:
+        if key != self._failure:
             self._ends_read += 1
             return self._check_has_come(value["rank"], value["text"])
         self._mourn()
@@ -178,7 +220,7 @@ class Session:
     def fail(self, error):
         """Publishes the failure of this rank. The other ranks see the first failure only."""
         with contextlib.suppress(OSError, RuntimeError):
-            if self.count("failures") == 1 and self.peek("failure") is None:
+            if self._first_to_fail():
                 failure = {
                     "rank": self.rank,
                     "process": self._process,
@@ -186,17 +228,23 @@ class Session:
                 }
                 failure["ended"] = isinstance(error, RankLost)
                 failure["attempts"] = error.attempts if isinstance(error, MembersDisagree) else None
-                self.put("failure", failure)
+                self.store.set(self._failure, json.dumps(failure).encode())
+
+    def _first_to_fail(self):
+        if self.store.add(f"hvd/failures/{self.epoch}", 1) != 1:
+            return False
+        return not self._is_there(self._failure)  # it may be the will of a rank that ended before
+
+    def _is_there(self, whole_key):
+        try:
+            self.store.get(whole_key, 0)
+        except BootstrapTimeout:
+            return False
+        return True
 
     def absent(self, key):
-        """The ranks that have not published ``key``/rank yet."""
-        return [rank for rank in range(self.size) if self.peek(f"{key}/{rank}") is None]
-
-    def forget(self):
-        """Deletes this rank's keys from the store. Call it only after all ranks have read them."""
-        for key in self._written:
-            self.store.delete(key)
-        self._written.clear()
+        """The ranks that have added no part to the gathered value of ``key`` yet."""
+        return self.store.absent(self._prefix + key, self.size)
 
 
 def never_came(rank, text):

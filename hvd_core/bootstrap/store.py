@@ -18,7 +18,21 @@ After the handshake, little endian, one answer per request, in order:
         6 ANY  payload = up to 7 more keys, each u16 length | key; waits for ever until one of the keys is there; the
            next request of this connection ends the wait (timeout)
                                                            answer: u8 (which key, from 0) | its value
+        7 GATHER payload = u32 size of the group | members | text (label) | text (common) | the part's own bytes; adds the
+           part of these members. When all members are there, as many as member 0 says, the store sets the key to the
+           gathered value of the parts without a label, and key:label to that of each label. If the part has bytes of its
+           own, they are at key/m at once, m its first member
+                                                           answer: u8 (0: one of the members has a part already)
+        8 ABSENT payload = u32 size of the group           answer: the members (u32 each) that have no part yet
+        9 CLEAR payload empty; deletes all keys that begin with the key
+                                                           answer: empty
     answer     u32 n (bytes that follow) | u8 status (0 ok, 1 timeout, 2 error) | payload (2: UTF-8 text)
+
+    text             u32 n | n bytes
+    members          u32 n | n x u32
+    gathered value   u32 n | n x (u32 runs | runs x (u32 first member, u32 how many) | text (common)): the different
+                     common bytes, and the members that brought them; then for each part with bytes of its own, in the
+                     order of their first members: members | text (own)
 
 Keys have at most 1024 bytes, requests at most 16 MiB; a client that breaks a limit is cut off. On an encrypted connection
 the n bytes are ciphertext, and the cipher's tag, which n does not count, follows (16 bytes; engine/sealing/seal.h).
@@ -36,6 +50,7 @@ from hvd_core.compiled_part import load
 from . import encryption
 from .auth import NO_RANK, check_secret, client_handshake
 from .descriptors import DescriptorSet
+from .gathered import part_bytes
 from .socket_io import (
     AuthenticationError,
     BootstrapError,
@@ -47,10 +62,13 @@ from .socket_io import (
     send_exact,
 )
 from .store_server import (
+    ABSENT,
     ADD,
     ANY,
+    CLEAR,
     DEL,
     ERROR,
+    GATHER,
     GET,
     MAX_KEY_BYTES,
     MAX_REQUEST_BYTES,
@@ -155,6 +173,21 @@ class StoreClient:
         """Has the store set ``key`` to ``value`` (bytes) when this connection ends, unless the key is there then. An
         empty ``key`` takes it back."""
         self._call(WILL, key, value)
+
+    def gather(self, key, size, members, common=b"", own=b"", label=""):
+        """Adds a part to the value that the ``size`` members of a group put together (gathered.py). ``members``: whose
+        part it is, numbers from 0. Returns False, and changes nothing, if one of them has a part already."""
+        part = part_bytes(size, members, common, own, label)
+        return self._call(GATHER, key, part) == b"\1"
+
+    def absent(self, key, size):
+        """The members, of ``size``, that have added no part to the gathered value of ``key``. Ints, ascending."""
+        answer = self._call(ABSENT, key, struct.pack("<I", size))
+        return list(struct.unpack(f"<{len(answer) // 4}I", answer))
+
+    def clear(self, prefix):
+        """Deletes all keys that begin with ``prefix``."""
+        self._call(CLEAR, prefix, b"")
 
     def wait_any(self, keys, timeout_s):
         """(index, value) of the first of ``keys`` that exists, waiting up to ``timeout_s`` seconds for one of them; None

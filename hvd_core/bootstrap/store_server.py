@@ -12,7 +12,7 @@ from .auth import HANDSHAKE_SECONDS, check_secret
 from .socket_io import join_address
 
 PURPOSE = b"store"
-SET, GET, ADD, DEL, WILL, ANY = 1, 2, 3, 4, 5, 6
+SET, GET, ADD, DEL, WILL, ANY, GATHER, ABSENT, CLEAR = 1, 2, 3, 4, 5, 6, 7, 8, 9
 OK, TIMEOUT, ERROR = 0, 1, 2
 MAX_KEY_BYTES = 1024
 MAX_REQUEST_BYTES = 16 << 20
@@ -34,7 +34,7 @@ class StoreServer:
         secret = check_secret(secret)
         compiled = load()
         family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
-        with socket.create_server((host, port), family=family, backlog=1024) as listener:
+        with socket.create_server((host, port), family=family, backlog=4096) as listener:
             listener.setblocking(False)
             self.address = join_address(*listener.getsockname()[:2])
             self._server = compiled.StoreServer(listener.detach(), secret, HANDSHAKE_SECONDS)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from hvd_core import logs
 from hvd_core.config.environment import encryption_wanted
 
-from . import affinity, launcher_facts, limits, meeting
+from . import affinity, gathered, launcher_facts, limits, meeting
 from .identity import identify
 from .job_members import is_communicator, select
 from .socket_io import BootstrapError, BootstrapTimeout, Deadline, RankLost, StoreLost
@@ -79,6 +79,18 @@ class World:
         if value is None:
             raise BootstrapTimeout(f"no process set {key!r} in the store within {seconds:g} s")
         return value
+
+    def tell_all(self, key, value):
+        """Adds this rank's ``value`` (bytes) to those of all ranks under ``key`` in the store."""
+        self.store.gather(key, self.size, (self.rank,), value)
+
+    def told_by_all(self, key, seconds):
+        """The values (bytes) of all ranks, as tell_all() has added them, by rank; equal ones are one object. Raises as
+        read() does."""
+        told = {}
+        for value, ranks in gathered.read(self.read(key, seconds)).commons:
+            told.update(dict.fromkeys(ranks, value))
+        return [told[rank] for rank in range(self.size)]
 
     def store_lost(self):
         """The error that says whose end has closed the connection to the store, which is lost during init()."""
@@ -269,18 +281,15 @@ def _connect(world, identity, transport, deadline, silence_s):
         raise cause from error
 
 
-def _clock_offset(session, hosts):
+def _clock_offset(session, hosts, neighbours):
     if len(set(hosts)) == 1:
         return 0
     from . import clock
 
     # Every rank must do the same: rank 0 says which.
-    exact = bool(os.environ.get("HOROVOD_TIMELINE", "").strip()) if session.rank == 0 else None
-    if session.rank == 0:
-        session.put("clock/exact", exact)
-    else:
-        exact = session.wait("clock/exact")
-    return (clock.offset_to_rank_0 if exact else clock.offset_by_wall_clocks)(session, list(hosts))[0]
+    if neighbours.exact:
+        return clock.offset_to_rank_0(session, list(hosts))[0]
+    return clock.offset_by_wall_clocks(session, hosts, neighbours.wall_ns)[0]
 
 
 def _lost_with_rank_zero():
@@ -309,18 +318,17 @@ def _build(world, session, identity, transport):
     from . import encryption, hosts, links, topology
 
     launched = world._rendezvous.launched
-    roster = hosts.gather_roster(session, transport, world.members, launched)
+    roster = hosts.gather_roster(session, transport, world._descriptors, world.members, launched)
     # One rank that asks for TCP is enough, because both ends of a link must be of one kind.
-    transport = "tcp" if any(record["transport"] == "tcp" for record in roster) else "auto"
+    transport = "tcp" if any(record["transport"] == "tcp" for record in roster.common) else "auto"
     neighbours = hosts.find_neighbours(session, roster, world._descriptors)
     shape = topology.describe(world.rank, neighbours.leader)
     world.hosts = shape.hosts
-    encryption.check_ranks(roster, shape.hosts)
-    world.host_names = tuple(record["host"] for record in roster)
-    world.pids = tuple(record["pid"] for record in roster)
+    world.host_names, world.pids = tuple(neighbours.host_names), tuple(neighbours.pids)
+    encryption.check_ranks([record["encryption"] for record in roster.common], shape.hosts, world.host_names)
     world.local_rank, world.local_size = shape.local_rank, shape.local_size
     world.cross_rank, world.cross_size = shape.cross_rank, shape.cross_size
-    world.local_cores = tuple(affinity.from_text(roster[other]["cores"]) for other in shape.local_ranks)
+    world.local_cores = tuple(affinity.from_text(roster.group[other]["cores"]) for other in shape.local_ranks)
     # Only the count is compared: an oversubscribed mpirun assigns local ranks in an order of its own.
     if identity.local_size not in (None, shape.local_size):
         _log.warning(
@@ -333,15 +341,13 @@ def _build(world, session, identity, transport):
     world.links, segment = links.make_links(session, shape, neighbours, transport, world._descriptors)
     if segment is not None:
         world.segment_fd, world.segment_bytes = segment, links.segment_bytes(shape.local_size)
-    world.clock_offset_ns = _clock_offset(session, world.hosts)
-    _all_up(session)
+    world.clock_offset_ns = _clock_offset(session, world.hosts, neighbours)
+    _all_up(session, not world._rendezvous.dies_with_rank_zero)
 
 
-def _all_up(session):
+def _all_up(session, store_stays):
     """Returns when every rank has all its links, so that no key of this init() is needed any more."""
-    session.put(f"up/{session.rank}", True)
-    if session.count("up") == session.size:
-        session.put("go", True, keep=True)
+    session.gather("up")
 
     def missing():
         from .session import name_ranks
@@ -350,7 +356,11 @@ def _all_up(session):
         late = name_ranks(absent) if absent else "the last rank"
         return f"{late} did not get connected to all neighbours"
 
-    session.wait("go", missing)
+    if session.rank == 0:
+        session.gathered("up", missing)
+        session.all_may_go(store_stays)
+    else:
+        session.wait_to_go(missing)
 
 
 def _finish(session, found):
@@ -359,8 +369,8 @@ def _finish(session, found):
     session.all_have_come()
     found.close_listener()
     if not found.dies_with_rank_zero:
-        session.forget()
-    elif session.rank != 0:
+        return
+    if session.rank != 0:
         if session.count("left") == session.size - 1:
             session.put("all left", True)
     else:

@@ -168,12 +168,12 @@ void Engine::background() {
   }
 }
 
-// Returns true when the request is settled, false when the time is over.
-bool Engine::drive_for(const queue::Request& request, int64_t until_ns) {
+// Returns true when the request is settled or `*enough` is true, false when the time is over.
+bool Engine::drive_for(const queue::Request& request, int64_t until_ns, const bool* enough) {
   int64_t quiet_since = now_ns();
   for (;;) {
     bool any = drive(true);
-    if (request.settled() || (stopped() && !inbox_filled_.load())) return true;
+    if (request.settled() || (enough && *enough) || (stopped() && !inbox_filled_.load())) return true;
     int64_t now = now_ns();
     if (any) {
       quiet_since = now;
@@ -182,7 +182,7 @@ bool Engine::drive_for(const queue::Request& request, int64_t until_ns) {
     } else {
       if (now >= until_ns) return false;
       if (executor_->in_flight())
-        wait_for_data(now + kDataSliceNs);
+        wait_for_data(std::min(until_ns, now + kDataSliceNs));
       else
         sleep_as(BellState::CallerSleeps, std::min(until_ns, next_deadline()));
     }
@@ -231,10 +231,20 @@ class WaitObserved {
 bool Engine::wait(queue::Request& request, int64_t slice_ns) {
   CallUnderWay under_way(*this);
   if (forked_) check_usable();
-  const int64_t until = now_ns() + slice_ns;
   WaitObserved observed(*observer_, request);
-  bool said = false;
+  return await(request, now_ns() + slice_ns, true, nullptr);
+}
+
+bool Engine::stay(queue::Request& request, int64_t slice_ns, const bool& enough) noexcept {
+  CallUnderWay under_way(*this);
+  return await(request, now_ns() + slice_ns, false, &enough);
+}
+
+// Sleeps and drives until the request is settled (true), or `*enough` is true or the time is over (false).
+bool Engine::await(queue::Request& request, int64_t until, bool wanted, const bool* enough) {
+  bool said = !wanted;
   while (!request.settled()) {
+    if (enough && *enough) return false;
     if (!said && request.item.sig && !request.urgent) {
       // The request must not be held in a known batch that is incomplete here, nor be coalesced.
       said = true;
@@ -242,7 +252,7 @@ bool Engine::wait(queue::Request& request, int64_t slice_ns) {
     }
     if (driver_.try_lock()) {
       bell_->set(BellState::Awake);
-      bool done = drive_for(request, until);
+      bool done = drive_for(request, until, enough);
       leave_driver();
       if (inbox_filled_.load()) try_drive();
       if (!done || stopped()) return request.settled();

@@ -24,6 +24,10 @@ using types::Failure;
 namespace {
 // How long a driver may need after an abort: to come back from one call of a backend, and altogether.
 constexpr int kAbortPatienceMs = 10'000, kAbortLimitMs = 60'000;
+
+control::Hurry hurry_of(const queue::Request& request) {
+  return request.urgent ? control::Hurry::Waits : request.soon ? control::Hurry::Soon : control::Hurry::None;
+}
 }  // namespace
 
 Engine::~Engine() { close(); }
@@ -104,7 +108,7 @@ RequestRef Engine::new_request(control::SetId set, std::string name) {
 
 RequestRef Engine::submit(control::SignatureFields fields, queue::Call&& call) {
   CallUnderWay under_way(*this);
-  observe::prepare_to_throw_once();
+  observe::prepare_to_throw();
   check_usable();
   const auto set = sets_.find(call.process_set, types::op_name(fields.kind));
   if (!set->includes_me())
@@ -127,13 +131,14 @@ RequestRef Engine::submit(control::SignatureFields fields, queue::Call&& call) {
   request->splits = std::move(call.splits);
   request->received = std::move(call.received);
   request->ready = std::move(call.ready);
-  request->urgent = call.urgent || call.waits;
+  request->urgent = call.waits;
+  request->soon = call.soon;
   request->site = call.site;
   request->backends = std::move(call.backends);
   if ((request->listener = call.listener)) call.listener->request = request;
   const int32_t pair = message ? pair_of(*set, call.root, call.to) : -1;
-  const bool fresh =
-      call.deferred ? defer(request, pair) : push({Command::Submit, request, set->id, {}, {}, pair}, call.waits);
+  const bool fresh = call.deferred ? defer(request, pair)
+                                   : push({Command::Submit, request, set->id, {}, {}, pair}, call.waits || call.stays);
   if (!fresh) throw InvalidRequest(std::string(queue::kDuplicateText) + " Name: '" + *request->item.name + "'.");
   return request;
 }
@@ -292,7 +297,7 @@ void Engine::take_inbox() {
     switch (c.type) {
       case Command::Submit:
         live_[c.request->handle] = c.request;  // first, because submit() may report a failure
-        if (!node_->submit(c.set, c.request->item, c.request->handle, c.request->urgent, now)) {
+        if (!node_->submit(c.set, c.request->item, c.request->handle, hurry_of(*c.request), now)) {
           // An unnamed operation and a named one have got the same name.
           live_.erase(c.request->handle);
           node_->poison(c.set, *c.request->item.name, queue::kDuplicateText);

@@ -163,6 +163,9 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool poll(queue::Request& request);
   // Waits until the request is settled (true) or about `slice_ns` have passed (false).
   bool wait(queue::Request& request, int64_t slice_ns);
+  // As wait(), for a caller that leaves soon in any case: it does not keep the request from being held in a known
+  // batch. Also ends when `enough` becomes true, which a listener may set that this thread calls meanwhile.
+  bool stay(queue::Request& request, int64_t slice_ns, const bool& enough) noexcept;
 
   // engine_devices.cc. The device types whose tensors can be submitted, apart from host memory.
   std::vector<std::string> device_types() const;
@@ -316,7 +319,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void wait_for_data(int64_t until_ns);
   void take_inbox();
   void leave_driver();
-  bool drive_for(const queue::Request& request, int64_t until_ns);
+  bool drive_for(const queue::Request& request, int64_t until_ns, const bool* enough);
+  bool await(queue::Request& request, int64_t until_ns, bool wanted, const bool* enough);
   void sleep_as(control::BellState sleeper, int64_t until_ns);
   void listen(control::BellState sleeper, int64_t until_ns);
   bool has_input();

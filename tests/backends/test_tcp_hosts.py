@@ -53,7 +53,8 @@ def test_ranks_of_three_hosts(between_hosts, options):
 
 def cut_off(comm, network, count, poll):
     a = np.ones(count, np.float32)
-    for _ in range(3):
+    # Rank 0 may be through with the third operation, and unplug rank 1, while its last bytes are still on their way.
+    for _ in range(3 if comm.rank == 0 else 2):
         comm.run(ALLREDUCE, [a], [a])
     if comm.rank == 0:
         # From here, where `ip` is at hand: rank 1 neither sends a farewell nor does its system.

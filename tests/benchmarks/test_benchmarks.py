@@ -184,6 +184,14 @@ def test_tensorflow_overhead_compares_what_computes_the_same(bench):
     assert set(found["fit"]) == {"ours", "alone"}
 
 
+def test_start_of_a_job_costs_each_rank_the_same_requests_however_many_there_are(bench):
+    found, done = bench("startup.py", "--ranks=4,16", "--per-host=2")
+    few, many = found["rows"]
+    for role in ("root", "leader", "leaf"):
+        assert 0 < many[role]["requests"] <= few[role]["requests"] + 2, done.stdout
+    assert many["leaf"]["bytes"] < 1.2 * few["leaf"]["bytes"], done.stdout
+
+
 def test_sizes_and_ratios():
     assert [report.parse_size(text) for text in ("4", "64K", "1MiB", "1G")] == [4, 65536, 1 << 20, 1 << 30]
     with pytest.raises(ValueError, match="multiple of 4"):

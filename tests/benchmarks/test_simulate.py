@@ -86,6 +86,17 @@ def test_a_curve_goes_through_the_measured_points():
     )
 
 
+def test_a_step_between_two_amounts_of_memory_lies_between_their_curves():
+    curve_of = model.by_footprint({100: lambda n: n, 10_000: lambda n: 3 * n})
+    assert [curve_of(total)(5) for total in (1, 100, 1000, 10_000, 1 << 20)] == [
+        5,
+        5,
+        pytest.approx(10),
+        15,
+        15,
+    ]
+
+
 def test_tables_name_sources_and_published_figures(tmp_path):
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / "simulate.py"), "--json", str(tmp_path / "a.json"), "--plots", str(tmp_path)],

@@ -53,9 +53,10 @@ def test_connect_again_after_close(store):
 def test_connect_leaves_only_a_mark_in_the_store(store):
     run_job(store, 2)
     client = StoreClient(*store)
-    for key in ("roster", "table", "hello/0", "hello/1", "claim/1", "door/0", "up", "up/0"):
+    for key in ("hello", "hello/0", "hello/1", "hosts", "hosts/0", "link/0", "up"):
         with pytest.raises(BootstrapTimeout):
             client.get(f"hvd/1/{key}", 0)
+    assert client.absent("hvd/1/hello", 2) == [0, 1]
     client.close()
 
 

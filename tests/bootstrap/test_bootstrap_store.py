@@ -19,6 +19,7 @@ from hvd_core.bootstrap import (
     BootstrapTimeout,
     StoreClient,
     StoreServer,
+    gathered,
     store_server,
 )
 from hvd_core.bootstrap.auth import ANSWER_BYTES, CHALLENGE_BYTES, MAGIC
@@ -76,6 +77,44 @@ def test_store_get_waits_until_the_key_is_there(server, client):
     other.close()
 
 
+def test_store_joins_the_parts_of_all_members(server, client):
+    def told(key):
+        return gathered.read(client.get(key, 0))
+
+    assert client.absent("k", 4) == [0, 1, 2, 3]
+    assert client.gather("k", 4, [3, 1], b"same", b"of 3 and 1")
+    assert client.gather("k", 4, [2], b"other", b"of 2", label="l")
+    assert client.get("k/2", 0) == b"of 2" and client.get("k/3", 0) == b"of 3 and 1"
+    assert not client.gather("k", 4, [2, 0], b"same", b"again"), "2 has a part already"
+    assert client.absent("k", 4) == [0]
+    waiting = StoreClient(server.address, SECRET)
+    assert waiting.wait_any(("k:l", "never"), 0) is None
+    assert client.gather("k", 4, [0], b"same")
+    assert waiting.wait_any(("k:l", "never"), 60) is not None
+    waiting.close()
+    commons = [(b"same", [0, 1, 3]), (b"other", [2])]
+    assert told("k") == gathered.Gathered(commons, [((3, 1), b"of 3 and 1")])
+    assert told("k:l") == gathered.Gathered(commons, [((2,), b"of 2")])
+    assert client.gather("k", 4, [7], b"late") and told("k").commons == commons
+
+
+def test_store_gathers_as_many_as_the_first_member_says(client):
+    assert client.gather("k", 3, [1], b"three") and client.gather("k", 3, [2], b"three")
+    assert client.gather("k", 2, [0], b"two")
+    assert gathered.read(client.get("k", 0)).commons == [(b"two", [0]), (b"three", [1, 2])]
+
+
+def test_store_clears_a_prefix(client):
+    for key in ("a/1", "a/2", "ab", "b"):
+        client.set(key, b"")
+    client.gather("a/g", 2, [1])
+    client.clear("a/")
+    for key in ("a/1", "a/2"):
+        with pytest.raises(BootstrapTimeout):
+            client.get(key, 0)
+    assert client.get("ab", 0) == client.get("b", 0) == b"" and client.absent("a/g", 2) == [0, 1]
+
+
 def test_store_add_on_text_is_an_error_and_the_connection_lives_on(client):
     client.set("text", b"abc")
     with pytest.raises(BootstrapError, match="not a number"):
@@ -89,14 +128,14 @@ def test_store_add_on_text_is_an_error_and_the_connection_lives_on(client):
 def test_store_wire_format_answers_pipelined_requests_in_order(server, client):
     sock, _ = open_store_connection(server.address, SECRET)
     forever = struct.pack("<q", -1)
-    sock.sendall(request(2, b"k", forever) + request(3, b"c", struct.pack("<q", 7)) + request(9, b""))
+    sock.sendall(request(2, b"k", forever) + request(3, b"c", struct.pack("<q", 7)) + request(99, b""))
     time.sleep(0.1)
     assert client.add("c", 1) == 1, "a request behind a waiting GET was served before it"
     client.set("k", b"v")
     assert answer_of(sock) == (0, b"v")
     assert answer_of(sock) == (0, struct.pack("<q", 8))
     status, text = answer_of(sock)
-    assert status == 2 and b"unknown operation 9" in text
+    assert status == 2 and b"unknown operation 99" in text
     sock.sendall(request(2, b"absent", struct.pack("<q", 0)) + request(4, b"k"))
     assert [answer_of(sock), answer_of(sock)] == [(1, b""), (0, b"")]
     sock.close()
@@ -112,6 +151,13 @@ def test_store_wire_format_answers_pipelined_requests_in_order(server, client):
         struct.pack("<IBH", 8, 1, 6) + b"abcde",
         request(2, b"k", b"short"),
         request(3, b"k", bytes(9)),
+        request(7, b"k", b"short"),
+        request(7, b"k", gathered.part_bytes(2, [])),
+        request(7, b"k", gathered.part_bytes(2, [1, 1])),
+        request(7, b"k", gathered.part_bytes(2, [1 << 20])),
+        request(7, b"k", gathered.part_bytes(2, [0], b"common")[:-1]),
+        request(7, b"k", struct.pack("<III", 2, 1 << 31, 0)),
+        request(8, b"k", b""),
     ],
 )
 def test_store_cuts_off_who_breaks_the_format(server, client, garbage):

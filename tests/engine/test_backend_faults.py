@@ -1,6 +1,10 @@
 """Calls into a backend that throw, or that end the process: the error names backend and call, and so does the launcher
 (tests/backends/hanging)."""
 
+import os
+import re
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +14,7 @@ import hvd_core as hvd
 import native_program
 from backend_faults import FAULTS, table
 from harness import run_on_ranks, run_to_the_end
+from hvd_core import last_call, runtime
 from hvd_core.backends.errors import BackendError
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
@@ -72,6 +77,12 @@ def test_the_page_has_this_table():
     )
 
 
+def test_the_launcher_knows_the_engines_names_of_calls():
+    source = Path(hvd.__file__).with_name("engine") / "plugin" / "call_record.cc"
+    names = source.read_text(encoding="utf-8").partition("kNames{")[2].partition("}")[0]
+    assert re.findall(r'"([^"]*)"', names)[1:] == list(last_call._CALLS)[1:]
+
+
 def add_a_set():
     """Two sets, of which this rank is in none, one or both; their sums."""
     sets = [hvd.add_process_set(ranks) for ranks in ([0, 2], [1, 2])]
@@ -92,6 +103,49 @@ def test_sets_are_split_off_the_communicator_of_all_ranks(tmp_path):
     # All ranks create the communicator of the job. All ranks split both sets, with size 0 where they are not members.
     splits = ["0.split.0", "0.split.2", "1.split.0", "1.split.2", "2.split.2"]
     assert made == sorted([f"{rank}.create.3" for rank in range(3)] + splits)
+
+
+def test_a_backend_that_cannot_split_creates_the_sets(tmp_path):
+    env = variables(
+        HVD_TEST_SPLIT=str(tmp_path), HVD_TEST_SPLIT_UNSUPPORTED="1", HOROVOD_DYNAMIC_PROCESS_SETS="1"
+    )
+    done = run_on_ranks(3, add_a_set, env=env)
+    assert done.results == [[4.0], [5.0], [4.0, 5.0]]
+    made = {path.name for path in tmp_path.iterdir()}
+    assert {"0.create.2", "1.create.2", "2.create.2", "1.split.0", "0.split.2"} <= made, made
+
+
+def add_a_set_while_a_rank_is_busy(until):
+    """Rank 1 makes a communicator that the others know nothing of. Meanwhile a set is split off, of which neither rank 1
+    nor rank 0 is a member."""
+    until, engine = Path(until), runtime.engine()
+    if hvd.rank() == 1:
+        os.environ["HVD_TEST_HANG_CALL"] = "create"
+        own = engine.add_members_set([1], "own")
+    while not Path(f"{until}.begun").exists():
+        time.sleep(0.01)
+    os.environ["HVD_TEST_HANG_CALL"] = ""
+    if hvd.rank() == 0:
+        threading.Timer(
+            0.5, until.touch
+        ).start()  # a split that does not wait for rank 1 has begun long before
+    hvd.add_process_set([2])
+    if hvd.rank() == 1:
+        engine.wait(own)
+        engine.release(own)
+    hvd.barrier()
+
+
+def test_a_split_waits_for_a_rank_that_is_busy(tmp_path):
+    """The backend's time for a split begins when all ranks have come, also on a rank that is in no part of it."""
+    until, splits = tmp_path / "until", tmp_path / "splits"
+    splits.mkdir()
+    env = variables(HVD_TEST_SPLIT=str(splits), HOROVOD_DYNAMIC_PROCESS_SETS="1")
+    env |= {"HVD_TEST_HANG_CALL": "", "HVD_TEST_HANG_RANK": "1", "HVD_TEST_HANG_UNTIL": str(until)}
+    run_on_ranks(3, add_a_set_while_a_rank_is_busy, str(until), env=env)
+    begun = {path.name: path.stat().st_mtime_ns for path in splits.iterdir() if ".split." in path.name}
+    assert sorted(begun) == ["0.split.0", "1.split.0", "2.split.1"]
+    assert min(begun.values()) >= until.stat().st_mtime_ns
 
 
 def add_sets_with_backends():

@@ -14,7 +14,7 @@ import numpy as np
 
 import hvd_core as hvd
 from harness import on_ranks, run_to_the_end
-from harness.rank import await_told, interrupted, tell
+from harness.rank import await_told, expect, interrupted, tell
 from hvd_core import runtime
 from hvd_core.numpy_face import _handles
 
@@ -102,6 +102,24 @@ def test_an_interrupted_change_is_finished_before_another_one():
     if hvd.rank() < 2:
         assert hvd.allreduce(np.ones(1), op=hvd.Sum, process_set=pair) == 2
     assert hvd.remove_process_set(pair)
+    assert hvd.add_process_set([0, 1]).process_set_id == 1
+    hvd.barrier()
+
+
+@on_ranks(3, env=DYNAMIC)
+def test_an_interrupted_set_with_backends_of_its_own_is_not_one_without():
+    chosen = hvd.ProcessSet([0, 1], backend="tcp")
+    if hvd.rank() == 0:
+        interrupted(lambda: hvd.add_process_set(chosen))
+        interrupted(lambda: hvd.add_process_set(chosen))  # the same question: it waits again
+        tell("asked")
+    else:
+        await_told("asked")
+        hvd.add_process_set(chosen)
+    expect(ValueError, lambda: hvd.add_process_set([0, 1]), "duplicate process set")
+    if hvd.rank() == 0:
+        assert hvd.add_process_set(hvd.ProcessSet([0, 1], backend="tcp")).process_set_id == 1
+    assert hvd.remove_process_set(chosen)
     assert hvd.add_process_set([0, 1]).process_set_id == 1
     hvd.barrier()
 

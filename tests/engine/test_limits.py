@@ -90,8 +90,7 @@ def submit_without_memory():
     print(f"rank {hvd.rank()}: {result}")
 
 
-# Not in every run of the tests: in about one run in ten the C library ends a rank ("cannot allocate memory for
-# thread-local data"). The library whose thread-local memory that is, is not known yet.
+# Which allocation fails first differs between runs. test_out_of_memory.py chooses it.
 @pytest.mark.slow
 def test_memory_that_runs_out_in_the_engine_ends_the_job_and_no_process():
     out = run_to_the_end(2, submit_without_memory)

@@ -3,21 +3,24 @@ no process does."""
 
 import ctypes
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from compiled import compiled, cxx
+from compiled import ROOT, compiled, cxx
 
 import hvd_core as hvd
 from harness import run_to_the_end
 from harness.rank import tell
 
-SOURCE = Path(__file__).parent / "native" / "failing_memory.cc"
+NATIVE = Path(__file__).parent / "native"
 
 
-def library():
-    return compiled("libfailing_memory.so", [cxx(), "-std=c++17", "-O1", "-shared", "-fPIC"], [SOURCE])
+def library(name="failing_memory"):
+    command = [cxx(), "-std=c++20", "-O1", "-shared", "-fPIC", "-pthread"]
+    return compiled(f"lib{name}.so", command, [NATIVE / f"{name}.cc"], [ROOT / "hvd_core"])
 
 
 def short_of_memory(path, turns):
@@ -64,3 +67,13 @@ def test_memory_runs_out_for_good_or_for_a_moment():
 @pytest.mark.slow
 def test_memory_runs_out_at_each_allocation():
     check([(later, count) for later in range(30) for count in (1, 2, 4, 10, 30, 1000)])
+
+
+def test_a_thread_without_memory_for_its_first_steps_is_not_started():
+    code = (
+        "import ctypes, sys; call = ctypes.CDLL(sys.argv[1]).start_a_thread_without_memory; "
+        "call.restype = ctypes.c_char_p; print(call().decode())"
+    )
+    command = [sys.executable, "-c", code, library("thread_without_memory")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "St9bad_alloc\n", "")

@@ -16,7 +16,12 @@ table = nt.Table(hvd.frontend_table())
 
 def ways():
     """(verb, options) for each way to pass a call to the table."""
-    return (("run", {}), ("submit", {}), ("submit", {"urgent": True}))
+    return (
+        ("run", {}),
+        ("submit", {}),
+        ("submit", {"urgent": True}),
+        ("submit", {"urgent": True, "stay_ns": 100_000}),
+    )
 
 
 def data(of: int, shape: tuple, dtype: str, seed: int = 0) -> np.ndarray:

@@ -76,6 +76,7 @@ class Call(ctypes.Structure):
         ("done", DONE),
         ("arg", ctypes.c_void_p),
         ("staged_from", ctypes.c_char_p),
+        ("stay_ns", ctypes.c_int64),
     )
 
 
@@ -180,6 +181,7 @@ class Table:
         splits: Sequence[int] | None = None,
         urgent: bool = False,
         staged_from: bytes | None = None,
+        stay_ns: int = 0,
         struct_size: int = ctypes.sizeof(Call),
         then: Callable[[Pending], None] | None = None,
     ) -> Pending:
@@ -213,6 +215,7 @@ class Table:
             pending.callback,
             None,
             staged_from,
+            stay_ns,
         )
         getattr(self.raw, verb)(ctypes.byref(c))
         return pending

@@ -208,6 +208,35 @@ def check_ranks_submit_in_any_order():
     assert calls[0].thread != threading.get_native_id()
 
 
+def check_a_submit_that_stays_is_done_when_it_returns():
+    for k in range(20):
+        x = data(rank, (k, 3), "float32", k)
+        y = np.empty_like(x)
+        early = table.submit(nt.ALLREDUCE, [x], [np.empty_like(x)], "early")
+        p = table.submit(nt.ALLREDUCE, [x], [y], "stays", urgent=True, stay_ns=60_000_000_000)
+        assert (p.times, p.thread) == (1, threading.get_native_id())
+        close(y, everyone((k, 3), "float32", k).sum(axis=0))
+        early.ok()
+    p = table.submit(nt.ALLGATHER, [x], urgent=True, stay_ns=60_000_000_000)
+    assert (p.times, p.outputs[0].shape) == (1, (19 * size, 3))
+    table.submit(nt.JOIN, stay_ns=1_000).ok()
+
+
+def check_ranks_that_stay_submit_in_any_order():
+    # Each has one thread, which stays with an operation that another rank submits later.
+    for turn in range(3):
+        order = list(range(40))
+        random.Random(100 * turn + rank).shuffle(order)
+        xs = [data(rank, (3,), "float64", k) for k in order]
+        calls = [
+            table.submit(nt.ALLREDUCE, [x], [x], f"stays.{k}", urgent=k % 3 == 0, stay_ns=300_000)
+            for k, x in zip(order, xs)
+        ]
+        for k, x, p in zip(order, xs, calls):
+            p.ok()
+            close(x, everyone((3,), "float64", k).sum(axis=0))
+
+
 def check_eight_threads():
     wrong = []
 
@@ -217,9 +246,10 @@ def check_eight_threads():
                 x = data(rank, (k,), "float32", number + k)
                 y = np.empty_like(x)
                 verb = "run" if (number + k) % 3 == 0 else "submit"
-                table.call(verb, nt.ALLREDUCE, [x], [y], f"thread.{number}").ok()
+                stay_ns = 50_000 * (k % 5)
+                table.call(verb, nt.ALLREDUCE, [x], [y], f"thread.{number}", stay_ns=stay_ns).ok()
                 close(y, everyone((k,), "float32", number + k).sum(axis=0))
-                p = table.call(verb, nt.ALLGATHER, [x], name=f"thread.{number}").ok()
+                p = table.call(verb, nt.ALLGATHER, [x], name=f"thread.{number}", stay_ns=stay_ns).ok()
                 assert p.outputs[0].shape == (k * size,)
         except BaseException:
             wrong.append(traceback.format_exc())
@@ -241,13 +271,23 @@ def check_done_may_submit():
         assert p.status == OK, p.message
         if len(links) == 50:
             return ended.set()
+        stay_ns = 1_000_000 * (len(links) % 2)  # within a done() it has no effect
         if len(links) % 10 == 5:
             table.run(nt.ALLREDUCE, [x], [x], f"link.{len(links)}").ok()
         links.append(
-            table.submit(nt.ALLREDUCE, [x], [x], f"link.{len(links)}", reduce_op=nt.MAX, then=next_link)
+            table.submit(
+                nt.ALLREDUCE,
+                [x],
+                [x],
+                f"link.{len(links)}",
+                reduce_op=nt.MAX,
+                stay_ns=stay_ns,
+                then=next_link,
+            )
         )
 
-    links.append(table.submit(nt.ALLREDUCE, [x], [x], "link.0", reduce_op=nt.MAX, then=next_link))
+    first = {"stay_ns": 60_000_000_000, "urgent": True}
+    links.append(table.submit(nt.ALLREDUCE, [x], [x], "link.0", reduce_op=nt.MAX, then=next_link, **first))
     assert ended.wait(60)
     close(x, np.full(3, float(size) ** 5))
     assert all(p.times == 1 for p in links[:-1])

@@ -17,7 +17,7 @@ PATTERN = "<what only ranks know>"
 # Of tensors; of names and records in the store; of control messages.
 READABLE = {
     "data": PATTERN.encode() * 3,
-    "store": b'"hints"',
+    "store": b'"cores"',
     "rendezvous": b"tcp/table",
     "control": f"named {PATTERN}".encode(),
 }

@@ -107,6 +107,7 @@ def check_a_new_job_goes_on_from_a_commit_in_a_file():
     path = os.path.join(folder, "commit")
     state = hvd.elastic.JaxState(**tree(ME), epoch=0)
     assert state.keep_commits(path) is False
+    hvd.allreduce(jnp.zeros(1), name="all have looked")  # before rank 0 writes
     state.epoch = 5
     state.commit()
     hvd.allreduce(jnp.zeros(1), name="written")

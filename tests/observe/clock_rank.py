@@ -3,6 +3,7 @@ and the largest error as JSON."""
 
 import json
 import sys
+import time
 
 from hvd_core.bootstrap import clock
 from hvd_core.bootstrap.session import Session
@@ -19,7 +20,9 @@ deadline = Deadline(60)
 store = StoreClient(address, secret, rank, 1, deadline)
 session = Session(store, secret, rank, len(hosts), 1, deadline)
 measured = clock.offset_to_rank_0(session, hosts)
-by_wall = clock.offset_by_wall_clocks(session, hosts)
+if rank == 0:
+    session.put("wall", time.time_ns() - time.monotonic_ns())
+by_wall = clock.offset_by_wall_clocks(session, hosts, session.wait("wall"))
 session.count("read")
 while session.peek("read") != len(hosts):
     session.check()

@@ -15,6 +15,7 @@ from launchers import program_words
 
 import runner_ranks
 from horovod.runner import keeper
+from horovod.runner.exit_codes import describe_code
 
 END_S, BUSY_S = 5, 20
 
@@ -28,6 +29,21 @@ def seconds_until_end(process, limit=100):
     start = time.monotonic()
     process.communicate(timeout=limit)
     return time.monotonic() - start
+
+
+@pytest.mark.parametrize(
+    "code, text",
+    [
+        (0, "exit code 0"),
+        (128, "exit code 128"),
+        (137, "killed by SIGKILL"),
+        (165, "killed by signal 37"),  # a real-time signal has no name
+        (193, "exit code 193"),
+        (255, "exit code 255"),
+    ],
+)
+def test_an_exit_code_in_words(code, text):
+    assert describe_code(code) == text
 
 
 def test_success(launcher):

@@ -3,6 +3,7 @@
 Each returns what this rank saw; it is printed as one line of JSON.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ import numpy as np
 
 import hvd_core as hvd
 from hvd_core import runtime
+from hvd_core.bootstrap import BootstrapTimeout, rendezvous
 
 ME = next(
     (
@@ -101,6 +103,22 @@ def disagree():
     )
     texts = [refusal(turn[ME]) if ME in turn else None for turn in rounds]
     return {"texts": texts, "seen": job(None)}
+
+
+def disagree_late():
+    """Lists that cannot be true together; rank 1 is slow: it looks at what the others wait for only after these have
+    heard of it and are in their next init()."""
+    read, second = rendezvous._PublishedAttempt.read, b"[null, 2]"
+
+    def late(attempt, rank):
+        entry = b"" if ME == 1 else second
+        while second not in entry:
+            with contextlib.suppress(BootstrapTimeout):  # between two calls of init() there is no entry
+                entry = attempt._store.get(f"hvd/in-init/{rank}", 0)
+        return read(attempt, rank)
+
+    rendezvous._PublishedAttempt.read = late
+    return {"texts": [refusal({0: None, 1: [1, 2], 2: None}[ME])], "seen": job(None)}
 
 
 def on_hosts():

@@ -22,6 +22,7 @@ JOBS = {
     (2, "all"): [*OPS, RANDOM, *ABOVE, *ONCE],
     (3, "all"): THREE,
     (2, "synchronous"): ["ranks_tf_errors"],
+    (2, "one thread"): ["ranks_tf_one_thread"],
     (3, "more"): [*OPS, *ABOVE, "ranks_tf_graphs"],
     (3, "random"): [RANDOM],
 }
@@ -30,6 +31,7 @@ SLOW = ("more", "random")
 ENVIRONMENT = {
     # As with a TensorFlow whose kernels hold their thread until the operation is done.
     "synchronous": {"HOROVOD_TF_SYNCHRONOUS_KERNELS": "1"},
+    "one thread": {"TF_NUM_INTEROP_THREADS": "1"},
     "random": {"HVD_TEST_TF_GRAPHS": "200"},
 }
 CASES = [

@@ -170,27 +170,32 @@ def check_a_change_before_synchronize_is_noticed():
 
 
 def check_a_scaler_that_steps_before_synchronize_is_noticed_once():
+    """Also with a fused optimizer, which unscales by itself; a scaler that is switched off looks at no gradients."""
     if SIZE == 1:
         return
-    model = model_of()
-    optimizer = wrapped(model)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)  # wraps step()
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    for options, enabled in (({}, True), ({"fused": True}, True), ({"fused": True}, False)):
+        model = model_of()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **options)
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)  # wraps step()
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, enabled=enabled)
 
-    def step():
-        optimizer.zero_grad()
-        scaler.scale(model(torch.ones(2, 4)).sum()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        scheduler.step()
+        def step():
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(2, 4)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            scheduler.step()
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(3):
-            step()
-    (found,) = [w for w in caught if "GradScaler.step(optimizer) has unscaled" in str(w.message)]
-    assert "with optimizer.skip_synchronize():" in str(found.message)
-    assert found.filename.endswith("ranks_optimizer_names.py"), found.filename
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                step()
+        found = [w for w in caught if "GradScaler.step(optimizer) has looked at" in str(w.message)]
+        assert len(found) == enabled, (options, caught)
+        for one in found:
+            assert "with optimizer.skip_synchronize():" in str(one.message)
+            assert one.filename.endswith("ranks_optimizer_names.py"), one.filename
     hvd.barrier()
 
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "devices.h"
@@ -16,9 +17,11 @@ namespace {
 
 std::atomic<const hvd_fe_table*> table_{nullptr};
 
-// Counts of executions that do not wait: all that have begun, and those that have not ended yet.
+// The number of executions that have begun, without those that wait.
 std::atomic<uint64_t> begun_{0};
-std::atomic<int> pending_{0};
+
+// How long a kernel after which no other begins may keep its thread. The other ranks' kernels mostly come within that.
+constexpr int64_t kStayNs = 1'000'000;
 
 class Execution {
  public:
@@ -84,19 +87,20 @@ class Execution {
     call.splits = has_splits_ ? splits_.data() : nullptr;
     if (device_.is_staged()) call.staged_from = device_.type.c_str();
     call.n_splits = static_cast<int32_t>(splits_.size());
-    // The engine coalesces small tensors, which may delay them by up to a millisecond. For an operation that no other
-    // accompanies that time would be lost, and a graph does not tell. So the last execution of the kernel decides.
-    call.urgent = waits() || kernel_.was_alone.load(std::memory_order_relaxed) ? 1 : 0;
+    // The engine coalesces small tensors, which may delay them by up to a millisecond. For an operation after which no
+    // other begins that time would be lost, and a graph does not tell. So the kernel's earlier executions decide.
+    call.urgent = waits() || kernel_.habit.is_last() ? 1 : 0;
+    if (!waits() && kernel_.habit.stays()) {
+      call.stay_ns = kStayNs;
+      staying_ = std::this_thread::get_id();
+    }
     call.done = [](void* self, const hvd_fe_result* result) { static_cast<Execution*>(self)->finish(*result); };
     call.arg = this;
     return call;
   }
 
   void begin() {
-    if (waits()) return;
-    counted_ = true;
-    begun_alone_ = pending_.fetch_add(1, std::memory_order_relaxed) == 0;
-    ticket_ = begun_.fetch_add(1, std::memory_order_relaxed) + 1;
+    if (!waits()) ticket_ = begun_.fetch_add(1, std::memory_order_relaxed) + 1;
   }
 
   bool waits() const { return kernel_.blocking || !done_; }
@@ -226,10 +230,10 @@ class Execution {
   }
 
   void finish(const hvd_fe_result& result) {
-    if (counted_) {
-      pending_.fetch_sub(1, std::memory_order_relaxed);
-      kernel_.was_alone.store(begun_alone_ && begun_.load(std::memory_order_relaxed) == ticket_,
-                              std::memory_order_relaxed);
+    if (ticket_ != 0) {
+      const bool stayed = staying_ != std::thread::id();
+      kernel_.habit.note(begun_.load(std::memory_order_relaxed) == ticket_, stayed,
+                         stayed && staying_ != std::this_thread::get_id());
     }
     lingers_ = result.lingers != 0;
     if (result.status != HVD_FE_OK) {
@@ -321,7 +325,7 @@ class Execution {
   std::vector<int64_t> splits_;
   int splits_type_ = kInt32;
   uint64_t ticket_ = 0;
-  bool counted_ = false, begun_alone_ = false;
+  std::thread::id staying_;  // the thread that stays in submit()
   bool has_splits_ = false, has_outputs_ = false, lingers_ = false;
 };
 

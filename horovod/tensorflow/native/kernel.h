@@ -7,6 +7,7 @@
 #include <atomic>
 #include <string>
 
+#include "habit.h"
 #include "tf_api.h"
 
 namespace hvd_tf {
@@ -46,8 +47,7 @@ struct Kernel {
   double prescale = 1, postscale = 1;
   // The caller waits in this thread, so this thread may drive the engine.
   bool blocking = false;
-  // No other execution was pending during the last one, so coalescing would only delay this one.
-  mutable std::atomic<bool> was_alone{false};
+  mutable Habit habit;
 };
 
 // Reads the attributes. Reports a failure to TensorFlow, which then destroys the kernel. Never returns null.

@@ -89,8 +89,9 @@ def agree(world: Any, own: Statement, timeout_s: float) -> None:
         return
     key = f"backend/{world.epoch}"
     deadline = time.monotonic() + timeout_s
-    world.store.set(f"{key}/{world.rank}", json.dumps(own).encode())
-    verdict = "" if "failed" in own else _verdict(world, key, deadline)
+    # The store keeps equal texts once.
+    world.tell_all(key, json.dumps(own, sort_keys=True).encode())
+    verdict = _failed_first(world, key, own) if "failed" in own else _verdict(world, key, deadline)
     if verdict or "failed" in own:
         _wait_for_readers(world, key, deadline)
     if verdict.startswith(_about(SETS)):
@@ -99,30 +100,35 @@ def agree(world: Any, own: Statement, timeout_s: float) -> None:
         raise BackendDisagreement(verdict)
 
 
-def _verdict(world: Any, key: str, deadline: float) -> str:
-    def read(name: object) -> bytes:
-        try:
-            return world.read(f"{key}/{name}", max(0.0, deadline - time.monotonic()))
-        except TimeoutError as error:
-            missing = f"rank {name}" if isinstance(name, int) else "rank 0"
-            raise type(error)(
-                f"{missing} has not told its choice of backends in time (HOROVOD_START_TIMEOUT): it may be loading a "
-                "backend's library that does not come back"
-            ) from None
-
+def _failed_first(world: Any, key: str, own: Statement) -> str:
+    """Tells the other ranks, on rank 0, that its own choice failed. "", because the caller raises its own error."""
     if world.rank == 0:
-        answers = [json.loads(read(rank)) for rank in range(world.size)]
-        verdict = compare(answers, world.host_names, world.launcher)
-        if not verdict:
-            for text in warnings(answers, world.host_names, world.launcher):
-                _log.warning("%s", text)
-        world.store.set(f"{key}/verdict", verdict.encode())
-        return verdict
-    # Rank 0 writes the verdict unless its own choice failed, which its statement tells.
-    first = json.loads(read(0))
-    if "failed" in first:
-        return compare([first], world.host_names, world.launcher)
-    return read("verdict").decode()
+        world.store.set(f"{key}/verdict", compare([own], world.host_names, world.launcher).encode())
+    return ""
+
+
+def _verdict(world: Any, key: str, deadline: float) -> str:
+    def left() -> float:
+        return max(0.0, deadline - time.monotonic())
+
+    try:
+        if world.rank != 0:
+            return world.read(f"{key}/verdict", left()).decode()
+        texts = world.told_by_all(key, left())
+    except TimeoutError as error:
+        missing = world.store.absent(key, world.size)[:1] if world.rank == 0 else []
+        raise type(error)(
+            f"rank {missing[0] if missing else 0} has not told its choice of backends in time (HOROVOD_START_TIMEOUT): "
+            "it may be loading a backend's library that does not come back"
+        ) from None
+    parsed = {text: json.loads(text) for text in set(texts)}
+    answers = [parsed[text] for text in texts]
+    verdict = compare(answers, world.host_names, world.launcher)
+    if not verdict:
+        for text in warnings(answers, world.host_names, world.launcher):
+            _log.warning("%s", text)
+    world.store.set(f"{key}/verdict", verdict.encode())
+    return verdict
 
 
 def _wait_for_readers(world: Any, key: str, deadline: float) -> None:

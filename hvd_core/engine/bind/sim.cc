@@ -88,6 +88,8 @@ struct Recorder final : Node::Host {
   void link_lost(Rank, const std::string&) override {}
 };
 
+Hurry hurry_if(bool urgent) { return urgent ? Hurry::Waits : Hurry::None; }
+
 // A tree of nodes: parents[r] is the parent of rank r; rank 0 is the root.
 class Sim {
  public:
@@ -128,7 +130,7 @@ class Sim {
     f.repeats = repeats;
     f.tensors.push_back({7, {sig}});
     Item item{std::make_shared<const std::string>(name), std::make_shared<const Signature>(std::move(f))};
-    return node(r).submit(set, std::move(item), token, urgent, now_);
+    return node(r).submit(set, std::move(item), token, hurry_if(urgent), now_);
   }
   bool add_set(Rank r, const std::vector<int32_t>& ranks, uint64_t token) {
     SignatureFields f;
@@ -177,7 +179,7 @@ class Sim {
     for (Rank r = 0; r < static_cast<Rank>(nodes_.size()); ++r) {
       const int64_t begin = observe::now_ns();
       for (size_t i = 0; i < keys.size(); ++i)
-        if (!node(r).submit(0, Item{keys[i], signature}, ++last_token_, i + 1 == keys.size(), now_))
+        if (!node(r).submit(0, Item{keys[i], signature}, ++last_token_, hurry_if(i + 1 == keys.size()), now_))
           throw py::value_error("'" + names[i] + "' is in flight already");
       busy_ns_[at(r)] += observe::now_ns() - begin;
     }
@@ -286,7 +288,7 @@ class Sim {
   bool change_sets(Rank r, SignatureFields f, uint64_t token, std::string name = kSetsName) {
     f.repeats = false;
     Item item{std::make_shared<const std::string>(std::move(name)), std::make_shared<const Signature>(std::move(f))};
-    return node(r).submit(0, std::move(item), token, true, now_);
+    return node(r).submit(0, std::move(item), token, Hurry::Waits, now_);
   }
   Node& node(Rank r) { return *nodes_.at(at(r)); }
 

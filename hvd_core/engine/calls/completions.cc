@@ -10,6 +10,10 @@
 namespace hvd::calls {
 namespace {
 
+// This thread's keeper, and whether it runs a task at this moment.
+thread_local Completions::Keeper* keeper = nullptr;
+thread_local bool runs_task = false;
+
 void futex(std::atomic<uint32_t>& word, int what, uint32_t value) {
   ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), what, value, nullptr, nullptr, 0);
 }
@@ -25,6 +29,13 @@ void Completions::start() {
 }
 
 void Completions::push(Task* task) noexcept {
+  if (keeper && !runs_task && &keeper->completions_ == this) {
+    task->next_ = nullptr;
+    *keeper->end_ = task;
+    keeper->end_ = &task->next_;
+    keeper->any_ = true;
+    return;
+  }
   task->next_ = shared_->newest.load(std::memory_order_relaxed);
   while (!shared_->newest.compare_exchange_weak(task->next_, task)) {
   }
@@ -32,6 +43,8 @@ void Completions::push(Task* task) noexcept {
 }
 
 void Completions::finish() {
+  // Tasks that callers' threads keep run within moments.
+  while (!keeper && keepers_.load() != 0) ::usleep(50);
   std::lock_guard lock(mutex_);
   shared_->over.store(true);
   if (!thread_.joinable()) return;
@@ -42,11 +55,40 @@ void Completions::finish() {
     thread_.join();
 }
 
+Completions::Keeper::Keeper(Completions& completions) noexcept : completions_(completions) {
+  completions_.keepers_.fetch_add(1);
+  keeper = this;
+}
+
+Completions::Keeper::~Keeper() {
+  run();
+  keeper = nullptr;
+  completions_.keepers_.fetch_sub(1);
+}
+
+bool Completions::Keeper::can_keep() noexcept { return !keeper && !runs_task; }
+
+void Completions::Keeper::run(Task* own) noexcept {
+  // A task may call the table, and wait there: what this thread pushes meanwhile goes to the completion thread.
+  runs_task = true;
+  while (Task* task = oldest_) {
+    oldest_ = task->next_;
+    if (!oldest_) {
+      end_ = &oldest_;
+      any_ = false;
+    }
+    task->run();
+  }
+  if (own) own->run();
+  runs_task = false;
+}
+
 void Completions::Shared::wake() noexcept {
   if (asleep.load() != 0 && asleep.exchange(0) != 0) futex(asleep, FUTEX_WAKE_PRIVATE, 1);
 }
 
 void Completions::Shared::work() noexcept {
+  runs_task = true;
   for (;;) {
     Task* list = newest.exchange(nullptr);
     if (!list) {

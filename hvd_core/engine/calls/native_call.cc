@@ -1,7 +1,10 @@
 // See native_call.h.
 #include "engine/calls/native_call.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
+#include <cstring>
 #include <exception>
 #include <new>
 #include <utility>
@@ -94,7 +97,7 @@ Call call_of(Engine& engine, const hvd_fe_call& c) {
   call.root = c.root_rank;
   call.prescale = c.prescale;
   call.postscale = c.postscale;
-  call.urgent = c.urgent != 0;
+  call.soon = c.urgent != 0;
   if (call.kind == OpKind::Barrier) return call;
   poisoning(engine, call, [&] {
     require(c.n > 0 && c.in, types::op_name(call.kind), " needs at least one tensor");
@@ -190,19 +193,27 @@ void call_done(Engine& engine, queue::Request& request, Done done, void* arg) {
 }
 
 // A call that was submitted, until its done() has returned.
-class Pending final : public queue::Listener, private Completions::Task {
+class Pending final : public queue::Listener, public Completions::Task {
  public:
-  Pending(std::shared_ptr<Frontend> frontend, const hvd_fe_call& call)
-      : frontend_(std::move(frontend)), done_(call.done), arg_(call.arg) {}
+  Pending(std::shared_ptr<Frontend> frontend, const hvd_fe_call& call, bool attended)
+      : frontend_(std::move(frontend)), done_(call.done), arg_(call.arg), state_(attended ? kAttended : kAlone) {}
 
   // If the caller's stream cannot be ordered after the work, done() comes at the end of the work.
   bool settled(const queue::Request& request) noexcept override {
     if (request.enqueued() && !can_order(request)) return false;
-    frontend_->completions().push(this);
+    if (state_.exchange(kSettled) == kAlone) frontend_->completions().push(this);
     return true;
   }
 
- private:
+  // The submitting thread, which has stayed, leaves. Returns true if it has to call run(). Otherwise the object may be
+  // gone when this returns.
+  bool leave(bool is_settled) noexcept {
+    // Another driver has settled the request a moment ago, and is about to call settled().
+    for (int looks = 0; is_settled && looks < kLooks && state_.load() != kSettled; ++looks) {
+    }
+    return state_.exchange(kAlone) == kSettled;
+  }
+
   void run() noexcept override {
     Engine& engine = frontend_->engine();
     try {
@@ -215,14 +226,42 @@ class Pending final : public queue::Listener, private Completions::Task {
     delete this;
   }
 
+ private:
+  // Attended: the submitting thread stays for the result. Alone: the thread that settles the request passes it on.
+  enum State { kAlone, kAttended, kSettled };
+  static constexpr int kLooks = 1000;
+
   const std::shared_ptr<Frontend> frontend_;
   const Done done_;
   void* const arg_;
+  std::atomic<State> state_;
 };
 
-std::unique_ptr<Pending> pending_for(const std::shared_ptr<Frontend>& frontend, const hvd_fe_call& call) {
+std::unique_ptr<Pending> pending_for(const std::shared_ptr<Frontend>& frontend, const hvd_fe_call& call,
+                                     bool attended) {
   frontend->completions().start();
-  return std::make_unique<Pending>(frontend, call);
+  return std::make_unique<Pending>(frontend, call, attended);
+}
+
+// How long submit() stays with the call: 0 also where this thread must not.
+int64_t stay_ns(const hvd_fe_call& c) {
+  constexpr size_t kEnd = offsetof(hvd_fe_call, stay_ns) + sizeof c.stay_ns;
+  if (c.struct_size < kEnd || c.stay_ns <= 0 || c.op == HVD_FE_JOIN || !Completions::Keeper::can_keep()) return 0;
+  for (int32_t i = 0; c.in && i < c.n; ++i)
+    if (c.in[i].device_type && std::strcmp(c.in[i].device_type, "cpu") != 0) return 0;
+  return c.stay_ns;
+}
+
+// Drives until the call is done or the time is over, and calls done() of the calls that this settles.
+void stay(Engine& engine, Completions::Keeper& keeper, Pending& pending, queue::Request& request, int64_t ns) noexcept {
+  const int64_t until = observe::now_ns() + ns;
+  bool settled = false;
+  while (!(settled = engine.stay(request, ns, keeper.any())) && keeper.any()) {
+    keeper.run();
+    ns = std::max<int64_t>(0, until - observe::now_ns());
+  }
+  const bool mine = pending.leave(settled);
+  keeper.run(mine ? &pending : nullptr);
 }
 
 }  // namespace
@@ -244,21 +283,27 @@ void refuse_native(const hvd_fe_call& call, hvd_fe_status status, const char* te
 
 void submit_native(std::shared_ptr<Frontend> frontend, const hvd_fe_call& call) {
   Engine& engine = frontend->engine();
+  const int64_t stays = stay_ns(call);
+  std::optional<Completions::Keeper> keeper;  // made first: Completions::finish() waits for it
+  if (stays > 0) keeper.emplace(frontend->completions());
   std::unique_ptr<Pending> pending;
+  queue::RequestRef request;
   try {
     if (call.op == HVD_FE_JOIN) {
-      pending = pending_for(frontend, call);
-      engine.join(pending.get());
+      pending = pending_for(frontend, call, false);
+      request = engine.join(pending.get());
     } else {
       Call c = call_of(engine, call);
-      poisoning(engine, c, [&] { pending = pending_for(frontend, call); });
+      c.stays = stays > 0;
+      poisoning(engine, c, [&] { pending = pending_for(frontend, call, stays > 0); });
       c.listener = pending.get();
-      calls::submit(engine, std::move(c));
+      request = calls::submit(engine, std::move(c));
     }
   } catch (const std::exception& e) {
     return refuse_native(call, status_of(engine, e), e.what());
   }
-  (void)pending.release();  // deletes itself after done(), perhaps by now
+  Pending& submitted = *pending.release();  // deletes itself after done(), perhaps by now
+  if (keeper) stay(engine, *keeper, submitted, *request, stays);
 }
 
 void run_native(Frontend& frontend, const hvd_fe_call& call) {

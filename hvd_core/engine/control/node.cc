@@ -41,9 +41,9 @@ Node::Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::uni
   for (auto& c : children_) links_.push_back(c.get());
 }
 
-bool Node::submit(SetId set, Item item, RequestToken request, bool urgent, int64_t now) {
+bool Node::submit(SetId set, Item item, RequestToken request, Hurry hurry, int64_t now) {
   now_ = now;
-  return me_.submit(set, std::move(item), request, urgent, now);
+  return me_.submit(set, std::move(item), request, hurry, now);
 }
 
 void Node::towards_root(UpMessage m, int64_t now) {

@@ -34,7 +34,8 @@ void Participant::announce_held(const Batch& b) {
     if (b.holds[i]) announce(b.set, b.members[i], true);  // urgent: it has waited already
 }
 
-bool Participant::submit(SetId set, Item item, RequestToken request, bool urgent, int64_t now) {
+bool Participant::submit(SetId set, Item item, RequestToken request, Hurry hurry, int64_t now) {
+  const bool urgent = hurry != Hurry::None;
   auto& s = state(set);
   if (s.ended) {  // the removal was replayed after the call was made
     events_.fail(request, Failure::SetRemoved, kSetRemoved);
@@ -72,7 +73,7 @@ bool Participant::submit(SetId set, Item item, RequestToken request, bool urgent
     m.batch = place.batch;
     m.gen = b.gen;
     outbox_.send(std::move(m));
-  } else if (urgent) {
+  } else if (hurry == Hurry::Waits) {
     ask_dissolve(place.batch);
   }
   return true;

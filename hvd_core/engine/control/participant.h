@@ -20,6 +20,10 @@ namespace hvd::control {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
+// How much the submitting caller hurries. None: the request may be coalesced (R3). Soon: the caller has nothing else to
+// submit now; the request is not coalesced, but may be held in a known batch. Waits: it is not held either (R5).
+enum class Hurry : uint8_t { None, Soon, Waits };
+
 class Participant {
  public:
   struct Outbox {
@@ -45,9 +49,9 @@ class Participant {
     sets_.emplace_back().member = true;
   }
 
-  // Returns false if a request of this name is still in flight: then this one is not submitted (R2). `urgent`: the
-  // caller waits already. A request for a set that has ended fails at once.
-  bool submit(SetId set, Item item, RequestToken request, bool urgent, int64_t now);
+  // Returns false if a request of this name is still in flight: then this one is not submitted (R2). A request for a
+  // set that has ended fails at once.
+  bool submit(SetId set, Item item, RequestToken request, Hurry hurry, int64_t now);
   // A call with this name failed on this rank: the matching calls of the other ranks shall fail too (R8).
   void poison(SetId set, const std::string& name, const std::string& text);
   // A caller waits for this name or polls it: it must not stay in a partly held batch (R5), nor be coalesced (R3).

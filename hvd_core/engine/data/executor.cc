@@ -17,6 +17,17 @@ namespace hvd::data {
 namespace {
 constexpr int64_t kLastWaitNs = 500'000'000;
 const std::string kRemoved = "of a removed process set";  // in the place of a backend's name
+
+// A split begins when its last rank has come. That rank may have to finish work of other sets, or of its device, for
+// which the other ranks wait here without a limit of their own. The last rank to leave deletes the keys.
+void meet(plugin::Store& store, const std::string& key, size_t ranks) {
+  const std::string come = key + "#come", all = key + "#all", gone = key + "#gone";
+  const auto is_last = [&](const std::string& counter) { return store.add(counter, 1) == static_cast<int64_t>(ranks); };
+  if (is_last(come)) store.set(all, "1");
+  store.get(all, HVD_NO_DEADLINE);
+  if (!is_last(gone)) return;
+  for (const std::string& k : {come, all, gone}) store.del(k);
+}
 }  // namespace
 
 Executor::Executor(int32_t rank, std::vector<int32_t> hosts, std::string job, int64_t create_ns, Backends backends,
@@ -159,8 +170,10 @@ bool Executor::carry_out_create(Entry& entry) {
     if (entry.own && member) own_backends_[entry.set] = entry.own;
     if (parent && !outstanding_.empty() && busy(0)) return false;  // libraries split an idle communicator only
     start_creation([backends = backends_of(entry.set), layout = std::move(layout), member, parent,
-                    key = job_ + "/set/" + std::to_string(entry.set), store = store_,
-                    deadline_ns = observe::now_ns() + create_ns_]() -> std::shared_ptr<void> {
+                    key = job_ + "/set/" + std::to_string(entry.set), store = store_, create_ns = create_ns_,
+                    ranks = hosts_.size()]() -> std::shared_ptr<void> {
+      if (parent) meet(*store, key, ranks);
+      const int64_t deadline_ns = observe::now_ns() + create_ns;
       if (member) return std::make_shared<SetComms>(backends, layout, key, *store, deadline_ns, parent);
       parent->take_part(backends, layout, key, *store, deadline_ns);
       return nullptr;

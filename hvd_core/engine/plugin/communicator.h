@@ -104,6 +104,8 @@ class Communicator {
   void check(const Collective& c) const;
   hvd_rc submit(const Collective& c, hvd_req* request, hvd_error* error);
   bool settle_group(int64_t deadline_ns);
+  template <class F>
+  void call_for_window(const char* what, F&& call);
 
   CallRecord* driving() const { return records_ ? &records_->driving : nullptr; }
   void end_operation() noexcept {

@@ -19,6 +19,18 @@ Window::~Window() {
 
 bool Communicator::has_windows() const { return HVD_HAS(api_, hvd_comm_api, window_create) && size_ > 1; }
 
+// Throws BackendError if `call` does not answer HVD_OK. The thread that makes communicators makes these calls.
+template <class F>
+void Communicator::call_for_window(const char* what, F&& call) {
+  hvd_error error = empty_error();
+  hvd_rc rc;
+  {
+    const CallScope scope(records_ ? &records_->creating : nullptr, Call::Window, backend_->name());
+    rc = answer_of(&error, [&] { return call(&error); });
+  }
+  if (rc != HVD_OK) throw_backend_error(backend_->name(), what, rc, error);
+}
+
 WindowRef Communicator::create_window(const std::string& key, Store& store, uint64_t bytes, int64_t deadline_ns) {
   StoreScope scope{&store, key + "/", deadline_ns};
   hvd_window_args args;
@@ -30,26 +42,18 @@ WindowRef Communicator::create_window(const std::string& key, Store& store, uint
   args.deadline_ns = deadline_ns;
   hvd_window handle = nullptr;
   hvd_buf part{};
-  hvd_error error = empty_error();
-  hvd_rc rc;
-  {
-    const CallScope scope_of_call(records_ ? &records_->creating : nullptr, Call::Window, backend_->name());
-    rc = answer_of(&error, [&] { return api_->window_create(handle_, &args, &handle, &part, &error); });
-  }
-  if (rc == HVD_OK && (handle == nullptr || part.base == nullptr || part.bytes < bytes))
-    rc = fill_error(&error, HVD_E_ABI, "the backend reported success but returned no window of that size");
-  if (rc != HVD_OK) throw_backend_error(backend_->name(), "window_create", rc, error);
+  call_for_window("window_create", [&](hvd_error* error) {
+    const hvd_rc rc = api_->window_create(handle_, &args, &handle, &part, error);
+    const bool whole = handle != nullptr && part.base != nullptr && part.bytes >= bytes;
+    if (rc != HVD_OK || whole) return rc;
+    return fill_error(error, HVD_E_ABI, "the backend reported success but returned no window of that size");
+  });
   return std::make_shared<Window>(backend_, handle, part);
 }
 
 void Communicator::destroy_window(Window& window, int64_t deadline_ns) {
-  hvd_error error = empty_error();
-  hvd_rc rc;
-  {
-    const CallScope scope(records_ ? &records_->creating : nullptr, Call::Window, backend_->name());
-    rc = answer_of(&error, [&] { return api_->window_destroy(handle_, window.handle(), deadline_ns, &error); });
-  }
-  if (rc != HVD_OK) throw_backend_error(backend_->name(), "window_destroy", rc, error);
+  call_for_window("window_destroy",
+                  [&](hvd_error* error) { return api_->window_destroy(handle_, window.handle(), deadline_ns, error); });
 }
 
 }  // namespace hvd::plugin

@@ -33,9 +33,10 @@ struct Call {
   int64_t unit = -1;
   // On a device: the points in the caller's streams at which the data are ready. calls::submit() sets it.
   std::vector<plugin::MarkRef> ready = {};
-  bool once = false;      // the name does not come again, so that it is not remembered
-  bool urgent = false;    // the caller does nothing else until the operation is done
-  bool waits = false;     // the calling thread is about to wait, and drives the request itself
+  bool once = false;   // the name does not come again, so that it is not remembered
+  bool soon = false;   // the caller has nothing else to submit, so that coalescing would only delay the operation
+  bool waits = false;  // the calling thread is about to wait, and drives the request itself
+  bool stays = false;  // the calling thread is about to call Engine::stay(), and drives the request itself for a moment
   bool deferred = false;  // the data come later: the request begins with Engine::begin(). Not together with waits
   Listener* listener = nullptr;                         // is called when the request is settled
   types::CallSite site = {};                            // where the program made the call

@@ -104,6 +104,7 @@ class Request {
   std::vector<std::vector<int64_t>> splits;
   std::vector<int64_t> received;       // alltoall with `out`: rows of out[0] from each rank
   std::atomic<bool> urgent{false};     // the caller waits for it at once
+  bool soon = false;                   // see Call
   std::vector<plugin::MarkRef> ready;  // on a device: the points in the caller's streams at which the data are ready
   Listener* listener = nullptr;        // set before it is submitted, then the finishing thread's
   types::CallSite site;                // for reports: where the program made the call, and when

@@ -14,7 +14,7 @@
 namespace hvd::store {
 namespace {
 
-enum Op : uint8_t { kSet = 1, kGet = 2, kAdd = 3, kDel = 4, kWill = 5, kAny = 6 };
+enum Op : uint8_t { kSet = 1, kGet = 2, kAdd = 3, kDel = 4, kWill = 5, kAny = 6, kGather = 7, kAbsent = 8, kClear = 9 };
 
 constexpr size_t kMostAwaited = 8;  // keys of one ANY
 constexpr int64_t kForEverMs = int64_t{1} << 40;
@@ -86,6 +86,7 @@ bool Service::answer(Connection& c, std::string_view request) {
   std::string key(request.substr(3, key_bytes));
   const std::string_view payload = request.substr(3 + key_bytes);
   if ((op == kGet || op == kAdd) && payload.size() != sizeof(int64_t)) return false;
+  if (op == kAbsent && payload.size() != sizeof(uint32_t)) return false;
   switch (op) {
     case kSet:
       reply(c, kOk);
@@ -112,6 +113,15 @@ bool Service::answer(Connection& c, std::string_view request) {
       any(c, std::move(keys));
       break;
     }
+    case kGather:
+      return gather(c, key, payload);
+    case kAbsent:
+      absent(c, key, number_at<uint32_t>(payload, 0));
+      break;
+    case kClear:
+      clear(key);
+      reply(c, kOk);
+      break;
     default:
       reply(c, kError, "unknown operation " + std::to_string(op));
   }
@@ -148,6 +158,35 @@ void Service::add(Connection& c, const std::string& key, int64_t delta) {
     return reply(c, kError, "the value is not a number of 64 bits");
   reply(c, kOk, bytes_of(total));
   set(key, std::to_string(total));
+}
+
+bool Service::gather(Connection& c, const std::string& key, std::string_view payload) {
+  std::optional<Gather::Part> part = Gather::parse(payload);
+  why_ = "a part of a gathered value of a wrong form";
+  if (!part) return false;
+  Gather& to = gathers_[key];
+  const bool is_new = to.add(*part);
+  if (is_new && !part->own.empty()) set(key + '/' + std::to_string(part->members.front()), part->own);
+  reply(c, kOk, std::string(1, is_new ? 1 : 0));
+  if (!is_new) return true;
+  to.keep(std::move(*part));
+  if (to.is_complete())
+    for (auto& [label, value] : to.take()) set(label.empty() ? key : key + ':' + label, std::move(value));
+  return true;
+}
+
+void Service::absent(Connection& c, const std::string& key, uint32_t members) {
+  const auto found = gathers_.find(key);
+  std::string text;
+  for (uint32_t i = 0; i < std::min(members, kMostMembers); ++i)
+    if (found == gathers_.end() || !found->second.has(i)) text += bytes_of(i);
+  reply(c, kOk, text);
+}
+
+void Service::clear(const std::string& prefix) {
+  const auto begins = [&prefix](const auto& item) { return item.first.starts_with(prefix); };
+  std::erase_if(values_, begins);
+  std::erase_if(gathers_, begins);
 }
 
 void Service::set(const std::string& key, std::string value) {

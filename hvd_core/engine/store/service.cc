@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -23,6 +24,9 @@ namespace hvd::store {
 namespace {
 
 constexpr int64_t kListenAgainNs = 200'000'000;
+// A connection that has not proved the secret keeps its place this long. A thousand ranks of one machine connect at
+// once, and each needs a turn on a processor for its proof.
+constexpr int64_t kPlaceNs = 1'000'000'000;
 // All services of the process, for fork(). Never destroyed: threads may outlive the static objects.
 struct Registry {
   std::mutex mutex;
@@ -47,6 +51,15 @@ bool stays_here(int fd) {
     return ntohl(reinterpret_cast<const sockaddr_in&>(peer).sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
   const in6_addr& address = reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr;
   return IN6_IS_ADDR_LOOPBACK(&address) || (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == IN_LOOPBACKNET);
+}
+
+// Whether this process may have more descriptors now: a shell gives it 1,024 as a rule, of the many that it may have. A
+// job of 600 ranks has more connections.
+bool more_descriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return false;
+  limit.rlim_cur = std::min(limit.rlim_max, 2 * limit.rlim_cur);
+  return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
 }
 
 [[noreturn]] void lack(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
@@ -169,10 +182,7 @@ int Service::wait_ms() const {
 
 void Service::run_timers() {
   const int64_t now = observe::now_ns();
-  if (listen_again_ != 0 && listen_again_ <= now) {
-    epoll_event event{EPOLLIN, {.ptr = &listener_}};
-    if (::epoll_ctl(epoll_, EPOLL_CTL_MOD, listener_, &event) == 0) listen_again_ = 0;
-  }
+  if (listen_again_ != 0 && listen_again_ <= now) watch_listener();
   while (!timers_.empty() && timers_.begin()->first <= now) {
     Connection& c = *timers_.begin()->second;
     clear_timer(c);
@@ -186,17 +196,37 @@ void Service::run_timers() {
   }
 }
 
+void Service::pause_listener(int64_t until) {
+  epoll_event event{0, {.ptr = &listener_}};
+  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, listener_, &event);
+  listen_again_ = until;
+}
+
+void Service::watch_listener() {
+  epoll_event event{EPOLLIN, {.ptr = &listener_}};
+  if (::epoll_ctl(epoll_, EPOLL_CTL_MOD, listener_, &event) == 0) listen_again_ = 0;
+  full_ = false;
+}
+
+// A connection has proved the secret, or has gone.
+void Service::place_is_free() {
+  if (full_) watch_listener();
+}
+
 void Service::accept_one() {
+  const int64_t now = observe::now_ns();
+  if (unproven_.size() >= kMostUnproven && now - unproven_.front()->since < kPlaceNs) {
+    full_ = true;
+    return pause_listener(unproven_.front()->since + kPlaceNs);
+  }
   const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) {
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+    if (errno == EMFILE && more_descriptors()) return;
     // Without a pause the listener would stay readable, and the thread would spin.
     observe::log(observe::Level::Warning,
                  std::string("store: could not accept a connection: ") + std::strerror(errno) + "; trying again");
-    epoll_event event{0, {.ptr = &listener_}};
-    ::epoll_ctl(epoll_, EPOLL_CTL_MOD, listener_, &event);
-    listen_again_ = observe::now_ns() + kListenAgainNs;
-    return;
+    return pause_listener(now + kListenAgainNs);
   }
   std::unique_ptr<Connection> made;
   try {
@@ -214,6 +244,7 @@ void Service::accept_one() {
   }
   Connection& c = *unproven_.back();
   c.fd = fd;
+  c.since = now;
   c.place = std::prev(unproven_.end());
   c.events = EPOLLIN;
   epoll_event event{EPOLLIN, {.ptr = &c}};
@@ -270,6 +301,7 @@ bool Service::prove(Connection& c) {
   c.unsent += confirmation;
   proven_list_.splice(proven_list_.end(), unproven_, c.place);
   ++proven_;
+  place_is_free();
   return true;
 }
 
@@ -330,6 +362,7 @@ void Service::drop(Connection& c, const char* why) {
   if (!c.handshake) --proven_;
   c.received = {};
   c.unsent = {};
+  if (c.handshake) place_is_free();
   dropped_.splice(dropped_.end(), c.handshake ? unproven_ : proven_list_, c.place);
   try {
     carry_out_will(c);

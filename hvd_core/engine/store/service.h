@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/sealing/seal.h"
+#include "engine/store/gather.h"
 #include "engine/store/handshake.h"
 
 namespace hvd::store {
@@ -57,6 +58,7 @@ class Service {
     bool waits = false, waits_for_any = false;
     std::string will_key, will;  // what the store sets when this connection ends; an empty key: nothing
     uint32_t events = 0;         // what epoll looks for
+    int64_t since = 0;           // of its acceptance
     std::optional<Timers::iterator> timer;
     std::list<std::unique_ptr<Connection>>::iterator place;  // in unproven_ or proven_list_
   };
@@ -66,6 +68,9 @@ class Service {
   void turn(void* of, uint32_t events);
   void serve(Connection& c, uint32_t events);
   void accept_one();
+  void pause_listener(int64_t until);
+  void watch_listener();
+  void place_is_free();
   // read, prove, flush, answer_all and answer return false if the connection must be dropped; *why_ says why.
   bool read(Connection& c);
   bool prove(Connection& c);
@@ -83,6 +88,9 @@ class Service {
   void get(Connection& c, std::string key, int64_t timeout_ms);
   void any(Connection& c, std::vector<std::string> keys);
   void add(Connection& c, const std::string& key, int64_t delta);
+  bool gather(Connection& c, const std::string& key, std::string_view payload);
+  void absent(Connection& c, const std::string& key, uint32_t members);
+  void clear(const std::string& prefix);
   void set(const std::string& key, std::string value);
   void reply(Connection& c, uint8_t status, std::string_view payload = {});
   void stop_waiting(Connection& c);
@@ -92,13 +100,15 @@ class Service {
   const int64_t handshake_ns_;
   const bool encrypts_;  // HOROVOD_TLS in this process
   int listener_, epoll_ = -1, wake_ = -1;
-  int64_t listen_again_ = 0;  // when the listener is watched again after a lack of descriptors; 0: it is watched
+  int64_t listen_again_ = 0;  // when the listener is watched again after a pause; 0: it is watched
+  bool full_ = false;         // the pause is for lack of places in unproven_
   std::atomic<bool> stopping_{false};
   std::atomic<size_t> proven_{0};
   std::mutex mutex_;
   std::list<std::unique_ptr<Connection>> unproven_, proven_list_;  // unproven: the oldest first
   std::list<std::unique_ptr<Connection>> dropped_;                 // events of this turn may still name them
   std::unordered_map<std::string, std::string> values_;
+  std::unordered_map<std::string, Gather> gathers_;
   std::unordered_map<std::string, std::vector<Connection*>> waiting_;  // whose GET waits for the key, in order
   Timers timers_;
   const char* why_ = "";

@@ -3,7 +3,8 @@
 // hvd_core/bootstrap/store.py.
 //
 // A peer may be a stranger until it has proved the secret. Until then the server reads no byte beyond the handshake. It
-// keeps kMostUnproven such connections, the youngest, and each for a limited time.
+// keeps kMostUnproven such connections, each for a limited time. Further ones wait in the listener's queue, and take
+// the places of those that are a second old.
 //
 // Any thread may call. A child made by fork() has no server: its copies of the descriptors are closed at once.
 #pragma once

@@ -89,15 +89,20 @@ typedef struct hvd_fe_call {
   int32_t n_splits;
   /* The caller does nothing else until this call is done: it must not be coalesced with later ones. */
   int32_t urgent;
-  /* Called exactly once, also for a call that is refused. After submit(): on a thread of the engine with no lock held,
-   * or on the calling thread before submit() returns. After run(): on the calling thread before run() returns. It may
-   * call the table. */
+  /* Called exactly once, also for a call that is refused. After submit(): on a thread of the engine or on one that is
+   * in submit() with `stay_ns`, with no lock held; perhaps before submit() returns. After run(): on the calling thread
+   * before run() returns. It may call the table. */
   void (*done)(void* arg, const hvd_fe_result* result);
   void* arg;
   /* The type of the device whose tensors the framework has copied to the host memory `in`; it copies the results from
    * host memory as well. NULL: the tensors were there. The ranks of one operation must agree on it. A call whose
    * struct_size ends before it has NULL. */
   const char* staged_from;
+  /* How long submit() may stay on the calling thread, in nanoseconds, to drive the engine until the call is done; after
+   * that the call goes on without the thread. So the caller's thread may be needed elsewhere, and waits only for a
+   * moment. In this time the thread may call done() of any call. 0, or a struct_size that ends before it: submit()
+   * returns at once. It has no effect on run(), on a join and on tensors on a device. */
+  int64_t stay_ns;
 } hvd_fe_call;
 
 typedef struct hvd_fe_table {

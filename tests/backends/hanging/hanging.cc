@@ -6,7 +6,8 @@
 // "never" as the call: requests are never complete. "group_begin": the backend has groups, which fail after the abort.
 //
 // With HVD_TEST_HANG_HOW=throw, crash or exit the call does that in place of hanging. With HVD_TEST_SPLIT=FOLDER the
-// backend has split, and FOLDER gets a file RANK.CALL.SIZE for each create and split.
+// backend has split, and FOLDER gets a file RANK.CALL.SIZE for each create and split. A split waits for all ranks; with
+// HVD_TEST_SPLIT_UNSUPPORTED it answers that the library cannot do that.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -26,7 +27,7 @@ const hvd_comm_api* inner;
 const hvd_host_api* host_api;
 std::atomic<int> calls{0};
 std::atomic<bool> aborted{false};
-int32_t world_rank = -1;
+int32_t world_rank = -1, world_size = 0;
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -64,6 +65,7 @@ void note(const char* call, int32_t size) {
 
 hvd_rc create(const hvd_comm_args* args, hvd_comm* comm, hvd_error* error) {
   world_rank = args->ranks[args->rank];
+  world_size = std::max(world_size, args->size);
   hang("create");
   note("create", args->size);
   return inner->create(args, comm, error);
@@ -72,13 +74,19 @@ hvd_rc create(const hvd_comm_args* args, hvd_comm* comm, hvd_error* error) {
 hvd_rc split(hvd_comm, const hvd_comm_args* args, hvd_comm* comm, hvd_error* error) {
   note("split", args->size);
   *comm = nullptr;
-  if (args->size == 0) return HVD_OK;
-  char value[8];
+  if (!variable("HVD_TEST_SPLIT_UNSUPPORTED").empty()) return HVD_E_UNSUPPORTED;
+  char value[8] = {};
   uint64_t n = sizeof value;
   hvd_error missing{};
   missing.hdr = {sizeof missing, HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
   if (host_api->store_get(args->store, "nothing", value, &n, 1, &missing) != HVD_E_TIMEOUT) return HVD_E_INTERNAL;
-  return inner->create(args, comm, error);
+  int64_t come = 0;
+  if (const hvd_rc rc = host_api->store_add(args->store, "come", 1, &come, error); rc != HVD_OK) return rc;
+  if (come == world_size) host_api->store_set(args->store, "all", value, 1, &missing);
+  n = sizeof value;
+  if (const hvd_rc rc = host_api->store_get(args->store, "all", value, &n, args->deadline_ns, error); rc != HVD_OK)
+    return rc;
+  return args->size == 0 ? HVD_OK : inner->create(args, comm, error);
 }
 hvd_rc collective(hvd_comm comm, const hvd_coll_args* args, hvd_req* request, hvd_error* error) {
   hang("collective");

@@ -49,7 +49,7 @@ class Asked {
     out_.assign(in_.size(), -1.0F);
   }
 
-  void go(bool runs, bool urgent) {
+  void go(bool runs, bool urgent, int64_t stay_ns) {
     tally().calls.fetch_add(1);
     const auto tensor = [&](float* data) {
       return hvd_fe_tensor{data, shape_, 1, HVD_FLOAT32, nullptr, 0, 0, nullptr};
@@ -65,6 +65,7 @@ class Asked {
     c.in = &in_tensor_;
     c.out = gathers_ ? nullptr : &out_tensor_;
     c.urgent = urgent;
+    c.stay_ns = stay_ns;
     c.arg = this;
     c.done = [](void* arg, const hvd_fe_result* result) { static_cast<Asked*>(arg)->done(*result); };
     if (runs)
@@ -102,7 +103,7 @@ class Asked {
     if (again_ && !failed_) {  // a done() that calls the table
       tally().again.fetch_add(1);
       next_ = std::make_unique<Asked>(rank_, name_ + ".again", shape_[0], gathers_, false);
-      next_->go(false, true);
+      next_->go(false, true, 20'000);
     }
     over_.store(true);
   }
@@ -148,7 +149,8 @@ void work(const Rank& rank, int thread, uint64_t plan_seed, uint64_t own_seed,
     const bool gathers = plan.one_in(3), again = plan.one_in(4);
     all.push_back(
         std::make_unique<Asked>(rank, std::to_string(thread) + "." + std::to_string(step), count, gathers, again));
-    all.back()->go(own.one_in(4), own.one_in(2));
+    const bool runs = own.one_in(4), urgent = own.one_in(2);
+    all.back()->go(runs, urgent, own.one_in(2) ? static_cast<int64_t>(own.below(200'000)) : 0);
     if (own.one_in(5)) all.back()->wait();
     if (all.back()->is_over() && all.back()->failed()) return;
   }

@@ -156,7 +156,8 @@ class Grove {
     const RequestToken token = ++tokens_;
     hosts_[r].open.insert(token);
     Item item{std::make_shared<const std::string>(name), std::make_shared<const Signature>(std::move(f))};
-    if (!node.submit(set, std::move(item), token, urgent, now_)) hosts_[r].open.erase(token);
+    if (!node.submit(set, std::move(item), token, urgent ? Hurry::Waits : Hurry::None, now_))
+      hosts_[r].open.erase(token);
   }
 
   Rng& rng_;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
 
@@ -60,11 +61,15 @@ class StoredRequests {
     uint64_t requests = 0;
     for (; requests < 400; ++requests) {
       int64_t number = rng.one_in(3) ? static_cast<int64_t>(rng.next()) : rng.between(-1, 3);
-      const auto op = static_cast<uint8_t>(rng.between(1, 4));
-      if (op == 2 && number < 0) number = 0;  // a GET that waits for ever would end the batch
-      const std::string value =
-          op == 1 ? draw_text(rng, 40) : std::string(reinterpret_cast<char*>(&number), sizeof number);
-      const std::string request = store_request(op, "key" + std::to_string(rng.below(6)), op == 4 ? "" : value);
+      constexpr uint8_t kOps[] = {1, 2, 3, 4, 7, 8, 9};
+      const uint8_t op = kOps[rng.below(std::size(kOps))];
+      if (op == 8) number = rng.between(0, 5);  // members: the answer has a word for each
+      if (op == 2 && number < 0) number = 0;    // a GET that waits for ever would end the batch
+      std::string value = op == 1 ? draw_text(rng, 40) : std::string(reinterpret_cast<char*>(&number), sizeof number);
+      if (op == 4 || op == 9) value.clear();
+      if (op == 7) value = gathered_part(rng);
+      if (op == 8) value.resize(sizeof(uint32_t));
+      const std::string request = store_request(op, "key" + std::to_string(rng.below(6)), value);
       all += rng.one_in(200) ? spoil(rng, request) : request;
     }
     // The answers are read as they come, or the store would stop reading.
@@ -92,6 +97,20 @@ class StoredRequests {
   }
 
  private:
+  // The part of one member, of three, with the same common bytes as a rule.
+  static std::string gathered_part(Rng& rng) {
+    const std::string label(rng.below(2), 'l'), common(rng.one_in(8) ? 2 : 1, 'c');
+    std::string part;
+    const auto put = [&part](size_t n) {
+      const auto v = static_cast<uint32_t>(n);
+      part.append(reinterpret_cast<const char*>(&v), sizeof v);
+    };
+    put(3), put(1), put(rng.below(4)), put(label.size());
+    part += label;
+    put(common.size());
+    return part + common + draw_text(rng, 20);
+  }
+
   int client(Rng& rng) {
     const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     char challenge[40], confirmation[32];
