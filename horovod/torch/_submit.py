@@ -230,6 +230,11 @@ def forget(core, handle: int) -> None:
         core.release(handle)
 
 
+def forget_each(core, handles: list[int]) -> None:
+    """forget() for each of the handles."""
+    core.release_each([handle for handle in handles if _handle_map.pop(handle, None) is not None])
+
+
 def forget_finished(handles: Iterable[int]) -> None:
     """Delete those of the handles that are finished. The engine still uses the tensors of the others."""
     core = engine()
