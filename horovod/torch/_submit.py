@@ -231,8 +231,10 @@ def forget(core, handle: int) -> None:
 
 
 def forget_each(core, handles: list[int]) -> None:
-    """forget() for each of the handles."""
-    core.release_each([handle for handle in handles if _handle_map.pop(handle, None) is not None])
+    """forget() for each of the handles. The engine first: after Ctrl-C between the two, the rest is found and deleted."""
+    core.release_each(handles)
+    for handle in handles:
+        _handle_map.pop(handle, None)
 
 
 def forget_finished(handles: Iterable[int]) -> None:
