@@ -7,7 +7,8 @@ Ours, the same on tensors in memory that the ranks share ("shared"), torch Gloo,
 pinned ranks in one run; the forms are those of
 workers/many.py. Alternatives and forms take turns, round after round; tensors are rewritten before each
 run, results are checked in each turn, and ratios are formed within a round (see benchmarks/allreduce.py for
-how a run is timed).
+how a run is timed). A turn has as many runs as fit in --budget, which a first round finds out: a thousand tensors one
+by one take Gloo a second. Without Gloo (--only ours,shared) it takes half a minute.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ GLOO = ("each", "buckets", "one")
 OURS = ("each", "grouped", "one")
 FORMS = {"ours": OURS, "shared": OURS, "gloo": GLOO, "gloo-free": GLOO}
 SKIPPED = {("tiny", "buckets")}  # one bucket: the same as "one" with two copies
-ITERS = {"tiny": 30, "resnet50": 5}
+MOST_RUNS = {"tiny": 30, "resnet50": 10}
+FIRST_RUNS = 6  # of the first round: names are new, and batches become known
 
 
 def spec_of(name: str, size: int) -> Spec:
@@ -57,17 +59,25 @@ def run(options: argparse.Namespace, names: list[str]) -> dict:
             if (case, form) not in SKIPPED
         ]
         times: dict[tuple, list[float | None]] = {turn: [] for turn in turns}
+        runs: dict[tuple, int] = {}
         for number in range(options.rounds + 1):
-            for case, name, form in turns:
+            for turn in turns:
+                case, name, form = turn
+                if name not in fleet.teams:
+                    if number:
+                        times[turn].append(None)
+                    continue
+                first = FIRST_RUNS if name in ("ours", "shared") else 1
+                command = {"do": "many", "case": case, "form": form, "iters": runs.get(turn, first)}
                 seconds = None
-                if name in fleet.teams:
-                    command = {"do": "many", "case": case, "form": form, "iters": ITERS[case]}
-                    try:
-                        seconds = fleet.turn(name, command)
-                    except Unavailable as error:
-                        fleet.drop(name, str(error))
-                if number:  # the first round is for warming up: names are new, memory is cold
-                    times[case, name, form].append(seconds)
+                try:
+                    seconds = fleet.turn(name, command)
+                except Unavailable as error:
+                    fleet.drop(name, str(error))
+                if number:
+                    times[turn].append(seconds)
+                elif seconds:
+                    runs[turn] = max(1, min(MOST_RUNS[case], int(options.budget / seconds)))
         result = {"machine": report.machine(), "ranks": options.np, "rounds": options.rounds, "cases": {}}
         for case in options.cases:
             shapes = CASES[case]()
@@ -119,6 +129,7 @@ def main() -> None:
     )
     parser.add_argument("-np", type=int, default=2, help="ranks (default 2)")
     parser.add_argument("--rounds", type=int, default=7, help="turns per form (default 7)")
+    parser.add_argument("--budget", type=float, default=0.3, help="seconds of runs in a turn (default 0.3)")
     parser.add_argument("--only", help=f"of {','.join(FORMS)}")
     parser.add_argument(
         "--patience", type=float, default=0, metavar="SECONDS",

@@ -3,11 +3,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "segment.h"
@@ -21,7 +23,24 @@ constexpr uint64_t kPiece = 256 << 20;  // bytes that are taken between two look
 
 uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
+// The bytes that this host can still hand out, as far as the kernel tells: taking more would not fail, but make it end
+// processes.
+uint64_t bytes_to_be_had() {
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen("/proc/meminfo", "re"), fclose);
+  unsigned long long available = 0, swap = 0;
+  char line[128];
+  while (file && fgets(line, sizeof line, file.get()) != nullptr) {
+    sscanf(line, "MemAvailable: %llu kB", &available);
+    sscanf(line, "SwapFree: %llu kB", &swap);
+  }
+  return available == 0 ? UINT64_MAX : (available + swap) * 1024;
+}
+
 Descriptor make_memory(uint64_t bytes) {
+  if (const uint64_t most = bytes_to_be_had(); bytes > most) {
+    throw formatted_error(HVD_E_NOMEM, 0, "%llu bytes of shared memory are more than the %llu that this host has left",
+                          (unsigned long long)bytes, (unsigned long long)most);
+  }
   Descriptor made(memfd_create("hvd-window", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!made) {
     if (out_of_descriptors(errno)) throw no_descriptor_left();

@@ -126,7 +126,12 @@ def direct(size: int) -> Spec:
     env = {"HVD_BENCH_NATIVE": str(helper)}
     shared = library.direct_shared_bytes(size)
     return worker_spec(
-        "direct", "bare loop in windows", ["native.py", "direct"], env=env, shared_bytes=shared
+        "direct",
+        "bare loop in windows",
+        ["native.py", "direct"],
+        env=env,
+        shared_bytes=shared,
+        variants=[{"block": block, "ahead": ahead} for block in (0, 4096, 16384) for ahead in (0, 512, 4096)],
     )
 
 

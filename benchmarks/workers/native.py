@@ -52,7 +52,7 @@ class BareLoop(Native):
 
 
 class Direct(Native):
-    """The limit for buffers that all ranks map."""
+    """The limit for buffers that all ranks map; options "block" and "ahead": see direct_once()."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,11 +66,12 @@ class Direct(Native):
         return np.frombuffer((ctypes.c_float * count).from_address(address), dtype=np.float32)
 
     def bind(self, array: np.ndarray, options: dict):
-        arguments = *self.place(), U64(array.size)
+        arguments = *self.place(), U64(array.size), U64(options["block"]), U64(options["ahead"])
         return lambda: self.library.direct_once(*arguments)
 
     def timed(self, array: np.ndarray, iters: int, options: dict, stamps: np.ndarray) -> None:
-        self.library.direct_timed(*self.place(), *buffer(array), INT(iters), *addresses(stamps))
+        ways = U64(options["block"]), U64(options["ahead"])
+        self.library.direct_timed(*self.place(), *buffer(array), *ways, INT(iters), *addresses(stamps))
 
 
 class Memory(Native):

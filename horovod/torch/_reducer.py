@@ -25,7 +25,7 @@ from horovod.torch._hooks import when_complete
 from horovod.torch._initial_weights import Unannounced
 from horovod.torch._slots import Group, Slot, take_all
 from horovod.torch._sparse import sparse_allreduce_async
-from horovod.torch._submit import BY_ADDRESS, _handle_map, engine, forget, settle_each
+from horovod.torch._submit import BY_ADDRESS, _handle_map, engine, forget_each, settle_each
 from horovod.torch.compression import BF16Compressor, Compression, FP16Compressor
 from hvd_core.frontend.reductions import ENGINE_NUMBERS
 from hvd_core.frontend.refusals import report
@@ -85,7 +85,7 @@ class GradientReducer:
             Slot
         ] = []  # pending reductions; always this list object, which a finalizer holds too
         self._handles: list[int] = []
-        self._failures: list[Exception] = []  # of reductions that could not begin
+        self._failures: list[BaseException] = []  # of reductions that could not begin
         self.has_warned = False  # of a changed gradient
         self._unannounced = Unannounced()
         self._has_homes = False  # gradients live in memory that the ranks share
@@ -192,20 +192,33 @@ class GradientReducer:
             _shared_gradients.bring_home(arrived)
         if LEFT:
             sweep()
-        prescale, postscale = self.factors
-        allreduce = engine().allreduce
+        quick, grads, names = [], [], []
         for slot in arrived:
             grad = slot.param.grad if self._wire_dtype is None else slot.sent
-            if plain and is_quick(grad):
-                # As reduce_into(), without the checks whose result is the same for all gradients.
-                try:
-                    if LEFT:
-                        wait_for(set_id, slot.wire_name)
-                    if self._unannounced:
-                        self._unannounced.announce(slot.wire_name, self.process_set)
-                    handle = allreduce(grad, grad, slot.wire_name, number, prescale, postscale, set_id)
-                except Exception as error:
-                    self._failed([slot], error)
+            if not plain or not is_quick(grad):
+                self._submit(slot)
+                continue
+            try:
+                if LEFT:
+                    wait_for(set_id, slot.wire_name)
+                if self._unannounced:
+                    self._unannounced.announce(slot.wire_name, self.process_set)
+            except Exception as error:
+                self._failed([slot], error)
+                continue
+            quick.append(slot)
+            grads.append(grad)
+            names.append(slot.wire_name)
+        if not quick:
+            return
+        # As reduce_into(), without the checks whose result is the same for all gradients.
+        submitted: list[int | BaseException] = []
+        try:
+            engine().allreduce_each(grads, names, number, *self.factors, set_id, submitted)
+        finally:  # also when Ctrl-C comes meanwhile: the engine uses the gradients from now on
+            for slot, grad, handle in zip(quick, grads, submitted):
+                if handle.__class__ is not int:
+                    self._failed([slot], handle)
                     continue
                 _handle_map[handle] = (grad, grad, None)
                 slot.sent, slot.handle, slot.sparse_dim = grad, handle, 0
@@ -215,8 +228,6 @@ class GradientReducer:
                     _changed_gradients.note(slot)
                 active.append(slot)
                 handles.append(handle)
-            else:
-                self._submit(slot)
 
     def _take_arrived(self) -> list[Slot]:
         """Take the collected gradients. From here on no other thread converts or submits them."""
@@ -305,7 +316,7 @@ class GradientReducer:
         self._raise_failure()
         return slot.handle, slot.context
 
-    def _failed(self, slots: list[Slot], error: Exception) -> None:
+    def _failed(self, slots: list[Slot], error: BaseException) -> None:
         """Note reductions that could not begin. They are not tried again in this round: a new try would belong to the
         next one."""
         self._failures.append(error)
@@ -371,8 +382,7 @@ class GradientReducer:
         except BaseException:
             self.abandon()
             raise
-        for handle in handles:
-            forget(core, handle)
+        forget_each(core, handles)
         self._clear()
         if changed is not None and not self.has_warned:
             self.has_warned = True

@@ -230,6 +230,13 @@ def forget(core, handle: int) -> None:
         core.release(handle)
 
 
+def forget_each(core, handles: list[int]) -> None:
+    """forget() for each of the handles. The engine first: after Ctrl-C between the two, the rest is found and deleted."""
+    core.release_each(handles)
+    for handle in handles:
+        _handle_map.pop(handle, None)
+
+
 def forget_finished(handles: Iterable[int]) -> None:
     """Delete those of the handles that are finished. The engine still uses the tensors of the others."""
     core = engine()

@@ -137,10 +137,16 @@ RequestRef Engine::submit(control::SignatureFields fields, queue::Call&& call) {
   request->backends = std::move(call.backends);
   if ((request->listener = call.listener)) call.listener->request = request;
   const int32_t pair = message ? pair_of(*set, call.root, call.to) : -1;
-  const bool fresh = call.deferred ? defer(request, pair)
-                                   : push({Command::Submit, request, set->id, {}, {}, pair}, call.waits || call.stays);
+  const bool soon = call.waits || call.stays || call.more_follow;
+  const bool fresh =
+      call.deferred ? defer(request, pair) : push({Command::Submit, request, set->id, {}, {}, pair}, soon);
   if (!fresh) throw InvalidRequest(std::string(queue::kDuplicateText) + " Name: '" + *request->item.name + "'.");
   return request;
+}
+
+void Engine::announce() {
+  CallUnderWay under_way(*this);
+  if (!forked_) try_drive();
 }
 
 void Engine::announce_weights(int32_t process_set, const std::string& name, std::vector<control::WeightDigest> weights,

@@ -131,6 +131,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   // Makes a request of a call that was checked (see calls::submit): `fields` are its signature. Throws InvalidRequest,
   // RequestFailed; then the listener is not called.
   queue::RequestRef submit(control::SignatureFields fields, queue::Call&& call);
+  // Announces requests of calls with Call::more_follow.
+  void announce();
   // HOROVOD_CHECK_CONSISTENCY: the next request of this name reduces the gradients of these weights for the first time.
   // `remedy`: the line of the user's program that makes the weights equal. Throws InvalidRequest, RequestFailed.
   void announce_weights(int32_t process_set, const std::string& name, std::vector<control::WeightDigest> weights,

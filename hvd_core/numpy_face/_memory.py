@@ -28,14 +28,17 @@ def empty(
     cannot share memory, the array is an ordinary one, and a warning has the reason.
 
     Raises:
-        ValueError: before init(), or for a dtype that the engine does not move. HorovodInternalError: the ranks ask for
-            different arrays, or the job ends.
+        ValueError: before init(), for a dtype that the engine does not move, or for a shape of more bytes than an address
+            space holds. HorovodInternalError: the ranks ask for different arrays, a rank has no memory for the array, or
+            the job ends.
     """
     try:
         of_type = np.dtype(dtype)
         if of_type.name not in NUMBERS:
             raise ValueError(f"hvd.empty: the engine moves no arrays of type {of_type.name}.")
         dimensions = [int(n) for n in ([shape] if np.isscalar(shape) else shape)]
+        if any(not 0 <= n < 1 << 63 for n in dimensions):
+            raise ValueError(f"hvd.empty: {dimensions} is not the shape of an array.")
         number = number_of(process_set)
     except BaseException as error:
         failed("create_window", "create_window", None, process_set, error)

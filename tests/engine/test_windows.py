@@ -190,6 +190,35 @@ def test_a_rank_without_memory_makes_all_take_ordinary_arrays():
     assert (hvd.allreduce_(ours, op=hvd.Sum) == 2).all() and in_place() == done + 1
 
 
+@on_ranks(1, 2)
+def test_an_array_that_no_memory_holds_is_an_error_on_all_ranks():
+    for size in (1 << 46, 1 << 54):
+        text = expect(HorovodInternalError, lambda size=size: hvd.empty(size, np.uint8))
+        assert f"has no memory for an array of {size} bytes" in text
+    expect(ValueError, lambda: hvd.empty(1 << 61, np.float64), "an address space holds")
+    expect(ValueError, lambda: hvd.empty(1 << 70), "is not the shape of an array")
+    # The job goes on, and so do windows.
+    ours = hvd.empty(SIZE, np.float32)
+    ours[:] = 1
+    done = in_place()
+    assert (hvd.allreduce_(ours, op=hvd.Sum) == hvd.size()).all()
+    assert in_place() == done + (hvd.size() > 1)
+
+
+@on_ranks(2)
+def test_a_rank_without_any_memory_makes_the_call_fail_on_all_ranks():
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    if hvd.rank() == 1:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (32 << 20), limits[1]))
+    try:
+        text = expect(HorovodInternalError, lambda: hvd.empty(64 << 20, np.uint8))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert text.startswith(("another rank", "this rank")[hvd.rank()]), text
+    assert (hvd.allreduce_(np.ones(4), op=hvd.Sum) == 2).all()
+
+
 @on_ranks(2)
 def test_a_forked_child_does_not_have_the_memory():
     array = hvd.empty(SIZE, np.float32)

@@ -144,9 +144,9 @@ uint64_t PyEngine::submit(calls::Call&& call, Owners owners, std::shared_ptr<Not
   return 0;
 }
 
-uint64_t PyEngine::allreduce(py::handle inputs, py::handle outputs, py::handle name, py::handle reduce_op,
-                             py::handle prescale, py::handle postscale, py::handle process_set, bool wait) {
-  calls::Call c{.kind = OpKind::Allreduce, .waits = wait};
+calls::Call PyEngine::reduction(py::handle inputs, py::handle outputs, py::handle name, py::handle reduce_op,
+                                py::handle prescale, py::handle postscale, py::handle process_set) {
+  calls::Call c{.kind = OpKind::Allreduce};
   checked(c, name, process_set, [&] {
     c.reduce_op = argument<int>(reduce_op, "op", kReduceOp);
     c.in = tensors_of(inputs, inputs.is(outputs));
@@ -154,6 +154,13 @@ uint64_t PyEngine::allreduce(py::handle inputs, py::handle outputs, py::handle n
     c.prescale = argument<double>(prescale, "prescale_factor", "a number");
     c.postscale = argument<double>(postscale, "postscale_factor", "a number");
   });
+  return c;
+}
+
+uint64_t PyEngine::allreduce(py::handle inputs, py::handle outputs, py::handle name, py::handle reduce_op,
+                             py::handle prescale, py::handle postscale, py::handle process_set, bool wait) {
+  calls::Call c = reduction(inputs, outputs, name, reduce_op, prescale, postscale, process_set);
+  c.waits = wait;
   return submit(std::move(c), {inputs, outputs});
 }
 
@@ -299,9 +306,8 @@ void PyEngine::close() {
 void bind_engine(py::module_& m) {
   py::class_<PyEngine> engine(m, "Engine", "The engine of this process; hvd_core.runtime makes and keeps it.");
   bind_groups(engine);
+  bind_allreduce(engine);
   engine.def(py::init<const py::dict&>(), py::arg("config"))
-      .def("allreduce", &PyEngine::allreduce, py::arg("inputs"), py::arg("outputs"), py::arg("name"), py::arg("op"),
-           py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("process_set") = 0, py::arg("wait") = false)
       .def("allgather", &PyEngine::allgather, py::arg("inputs"), py::arg("name"), py::arg("process_set") = 0)
       .def("broadcast", &PyEngine::broadcast, py::arg("inputs"), py::arg("outputs"), py::arg("root_rank"),
            py::arg("name"), py::arg("process_set") = 0, py::arg("wait") = false)

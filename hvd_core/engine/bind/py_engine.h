@@ -42,6 +42,12 @@ class PyEngine {
   uint64_t allreduce(pybind11::handle inputs, pybind11::handle outputs, pybind11::handle name,
                      pybind11::handle reduce_op, pybind11::handle prescale, pybind11::handle postscale,
                      pybind11::handle process_set, bool wait);
+  // An allreduce in place of each tensor, under its name. Appends to `handles` for each the handle, or the exception
+  // that it would raise. (They are not returned: Ctrl-C during the call would cost the caller all of them.)
+  void allreduce_each(const pybind11::list& tensors, const pybind11::list& names, pybind11::handle reduce_op,
+                      pybind11::handle prescale, pybind11::handle postscale, pybind11::handle process_set,
+                      pybind11::list handles);
+  void release_each(const std::vector<uint64_t>& handles);
   uint64_t allgather(pybind11::handle inputs, pybind11::handle name, pybind11::handle process_set);
   uint64_t broadcast(pybind11::handle inputs, pybind11::handle outputs, pybind11::handle root, pybind11::handle name,
                      pybind11::handle process_set, bool wait);
@@ -136,6 +142,9 @@ class PyEngine {
   };
   uint64_t submit(calls::Call&& call, Owners owners, std::shared_ptr<Notifier> notifier = nullptr);
   void between(calls::Call& call, int32_t other, bool sends) const;
+  calls::Call reduction(pybind11::handle inputs, pybind11::handle outputs, pybind11::handle name,
+                        pybind11::handle reduce_op, pybind11::handle prescale, pybind11::handle postscale,
+                        pybind11::handle process_set);
   void start_up();
   template <typename F>
   void checked(calls::Call& call, pybind11::handle name, pybind11::handle process_set, F&& take);
@@ -166,6 +175,7 @@ class PyEngine {
 
 void bind_engine(pybind11::module_& m);
 void bind_groups(pybind11::class_<PyEngine>& engine);
+void bind_allreduce(pybind11::class_<PyEngine>& engine);  // py_engine_allreduce.cc
 
 // Takes the arguments that identify the call, then runs `take`, which converts the others. A refused argument is
 // reported to the other ranks, so that their calls fail and do not wait.

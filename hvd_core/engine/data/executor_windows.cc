@@ -2,9 +2,10 @@
 //
 // In log order on all members: windows that no rank uses any more are agreed on and ended, the new one is created on a
 // thread of its own, which waits for the members, and all compare whether they have it. A rank that lacks memory makes
-// all of them take ordinary memory. See executor.h.
+// all of them take ordinary memory; if it lacks that too, the request fails on all of them. See executor.h.
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "engine/data/executor.h"
@@ -56,17 +57,42 @@ uint64_t bytes_of(const control::TensorSpec& spec) {
   return bytes;
 }
 
-void give(queue::Request* request, const control::TensorSpec& spec, plugin::WindowRef window, std::string why) {
-  if (!request) return;  // this rank has joined
+queue::Output output_of(const control::TensorSpec& spec) {
   queue::Output out;
   out.dtype = spec.dtype;
   out.shape = spec.shape;
-  if (window)
-    out.window = std::move(window);
-  else
-    out.data = queue::allocate(bytes_of(spec));
-  out.no_window = std::move(why);
-  request->outputs.push_back(std::move(out));
+  return out;
+}
+
+// Ordinary memory for all members, or for none of them. `why`: they have no window. `request` is null on a rank that
+// has joined, and `spec` lives as long as the entry.
+void write_ordinary(Schedule& schedule, SetComms& set, queue::Request* request, const control::TensorSpec& spec,
+                    std::string why, uint64_t seq) {
+  struct Allocating {
+    uint8_t have = 1;
+    std::unique_ptr<void, queue::FreeDeleter> memory;
+    std::string why;
+  };
+  const auto state = std::make_shared<Allocating>();
+  schedule.keep(state);
+  state->why = std::move(why);
+  try {
+    if (request) state->memory = queue::allocate(bytes_of(spec));
+  } catch (const std::bad_alloc&) {
+    state->have = 0;
+  }
+  const bool lacks = state->have == 0;
+  write_least(schedule, set, &state->have, 1, seq);
+  schedule.compute([=, &spec](Schedule&) {
+    if (!state->have)
+      throw plugin::Refused(std::string(lacks ? "this rank" : "another rank") + " has no memory for an array of " +
+                            std::to_string(bytes_of(spec)) + " bytes, and " + state->why);
+    if (!request) return;
+    queue::Output out = output_of(spec);
+    out.data = std::move(state->memory);
+    out.no_window = state->why;
+    request->outputs.push_back(std::move(out));
+  });
 }
 
 }  // namespace
@@ -77,7 +103,9 @@ void Executor::write_window(Entry& entry, const std::shared_ptr<SetComms>& set) 
   const control::TensorSpec& spec = entry.work[0].item.sig->fields().tensors[0];
   std::string why;
   plugin::Communicator* const comm = set->window_comm(&why);
-  if (!comm) return give(request, spec, nullptr, "the process set has no shared memory for tensors: " + why);
+  if (!comm)
+    return write_ordinary(*schedule_, *set, request, spec, "the process set has no shared memory for tensors: " + why,
+                          seq_);
   const auto state = std::make_shared<Creating>();
   schedule_->keep(state);  // a backend may still write to its values when all computations are dropped
   for (const plugin::WindowRef& window : set->windows) state->ended.push_back(window.use_count() == 1);
@@ -109,17 +137,20 @@ void Executor::write_window(Entry& entry, const std::shared_ptr<SetComms>& set) 
       write_least(last, *set, &state->have, 1, seq_);
     });
   });
-  schedule_->compute([=, &spec](Schedule&) {
+  schedule_->compute([=, this, &spec](Schedule& then) {
     if (state->have) {
       std::erase(set->unended_windows, state->window);
       set->windows.push_back(state->window);
-      return give(request, spec, std::move(state->window), "");
+      if (!request) return state->window.reset();  // this rank has joined
+      queue::Output out = output_of(spec);
+      out.window = std::move(state->window);
+      return request->outputs.push_back(std::move(out));
     }
     if (state->window) {
       end_window(*set, *comm, state->window, kPast);
       state->why = "another rank could not make it; its log has the reason";
     }
-    give(request, spec, nullptr, "the shared memory could not be made: " + state->why);
+    write_ordinary(then, *set, request, spec, "the shared memory could not be made: " + state->why, seq_);
   });
 }
 

@@ -38,7 +38,8 @@ struct Call {
   bool soon = false;   // the caller has nothing else to submit, so that coalescing would only delay the operation
   bool waits = false;  // the calling thread is about to wait, and drives the request itself
   bool stays = false;  // the calling thread is about to call Engine::stay(), and drives the request itself for a moment
-  bool deferred = false;  // the data come later: the request begins with Engine::begin(). Not together with waits
+  bool more_follow = false;  // further calls follow at once, then Engine::announce()
+  bool deferred = false;     // the data come later: the request begins with Engine::begin(). Not together with waits
   Listener* listener = nullptr;                         // is called when the request is settled
   types::CallSite site = {};                            // where the program made the call
   std::shared_ptr<const data::Backends> backends = {};  // add_process_set: those of the set; null: the job's

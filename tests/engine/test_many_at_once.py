@@ -1,0 +1,106 @@
+"""Engine.allreduce without pybind11's dispatch, and its form for many tensors in one call."""
+
+import numpy as np
+
+import hvd_core as hvd
+from harness import on_ranks
+from harness.rank import expect
+from hvd_core import HorovodInternalError
+from hvd_core.current_job import engine
+from hvd_core.frontend.reductions import ENGINE_NUMBERS
+
+SUM = ENGINE_NUMBERS[hvd.Sum]
+
+
+def allreduce_each(core, arrays, names, postscale=1.0):
+    handles = []
+    core.allreduce_each(arrays, names, SUM, 1.0, postscale, 0, handles)
+    return handles
+
+
+@on_ranks(2)
+def test_each_tensor_is_an_operation_of_its_own():
+    core, rank = engine(), hvd.rank()
+    for _ in range(6):  # the fourth time they are a known batch
+        arrays = [np.full(n, rank + 1.0) for n in (1, 7, 100_000)]
+        handles = allreduce_each(core, arrays, [f"allreduce.a{n}" for n in range(3)], 2.0)
+        assert len(set(handles)) == 3
+        core.wait_many(handles)
+        assert all((array == 6).all() for array in arrays)
+        core.release_each(handles)
+        assert not any(core.known(handle) for handle in handles)
+    assert allreduce_each(core, [], []) == []
+    expect(ValueError, lambda: allreduce_each(core, [arrays[0]], []), "as many names")
+
+
+@on_ranks(2)
+def test_a_mistake_is_that_of_one_tensor():
+    core, rank = engine(), hvd.rank()
+    names = ["allreduce.one", "allreduce.two", "allreduce.three"]
+    arrays = [np.ones(3), np.ones(4) if rank else "no tensor", np.ones(5)]
+    if rank:
+        hvd.barrier()  # rank 0 has called: its first tensor cannot be done before its fourth one comes
+        handles = allreduce_each(core, arrays, names)
+        text = expect(HorovodInternalError, lambda: core.wait(handles[1]))
+        assert "expected a NumPy array" in text
+    else:
+        handles = allreduce_each(core, [*arrays, np.ones(3)], [*names, names[0]])
+        hvd.barrier()
+        assert isinstance(handles[1], TypeError)
+        # The name is in use: that call fails here, and counts.
+        assert isinstance(handles[3], ValueError) and "same name" in str(handles[3]), handles[3]
+    for i in (0, 2):
+        core.wait(handles[i])
+        assert (arrays[i] == 2).all()
+    core.release_each([handle for handle in handles if isinstance(handle, int)])
+    if rank:
+        (handle,) = allreduce_each(core, [np.ones(3)], names[:1])
+        assert "same name" in expect(HorovodInternalError, lambda: core.wait(handle))
+        core.release(handle)
+    assert (hvd.allreduce_(np.ones(2), op=hvd.Sum) == 2).all()
+
+
+@on_ranks(1)
+def test_arguments_of_allreduce():
+    core, array = engine(), np.ones(3)
+    core.allreduce(array, array, None, SUM, 1.0, 1.0, 0, True)
+    core.allreduce(array, array, op=SUM, name="a name", wait=True, postscale=4.0)
+    assert (array == 4).all()
+    handle = core.allreduce(array, array, None, SUM)
+    core.wait(handle)
+    core.release(handle)
+    for arguments, keywords, part in [
+        ((array, array, None), {}, "lacks the argument 'op'"),
+        ((array,) * 9, {}, "at most 8 arguments"),
+        ((array, array, None, SUM), {"op": SUM}, "multiple values for argument 'op'"),
+        ((array, array, None, SUM), {"shape": 3}, "unexpected keyword argument 'shape'"),
+        ((array, array, None, "plus"), {}, "op must be"),
+        ((array, array, 7, SUM), {}, "name must be a str or None"),
+    ]:
+        expect(TypeError, lambda: core.allreduce(*arguments, **keywords), part)
+    expect(TypeError, lambda: type(core).allreduce(7, array, array, None, SUM))
+    expect(TypeError, lambda: type(core).allreduce(type(core).__new__(type(core)), array, array, None, SUM))
+
+
+@on_ranks(2)
+def test_calls_like_earlier_ones_and_unlike_them():
+    rank = hvd.rank()
+    for dtype, op, factor in [
+        (np.float32, hvd.Sum, 1.0),
+        (np.float32, hvd.Max, 1.0),
+        (np.int64, hvd.Sum, 1.0),
+        (np.float32, hvd.Sum, 0.5),
+        (np.float32, hvd.Sum, 1.0),
+    ]:
+        for name in ("same", None):
+            for _ in range(3):
+                array = np.full((2, 3), rank + 1, dtype)
+                hvd.allreduce_(array, name=name, op=op, prescale_factor=factor)
+                assert (array == (2 if op == hvd.Max else 3 * factor)).all()
+    # Ranks that disagree after many calls that were alike, then agree again; and a mistake after calls like it.
+    array = np.ones(2 + rank)
+    text = expect(HorovodInternalError, lambda: hvd.allreduce_(array, name="same", op=hvd.Sum))
+    assert "Mismatched ALLREDUCE tensor shapes" in text
+    assert (hvd.allreduce_(np.ones(4), name="same", op=hvd.Sum) == 2).all()
+    expect(ValueError, lambda: hvd.allreduce_(np.ones((4, 4))[:, 1], name="same"), "contiguous")
+    assert (hvd.allreduce_(np.ones(4), op=hvd.Sum) == 2).all()
