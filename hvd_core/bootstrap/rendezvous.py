@@ -115,7 +115,7 @@ def _tuple(members):
 
 
 class _PublishedAttempt:
-    """This rank's entry in the launcher's store: the job that it waits for, and the last attempts that it has heard of."""
+    """This rank's entry in the launcher's store: the job that it waits for, and the attempts that it has heard of."""
 
     def __init__(self, store, identity, count):
         self._store, self._rank = store, identity.launcher_rank

@@ -61,7 +61,9 @@ def test_what_is_no_fault_passes(shim, library_of, monkeypatch, what, backend, c
     assert result.verdict == PASS, result
     if case == "L3.calls":
         assert "ms" in next(row.text for row in result.rows if row.what == "slowest calls")
-    if case == "L5.latency":  # no fault, but told: each call sleeps for 150 ms, and collective may finish the operation
+    if (
+        case == "L5.latency"
+    ):  # no fault, but told: each call sleeps for 150 ms, and collective may finish the operation
         told = next(row.text for row in result.rows if row.what.startswith("one float32"))
         assert float(told.split(" us; shm")[0]) > 140_000, told
 
