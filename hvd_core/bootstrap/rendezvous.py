@@ -127,16 +127,18 @@ class _PublishedAttempt:
             store.set(_LISTS_KEY, b"")
 
     def read(self, rank):
-        """(members, count) of the job that ``rank`` waits for. None if it does not wait, or if this rank's own attempt is
-        over for it: it has failed, and this rank is about to hear so, or it is complete."""
+        """(members, count) of the job that ``rank`` waits for. None if it does not wait, or if one of the two attempts
+        is over for the other rank: it has failed, which the rank that is still in it is about to hear, or is complete."""
         try:
             (members, count), heard = json.loads(self._store.get(f"hvd/in-init/{rank}", 0))
         except BootstrapTimeout:
             return None
         mine, my_count = self._attempt
         theirs = _tuple(members)
-        if theirs != mine and any(_tuple(m) == mine and known >= my_count for m, known in heard):
-            return None
+        if theirs != mine:
+            known = max((number for found, number in heard if _tuple(found) == mine), default=0)
+            if known >= my_count or _heard.get(theirs, 0) >= count:
+                return None
         return theirs, count
 
     def tell(self, theirs, error):

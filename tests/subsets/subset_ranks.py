@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 
 import numpy as np
 
@@ -111,13 +112,16 @@ def disagree_late():
     read, second = rendezvous._PublishedAttempt.read, b"[null, 2]"
 
     def late(attempt, rank):
-        entry = b"" if ME == 1 else second
+        rendezvous._PublishedAttempt.read = read
+        entry = b"" if attempt._attempt[0] else second  # it may have heard before its first look
         while second not in entry:
             with contextlib.suppress(BootstrapTimeout):  # between two calls of init() there is no entry
                 entry = attempt._store.get(f"hvd/in-init/{rank}", 0)
+        time.sleep(1)  # the others look at this rank's entry meanwhile
         return read(attempt, rank)
 
-    rendezvous._PublishedAttempt.read = late
+    if ME == 1:
+        rendezvous._PublishedAttempt.read = late
     return {"texts": [refusal({0: None, 1: [1, 2], 2: None}[ME])], "seen": job(None)}
 
 
