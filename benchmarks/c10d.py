@@ -8,7 +8,7 @@ one of them does the same calls, and ratios are formed within a round. A size is
 all_reduce, the output of an all_gather, the input of a reduce_scatter. "horovod" is hvd.allreduce_ of horovod.torch,
 over the same engine. Models: "resnet50" has the shapes of a ResNet-50's 161 parameters (97.5 MiB) and next to no
 computation, "linears" 12 layers of 1024 x 1024, "transformer" two encoder layers of width 256. "alone" is a step on one
-rank; "silent" is DDP over a group of PyTorch's that sends nothing, so that it has DDP's own work (copies into buckets
+rank; "silent" is DDP with a hook that sends nothing, so that it has DDP's own work (copies into buckets
 and back) and no communication. 1 - silent/gloo is the part of Gloo's step that is communication; FSDP2 has no silent
 group, and 1 - alone/gloo stands there. At the end the goals of the project.
 """
