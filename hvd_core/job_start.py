@@ -71,12 +71,12 @@ def _start_engine(
     from hvd_core import bootstrap
     from hvd_core.backends.discovery.registry import host_math
     from hvd_core.backends.selection import at_init
-    from hvd_core.bootstrap import affinity
+    from hvd_core.bootstrap import affinity, limits
     from hvd_core.config.environment import read_environment, read_log_settings
     from hvd_core.observe.settings import engine_observes
     from hvd_core.observe.watch import start as watch
 
-    engine_type = compiled_part.load().Engine
+    compiled = compiled_part.load()
     settings = read_environment()
     logs.configure(*read_log_settings(os.environ))
     last_calls = last_call.follow(os.environ)
@@ -143,7 +143,7 @@ def _start_engine(
         if settings.doctor:
             config["doctor"] = asked_facts.doctor(world, config, rings)
         try:
-            engine = engine_type(config)
+            engine = compiled.Engine(config)
         except BackendError as error:
             if _RANK_LOST.search(str(error)):
                 raise bootstrap.RankLost(str(error)) from None
@@ -154,7 +154,9 @@ def _start_engine(
     except BaseException as error:
         logs.stop_forwarding()
         if isinstance(error, Exception):
-            world.leave_init()  # the agreement, or the engine, has told the other ranks
+            why = str(limits.explained(error) or error)
+            compiled.tell_failed_start(world.segment_fd, world.segment_bytes, world.rank, why)
+            world.leave_init()
         lost = world.store_lost() if isinstance(error, bootstrap.StoreLost) else None
         world.close()
         if lost is not None:

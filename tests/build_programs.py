@@ -18,6 +18,7 @@ for folder in ("", "abi", "conformance", "eccl", "engine", "nccl_backend"):
 
 import abi_toolchain  # noqa: E402
 import format_fuzz  # noqa: E402
+import host_kernels  # noqa: E402
 import kit_libraries  # noqa: E402
 import native_program  # noqa: E402
 import sim_vendor  # noqa: E402
@@ -35,6 +36,7 @@ def jobs():
     toolchain = abi_toolchain.Toolchain()
     yield from (lambda n=name: native_program.build(n) for name in native_program.PROGRAMS)
     yield format_fuzz.build
+    yield host_kernels.build
     yield simulated_cuda.build
     yield sim_vendor.build
     yield from (lambda s=source: native_program.backend(s) for source in (TESTS / "backends").glob("*/*.cc"))

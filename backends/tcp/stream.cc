@@ -96,6 +96,7 @@ ssize_t Stream::read(const iovec* spans, int n, bool* more) {
   }
   Sealed& s = *sealed_;
   *more = false;
+  bool drained = false;  // by this call: what came after an earlier one may have been announced already
   size_t taken = 0;
   int span = 0;
   size_t offset = 0;
@@ -106,8 +107,7 @@ ssize_t Stream::read(const iovec* spans, int n, bool* more) {
       if (s.ended || opened == 0) {
         if (taken > 0) break;  // an error or the end is for the next call
         if (s.ended) return 0;
-        const ssize_t got = fill();
-        if (got < 0) return -1;
+        if (fill(&drained) < 0) return -1;
         continue;
       }
       continue;
@@ -122,7 +122,7 @@ ssize_t Stream::read(const iovec* spans, int n, bool* more) {
       offset = 0;
     }
   }
-  *more = s.text_at < s.text_end || s.in_end - s.in_at >= kHead + kTag || s.ended || !s.short_read;
+  *more = s.text_at < s.text_end || s.in_end - s.in_at >= kHead + kTag || s.ended || !drained;
   return static_cast<ssize_t>(taken);
 }
 
@@ -147,15 +147,16 @@ int Stream::open_record() {
   return -1;
 }
 
-// Reads from the system. All that was opened has been read. Returns a positive number, or -1 and errno.
-ssize_t Stream::fill() {
+// Reads from the system. All that was opened has been read. Returns a positive number, or -1 and errno. `drained`:
+// whether the system has no more bytes.
+ssize_t Stream::fill(bool* drained) {
   Sealed& s = *sealed_;
   if (s.in_at > 0) std::memmove(s.in_bytes.get(), s.in_bytes.get() + s.in_at, s.in_end - s.in_at);
   s.in_end -= s.in_at;
   s.in_at = s.text_at = s.text_end = 0;
   const iovec rest = {s.in_bytes.get() + s.in_end, kIn - s.in_end};
   const ssize_t got = receive_bytes(fd_.get(), &rest, 1);
-  s.short_read = got < static_cast<ssize_t>(rest.iov_len);
+  *drained = got < static_cast<ssize_t>(rest.iov_len);
   if (got == 0) errno = ECONNRESET;  // an end without the last record
   if (got <= 0) return -1;
   s.in_end += static_cast<uint32_t>(got);

@@ -52,7 +52,6 @@ class Stream {
     uint32_t out_at = 0, out_end = 0;    // not sent yet, of out_bytes
     uint32_t in_at = 0, in_end = 0;      // not opened yet, of in_bytes
     uint32_t text_at = 0, text_end = 0;  // opened and not read, of in_bytes
-    bool short_read = false;             // the system had no more bytes
     bool ended = false;                  // the last record has come
   };
 
@@ -60,7 +59,7 @@ class Stream {
   bool put_record(const iovec* spans, int n, uint32_t length);
   // 1: a record was opened, 0: it is not whole yet, -1 and errno.
   int open_record();
-  ssize_t fill();
+  ssize_t fill(bool* drained);
 
   Descriptor fd_;
   std::unique_ptr<Sealed> sealed_;

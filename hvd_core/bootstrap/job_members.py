@@ -103,6 +103,11 @@ def _starter(identity):
     return "this process is alone in" if identity.launcher == "single" else f"{identity.launcher} started"
 
 
+def from_json(members):
+    """Members as json.loads() returns them: a list, or None for all ranks. Returns a tuple or None."""
+    return None if members is None else tuple(members)
+
+
 def shorten(members):
     """The list of members for messages; None stands for all ranks."""
     if members is None:

@@ -11,7 +11,7 @@ import time
 from . import lasting_store, rendezvous_way
 from . import rendezvous_listener as listeners
 from .auth import new_secret
-from .job_members import MembersDisagree, MemberWatch, contradict, disagreement, init_text, number
+from .job_members import MembersDisagree, MemberWatch, contradict, disagreement, from_json, init_text, number
 from .session import Session, never_came
 from .siblings import SiblingWatch
 from .socket_io import BootstrapError, BootstrapTimeout, Deadline
@@ -110,10 +110,6 @@ def _hear(members, count):
     _heard[members] = max(count, _heard.pop(members, 0))
 
 
-def _tuple(members):
-    return None if members is None else tuple(members)
-
-
 class _PublishedAttempt:
     """This rank's entry in the launcher's store: the job that it waits for, and the attempts that it has heard of."""
 
@@ -134,9 +130,9 @@ class _PublishedAttempt:
         except BootstrapTimeout:
             return None
         mine, my_count = self._attempt
-        theirs = _tuple(members)
+        theirs = from_json(members)
         if theirs != mine:
-            known = max((number for found, number in heard if _tuple(found) == mine), default=0)
+            known = max((number for found, number in heard if from_json(found) == mine), default=0)
             if known >= my_count or _heard.get(theirs, 0) >= count:
                 return None
         return theirs, count

@@ -16,7 +16,7 @@ import time
 from hvd_core.logs import printable
 
 from . import gathered
-from .job_members import MembersDisagree
+from .job_members import MembersDisagree, from_json
 from .siblings import SiblingWatch
 from .socket_io import BootstrapError, BootstrapTimeout, RankLost
 
@@ -206,7 +206,7 @@ class Session:
             return self._check_has_come(value["rank"], value["text"])
         self._mourn()
         if value["attempts"] is not None:
-            attempts = [(None if m is None else tuple(m), count) for m, count in value["attempts"]]
+            attempts = [(from_json(members), count) for members, count in value["attempts"]]
             raise MembersDisagree(value["text"], attempts)
         if value.get("ended"):
             raise RankLost(value["text"])

@@ -169,6 +169,8 @@ void Engine::link_lost(control::Rank peer, const std::string& why) {
 // end this process before Python prints it.
 void Engine::lost(const std::string& cause) {
   if (node_->is_aborted()) return;
+  // A rank whose start has failed told the reason before its links went.
+  if (segment_ && segment_->abort_raised()) return node_->abort(segment_->abort_text());
   if (!stopped()) observe::log(Level::Error, cause + "; the job ends");
   node_->abort(cause);
 }

@@ -31,3 +31,13 @@ def test_a_library_that_is_none_is_named(library, reason):
     assert done.returncode == 1
     assert f"HOROVOD_TLS_LIBRARY={library}" in done.stderr and reason in done.stderr, done.stderr
     assert "apt install libssl3" in done.stderr
+
+
+def test_a_stream_never_denies_bytes_that_are_not_reported_again():
+    folder = ROOT / "backends" / "tcp"
+    sources = [Path(__file__).with_name("stream_checks.cc"), folder / "stream.cc"]
+    words = [cxx(), "-std=c++20", "-O1", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
+    include = [ROOT / "hvd_core" / "include", ROOT / "backends", folder]
+    program = compiled("stream_checks", words, sources, include, ["-ldl"])
+    done = subprocess.run([program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout == "passed\n", done.stderr

@@ -4,7 +4,6 @@ alignment, batches of any shape in one launch; and their machine code, where the
 import ctypes
 import importlib.util
 import itertools
-import os
 import re
 import shutil
 import subprocess
@@ -13,6 +12,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+
+import host_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "backends" / "nccl" / "csrc" / "kernels"
@@ -49,19 +50,8 @@ class Copy(ctypes.Structure):
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory):
-    out = tmp_path_factory.mktemp("kernels") / "libkernels.so"
-    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden"]
-    sources = [
-        ROOT / "tests/nccl_backend/kernels/kernels_driver.cc",
-        KERNELS / "copy_launch.cc",
-        KERNELS / "kernels_host.cc",
-    ]
-    folders = [f"-I{ROOT / 'hvd_core' / 'include'}", f"-I{KERNELS}"]
-    subprocess.run(
-        [os.environ.get("CXX", "c++"), *flags, *folders, *sources, "-o", out], check=True, timeout=300
-    )
-    library = ctypes.CDLL(str(out))
+def kernels():
+    library = ctypes.CDLL(str(host_kernels.build()))
     where, number = ctypes.c_void_p, ctypes.c_int32
     library.run_batch.argtypes = [where, ctypes.c_uint64, ctypes.c_uint32, where]
     library.plan_batch.argtypes = [where, ctypes.c_uint64, ctypes.c_uint32, where]

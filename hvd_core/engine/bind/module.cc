@@ -15,6 +15,7 @@
 #include "engine/bind/tensor_types.h"
 #include "engine/bind/tensor_view.h"
 #include "engine/calls/frontend.h"
+#include "engine/control/segment.h"
 #include "engine/observe/log.h"
 #include "engine/observe/printable.h"
 #include "engine/plugin/errors.h"
@@ -88,6 +89,9 @@ PYBIND11_MODULE(_core, m) {
   hvd::bind::bind_snapshots(m);
   hvd::bind::bind_frame_seals(m);
   hvd::bind::bind_store_server(m);
+  m.def("tell_failed_start", &hvd::control::tell_failed_start, py::arg("segment_fd"), py::arg("segment_bytes"),
+        py::arg("rank"), py::arg("why"),
+        "Tells the ranks of this host why `rank` ends its start, before its links go.");
   m.def(
       "frontend_table", [] { return reinterpret_cast<uintptr_t>(hvd::calls::frontend_table()); },
       "The address of the hvd_fe_table of hvd/frontend_abi.h, by which code without Python calls the engine.");

@@ -10,9 +10,9 @@
 #include "engine/bind/engine_config.h"
 #include "engine/bind/python_lock.h"
 #include "engine/bind/python_program.h"
+#include "engine/bind/signal_slices.h"
 #include "engine/bind/tensor_view.h"
 #include "engine/calls/checks.h"
-#include "engine/control/segment.h"
 #include "engine/observe/log.h"
 #include "engine/observe/observer.h"
 #include "engine/plugin/host_api.h"
@@ -48,15 +48,11 @@ PyEngine::PyEngine(const py::dict& d) {
   set_log_from(d);
   EngineConfig c = config_of(d);
   keep_threads_within(c.engine_core);
-  const auto [rank, fd, bytes] = std::make_tuple(c.rank, c.segment_fd, c.segment_bytes);
-  try {
-    auto store = store_of(d);
-    auto program = python_program(d["packages"].cast<std::string>());
+  auto store = store_of(d);
+  auto program = python_program(d["packages"].cast<std::string>());
+  {
     WithoutPythonLock unlocked;
     engine_ = std::make_shared<Engine>(std::move(c), std::move(store), std::move(program));
-  } catch (const std::exception& e) {
-    control::tell_failed_start(fd, bytes, rank, e.what());
-    throw;
   }
   start_up();
   static const int hook = ::pthread_atfork(nullptr, nullptr, in_child);

@@ -27,12 +27,6 @@
 
 namespace hvd::bind {
 
-// A waiting method releases Python's lock for this time, then checks for signals.
-constexpr int64_t kSignalSliceNs = 100'000'000;
-// The time of a further slice. Python handles signals on the main thread alone; hundreds of waiting threads that took
-// Python's lock ten times a second would leave little of it to the others.
-int64_t further_slice_ns();
-
 class PyEngine {
  public:
   explicit PyEngine(const pybind11::dict& config);

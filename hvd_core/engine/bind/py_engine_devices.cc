@@ -7,6 +7,7 @@
 
 #include "engine/bind/py_engine.h"
 #include "engine/bind/python_lock.h"
+#include "engine/bind/signal_slices.h"
 #include "engine/bind/tensor_view.h"
 #include "engine/calls/checks.h"
 #include "engine/observe/log.h"
@@ -21,14 +22,7 @@ namespace hvd::bind {
 using calls::require;
 
 void PyEngine::await_end(queue::Request& request) {
-  for (int64_t slice = kSignalSliceNs; !request.done(); slice = further_slice_ns()) {
-    bool done;
-    {
-      WithoutPythonLock unlocked;
-      done = engine_->finish(request, slice);
-    }
-    if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
-  }
+  wait_in_slices([&] { return request.done(); }, [&](int64_t ns) { return engine_->finish(request, ns); });
   request.throw_if_failed();
 }
 

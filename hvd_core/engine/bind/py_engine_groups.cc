@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "engine/bind/py_engine.h"
-#include "engine/bind/python_lock.h"
 #include "engine/bind/python_program.h"
+#include "engine/bind/signal_slices.h"
 #include "engine/bind/tensor_view.h"
 #include "engine/calls/checks.h"
 #include "engine/observe/log.h"
@@ -119,16 +119,9 @@ uint64_t PyEngine::remove_members_set(int process_set) {
 
 // Throws the operation's failure.
 bool PyEngine::await_until(queue::Request& request, int64_t deadline_ns) {
-  while (!request.settled()) {
-    const int64_t left = deadline_ns - observe::now_ns();
-    if (left <= 0) return false;
-    bool settled;
-    {
-      WithoutPythonLock unlocked;
-      settled = engine_->wait(request, std::min(left, kSignalSliceNs));
-    }
-    if (!settled && PyErr_CheckSignals() != 0) throw py::error_already_set();
-  }
+  if (!wait_in_slices([&] { return request.settled(); }, [&](int64_t ns) { return engine_->wait(request, ns); },
+                      deadline_ns))
+    return false;
   request.throw_if_failed();
   return true;
 }

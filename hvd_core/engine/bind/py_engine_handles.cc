@@ -1,8 +1,7 @@
 // Handles, waiting for requests, and how long the tensors of a request are kept. See py_engine.h.
-#include <unistd.h>
-
 #include "engine/bind/py_engine.h"
 #include "engine/bind/python_lock.h"
+#include "engine/bind/signal_slices.h"
 #include "engine/bind/tensor_view.h"
 #include "engine/calls/checks.h"
 #include "engine/observe/log.h"
@@ -134,17 +133,8 @@ void PyEngine::warn_if_exchanged(uint64_t handle) {
   }
 }
 
-int64_t further_slice_ns() { return ::gettid() == ::getpid() ? kSignalSliceNs : 20 * kSignalSliceNs; }
-
 void PyEngine::await(queue::Request& request) {
-  for (int64_t slice = kSignalSliceNs; !request.settled(); slice = further_slice_ns()) {
-    bool settled;
-    {
-      WithoutPythonLock unlocked;
-      settled = engine_->wait(request, slice);
-    }
-    if (!settled && PyErr_CheckSignals() != 0) throw py::error_already_set();
-  }
+  wait_in_slices([&] { return request.settled(); }, [&](int64_t ns) { return engine_->wait(request, ns); });
   request.throw_if_failed();
 }
 

@@ -59,9 +59,8 @@ class Segment {
   uint64_t bytes_;
 };
 
-// Raises the abort flag of the segment behind `fd` for a rank whose engine cannot be made. Does nothing without a
-// segment
-// (`fd` < 0), or if it cannot be mapped.
+// Raises the abort flag of the segment behind `fd` for a rank that ends its start, unless it is raised. Does nothing
+// without a segment (`fd` < 0), or if it cannot be mapped.
 void tell_failed_start(int fd, uint64_t bytes, int32_t rank, const std::string& why) noexcept;
 
 }  // namespace hvd::control

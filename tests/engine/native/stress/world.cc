@@ -8,6 +8,9 @@
 
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
 #include <thread>
 
 #include "check.h"
@@ -16,45 +19,55 @@
 
 namespace hvd::native {
 
+// The state outlives the store for an engine's thread that still cleans up its keys: the real store is another process.
+struct SharedStore::State {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<std::string, std::string> values;
+  std::map<std::string, int64_t> counters;
+};
+
 class SharedStore::Client final : public plugin::Store {
  public:
-  explicit Client(SharedStore& shared) : shared_(shared) {}
+  explicit Client(std::shared_ptr<State> state) : state_(std::move(state)) {}
   void set(const std::string& key, std::string_view value) override {
-    std::lock_guard lock(shared_.mutex_);
-    shared_.values_[key] = value;
-    shared_.changed_.notify_all();
+    std::lock_guard lock(state_->mutex);
+    state_->values[key] = value;
+    state_->changed.notify_all();
   }
   std::string get(const std::string& key, int64_t deadline_ns) override {
-    std::unique_lock lock(shared_.mutex_);
-    auto there = [&] { return shared_.values_.contains(key); };
+    std::unique_lock lock(state_->mutex);
+    auto there = [&] { return state_->values.contains(key); };
     while (!there()) {
       if (cancelled_) throw plugin::BackendError(HVD_E_ABORTED, 0, 0, "the engine gives up");
       if (observe::now_ns() >= deadline_ns)
         throw plugin::BackendError(HVD_E_TIMEOUT, 0, 0, "'" + key + "' did not come into the store in time");
-      shared_.changed_.wait_for(lock, std::chrono::milliseconds(20));
+      state_->changed.wait_for(lock, std::chrono::milliseconds(20));
     }
-    return shared_.values_[key];
+    return state_->values[key];
   }
   int64_t add(const std::string& key, int64_t delta) override {
-    std::lock_guard lock(shared_.mutex_);
-    return shared_.counters_[key] += delta;
+    std::lock_guard lock(state_->mutex);
+    return state_->counters[key] += delta;
   }
   void del(const std::string& key) override {
-    std::lock_guard lock(shared_.mutex_);
-    shared_.values_.erase(key);
+    std::lock_guard lock(state_->mutex);
+    state_->values.erase(key);
   }
   void cancel() override {
-    std::lock_guard lock(shared_.mutex_);
+    std::lock_guard lock(state_->mutex);
     cancelled_ = true;
-    shared_.changed_.notify_all();
+    state_->changed.notify_all();
   }
 
  private:
-  SharedStore& shared_;
+  const std::shared_ptr<State> state_;
   bool cancelled_ = false;
 };
 
-std::shared_ptr<plugin::Store> SharedStore::client() { return std::make_shared<Client>(*this); }
+SharedStore::SharedStore() : state_(std::make_shared<State>()) {}
+
+std::shared_ptr<plugin::Store> SharedStore::client() { return std::make_shared<Client>(state_); }
 
 const char* tree_name(Tree tree) {
   return tree == Tree::Segment ? "segment" : tree == Tree::Sockets ? "sockets" : "two hosts";

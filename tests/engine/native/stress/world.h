@@ -5,10 +5,7 @@
 #pragma once
 
 #include <array>
-#include <condition_variable>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -19,14 +16,13 @@ namespace hvd::native {
 // The job's key-value store, shared by all ranks.
 class SharedStore {
  public:
+  SharedStore();
   std::shared_ptr<plugin::Store> client();
 
  private:
+  struct State;
   class Client;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::string, std::string> values_;
-  std::map<std::string, int64_t> counters_;
+  const std::shared_ptr<State> state_;
 };
 
 enum class Tree { Segment, Sockets, TwoHosts };
