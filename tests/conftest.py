@@ -55,6 +55,8 @@ def pytest_configure(config):
     for name in list(os.environ):
         if name.startswith(_IDENTITY_PREFIXES) or name in _IDENTITY_NAMES:
             del os.environ[name]
+    # NumPy's library starts a thread for each core, which costs every program, and every fork, a tenth of a second.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     # Tests say themselves how their programs write: unbuffered, Python writes a line in pieces, which mpirun mixes.
     os.environ.pop("PYTHONUNBUFFERED", None)
     # Workers of pytest-xdist have the width of a terminal in their environment; what the tests start has no terminal.

@@ -2,8 +2,8 @@
 
     python -I -S fork_client.py SOCKET PROGRAM ARGUMENT ...
 
-A launcher starts it in place of `python PROGRAM ARGUMENT ...`. The child has this process's environment, folder and open
-files. If this process is killed, so is the child.
+A launcher starts it in place of `python PROGRAM ARGUMENT ...`. The child has this process's environment, folder, open
+files, and namespaces of networks and mounts. If this process is killed, so is the child.
 """
 
 import os
@@ -34,6 +34,7 @@ def _is_open(number: int) -> bool:
 
 def main() -> None:
     files = open_files()
+    namespaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in fork_server.NAMESPACES]
     umask = os.umask(0)
     os.umask(umask)
     program = {
@@ -45,7 +46,7 @@ def main() -> None:
     }
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(sys.argv[1])
-    fork_server.send(connection, ("run", program), files)
+    fork_server.send(connection, ("run", program), [*files, *namespaces])
     for number in _PASSED_ON:
         signal.signal(number, lambda number, _: fork_server.send(connection, number))
     answer = fork_server.receive(connection)

@@ -30,6 +30,8 @@ from pathlib import Path
 ADDRESS = "HVD_TEST_FORK_SERVER"
 # Files of one child: standard input, output and error, and what its launcher lets it inherit.
 MOST_FILES = 64
+# Those of a child are its client's: a host of a test is a namespace of networks, with an /etc of its own.
+NAMESPACES = ("net", "mnt")
 # Numbers of files above which the child keeps those that it has received until each has its own number.
 _ASIDE = 512
 _LENGTH = struct.Struct("<I")
@@ -132,7 +134,9 @@ class Server:
         for each in [*own, *self._children]:
             os.close(each) if isinstance(each, int) else each.close()
         self._children.clear()
-        aside = [_moved(number) for number in files]
+        for kind, number in zip(NAMESPACES, files[len(program["files"]) :], strict=True):
+            _enter_namespace(kind, number)
+        aside = [_moved(number) for number in files[: len(program["files"])]]
         for number, wanted in zip(aside, program["files"], strict=True):
             os.dup2(number, wanted)
             os.close(number)
@@ -160,6 +164,19 @@ class Server:
         except (KeyError, OSError):
             pass  # the client has ended
         connection.close()
+
+
+def _enter_namespace(kind: str, number: int) -> None:
+    """Enters the namespace behind an open file, unless this process is in it, and closes the file."""
+    if os.fstat(number).st_ino != os.stat(f"/proc/self/ns/{kind}").st_ino:
+        import ctypes
+
+        if ctypes.CDLL(None, use_errno=True).setns(number, 0) != 0:
+            error = ctypes.get_errno()
+            raise OSError(
+                error, f"the child cannot enter its client's namespace ({kind}): {os.strerror(error)}"
+            )
+    os.close(number)
 
 
 def _moved(number: int) -> int:

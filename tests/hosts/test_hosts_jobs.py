@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from launchers import program_words
 from namespaces import Network
 
 import host_programs
+from harness.frameworks import python_with
 from harness.installed import need
 from host_words import rank_words
 
@@ -48,7 +48,7 @@ def test_training_on_two_hosts(cluster):
     need("torch", "sklearn", "matplotlib", "tqdm", reason="the example needs them")
     made = cluster(2, 1)
     options = ("--epochs", 6, "--output", made.folder / "out")
-    done = made.run("-np", 3, sys.executable, EXAMPLE, *options, timeout=170)
+    done = made.run("-np", 3, *python_with("torch"), EXAMPLE, *options, timeout=170)
     assert done.returncode == 0, done.stderr
     accuracy = float(re.search(r"accuracy.*?([0-9.]+) ?%", done.stdout)[1])
     assert accuracy > 90

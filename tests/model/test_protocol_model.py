@@ -154,7 +154,9 @@ def test_nasty_programs(name: str) -> None:
         passes(NASTY[name], coupled=coupled)
 
 
-@pytest.mark.parametrize("seed", range(0, 300, 50))
+@pytest.mark.parametrize(
+    "seed", [*range(0, 150, 50), *(pytest.param(s, marks=pytest.mark.slow) for s in range(150, 300, 50))]
+)
 def test_random_programs(seed: int) -> None:
     walked = 0
     for s in range(seed, seed + 50):
