@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import BOTH_GIVEN, Adasum, Average, Sum, op_from
+from horovod.common.reduce_ops import BOTH_GIVEN, Adasum, Average, Max, Min, Product, Sum, op_from
 from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._call import (
     CallIdentity,
@@ -118,6 +118,11 @@ def _check_slices(op: int, prescale_factor: float, postscale_factor: float) -> N
         raise NotImplementedError(problem)
 
 
+def _op_text(op: Any) -> str:
+    name = {Min: "Min", Max: "Max", Product: "Product"}.get(op) if isinstance(op, int) else None
+    return name or f"op={op!r}"
+
+
 def why_not_slices(op: int, prescale_factor: float, postscale_factor: float) -> str:
     """The reason why tf.IndexedSlices cannot be reduced with these arguments; empty if they can."""
     if op == Adasum:
@@ -126,7 +131,7 @@ def why_not_slices(op: int, prescale_factor: float, postscale_factor: float) -> 
             "DistributedOptimizer or DistributedGradientTape, or reduce tf.convert_to_tensor(slices)."
         )
     if op not in (Average, Sum):
-        return f"tf.IndexedSlices can be reduced with Average and Sum, not with op={op!r}."
+        return f"tf.IndexedSlices can be reduced with Average and Sum, not with {_op_text(op)}."
     if prescale_factor != 1.0 or postscale_factor != 1.0:
         return (
             "prescale_factor and postscale_factor are not supported for tf.IndexedSlices. Multiply their "
@@ -316,7 +321,9 @@ def _scatter(tensors, device_dense, compression, op, call, scatter) -> list[tf.T
                 "reducescatter does not support tf.IndexedSlices. Pass tf.convert_to_tensor(slices)."
             )
         if op == Adasum:
-            raise NotImplementedError("The Adasum reduction cannot be scattered. Use op=Average or op=Sum.")
+            raise NotImplementedError(
+                "The Adasum reduction cannot be scattered. Use hvd.Average, Sum, Min, Max or Product."
+            )
         with on_device(device_dense):
             packed = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
     except BaseException as error:

@@ -22,13 +22,14 @@ from horovod.torch._submit import (
     check,
     check_all,
     engine,
+    number_of_op,
     operands,
     reference,
     resolve_op,
     some_members_of,
     synchronize,
 )
-from hvd_core.frontend.reductions import ENGINE_NUMBERS, engine_number
+from hvd_core.frontend.reductions import ENGINE_NUMBERS
 
 
 def empty_like(tensor):
@@ -64,7 +65,7 @@ def reduce_into(
         try:
             number = ENGINE_NUMBERS[op]
         except (KeyError, TypeError):
-            number = engine_number(op)
+            number = number_of_op(op)
         if on_device:
             taken = _on_device(tensor, output)
             source, target, fetch = taken.sources[0], taken.targets[0], taken.first
@@ -108,7 +109,7 @@ def reduce_group_into(tensors, outputs, name, op, prescale_factor, postscale_fac
     try:
         full_name = None if name is None else f"grouped_allreduce.{name}"
         on_device = check_all(tensors, REDUCIBLE, process_set)
-        number = engine_number(op)
+        number = number_of_op(op)
         if on_device:
             taken = submitted(tensors, outputs, engine())
             sources, targets, fetch = taken.sources, taken.targets, taken.all

@@ -22,11 +22,11 @@ from horovod.torch._submit import (
     check_all,
     engine,
     fetch_one,
+    number_of_op,
     operands,
     reference,
     some_members_of,
 )
-from hvd_core.frontend.reductions import engine_number
 from hvd_core.frontend.rows import row_counts
 
 Splits: TypeAlias = Sequence[int] | torch.Tensor
@@ -151,10 +151,7 @@ def _reducescatter(
 def _scattered_op(op: Any) -> int:
     """The engine's number of the reduce op of a reducescatter. Raises UnsupportedOpError for Adasum and for other values
     that are no such op."""
-    try:
-        number = engine_number(op)
-    except ValueError as error:
-        raise UnsupportedOpError(str(error)) from None
+    number = number_of_op(op)
     if op == Adasum:
         raise UnsupportedOpError("Reducescatter has no op Adasum. Use hvd.Average, Sum, Min, Max or Product.")
     return number

@@ -72,7 +72,11 @@ def returning(output: torch.Tensor, fetch: Callable) -> Callable:
 
 def why_not(tensor: torch.Tensor, reduces: bool) -> str:
     """The text of the error for a type or layout that is not supported."""
-    text = f"Tensor type {tensor.type()} is not supported."
+    try:
+        kind = tensor.type()
+    except RuntimeError:  # PyTorch has no such name for most layouts
+        kind = f"{tensor.dtype} with the layout {tensor.layout} on {tensor.device.type}"
+    text = f"Tensor type {kind} is not supported."
     if reduces and tensor.dtype in _FLOAT8:
         text += (
             " 8-bit floats are too coarse to be summed: reduce them in float16, bfloat16 or float32. allgather, "
@@ -82,4 +86,6 @@ def why_not(tensor: torch.Tensor, reduces: bool) -> str:
         text += " Convert it to a type that reductions take, such as int32."
     elif tensor.layout is torch.sparse_coo:
         text += " Sparse tensors are reduced by hvd.sparse_allreduce_async()."
+    elif tensor.layout is not torch.strided:
+        text += " Convert it to a dense tensor, or to a sparse COO tensor for hvd.sparse_allreduce_async()."
     return text

@@ -21,6 +21,7 @@ from horovod.torch import _devices, _memory, _staging  # noqa: F401 (_memory reg
 from horovod.torch._devices import reference
 from horovod.torch._dtypes import REDUCIBLE, why_not
 from hvd_core.frontend import groups
+from hvd_core.frontend.reductions import engine_number
 from hvd_core.frontend.refusals import report
 from hvd_core.process_set import why_no_number
 
@@ -48,6 +49,14 @@ def nothing(operation: str, prefix: str, name: Any, process_set: ProcessSet) -> 
 class UnsupportedOpError(ValueError, NotImplementedError):
     """An operation does not have this reduce op: a ValueError, and the NotImplementedError (a RuntimeError) that programs
     catch."""
+
+
+def number_of_op(op: Any) -> int:
+    """The engine's number of a reduce op. Raises UnsupportedOpError if `op` is no reduce op."""
+    try:
+        return engine_number(op)
+    except ValueError as error:
+        raise UnsupportedOpError(str(error)) from None
 
 
 def resolve_op(op: int | None, average: Any, stacklevel: int = 4) -> int:

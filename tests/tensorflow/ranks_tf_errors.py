@@ -239,7 +239,7 @@ def check_tensors_of_one_rank():
         if ME == FAULTY:
             raises(
                 NotImplementedError,
-                "Average and Sum",
+                "Average and Sum, not with Min",
                 lambda n=name: hvd.allreduce(slices, op=hvd.Min, name=n),
             )
         else:

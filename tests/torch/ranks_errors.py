@@ -107,6 +107,17 @@ def check_unsupported_types():
             "torch.sparse.FloatTensor",
         ),
     }
+    # Layouts for whose tensors PyTorch has no name of a type.
+    nowhere = torch.sparse_coo_tensor(
+        torch.empty(1, 0, dtype=torch.long), torch.empty(0), (3,), device="meta"
+    )
+    for name, tensor, says in (
+        ("csr", torch.eye(3).to_sparse_csr(), "torch.sparse_csr on cpu"),
+        ("meta", nowhere, "on meta"),
+    ):
+        with raises(ValueError, "torch.float32 with the layout", says, "sparse_allreduce_async()"):
+            hvd.allreduce(tensor, name=f"unsupported.{name}")
+        still_works()
     for name, (call, tensor, kind) in calls.items():
         with raises(ValueError, f"Tensor type {kind} is not supported."):
             call(tensor, name=f"unsupported.{name}")
@@ -255,8 +266,12 @@ def check_bad_roots():
 def check_bad_reduce_ops():
     with raises(ValueError, "Adasum works on floating-point tensors", "int32"):
         hvd.allreduce(torch.ones(2, dtype=torch.int32), op=hvd.Adasum, name="adasum")
-    with raises(ValueError, "Unknown reduce op 17"):
-        hvd.allreduce(torch.ones(2), op=17, name="no.op")
+    # Programs written for Horovod expect either class.
+    for kind in (ValueError, NotImplementedError):
+        with raises(kind, "Unknown reduce op 17"):
+            hvd.allreduce(torch.ones(2), op=17, name="no.op")
+        with raises(kind, "Unknown reduce op 17"):
+            hvd.grouped_allreduce([torch.ones(2)], op=17, name="no.op")
     still_works()
 
 

@@ -207,6 +207,14 @@ def check_tensors_without_memory_are_refused():
     else:
         with raises(HorovodInternalError, "has no memory that can be sent"):
             hvd.allreduce(torch.ones(4), name="v")
+    if ME == 0:
+        if not BY_ADDRESS:
+            # Nothing of PyTorch's stack between the reason and the advice.
+            with raises(ValueError, "doesn't support sizes. Please file an issue. Wrappers"):
+                hvd.allreduce(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), name="n")
+    elif not BY_ADDRESS:
+        with raises(HorovodInternalError, "has no memory that can be sent"):
+            hvd.allreduce(good, name="n")
     hvd.allreduce(good, name="x")
     if ME == 0 and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

@@ -88,8 +88,11 @@ TensorType type_of(PyObject* object) {
 void refuse_without_memory(py::handle object, const std::string& why) {
   const py::handle tensor = tensor_behind(object);
   const Registration* registered = type_of(tensor.ptr()).registration;
+  // A framework's reason may go on with the frames of its stack, which go to the other ranks too.
+  std::string reason = why.substr(0, why.find('\n'));
+  if (!reason.empty() && reason.back() == '.') reason.pop_back();
   throw py::value_error("A tensor of type " + py::str(py::type::of(tensor)).cast<std::string>() +
-                        " has no memory that can be sent: " + why + "." +
+                        " has no memory that can be sent: " + reason + "." +
                         (registered ? " " + registered->without_memory : ""));
 }
 
