@@ -10,6 +10,7 @@ _STORE = (
     "Ranks meet at the launcher's authenticated store. To start ranks, call horovod.run(), or run horovodrun with "
     "--remote-shell for other ways than ssh."
 )
+_ELASTIC = "horovodrun drives elastic jobs: call it with --min-np or --host-discovery-script."
 _CLUSTER = "is not supported yet. Start the job on the hosts of the cluster with horovodrun or horovod.run()."
 
 # By module, or module and name.
@@ -27,6 +28,11 @@ _INSTEAD = {
     "horovod.runner.driver": f"There is no driver service. {_STORE}",
     "horovod.runner.task": f"There is no task service. {_STORE}",
     "horovod.runner.common.service": f"There are no driver and task services. {_STORE}",
+    "horovod.runner.elastic.driver": f"There is no driver that a program starts. {_ELASTIC}",
+    "horovod.runner.elastic.registration": f"There is no registry of workers. {_ELASTIC}",
+    "horovod.runner.elastic.rendezvous": f"There is no rendezvous over HTTP. {_ELASTIC}",
+    "horovod.runner.elastic.settings": f"There are no settings of a driver. {_ELASTIC}",
+    "horovod.runner.elastic.worker": f"There is no service for notifications in workers. {_ELASTIC}",
     "horovod.runner.js_run": "Starting the ranks with jsrun is not supported. Use horovodrun --mpi, or mpirun.",
     "horovod.runner.gloo_run.RendezvousServer": f"There is no rendezvous over HTTP. {_STORE}",
     "horovod.runner.gloo_run.gloo_run": _STORE,
