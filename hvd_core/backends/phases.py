@@ -12,6 +12,8 @@ DISCOVER, DESCRIBE, PROBE, LOAD, OPEN = "discover", "describe", "probe", "load",
 Running = tuple[str, str] | None
 """(backend, phase); None between phases."""
 
+_LEFT = "hvd_left"  # the attribute of an exception that has left a phase
+
 _listener: Callable[[Running], None] | None = None
 _running: Running = None
 
@@ -27,9 +29,17 @@ def running(backend: str, phase: str) -> Iterator[None]:
     _listener(_running)
     try:
         yield
+    except BaseException as error:
+        error.__dict__.setdefault(_LEFT, (backend, phase))
+        raise
     finally:
         _running = outer
         _listener(outer)
+
+
+def left_by(error: BaseException) -> Running:
+    """The phase that this exception has left, of those that a listener was told."""
+    return getattr(error, _LEFT, None)
 
 
 def listen(listener: Callable[[Running], None]) -> None:

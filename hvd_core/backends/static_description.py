@@ -13,6 +13,7 @@ from typing import Any
 
 TABLES = frozenset({"device", "comm"})
 SUFFIX = ".hvd.toml"
+_LONGEST_FILE = 16 << 10  # bytes; launchers hand the contents on to their ranks in a variable
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,14 @@ def read_file(path: str | Path) -> StaticDescription:
     except ModuleNotFoundError:  # Python 3.10
         import tomli as tomllib
 
+    with open(path, "rb") as file:
+        found = file.read(_LONGEST_FILE + 1)
     try:
-        return of_table(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+        if len(found) > _LONGEST_FILE:
+            raise ValueError(f"it has more than {_LONGEST_FILE} bytes")
+        return of_table(tomllib.loads(found.decode()))
+    except RecursionError:
+        raise ValueError(f"{path}: its lists or tables are nested too deeply") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

@@ -140,6 +140,7 @@ class _Watch:
             self._found.values.append(report["value"])
         elif "raised" in report:
             self._found.fault = report["raised"]
+            self._found.backend, self._found.phase = report["in"] or ("", "")
         elif "running" in report:
             self._found.backend, self._found.phase = report["running"] or ("", "")
             self._limit = self._limits.get(self._found.phase, _OWN_WORK_S)
@@ -183,7 +184,7 @@ def _child(work: Callable[[Callable[[Any], None]], None], told: int, written: in
     except BaseException as error:
         traceback.print_exc()
         with suppress(OSError):
-            tell({"raised": f"{type(error).__name__}: {error}"})
+            tell({"raised": f"it raised {type(error).__name__}: {error}", "in": phases.left_by(error)})
     finally:
         with suppress(Exception):
             sys.stdout.flush()

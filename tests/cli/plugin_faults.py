@@ -66,6 +66,8 @@ FAULTS = (
     describe("exits", "the import calls sys.exit(3)", "sys.exit(3)", "cannot be described", more="SystemExit: 3"),
     describe("own", "the import raises an exception of its own kind",
              "class Own(BaseException): pass\nraise Own('mine')", "cannot be described", more="Own: mine"),
+    describe("interrupts", "the import raises KeyboardInterrupt", "raise KeyboardInterrupt('mine')",
+             "it raised KeyboardInterrupt: mine"),
     describe("leaves", "the import ends the process: exit code 3", LEAVE, "its process exited with code 3"),
     describe("crashes", "the import crashes", CRASH, "its process ended with SIGSEGV"),
     describe("aborts", "the import aborts", "os.abort()", "its process ended with SIGABRT"),

@@ -130,6 +130,22 @@ def test_an_entry_point_without_a_function(site, entry, cause):
     assert cause in str(refusal(site, "", entry=entry))
 
 
+@pytest.mark.parametrize(
+    "code, says",
+    [
+        (
+            "class Own(Exception):\n    def __str__(self): raise SystemExit\nraise Own",
+            "Own: its text cannot be read",
+        ),
+        ("raise ValueError('z' * 5_000_000)", "zzz... (5000000 characters)"),
+    ],
+    ids=["unreadable", "endless"],
+)
+def test_texts_of_exceptions_that_no_message_can_hold(site, code, says):
+    text = str(refusal(site, code))
+    assert says in text and len(text) < 2000
+
+
 def test_a_broken_one_leaves_the_others_alone(site):
     announce(site, "broken", "raise RuntimeError('oops')", distribution="broken-one")
     _, descriptor = described(site, "def describe(): return given()")

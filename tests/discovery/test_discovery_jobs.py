@@ -54,6 +54,13 @@ def test_when_the_launcher_looks(site, named, handed):
         assert "alpha" in [row[0] for row in json.loads(variables["HOROVOD_BACKEND_SPEC"])["backends"]]
 
 
+def test_a_list_that_no_variable_holds_is_not_handed_on(site):
+    for number in range(5):
+        announce(site, f"alpha{number}", entry="x" * 30_000 + ":describe")
+    assert backend_environment({}) == {}
+    assert "alpha4" in [c.name for c in discovery.candidates()]
+
+
 def path(*sites):
     """The variable by which the launcher and its ranks see these folders."""
     known = [*map(str, sites), PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]

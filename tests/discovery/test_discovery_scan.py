@@ -177,3 +177,22 @@ def test_importing_the_packages_touches_no_plugin(tmp_path):
     announce(site, "slow", "import time, horovod.torch; time.sleep(600)")
     done = python(discovery_programs.import_the_packages, site, cwd=tmp_path)
     assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "static, says",
+    [
+        ("devices = " + "[" * 5_000, "nested too deeply"),
+        ("abi = [1, 0]\nprovides = ['comm']\ndevices = ['" + "x" * 200_000 + "']", "more than 16384 bytes"),
+        ("\0", "line 1"),
+        ("abi = [1, inf]\ndevices = ['x']\nprovides = ['comm']", "abi = "),
+    ],
+    ids=["nested", "long", "binary", "infinite"],
+)
+def test_a_static_description_that_cannot_be_read_harms_no_one(site, static, says):
+    announce(site, "alpha", "raise SystemExit('imported')", static=static)
+    announce(site, "fine")
+    assert {"alpha", "fine"} <= set(names())
+    (problem,) = (p for p in discovery.problems() if p.name == "alpha")
+    assert problem.kind == "description" and says in problem.text and "alpha.hvd.toml" in problem.text
+    assert len(problem.text) < 1000

@@ -10,7 +10,7 @@ from launchers import Launcher
 
 import hvd_core
 from golden_texts import golden
-from hvd_core.backends.selection.backend_report import BackendReport, BackendRow, report
+from hvd_core.backends.selection.backend_report import BackendReport, BackendRow, ServedRow, report
 from listed_backends import ECCL, MPI, SHM, TCP, TWO_HOSTS, TWO_HOSTS_BY_MPI, ListedBackends, plan
 
 
@@ -90,6 +90,25 @@ def test_what_init_would_raise_is_raised():
         timeout=200,
     )
     assert "BackendNotInstalled: horovod: backend 'smh' (from HOROVOD_BACKEND)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "support, how, backend, says",
+    [
+        ("NATIVE", "", "eccl", "NATIVE, over eccl"),
+        (
+            "EMULATED",
+            "allgather + local reduction",
+            "eccl",
+            "EMULATED by allgather + local reduction, over eccl",
+        ),
+        ("STAGED", "through host memory and tcp", "tcp", "STAGED through host memory and tcp, over tcp"),
+    ],
+)
+def test_how_operations_were_served(support, how, backend, says):
+    made = report(plan(SHM, TCP), answers)
+    made.served = (ServedRow("allreduce", "gcu", "float32", "sum", backend, support, how),)
+    assert str(made).splitlines()[-1] == f"  allreduce of float32 (sum) on gcu: {says}"
 
 
 def test_what_libraries_tell_of_themselves_as_they_run():

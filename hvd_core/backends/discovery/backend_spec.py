@@ -19,6 +19,8 @@ from hvd_core.backends.errors import BackendVersionMismatch
 from hvd_core.backends.static_description import of_table
 
 VARIABLE = "HOROVOD_BACKEND_SPEC"
+# Linux starts no program with a variable of 128 KiB, and a remote shell gets all variables in one argument.
+LONGEST = 32 << 10
 _FORMAT = 1
 
 

@@ -20,6 +20,8 @@ from hvd_core.backends.errors import BackendDescribeError
 from hvd_core.backends.static_description import TABLES
 from hvd_core.version import __version__
 
+_LONGEST_TEXT = 1000  # characters of a plugin's exception that a message repeats
+
 
 class ProbeFailed(Unavailable):
     """Unavailable because the probe itself failed: it raised, did not return in time, or returned a wrong type."""
@@ -139,7 +141,13 @@ def _broken(candidate: Candidate, cause: str, fix: str = "") -> BackendDescribeE
 
 
 def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    try:
+        text = str(error)
+    except BaseException:  # the exception is the plugin's code, too
+        text = "its text cannot be read"
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[:_LONGEST_TEXT]}... ({len(text)} characters)"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _upgrade_fix(error: BaseException) -> str:

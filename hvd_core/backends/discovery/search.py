@@ -98,12 +98,14 @@ def launcher_spec(names: Iterable[str] | None) -> str | None:
     """The value of HOROVOD_BACKEND_SPEC that a launcher gives to its ranks, from a search on this host; the list of an
     outer job is ignored.
 
-    ``names``: the backends that the job will use, if known. The result is None if none of them needs a search.
+    ``names``: the backends that the job will use, if known. The result is None if none of them needs a search, or if
+    the list is too long for a variable: the ranks then search themselves.
     """
     named = {name.strip().lower() for name in names or ()}
     if named and named <= {b.name for b in registry.local()}:
         return None
-    return backend_spec.encode(*_scan())
+    spec = backend_spec.encode(*_scan())
+    return spec if len(spec) <= backend_spec.LONGEST else None
 
 
 def warn_once(pinned: Callable[[str], bool] = lambda name: False) -> None:

@@ -48,8 +48,9 @@ class BackendRow:
 class ServedRow:
     """An operation that the engine has carried out on a device, for one element type.
 
-    ``backend``: the backend that moved the data (that of host memory for STAGED). ``support``: NATIVE, EMULATED or
-    STAGED. ``how``: the collectives it was composed from. ``reduction``: "" for operations that only move data.
+    ``backend``: the backend that moved the data (that of host memory for STAGED), or those of a hierarchy: ``shm x tcp``.
+    ``support``: NATIVE, EMULATED or STAGED. ``how``: the collectives it was composed from. ``reduction``: "" for
+    operations that only move data.
     """
 
     operation: str
@@ -100,7 +101,7 @@ class BackendReport(tuple[BackendRow, ...]):
             texts.append("so far:")
         for row in self.served:
             what = f"{row.operation} of {row.dtype}" + (f" ({row.reduction})" if row.reduction else "")
-            how = f" by {row.how}" if row.how else ""
+            how = f" {row.how}" if row.how.startswith("through ") else f" by {row.how}" if row.how else ""
             texts.append(f"  {what} on {row.device}: {row.support}{how}, over {row.backend}")
         return "\n".join(texts)
 

@@ -118,8 +118,9 @@ class UsableBackends:
                     error = BackendUnavailable(
                         f"horovod: backend '{name}' ({candidate.describe_origin()}) {why}"
                     )
-                    # A backend that a setting names was not passed over.
-                    if candidate.static is None and name not in self._known:
+                    # A backend that a setting names was not passed over. A file that cannot be read is told already.
+                    untold = candidate.static is None and not _unreadable(name)
+                    if untold and name not in self._known:
                         discovery.passed_over(name, error)
                     raise error
                 if set(_described(candidate).devices) != {HOST} and not _described(candidate).launchers:
@@ -133,7 +134,9 @@ class UsableBackends:
         host memory only."""
         static = candidate.static
         if static is None:
-            return f"is used only if it is named, because its wheel does not describe it ({candidate.name}{SUFFIX})"
+            unreadable = _unreadable(candidate.name)
+            why = "its description cannot be read" if unreadable else "its wheel does not describe it"
+            return f"is used only if it is named, because {why} ({candidate.name}{SUFFIX})"
         devices = [d for d in static.devices if d != HOST]
         if not devices or static.launchers or self.types & set(devices):
             return ""
@@ -260,6 +263,11 @@ class UsableBackends:
 def _described(candidate: Candidate) -> StaticDescription:
     assert candidate.static is not None
     return candidate.static
+
+
+def _unreadable(name: str) -> bool:
+    """Whether discovery has found a static description of this backend that cannot be read."""
+    return any(p.name == name and p.kind == "description" for p in discovery.problems())
 
 
 def _tell_if_broken(name: str, error: BackendError) -> None:

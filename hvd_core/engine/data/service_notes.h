@@ -20,7 +20,8 @@ class ServiceNotes {
     auto operator<=>(const Key&) const = default;
   };
   struct Note {
-    std::string backend;  // "shm"; for Staged the backend of the host communicators; "" if a front end made the copies
+    std::string backend;  // "shm"; for Staged the backends in host memory, such as "shm x tcp"; "" if a front end made
+                          // the copies
     Served served;
   };
 

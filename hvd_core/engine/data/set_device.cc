@@ -14,7 +14,17 @@ namespace hvd::data {
 
 namespace {
 constexpr int64_t kFinalizeNs = 1'000'000'000;
+
+// The backends that carry a collective of a set in host memory, as reports name them.
+std::string names_on_host(const Backends& backends, const Layout& layout, size_t coll) {
+  const auto &local = backends.local, &global = backends.global;
+  if (const auto& own = backends.host_routes[coll]) return own->name();
+  const bool one_host = layout.host_count() == 1;
+  if (!global || (one_host && local && backends.local_alone)) return local->name();
+  if (!one_host && local && backends.hierarchical[coll]) return local->name() + " x " + global->name();
+  return global->name();
 }
+}  // namespace
 
 // A second communicator of the route's backend, on host memory, for a foreign device.
 struct SetDevice::HostStaging {
@@ -107,12 +117,12 @@ SetDevice::SetDevice(const Backends& backends, std::shared_ptr<DeviceRoutes> dev
     : type_(device->type()),
       table_name_(device->table()->name()),
       host_(host),
-      host_name_((backends.local ? backends.local : backends.global)->name()),
       notes_(backends.notes),
       said_(backends.emulation.said),
       device_(device->open()) {
   const Whole of_parent = parent ? parent->whole() : Whole();
   const Layout& layout = host.layout();
+  for (size_t coll = 0; coll < on_host_.size(); ++coll) on_host_[coll] = names_on_host(backends, layout, coll);
   std::vector<int32_t> all_ranks;
   for (int32_t r = 0; r < host.size(); ++r) all_ranks.push_back(r);
   // All members create the communicators in this order.
@@ -209,18 +219,20 @@ SetDevice::~SetDevice() {
 void SetDevice::write_steps(Schedule& schedule, const plugin::Collective& c) {
   if (levels_ && levels_->serves(c)) {
     const Way between = way(levels_->between, c);
-    note(c, nullptr, between.service == Service::Staged ? Service::Staged : Service::Native,
+    note(c, levels_->within.backend.name() + " x " + levels_->between.backend.name(), false,
+         between.service == Service::Staged ? Service::Staged : Service::Native,
          levels_->within.backend.name() + " within hosts, and " + levels_->between.backend.name() + " between them" +
              (between.service == Service::Staged ? " through host memory" : ""));
     return levels_->transport->write_steps(schedule, c);
   }
   Route* const route = route_of_[static_cast<size_t>(c.coll)];
   if (!route) {
-    note(c, nullptr, Service::Staged, "through host memory and " + host_name_);
+    const std::string& over = on_host_[static_cast<size_t>(c.coll)];
+    note(c, over, false, Service::Staged, "through host memory and " + over);
     return staged_->write_steps(schedule, c);
   }
   const Way chosen = way(*route, c);
-  note(c, &route->backend, chosen.service, chosen.how);
+  note(c, route->backend.name(), true, chosen.service, chosen.how);
   chosen.transport->write_steps(schedule, c);
 }
 
@@ -259,20 +271,21 @@ std::string SetDevice::reason_for_staging(Route& route, const plugin::Collective
 }
 
 void SetDevice::write_adasum(Schedule& schedule, const plugin::Collective& c) {
-  note(c, nullptr, Service::Staged, "Adasum on the host, over " + host_name_);
+  const std::string& over = on_host_[static_cast<size_t>(c.coll)];
+  note(c, over, false, Service::Staged, "Adasum on the host, over " + over);
   staged_adasum_->write_steps(schedule, c);
 }
 
-void SetDevice::note(const plugin::Collective& c, const plugin::Backend* backend, Service service,
+void SetDevice::note(const plugin::Collective& c, const std::string& over, bool named, Service service,
                      const std::string& how) {
   ServiceNotes::Key key{type_, c.coll, c.dtype, types::has_reduction(c.coll) ? c.op : 0};
   if (notes_->has(key)) return;
-  if (!notes_->add(std::move(key), {backend ? backend->name() : host_name_, {service, how}})) return;
+  if (!notes_->add(std::move(key), {over, {service, how}})) return;
   if (rank() != 0 || service != Service::Staged) return;  // EmulatedTransport writes its own log lines
   // Once per collective, not once per dtype.
   if (!said_->insert("staged/" + type_ + "/" + std::to_string(c.coll)).second) return;
   // A warning where a route names a backend: the user may have chosen it for its speed.
-  observe::log(backend ? observe::Level::Warning : observe::Level::Info,
+  observe::log(named ? observe::Level::Warning : observe::Level::Info,
                std::string(types::collective_name(c.coll)) + " on " + type_ + ": STAGED " + how + " (said once).");
 }
 

@@ -74,13 +74,14 @@ class SetDevice final : public Transport {
   Way way(Route& route, const plugin::Collective& c) const;
   template <class F>
   void for_each_comm(F&& f) const;
-  void note(const plugin::Collective& c, const plugin::Backend* backend, Service service, const std::string& how);
+  // `over`: the backends that serve it; `named`: whether a route of this device names them.
+  void note(const plugin::Collective& c, const std::string& over, bool named, Service service, const std::string& how);
   static std::string reason_for_staging(Route& route, const plugin::Collective& c);
 
   const std::string type_;
   const std::string table_name_;  // the backend whose table opened the device
   SetComms& host_;
-  const std::string host_name_;
+  std::array<std::string, HVD_COLL_COUNT> on_host_;  // names of the backends in host memory, by HVD_* collective
   const std::shared_ptr<ServiceNotes> notes_;
   const std::shared_ptr<std::set<std::string>> said_;
   const std::shared_ptr<plugin::Device> device_;
