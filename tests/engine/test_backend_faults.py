@@ -163,6 +163,7 @@ def add_sets_with_backends():
             hvd.add_process_set(hvd.ProcessSet([1, 2], backend=one if hvd.rank() == 0 else others))
         except (hvd.HorovodInternalError, BackendError) as error:
             said.append(f"{type(error).__name__}: {error}")
+    hvd.barrier()  # the rank that refuses must not leave before the others have called
     return total, said
 
 
