@@ -108,7 +108,6 @@ ssize_t Stream::read(const iovec* spans, int n, bool* more) {
         if (taken > 0) break;  // an error or the end is for the next call
         if (s.ended) return 0;
         if (fill(&drained) < 0) return -1;
-        continue;
       }
       continue;
     }

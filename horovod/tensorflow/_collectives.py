@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import BOTH_GIVEN, Adasum, Average, Max, Min, Product, Sum, op_from
+from horovod.common.reduce_ops import BOTH_GIVEN, Adasum, Average, Sum, op_from
 from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._call import (
     CallIdentity,
@@ -28,6 +28,7 @@ from horovod.tensorflow.mpi_ops import (
     size_op,
 )
 from horovod.tensorflow.util import decided_at_run_time, in_xla, on_device
+from hvd_core.frontend.reductions import text_of
 
 __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
 
@@ -118,11 +119,6 @@ def _check_slices(op: int, prescale_factor: float, postscale_factor: float) -> N
         raise NotImplementedError(problem)
 
 
-def _op_text(op: Any) -> str:
-    name = {Min: "Min", Max: "Max", Product: "Product"}.get(op) if isinstance(op, int) else None
-    return name or f"op={op!r}"
-
-
 def why_not_slices(op: int, prescale_factor: float, postscale_factor: float) -> str:
     """The reason why tf.IndexedSlices cannot be reduced with these arguments; empty if they can."""
     if op == Adasum:
@@ -131,7 +127,7 @@ def why_not_slices(op: int, prescale_factor: float, postscale_factor: float) -> 
             "DistributedOptimizer or DistributedGradientTape, or reduce tf.convert_to_tensor(slices)."
         )
     if op not in (Average, Sum):
-        return f"tf.IndexedSlices can be reduced with Average and Sum, not with {_op_text(op)}."
+        return f"tf.IndexedSlices can be reduced with Average and Sum, not with {text_of(op)}."
     if prescale_factor != 1.0 or postscale_factor != 1.0:
         return (
             "prescale_factor and postscale_factor are not supported for tf.IndexedSlices. Multiply their "

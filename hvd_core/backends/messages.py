@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from hvd_core.backends.candidate import EMBEDDED, Candidate, Problem
 from hvd_core.config.suggestions import did_you_mean
 
+_LONGEST_TEXT = 1000  # characters of a plugin's exception
+
 
 def list_installed(candidates: Iterable[Candidate]) -> str:
     """``shm, tcp (embedded), other (its-wheel 0.3.0)``: each name with its origin."""
@@ -81,6 +83,18 @@ def unavailable(name: str, reason: str, fix: str = "", alone: bool = False, alte
         if alternative:
             text += f" Use HOROVOD_BACKEND={name},{alternative} to allow that."
     return text
+
+
+def of_exception(error: BaseException) -> str:
+    """An exception of a plugin for a message: its class and its text, which no message repeats at any length. The
+    exception is the plugin's code too: its text may not be readable."""
+    try:
+        text = str(error)
+    except BaseException:
+        text = "its text cannot be read"
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[:_LONGEST_TEXT]}... ({len(text)} characters)"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def reason(error: BaseException) -> str:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hvd_core.backends import phases
+from hvd_core.backends.messages import of_exception
 
 _OWN_WORK_S = 120.0  # between phases, where hvd-core's own code runs
 _KEPT = 64 << 10  # bytes of the output
@@ -184,7 +185,7 @@ def _child(work: Callable[[Callable[[Any], None]], None], told: int, written: in
     except BaseException as error:
         traceback.print_exc()
         with suppress(OSError):
-            tell({"raised": f"it raised {type(error).__name__}: {error}", "in": phases.left_by(error)})
+            tell({"raised": f"it raised {of_exception(error)}", "in": phases.left_by(error)})
     finally:
         with suppress(Exception):
             sys.stdout.flush()

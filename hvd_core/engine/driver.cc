@@ -75,7 +75,7 @@ void Engine::wait_for_data(int64_t until_ns) {
 bool Engine::drive_once(bool execute) {
   take_inbox();
   int64_t now = now_ns();
-  if (segment_ && !node_->is_aborted() && segment_->abort_raised()) node_->abort(segment_->abort_text());
+  if (abort_raised()) node_->abort(segment_->abort_text());
   bool any = node_->step(now);
   backends_.records->driving.clock.store(now, std::memory_order_relaxed);
   if (execute) any |= executor_->progress();
@@ -297,8 +297,11 @@ bool Engine::poll(queue::Request& request) {
 
 // ---------------------------------------------------------------------------------------------------- small services
 
+// A rank of this host has ended the job, and this engine does not know it yet.
+bool Engine::abort_raised() const { return segment_ && !node_->is_aborted() && segment_->abort_raised(); }
+
 bool Engine::has_input() {
-  if (segment_ && !node_->is_aborted() && segment_->abort_raised()) return true;
+  if (abort_raised()) return true;
   for (control::Link* link : node_->links())
     if (!link->lost && link->channel().readable()) return true;
   return false;

@@ -319,6 +319,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool guarded(F&& step);
   bool drive(bool execute);
   bool drive_once(bool execute);
+  bool abort_raised() const;
   void wait_for_data(int64_t until_ns);
   void take_inbox();
   void leave_driver();

@@ -170,7 +170,7 @@ void Engine::link_lost(control::Rank peer, const std::string& why) {
 void Engine::lost(const std::string& cause) {
   if (node_->is_aborted()) return;
   // A rank whose start has failed told the reason before its links went.
-  if (segment_ && segment_->abort_raised()) return node_->abort(segment_->abort_text());
+  if (abort_raised()) return node_->abort(segment_->abort_text());
   if (!stopped()) observe::log(Level::Error, cause + "; the job ends");
   node_->abort(cause);
 }

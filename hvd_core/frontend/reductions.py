@@ -21,6 +21,11 @@ ENGINE_NUMBERS = {number: reduction.number for number, reduction in USER_REDUCTI
 OF_ENGINE_NUMBER = {number: op for op, number in ENGINE_NUMBERS.items()}
 
 
+def text_of(op: Any) -> str:
+    """A reduce op for messages: ``Min``; ``op=17`` for a value that is not a reduce op."""
+    return USER_REDUCTIONS[op].label if isinstance(op, int) and op in USER_REDUCTIONS else f"op={op!r}"
+
+
 def engine_number(op: Any) -> int:
     """The engine's number of a reduce op. Raises ValueError if ``op`` is not a reduce op."""
     try:

@@ -117,3 +117,13 @@ def test_a_backend_for_host_memory_alone_is_named_for_a_device():
     why = "through host memory and minimal (it does not support fake_stream memory)"
     for how in device_jobs.run_on_device(2, _operations, routes=OWN, foreign=foreign).results:
         assert how["allgather", "float32"] == ("STAGED", "minimal", why), how
+
+
+@pytest.mark.parametrize(("hosts", "carriers"), [("0,0", "shm"), ("0,1", "tcp"), ("0,0,1", "shm x tcp")])
+def test_staged_operations_name_the_backends_that_carry_them(hosts, carriers):
+    """With one rank on each host there are no two levels, also where the hierarchical allreduce is asked for."""
+    env = {"HOROVOD_SIMULATED_HOSTS": hosts, "HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}
+    ranks = hosts.count(",") + 1
+    for how in device_jobs.run_on_device(ranks, _operations, routes=[], env=env).results:
+        served = ("STAGED", carriers, f"through host memory and {carriers}")
+        assert how["allreduce", "float32"] == served, how

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from compiled import compiled, cxx
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "backends" / "nccl" / "csrc" / "kernels"
 FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden")
 

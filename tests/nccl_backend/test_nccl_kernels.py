@@ -7,16 +7,14 @@ import itertools
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import host_kernels
+from host_kernels import KERNELS, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-KERNELS = ROOT / "backends" / "nccl" / "csrc" / "kernels"
 TYPES = {
     0: np.uint8,
     1: np.int8,

@@ -17,10 +17,9 @@ from hvd_core.backends.candidate import GROUP, WHEEL, Candidate
 from hvd_core.backends.descriptor import Available, BackendDescriptor, Unavailable
 from hvd_core.backends.discovery.backend_spec import check_version
 from hvd_core.backends.errors import BackendDescribeError
+from hvd_core.backends.messages import of_exception
 from hvd_core.backends.static_description import TABLES
 from hvd_core.version import __version__
-
-_LONGEST_TEXT = 1000  # characters of a plugin's exception that a message repeats
 
 
 class ProbeFailed(Unavailable):
@@ -46,7 +45,7 @@ def _described(candidate: Candidate) -> BackendDescriptor:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise _broken(candidate, f"importing {candidate.entry} failed: {_text(error)}") from error
+        raise _broken(candidate, f"importing {candidate.entry} failed: {of_exception(error)}") from error
     if isinstance(function, BackendDescriptor):
         raise _broken(candidate, f"{candidate.entry} is a descriptor; it must be a function that returns one")
     if not callable(function):
@@ -59,7 +58,7 @@ def _described(candidate: Candidate) -> BackendDescriptor:
         raise
     except BaseException as error:
         raise _broken(
-            candidate, f"calling {candidate.entry} failed: {_text(error)}", _upgrade_fix(error)
+            candidate, f"calling {candidate.entry} failed: {of_exception(error)}", _upgrade_fix(error)
         ) from error
     if not isinstance(descriptor, BackendDescriptor):
         raise _broken(candidate, f"{candidate.entry} returned {descriptor!r}, not a BackendDescriptor")
@@ -82,7 +81,7 @@ def probe(descriptor: BackendDescriptor, timeout_s: float = 5.0) -> Available | 
         try:
             answer.append(descriptor.probe())
         except BaseException as error:
-            answer.append(ProbeFailed(f"its probe raised {_text(error)}"))
+            answer.append(ProbeFailed(f"its probe raised {of_exception(error)}"))
 
     with phases.running(descriptor.name, phases.PROBE):
         thread = threading.Thread(target=ask, name=f"hvd-probe-{descriptor.name}", daemon=True)
@@ -138,16 +137,6 @@ def _broken(candidate: Candidate, cause: str, fix: str = "") -> BackendDescribeE
         f"  cause: {cause}\n"
         f"  fix: {fix}        check: hvd plugin doctor {candidate.name}"
     )
-
-
-def _text(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except BaseException:  # the exception is the plugin's code, too
-        text = "its text cannot be read"
-    if len(text) > _LONGEST_TEXT:
-        text = f"{text[:_LONGEST_TEXT]}... ({len(text)} characters)"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _upgrade_fix(error: BaseException) -> str:

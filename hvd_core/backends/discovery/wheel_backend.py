@@ -12,6 +12,7 @@ from hvd_core.backends.descriptor import Available, BackendDescriptor, Unavailab
 from hvd_core.backends.discovery.describe_and_probe import describe, probe
 from hvd_core.backends.discovery.installed_backend import ABI, InstalledBackend
 from hvd_core.backends.errors import BackendLoadError
+from hvd_core.backends.messages import of_exception
 from hvd_core.version import __version__
 
 
@@ -82,7 +83,7 @@ class WheelBackend(InstalledBackend):
         except BaseException as error:
             raise BackendLoadError(
                 f"horovod: backend '{self.name}' ({self.origin}) failed to load.\n"
-                f"  cause: {self.descriptor.python}: {type(error).__name__}: {error}\n"
+                f"  cause: {self.descriptor.python}: {of_exception(error)}\n"
                 f"  fix: repair it, or pip uninstall {self.candidate.distribution}      "
                 f"check: hvd plugin doctor {self.name}"
             ) from error

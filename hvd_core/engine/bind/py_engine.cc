@@ -275,13 +275,8 @@ void PyEngine::poison(const std::optional<std::string>& name, const std::string&
 
 void PyEngine::shutdown(const std::string& text, double timeout_s) {
   const int64_t deadline = observe::now_ns() + static_cast<int64_t>(timeout_s * 1e9);
-  for (bool done = false; !done;) {
-    {
-      WithoutPythonLock unlocked;
-      done = engine_->shutdown(text, deadline, kSignalSliceNs);
-    }
-    if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
-  }
+  bool done = false;
+  wait_in_slices([&] { return done; }, [&](int64_t ns) { return done = engine_->shutdown(text, deadline, ns); });
 }
 
 void PyEngine::abort(const std::string& cause) {

@@ -57,10 +57,16 @@ SetComms::SetComms(const Backends& backends, Layout layout, const std::string& k
   if (plan.usual) add(plan.kind, plan.usual);
   for (const auto& [kind, backend] : plan.special) add(kind, backend);
   for (size_t coll = 0; coll < transport_of_.size(); ++coll) {
-    if (const auto& backend = backends.host_routes[coll])
+    if (const auto& backend = backends.host_routes[coll]) {
       transport_of_[coll] = whole.at(special_kind(*backend));
-    else
-      transport_of_[coll] = levels && (backends.hierarchical[coll] || !plan.usual) ? levels : whole.at(plan.kind);
+      carriers_[coll] = backend->name();
+    } else if (levels && (backends.hierarchical[coll] || !plan.usual)) {
+      transport_of_[coll] = levels;
+      carriers_[coll] = backends.local->name() + " x " + backends.global->name();
+    } else {
+      transport_of_[coll] = whole.at(plan.kind);
+      carriers_[coll] = plan.usual->name();
+    }
   }
   if (!parent_) return;
   for (const auto& [type, device] : parent_->devices_) {

@@ -79,6 +79,8 @@ class SetComms final : public Transport {
   void write_steps(Schedule& schedule, const plugin::Collective& c) override {
     transport_of_[static_cast<size_t>(c.coll)]->write_steps(schedule, c);
   }
+  // The backends that carry a collective of the set, as reports name them: "shm", "shm x tcp" for a hierarchy.
+  const std::string& carriers(int32_t coll) const { return carriers_[static_cast<size_t>(coll)]; }
   // Whether the set's backend carries out both halves of a message of this type.
   bool sends(int32_t dtype) const;
   int32_t rank() const override { return layout_.me; }
@@ -124,6 +126,7 @@ class SetComms final : public Transport {
   Whole whole_;
   std::vector<std::unique_ptr<Transport>> transports_;
   std::array<Transport*, HVD_COLL_COUNT> transport_of_{};    // by HVD_* collective
+  std::array<std::string, HVD_COLL_COUNT> carriers_;         // likewise
   std::map<const Transport*, plugin::Communicator*> alone_;  // the communicator of a transport that has one
   std::map<std::string, std::shared_ptr<SetDevice>> devices_;
 };

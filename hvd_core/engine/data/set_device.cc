@@ -14,16 +14,6 @@ namespace hvd::data {
 
 namespace {
 constexpr int64_t kFinalizeNs = 1'000'000'000;
-
-// The backends that carry a collective of a set in host memory, as reports name them.
-std::string names_on_host(const Backends& backends, const Layout& layout, size_t coll) {
-  const auto &local = backends.local, &global = backends.global;
-  if (const auto& own = backends.host_routes[coll]) return own->name();
-  const bool one_host = layout.host_count() == 1;
-  if (!global || (one_host && local && backends.local_alone)) return local->name();
-  if (!one_host && local && backends.hierarchical[coll]) return local->name() + " x " + global->name();
-  return global->name();
-}
 }  // namespace
 
 // A second communicator of the route's backend, on host memory, for a foreign device.
@@ -122,7 +112,6 @@ SetDevice::SetDevice(const Backends& backends, std::shared_ptr<DeviceRoutes> dev
       device_(device->open()) {
   const Whole of_parent = parent ? parent->whole() : Whole();
   const Layout& layout = host.layout();
-  for (size_t coll = 0; coll < on_host_.size(); ++coll) on_host_[coll] = names_on_host(backends, layout, coll);
   std::vector<int32_t> all_ranks;
   for (int32_t r = 0; r < host.size(); ++r) all_ranks.push_back(r);
   // All members create the communicators in this order.
@@ -227,7 +216,7 @@ void SetDevice::write_steps(Schedule& schedule, const plugin::Collective& c) {
   }
   Route* const route = route_of_[static_cast<size_t>(c.coll)];
   if (!route) {
-    const std::string& over = on_host_[static_cast<size_t>(c.coll)];
+    const std::string& over = host_.carriers(c.coll);
     note(c, over, false, Service::Staged, "through host memory and " + over);
     return staged_->write_steps(schedule, c);
   }
@@ -271,7 +260,7 @@ std::string SetDevice::reason_for_staging(Route& route, const plugin::Collective
 }
 
 void SetDevice::write_adasum(Schedule& schedule, const plugin::Collective& c) {
-  const std::string& over = on_host_[static_cast<size_t>(c.coll)];
+  const std::string& over = host_.carriers(c.coll);
   note(c, over, false, Service::Staged, "Adasum on the host, over " + over);
   staged_adasum_->write_steps(schedule, c);
 }

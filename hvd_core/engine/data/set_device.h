@@ -81,7 +81,6 @@ class SetDevice final : public Transport {
   const std::string type_;
   const std::string table_name_;  // the backend whose table opened the device
   SetComms& host_;
-  std::array<std::string, HVD_COLL_COUNT> on_host_;  // names of the backends in host memory, by HVD_* collective
   const std::shared_ptr<ServiceNotes> notes_;
   const std::shared_ptr<std::set<std::string>> said_;
   const std::shared_ptr<plugin::Device> device_;
