@@ -177,6 +177,12 @@ def set_args_from_config(args: argparse.Namespace, config: dict) -> list[str]:
         if section == elastic_options.SECTION:
             unknown += elastic_options.set_elastic_args(args, content)
             continue
+        if any(key.startswith(f"{section}.") for key in known):
+            content = {} if content is None else content
+            if not isinstance(content, dict):
+                raise ValueError(
+                    f"{section} in the configuration file must be a section with keys of its own, found {content!r}."
+                )
         keys = [f"{section}.{key}" for key in content] if isinstance(content, dict) else [str(section)]
         unknown += [key for key in keys if key not in known]
     for option in OPTIONS:

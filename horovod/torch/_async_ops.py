@@ -14,7 +14,7 @@ from horovod.common.exports import _basics
 from horovod.common.failed_calls import failed
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Average
-from horovod.torch._dtypes import MOVABLE, REDUCIBLE, as_sent, returning
+from horovod.torch._dtypes import MOVABLE, REDUCIBLE, as_sent, returning, why_not
 from horovod.torch._staging import submitted
 from horovod.torch._submit import (
     BY_ADDRESS,
@@ -33,8 +33,15 @@ from hvd_core.frontend.reductions import ENGINE_NUMBERS
 
 
 def empty_like(tensor):
-    """A new tensor for the result. A value that is not a tensor is returned unchanged, for the checks to refuse."""
-    return torch.empty_like(tensor, requires_grad=False) if isinstance(tensor, torch.Tensor) else tensor
+    """A new tensor for the result. A value that is not a tensor is returned unchanged, for the checks to refuse.
+
+    Raises:
+        ValueError: the tensor has a layout that is not supported and that PyTorch makes no tensor of, such as mkldnn's.
+    """
+    try:
+        return torch.empty_like(tensor, requires_grad=False) if isinstance(tensor, torch.Tensor) else tensor
+    except NotImplementedError as error:
+        raise ValueError(why_not(tensor, reduces=False)) from error
 
 
 def _on_device(tensor, output, is_sent=True, is_received=True) -> Any:

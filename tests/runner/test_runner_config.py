@@ -145,8 +145,10 @@ def test_unknown_keys_are_named_and_ignored(tmp_path, capsys):
     assert printed.count("\n") == 2
 
 
-def test_empty_file(tmp_path):
-    assert environment(write(tmp_path, "# nothing\n")) == {}
+@pytest.mark.parametrize("text", ["# nothing\n", "params:\n"])
+def test_empty_file(tmp_path, text, capsys):
+    assert environment(write(tmp_path, text)) == {}
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -160,6 +162,7 @@ def test_empty_file(tmp_path):
         ("params: {cycle_time_ms: -1}", "cycle_time_ms=-1.0 must be >= 0"),
         ("params: [1", "is not valid YAML"),
         ("just text", "must hold sections"),
+        ("params: 3", "params in the configuration file must be a section .*, found 3"),
         ("controller: psm", "No such controller supported: psm"),
     ],
 )

@@ -114,6 +114,7 @@ def check_unsupported_types():
     for name, tensor, says in (
         ("csr", torch.eye(3).to_sparse_csr(), "torch.sparse_csr on cpu"),
         ("meta", nowhere, "on meta"),
+        ("mkldnn", torch.ones(2, 2).to_mkldnn(), "torch._mkldnn on cpu"),
     ):
         with raises(ValueError, "torch.float32 with the layout", says, "sparse_allreduce_async()"):
             hvd.allreduce(tensor, name=f"unsupported.{name}")

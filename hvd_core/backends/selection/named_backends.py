@@ -78,10 +78,14 @@ class NamedBackends:
             return found
         for backend in found:
             if not device_types(backend):
+                serves = ", ".join(sorted(backend.serves)) or "nothing"
                 self._warn_once(
-                    f"horovod: {rule.source}={backend.name} is ignored: the backend serves "
-                    f"{', '.join(sorted(backend.serves)) or 'nothing'} only, no other device type. "
-                    "Unset the variable, or name a backend for the device type in HOROVOD_BACKEND."
+                    _not_followed(
+                        rule,
+                        f"the backend serves {serves} only, no other device type. "
+                        "Unset the variable, or name a backend for the device type in HOROVOD_BACKEND.",
+                        backend.name,
+                    )
                 )
         return [b for b in found if device_types(b)]
 
@@ -90,10 +94,8 @@ class NamedBackends:
         they could reach others. Warns of these. For a job on several hosts."""
         for backend in found:
             if backend.kept_within:
-                self._warn_once(
-                    f"horovod: {rule.source}={backend.name} is ignored: the backend {backend.kept_within}, and this job "
-                    "has several hosts."
-                )
+                why = f"the backend {backend.kept_within}, and this job has several hosts."
+                self._warn_once(_not_followed(rule, why, backend.name))
         return [b for b in found if not b.kept_within]
 
     def warn_of_unused_legacy(self, types: Sequence[str]) -> None:
@@ -102,10 +104,9 @@ class NamedBackends:
             for rule in level.rules if level.soft and types else ():
                 found = self.of(rule, level, None) if rule.device == ACCELERATORS else []
                 if found and not any(set(device_types(b)) & set(types) for b in found):
-                    self._warn_once(
-                        f"horovod: {rule.source}={found[0].name} is ignored: the backend serves "
-                        f"{', '.join(device_types(found[0]))}, and the devices here are {', '.join(types)}."
-                    )
+                    serves, here = ", ".join(device_types(found[0])), ", ".join(types)
+                    why = f"the backend serves {serves}, and the devices here are {here}."
+                    self._warn_once(_not_followed(rule, why, found[0].name))
 
     def _warn_once(self, text: str) -> None:
         # Every rank comes to the same conclusion; rank 0 reports it.
@@ -127,7 +128,18 @@ def device_types(backend: Usable) -> list[str]:
 def _skipped(rule: Rule, error: BackendError, backends: Any) -> str:
     """The warning that an older variable names a backend that cannot be used."""
     if type(error) is BackendNotInstalled:
-        why = f"no backend of that name is installed. installed: {backends.describe_installed()}"
+        why = f"no backend of that name is installed. installed: {backends.describe_installed()}."
     else:
         why = f"{reason(error)}."
-    return f"horovod: {rule.source}={rule.names[0]} is ignored: {why}"
+    return _not_followed(rule, why, rule.names[0])
+
+
+def _not_followed(rule: Rule, why: str, name: str) -> str:
+    """The warning that an older variable names the backend ``name``, which does not serve. HOROVOD_GPU_* still forbid the
+    copy through host memory (BackendPlan.named_for_devices), so these variables are not ignored."""
+    if rule.device != ACCELERATORS:
+        return f"horovod: {rule.source}={name} is ignored: {why}"
+    return (
+        f"horovod: {rule.source}={name} cannot be followed: {why} While the variable is set, tensors on devices that "
+        "no backend serves are refused; otherwise they would be copied through host memory."
+    )
