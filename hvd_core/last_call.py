@@ -2,7 +2,7 @@
 (horovod/runner/last_call.py makes it).
 
 The rank notes there which phase of which plugin runs (`follow()`), and its engine notes the calls into backends
-(engine/plugin/call_record.h, struct LastCall).
+(engine/plugin/call_record.h, struct LastCall; engine/plugin/side_call.h, struct SideSlot).
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ _OWNER = struct.Struct("<Q")  # behind the phase: the process that writes here
 # call, operation, bytes, collective, padding, the backend's name, the length of the name, padding
 _RECORD = struct.Struct("<QQQiI48sII")
 _RECORDS = ("loading", "driving", "creating", "ending")
-_BEGIN = _PAGE - len(_RECORDS) * _RECORD.size
+# A call that any thread may make: state, padding, the call's name, its length, padding, and the same of the backend's
+# name
+_SIDE_CALL = struct.Struct("<II32sII48sII")
+_SIDE_CALLS, _INSIDE = 16, 2
+_SIDE_BEGIN = _PAGE - _SIDE_CALLS * _SIDE_CALL.size
+_BEGIN = _SIDE_BEGIN - len(_RECORDS) * _RECORD.size
 # By the numbers of enum Call.
 _CALLS = ("", "load", "create", "collective", "group_begin or group_end", "req_test", "req_wait", "req_free")
 _CALLS += ("finalize", "destroy", "abort", "split", "window_create or window_destroy")
@@ -84,7 +89,7 @@ def describe(page: bytes, killed: bool) -> str:
     page = page.ljust(_PAGE, b"\0")
     if phase := page[:_PHASE_BYTES].rstrip(b"\0").decode(errors="replace"):
         found.append(f"in {phase}")
-    for name, record in zip(_RECORDS, _RECORD.iter_unpack(page[_BEGIN:])):
+    for name, record in zip(_RECORDS, _RECORD.iter_unpack(page[_BEGIN:_SIDE_BEGIN])):
         call, operation, size, collective, _, text, length, _ = record
         number = call & 0xFF
         operates = name == "driving" and operation & 1
@@ -96,6 +101,10 @@ def describe(page: bytes, killed: bool) -> str:
             found.append(f"in the call {_CALLS[number]} of backend '{backend}'{details}")
         elif killed:
             found.append(f"while an operation of backend '{backend}' was in flight{details}")
+    for state, _, call, call_length, _, text, length, _ in _SIDE_CALL.iter_unpack(page[_SIDE_BEGIN:]):
+        if state == _INSIDE:
+            name, backend = (part.decode(errors="replace") for part in (call[:call_length], text[:length]))
+            found.append(f"in the call {name} of backend '{backend}'")
     return "; ".join(dict.fromkeys(found))
 
 

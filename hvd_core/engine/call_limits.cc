@@ -7,6 +7,7 @@
 
 #include "engine/engine.h"
 #include "engine/observe/log.h"
+#include "engine/plugin/side_call.h"
 
 namespace hvd {
 
@@ -21,7 +22,10 @@ void Engine::watch_calls() {
   const CallWatch::Limits limits{config_.stall_warn_ns, config_.operation_ns, config_.start_ns + kCreateGraceNs,
                                  config_.end_ns};
   backends_.records = std::make_shared<plugin::CallRecords>();
-  if (config_.last_calls) plugin::CallRecords::keep_in(config_.last_calls, backends_.records);
+  if (config_.last_calls) {
+    plugin::CallRecords::keep_in(config_.last_calls, backends_.records);
+    plugin::SideCall::keep_in(static_cast<char*>(config_.last_calls) + plugin::CallRecords::kBytes);
+  }
   if (config_.operation_ns > 0)
     // The engine ends the job at the limit. A backend's own deadline comes much later, because a backend also counts
     // the time in which the whole job was stopped.

@@ -108,7 +108,7 @@ struct EngineConfig {
   uint64_t first_handle = 1;               // greater than the handles of earlier engines of this process
   int64_t spin_ns = 50'000;                // how long a waiting caller looks before it sleeps
   bool check_consistency = false;          // front ends announce the weights that they train
-  void* last_calls = nullptr;              // the launcher's memory for CallRecords::keep_in(), mapped for good, or null
+  void* last_calls = nullptr;              // the launcher's memory for the records of calls, mapped for good, or null
   std::string bereaved_key;                // a counter in the store that says: this rank fails because of another one
   observe::ObserverSettings observe;       // the flight recorder and the timeline
   int32_t engine_core = -1;                // the background thread's only core; -1: all cores of the process

@@ -1,6 +1,6 @@
 """The faults of a backend in a running job, for test_backend_faults.py and the table in docs/plugins.md.
 
-tests/backends/hanging makes each of them, on rank 1 of two.
+tests/backends/hanging makes each of them, on rank 1 of two; those of a device table, tests/backends/fake_stream.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ FAULTS = [
     Fault("open", "create throws", "create", "throw", f"hanging: create: {THROWN}", True),
     Fault("open", "create crashes", "create", "crash", f"{ENDED}in the call create of backend 'hanging'"),
     Fault("open", "create exits", "create", "exit", f"{ENDED}in the call create of backend 'hanging'", True),
+    Fault("open", "query crashes", "query", "crash", f"{ENDED}in the call query of backend 'hanging'"),
     Fault("run", "collective throws", "collective", "throw", f"hanging: allreduce: {THROWN}", True),
     Fault("run", "collective crashes", "collective", "crash", f"{ENDED}in the call collective of backend 'hanging' {COLLECTIVE}", True),
     Fault("run", "collective exits", "collective", "exit", f"{ENDED}in the call collective of backend 'hanging' {COLLECTIVE}"),
@@ -49,14 +50,23 @@ FAULTS = [
     Fault("end", "destroy exits", "destroy", "exit", f"{ENDED}in the call destroy of backend 'hanging'"),
 ]  # fmt: skip
 
+# On a device, in the calls of its table and in async_error. Another thread of the rank may be in a call as well; so the text may name both.
+DEVICE_FAULTS = [
+    Fault(phase, f"{call}{' of the device table' * (call != 'async_error')} crashes", call, "crash", f"in the call {call} of backend 'fake_stream'", call == "event_record")
+    for phase, call in (
+        ("open", "open"), ("run", "mem_alloc"), ("run", "event_record"), ("run", "event_query"),
+        ("run", "batched_copy_scale"), ("run", "async_error"), ("end", "stream_sync"), ("end", "mem_free"),
+    )
+]  # fmt: skip
+
 
 def table() -> str:
     """The table of the page, in Markdown."""
     lines = ["| phase | fault | what the job says |", "|---|---|---|"]
-    for fault in FAULTS:
+    for fault in [*FAULTS, *DEVICE_FAULTS]:
         says = fault.says or "no error; the job goes on"
-        if fault.says.startswith(ENDED):
-            says = f"`{says.removesuffix(COLLECTIVE).strip()}`"
+        if fault.how != "throw":
+            says = f"`{ENDED}{says.removeprefix(ENDED).removesuffix(COLLECTIVE).strip()}`"
         elif fault.says:
             says = f"an error on each rank, on rank 1: `{says}`"
         lines.append(f"| {fault.phase} | {fault.text} | {says} |")

@@ -80,7 +80,9 @@ def backend(source: Path, flags: list[str] | None = None) -> Path:
         "-pthread",
     ]
     words = [cxx(), *style, *(flags or ["-O1", "-g1"])]
-    return compiled(f"libhvd_backend_{source.stem}.so", words, [source], [PACKAGE / "include"], ["-ldl"])
+    # Test backends share headers in folders beside their own.
+    include = [PACKAGE / "include", source.parents[1]]
+    return compiled(f"libhvd_backend_{source.stem}.so", words, [source], include, ["-ldl"])
 
 
 def shm_library() -> Path:

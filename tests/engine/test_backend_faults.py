@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import device_jobs
 import hvd_core as hvd
 import native_program
-from backend_faults import FAULTS, table
-from harness import run_on_ranks, run_to_the_end
+from backend_faults import DEVICE_FAULTS, ENDED, FAULTS, table
+from harness import finish, run_on_ranks, run_to_the_end
 from hvd_core import last_call, runtime
 from hvd_core.backends.errors import BackendError
 
@@ -48,10 +49,10 @@ def work():
         hvd.shutdown()
 
 
-def cases(throwing):
+def cases(throwing, faults=FAULTS):
     return [
         pytest.param(fault, id=fault.text.replace(" ", "-"), marks=[] if fault.often else [pytest.mark.slow])
-        for fault in FAULTS
+        for fault in faults
         if (fault.how == "throw") == throwing
     ]
 
@@ -68,6 +69,18 @@ def test_an_exception_that_leaves_a_backend_names_backend_and_call(fault):
 def test_the_launcher_names_the_call_in_which_a_rank_has_ended(fault):
     said = run_to_the_end(2, work, init=None, code=fault.code, env=faulty(fault.calls, fault.how, "1"))
     assert fault.says in said, said
+
+
+def work_on_device(face):
+    for turn in range(5):
+        face.grouped_allreduce([np.ones(1000, np.float32)] * 2, f"x{turn}", hvd.Sum)
+
+
+@pytest.mark.parametrize("fault", cases(throwing=False, faults=DEVICE_FAULTS))
+def test_the_launcher_names_the_call_of_a_device_table(fault, tmp_path):
+    crash = {"HOROVOD_BACKEND_FAKE_STREAM_CRASH_IN": fault.calls}
+    said = finish(device_jobs.launch_on_device(2, tmp_path, work_on_device, env=crash), 100, fault.code)
+    assert re.search(f"{ENDED.replace('1', '[01]')}.*{re.escape(fault.says)}", said), said
 
 
 def test_the_page_has_this_table():

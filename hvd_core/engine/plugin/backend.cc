@@ -11,6 +11,7 @@
 
 #include "engine/plugin/host_api.h"
 #include "engine/plugin/loader.h"
+#include "engine/plugin/side_call.h"
 
 namespace hvd::plugin {
 namespace {
@@ -111,7 +112,8 @@ std::optional<std::string> Backend::fact(const std::string& key) const {
   hvd_error error = empty_error();
   for (;;) {
     uint64_t n = text.size();
-    const hvd_rc rc = answer_of(&error, [&] { return api_->info(key.c_str(), text.data(), &n, &error); });
+    const hvd_rc rc =
+        answer_of(name_, "info", &error, [&] { return api_->info(key.c_str(), text.data(), &n, &error); });
     if (rc == HVD_OK) return clean_text(text.data(), text.size());
     if (rc == HVD_E_UNAVAILABLE || rc == HVD_E_UNSUPPORTED) return std::nullopt;
     if (rc != HVD_E_INVALID || n <= text.size() || n > kMaxFactBytes) throw_backend_error(name_, "info", rc, error);
@@ -127,7 +129,7 @@ hvd_coll_caps Backend::query(hvd_comm comm, const hvd_coll_args& args, std::stri
   out.hdr = {sizeof(out), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
   if (!has_comm()) return out;
   hvd_error error = empty_error();
-  const hvd_rc rc = answer_of(&error, [&] { return api_->comm->query(comm, &in, &out, &error); });
+  const hvd_rc rc = answer_of(name_, "query", &error, [&] { return api_->comm->query(comm, &in, &out, &error); });
   if (rc == HVD_E_UNSUPPORTED) {
     out.support = HVD_UNSERVED;
     if (why) *why = clean_text(error.text, sizeof(error.text));

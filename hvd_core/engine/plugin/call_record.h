@@ -157,8 +157,9 @@ class CallScope {
 // The records of one engine: of the thread that loads backends, the driver, the thread that makes communicators, and
 // the thread that destroys them.
 struct CallRecords {
-  // Before the first call. Keeps the part that outlives the process in `memory`, room for four LastCall, in the place
-  // of an earlier engine's records.
+  // Before the first call. Keeps the part that outlives the process in `memory`, room for kBytes, in the place of an
+  // earlier engine's records.
+  static constexpr size_t kBytes = 4 * sizeof(LastCall);
   static void keep_in(void* memory, const std::shared_ptr<CallRecords>& records);
   CallRecord loading, driving, creating, ending;
 

@@ -6,6 +6,7 @@
 
 #include "engine/plugin/backend.h"
 #include "engine/plugin/host_api.h"
+#include "engine/plugin/side_call.h"
 #include "engine/types/collectives.h"
 
 namespace hvd::plugin {
@@ -273,7 +274,8 @@ void Communicator::abort(CallRecord* record) noexcept {
 hvd_rc Communicator::async_error(std::string* text) noexcept {
   if (!HVD_HAS(api_, hvd_comm_api, async_error)) return HVD_E_UNSUPPORTED;
   hvd_error error = empty_error();
-  const hvd_rc rc = answer_of(&error, [&] { return api_->async_error(handle_, &error); });
+  const hvd_rc rc =
+      answer_of(backend_->name(), "async_error", &error, [&] { return api_->async_error(handle_, &error); });
   if (rc == HVD_OK || rc == HVD_E_UNSUPPORTED || text == nullptr) return rc;
   try {
     try {
@@ -306,7 +308,8 @@ void* Communicator::register_memory(const hvd_buf& buf) {
   if (!HVD_HAS(api_, hvd_comm_api, mem_register)) return nullptr;
   void* registered = nullptr;
   hvd_error error = empty_error();
-  const hvd_rc rc = answer_of(&error, [&] { return api_->mem_register(handle_, buf, &registered, &error); });
+  const hvd_rc rc = answer_of(backend_->name(), "mem_register", &error,
+                              [&] { return api_->mem_register(handle_, buf, &registered, &error); });
   if (rc == HVD_E_UNSUPPORTED) return nullptr;
   if (rc != HVD_OK) throw_backend_error(backend_->name(), "mem_register", rc, error);
   return registered;
@@ -314,7 +317,8 @@ void* Communicator::register_memory(const hvd_buf& buf) {
 
 void Communicator::deregister_memory(void* registered) noexcept {
   hvd_error error = empty_error();
-  const hvd_rc rc = answer_of(&error, [&] { return api_->mem_deregister(handle_, registered, &error); });
+  const hvd_rc rc = answer_of(backend_->name(), "mem_deregister", &error,
+                              [&] { return api_->mem_deregister(handle_, registered, &error); });
   if (rc != HVD_OK && rc != HVD_E_ABORTED) log_if_room(HVD_LOG_DEBUG, backend_->name(), __FILE__, __LINE__, error.text);
 }
 

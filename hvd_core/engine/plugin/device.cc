@@ -53,7 +53,7 @@ Mark::~Mark() {
 bool Mark::reached() {
   if (reached_.load(std::memory_order_acquire)) return true;
   hvd_error error = empty_error();
-  const hvd_rc rc = answer_of(&error, [&] { return device_->api_->event_query(event_, &error); });
+  const hvd_rc rc = device_->ask("event_query", &error, [&] { return device_->api_->event_query(event_, &error); });
   if (rc == HVD_INPROGRESS) return false;
   if (rc != HVD_OK) device_->fail("event_query", rc, error);
   reached_.store(true, std::memory_order_release);
@@ -64,7 +64,8 @@ bool Mark::wait(int64_t deadline_ns) {
   if (reached()) return true;
   if (HVD_HAS(device_->api_, hvd_device_api, event_wait)) {
     hvd_error error = empty_error();
-    const hvd_rc rc = answer_of(&error, [&] { return device_->api_->event_wait(event_, deadline_ns, &error); });
+    const hvd_rc rc =
+        device_->ask("event_wait", &error, [&] { return device_->api_->event_wait(event_, deadline_ns, &error); });
     // A timeout of this wait is no failure of the operation.
     if (rc != HVD_OK && rc != HVD_INPROGRESS && rc != HVD_E_TIMEOUT) device_->fail("event_wait", rc, error);
     return reached();
@@ -98,7 +99,7 @@ void Device::begin(int32_t ordinal) {
                            "needs for tensors on a device (UNSUPPORTED)");
   }
   hvd_error error = empty_error();
-  hvd_rc rc = answer_of(&error, [&] { return api_->open(ordinal, nullptr, &device_, &error); });
+  hvd_rc rc = ask("open", &error, [&] { return api_->open(ordinal, nullptr, &device_, &error); });
   if (rc != HVD_OK) {
     device_ = nullptr;
     fail("open", rc, error);
@@ -106,13 +107,13 @@ void Device::begin(int32_t ordinal) {
   hvd_device_props props;
   std::memset(&props, 0, sizeof props);
   props.hdr = {sizeof props, HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
-  rc = answer_of(&error, [&] { return api_->props(device_, &props, &error); });
+  rc = ask("props", &error, [&] { return api_->props(device_, &props, &error); });
   if (rc != HVD_OK) fail("props", rc, error);
   batch_limit_ = props.batch_limit ? props.batch_limit : UINT32_MAX;
   handles_ = props.flags & HVD_DEVICE_HANDLES;
   pool_bytes_ = std::max(kPoolBytes, props.total_bytes / kPoolPart);
   if (props.alignment > kAlignment) alignment_ = std::bit_ceil(uint64_t{props.alignment});
-  rc = answer_of(&error, [&] { return api_->stream_create(device_, 0, &stream_, &error); });
+  rc = ask("stream_create", &error, [&] { return api_->stream_create(device_, 0, &stream_, &error); });
   if (rc != HVD_OK) {
     stream_ = nullptr;
     fail("stream_create", rc, error);
@@ -123,7 +124,8 @@ int32_t Device::count(const Backend& backend) noexcept {
   const hvd_device_api* const api = backend.device_api();
   hvd_error ignored = empty_error();
   int32_t n = 0;
-  if (!HVD_HAS(api, hvd_device_api, count) || answer_of(&ignored, [&] { return api->count(&n, &ignored); }) != HVD_OK)
+  if (!HVD_HAS(api, hvd_device_api, count) ||
+      answer_of(backend.name(), "count", &ignored, [&] { return api->count(&n, &ignored); }) != HVD_OK)
     return 0;
   return n;
 }
@@ -132,8 +134,9 @@ int32_t Device::owner(const Backend& backend, const void* data) noexcept {
   const hvd_device_api* const api = backend.device_api();
   hvd_error ignored = empty_error();
   int32_t kind = HVD_MEM_HOST, ordinal = -1;
-  if (!HVD_HAS(api, hvd_device_api, mem_query) ||
-      answer_of(&ignored, [&] { return api->mem_query(data, &kind, &ordinal, &ignored); }) != HVD_OK)
+  if (!HVD_HAS(api, hvd_device_api, mem_query) || answer_of(backend.name(), "mem_query", &ignored, [&] {
+                                                    return api->mem_query(data, &kind, &ordinal, &ignored);
+                                                  }) != HVD_OK)
     return -1;
   return kind == HVD_MEM_HOST ? -1 : ordinal;
 }
@@ -142,8 +145,8 @@ Device::~Device() {
   if (abandoned() || !device_) return;
   hvd_error ignored = empty_error();
   const int64_t deadline = now_ns() + kLastWaitNs;
-  bool quiet =
-      !stream_ || answer_of(&ignored, [&] { return api_->stream_sync(stream_, deadline, &ignored); }) == HVD_OK;
+  bool quiet = !stream_ ||
+               ask("stream_sync", &ignored, [&] { return api_->stream_sync(stream_, deadline, &ignored); }) == HVD_OK;
   // Callers' streams may not have reached some marks and copies yet.
   while (quiet && in_use()) {
     const timespec pause{0, 200'000};
@@ -159,10 +162,11 @@ Device::~Device() {
     return;
   }
   free_blocks();
-  for (hvd_event event : events_) answer_of(&ignored, [&] { return api_->event_destroy(event, &ignored); });
-  for (auto& [native, stream] : wrapped_) answer_of(&ignored, [&] { return api_->stream_destroy(stream, &ignored); });
-  if (stream_) answer_of(&ignored, [&] { return api_->stream_destroy(stream_, &ignored); });
-  answer_of(&ignored, [&] { return api_->close(device_, &ignored); });
+  for (hvd_event event : events_) ask("event_destroy", &ignored, [&] { return api_->event_destroy(event, &ignored); });
+  for (auto& [native, stream] : wrapped_)
+    ask("stream_destroy", &ignored, [&] { return api_->stream_destroy(stream, &ignored); });
+  if (stream_) ask("stream_destroy", &ignored, [&] { return api_->stream_destroy(stream_, &ignored); });
+  ask("close", &ignored, [&] { return api_->close(device_, &ignored); });
 }
 
 void Device::fail(const char* what, hvd_rc rc, const hvd_error& error) const {
@@ -185,7 +189,7 @@ hvd_stream Device::wrap(void* native) {
                            "pass no stream (UNSUPPORTED)");
   hvd_error error = empty_error();
   hvd_stream stream = nullptr;
-  const hvd_rc rc = answer_of(&error, [&] { return api_->stream_wrap(device_, native, &stream, &error); });
+  const hvd_rc rc = ask("stream_wrap", &error, [&] { return api_->stream_wrap(device_, native, &stream, &error); });
   if (rc != HVD_OK) fail("stream_wrap", rc, error);
   return wrapped_[native] = stream;
 }
@@ -208,11 +212,12 @@ hvd_event Device::record(hvd_stream stream) {
   if (!events_.empty()) {
     event = events_.back();
     events_.pop_back();
-  } else if (const hvd_rc rc = answer_of(&error, [&] { return api_->event_create(device_, 0, &event, &error); });
+  } else if (const hvd_rc rc =
+                 ask("event_create", &error, [&] { return api_->event_create(device_, 0, &event, &error); });
              rc != HVD_OK) {
     fail("event_create", rc, error);
   }
-  const hvd_rc rc = answer_of(&error, [&] { return api_->event_record(event, stream, &error); });
+  const hvd_rc rc = ask("event_record", &error, [&] { return api_->event_record(event, stream, &error); });
   if (rc == HVD_OK) return event;
   recycle(event);
   fail("event_record", rc, error);
@@ -223,7 +228,7 @@ void Device::recycle(hvd_event event) noexcept {
     events_.push_back(event);
   } catch (const std::bad_alloc&) {
     hvd_error ignored = empty_error();
-    answer_of(&ignored, [&] { return api_->event_destroy(event, &ignored); });
+    ask("event_destroy", &ignored, [&] { return api_->event_destroy(event, &ignored); });
   }
 }
 
@@ -237,19 +242,20 @@ void Device::set_aside(hvd_event event) noexcept {
 
 bool Device::is_over(hvd_event event) noexcept {
   hvd_error ignored = empty_error();
-  return answer_of(&ignored, [&] { return api_->event_query(event, &ignored); }) == HVD_OK;
+  return ask("event_query", &ignored, [&] { return api_->event_query(event, &ignored); }) == HVD_OK;
 }
 
 void Device::order_after(hvd_stream stream, const Mark& mark) {
   hvd_error error = empty_error();
   std::lock_guard lock(mutex_);
-  const hvd_rc rc = answer_of(&error, [&] { return api_->stream_wait_event(stream, mark.event(), &error); });
+  const hvd_rc rc =
+      ask("stream_wait_event", &error, [&] { return api_->stream_wait_event(stream, mark.event(), &error); });
   if (rc != HVD_OK) fail("stream_wait_event", rc, error);
 }
 
 bool Device::drain(hvd_stream stream, int64_t deadline_ns) {
   hvd_error error = empty_error();
-  const hvd_rc rc = answer_of(&error, [&] { return api_->stream_sync(stream, deadline_ns, &error); });
+  const hvd_rc rc = ask("stream_sync", &error, [&] { return api_->stream_sync(stream, deadline_ns, &error); });
   if (rc == HVD_INPROGRESS || rc == HVD_E_TIMEOUT) return false;
   if (rc != HVD_OK) fail("stream_sync", rc, error);
   return true;
@@ -261,7 +267,8 @@ void Device::batched(hvd_stream stream, const std::vector<hvd_copy_item>& items)
   hvd_error error = empty_error();
   for (uint64_t at = 0; at < items.size(); at += batch_limit_) {
     const uint64_t n = std::min<uint64_t>(batch_limit_, items.size() - at);
-    const hvd_rc rc = answer_of(&error, [&] { return api_->batched_copy_scale(stream, items.data() + at, n, &error); });
+    const hvd_rc rc = ask("batched_copy_scale", &error,
+                          [&] { return api_->batched_copy_scale(stream, items.data() + at, n, &error); });
     if (rc != HVD_OK) fail("batched_copy_scale", rc, error);
   }
 }
@@ -270,7 +277,7 @@ void Device::copy_each(hvd_stream stream, const std::vector<Copy>& list) {
   std::lock_guard lock(mutex_);
   hvd_error error = empty_error();
   for (const Copy& c : list) {
-    const hvd_rc rc = answer_of(&error, [&] { return api_->copy(stream, c.dst, c.src, c.bytes, &error); });
+    const hvd_rc rc = ask("copy", &error, [&] { return api_->copy(stream, c.dst, c.src, c.bytes, &error); });
     if (rc != HVD_OK) fail("copy", rc, error);
   }
 }
@@ -303,7 +310,7 @@ bool Device::scales(int32_t dtype) {
     hvd_rc rc;
     {
       std::lock_guard lock(mutex_);
-      rc = answer_of(&error, [&] { return api_->batched_copy_scale(stream_, &item, 1, &error); });
+      rc = ask("batched_copy_scale", &error, [&] { return api_->batched_copy_scale(stream_, &item, 1, &error); });
     }
     if (rc != HVD_OK && rc != HVD_E_UNSUPPORTED && rc != HVD_E_INVALID) fail("batched_copy_scale", rc, error);
     able = rc == HVD_OK;

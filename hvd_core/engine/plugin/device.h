@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/plugin/backend.h"
+#include "engine/plugin/side_call.h"
 
 namespace hvd::plugin {
 
@@ -148,6 +149,11 @@ class Device : public std::enable_shared_from_this<Device> {
 
   explicit Device(std::shared_ptr<Backend> backend) : backend_(std::move(backend)), api_(backend_->device_api()) {}
   void begin(int32_t ordinal);
+  // The answer of a call of this name into the table.
+  template <class F>
+  hvd_rc ask(const char* name, hvd_error* error, F&& call) const {
+    return answer_of(backend_->name(), name, error, std::forward<F>(call));
+  }
   [[noreturn]] void fail(const char* what, hvd_rc rc, const hvd_error& error) const;
   void batched(hvd_stream stream, const std::vector<hvd_copy_item>& items);
   // The caller holds mutex_.

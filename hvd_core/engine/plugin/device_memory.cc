@@ -42,12 +42,13 @@ MemoryRef Device::allocate(int32_t kind, uint64_t bytes, uint64_t alignment) {
     free_bytes_ -= wanted;
   } else {
     hvd_error error = empty_error();
-    hvd_rc rc =
-        answer_of(&error, [&] { return api_->mem_alloc(device_, kind, wanted, &block.mem, &block.all, &error); });
+    hvd_rc rc = ask("mem_alloc", &error,
+                    [&] { return api_->mem_alloc(device_, kind, wanted, &block.mem, &block.all, &error); });
     if (rc != HVD_OK && !free_.empty()) {  // the free blocks may take the memory
       free_blocks();
       error = empty_error();
-      rc = answer_of(&error, [&] { return api_->mem_alloc(device_, kind, wanted, &block.mem, &block.all, &error); });
+      rc = ask("mem_alloc", &error,
+               [&] { return api_->mem_alloc(device_, kind, wanted, &block.mem, &block.all, &error); });
     }
     if (rc != HVD_OK) fail(kind == HVD_MEM_PINNED ? "mem_alloc of pinned memory" : "mem_alloc", rc, error);
     block.all.bytes = wanted;
@@ -64,7 +65,7 @@ MemoryRef Device::allocate(int32_t kind, uint64_t bytes, uint64_t alignment) {
 void Device::give_back(Block block) noexcept {
   if (block.all.bytes > pool_bytes_) {
     hvd_error ignored = empty_error();
-    answer_of(&ignored, [&] { return api_->mem_free(block.mem, &ignored); });
+    ask("mem_free", &ignored, [&] { return api_->mem_free(block.mem, &ignored); });
     return;
   }
   // Frees the oldest blocks, so that sizes that are not used any more leave the pool.
@@ -74,7 +75,7 @@ void Device::give_back(Block block) noexcept {
     free_.emplace(std::pair{block.kind, block.all.bytes}, block);
   } catch (const std::bad_alloc&) {
     hvd_error ignored = empty_error();
-    answer_of(&ignored, [&] { return api_->mem_free(block.mem, &ignored); });
+    ask("mem_free", &ignored, [&] { return api_->mem_free(block.mem, &ignored); });
     return;
   }
   free_bytes_ += block.all.bytes;
@@ -112,14 +113,14 @@ void Device::free_oldest() noexcept {
   const auto oldest =
       std::min_element(free_.begin(), free_.end(), [](auto& a, auto& b) { return a.second.since < b.second.since; });
   hvd_error ignored = empty_error();
-  answer_of(&ignored, [&] { return api_->mem_free(oldest->second.mem, &ignored); });
+  ask("mem_free", &ignored, [&] { return api_->mem_free(oldest->second.mem, &ignored); });
   free_bytes_ -= oldest->second.all.bytes;
   free_.erase(oldest);
 }
 
 void Device::free_blocks() noexcept {
   hvd_error ignored = empty_error();
-  for (auto& [key, block] : free_) answer_of(&ignored, [&] { return api_->mem_free(block.mem, &ignored); });
+  for (auto& [key, block] : free_) ask("mem_free", &ignored, [&] { return api_->mem_free(block.mem, &ignored); });
   free_.clear();
   free_bytes_ = 0;
 }

@@ -8,12 +8,15 @@
 #include "engine/plugin/communicator.h"
 #include "engine/plugin/errors.h"
 #include "engine/plugin/host_api.h"
+#include "engine/plugin/side_call.h"
 
 namespace hvd::plugin {
 
 Window::~Window() {
   hvd_error error = empty_error();
-  if (answer_of(&error, [&] { return backend_->comm_api()->window_free(handle_, &error); }) == HVD_OK) return;
+  if (answer_of(backend_->name(), "window_free", &error,
+                [&] { return backend_->comm_api()->window_free(handle_, &error); }) == HVD_OK)
+    return;
   log_if_room(HVD_LOG_WARN, backend_->name(), __FILE__, __LINE__, error.text);
 }
 

@@ -6,11 +6,13 @@
 // any thread may call event_query, event_wait and stream_sync.
 //
 // Options: delay_us (how long each task of a stream waits before it runs), fail_copy (the number of the copy that
-// fails; counts copies on the engine's own streams from 1 over the life of the process; 0: no copy fails).
+// fails; counts copies on the engine's own streams from 1 over the life of the process; 0: no copy fails), crash_in
+// (the name of the call of the device table in which the process ends with SIGSEGV).
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <cstdlib>
 #include <deque>
 #include <functional>
@@ -29,6 +31,10 @@ uint64_t number_option(const char* key, uint64_t fallback) {
   if (!hvd::host) return fallback;  // the user program may use the device before the engine does
   const std::string text = hvd::option(key, "");
   return text.empty() ? fallback : std::strtoull(text.c_str(), nullptr, 10);
+}
+
+void crash_if_asked(const char* call) {
+  if (hvd::host && hvd::option("crash_in", "") == call) std::signal(SIGSEGV, SIG_DFL), std::raise(SIGSEGV);
 }
 
 std::atomic<uint64_t> copies_done{0};
@@ -174,6 +180,7 @@ struct FakeDevice {
     };
     t.open = [](int32_t ordinal, void*, hvd_device* out, hvd_error* error) {
       static char devices[2];
+      crash_if_asked("open");
       if (ordinal < 0 || ordinal > 1) return hvd::fail(error, HVD_E_INVALID, "there are two fake devices");
       *out = reinterpret_cast<hvd_device>(&devices[ordinal]);
       return hvd_rc{HVD_OK};
@@ -195,6 +202,7 @@ struct FakeDevice {
       });
     };
     t.stream_sync = [](hvd_stream s, int64_t deadline_ns, hvd_error* error) {
+      crash_if_asked("stream_sync");
       return hvd::guarded(error, [&]() -> hvd_rc {
         if (stream_of(s)->sync(deadline_ns)) return HVD_OK;
         throw hvd::Error(HVD_E_TIMEOUT, "the stream is not through");
@@ -238,12 +246,14 @@ struct FakeDevice {
       });
     };
     t.event_record = [](hvd_event e, hvd_stream s, hvd_error* error) {
+      crash_if_asked("event_record");
       return hvd::guarded(error, [&]() -> hvd_rc {
         record(event_of(e), stream_of(s));
         return HVD_OK;
       });
     };
     t.event_query = [](hvd_event e, hvd_error* error) {
+      crash_if_asked("event_query");
       return hvd::guarded(error, [&]() -> hvd_rc { return over(*event_of(e), 0) ? HVD_OK : HVD_INPROGRESS; });
     };
     t.event_wait = [](hvd_event e, int64_t deadline_ns, hvd_error* error) {
@@ -254,6 +264,7 @@ struct FakeDevice {
       return hvd_rc{HVD_OK};
     };
     t.mem_alloc = [](hvd_device, int32_t kind, uint64_t bytes, hvd_mem* mem, hvd_buf* buf, hvd_error* error) {
+      crash_if_asked("mem_alloc");
       return hvd::guarded(error, [&]() -> hvd_rc {
         if (kind != HVD_MEM_DEVICE && kind != HVD_MEM_PINNED) throw hvd::Error(HVD_E_UNSUPPORTED, "no such memory");
         Memory* made = pool().add(kind, bytes);
@@ -263,6 +274,7 @@ struct FakeDevice {
       });
     };
     t.mem_free = [](hvd_mem mem, hvd_error*) {
+      crash_if_asked("mem_free");
       pool().remove(reinterpret_cast<Memory*>(mem));
       return hvd_rc{HVD_OK};
     };
@@ -281,6 +293,7 @@ struct FakeDevice {
       });
     };
     t.batched_copy_scale = [](hvd_stream s, const hvd_copy_item* items, uint64_t n, hvd_error* error) {
+      crash_if_asked("batched_copy_scale");
       return hvd::guarded(error, [&]() -> hvd_rc {
         if (n > 3) throw hvd::Error(HVD_E_INVALID, "more items than batch_limit");
         for (uint64_t i = 0; i < n; ++i) {

@@ -298,7 +298,10 @@ struct FakeComm : hvd::Comm<T> {
 struct StreamComm : FakeComm<StreamComm> {
   static constexpr uint64_t caps = HVD_CAP_STREAM | HVD_CAP_MEM_DEVICE | HVD_CAP_GROUP_SAME;
   using FakeComm::FakeComm;
-  void async_error() { rendezvous->check(); }
+  void async_error() {
+    crash_if_asked("async_error");
+    rendezvous->check();
+  }
   void group_begin() { group() = {true, -1, {}}; }
   void group_end() {
     const Group all = std::exchange(group(), {});

@@ -119,6 +119,10 @@ hvd_rc abort_comm(hvd_comm comm, hvd_error* error) {
   while (asked("abort")) usleep(2000);
   return inner->abort(comm, error);
 }
+hvd_rc query(hvd_comm comm, const hvd_coll_args* args, hvd_coll_caps* caps, hvd_error* error) {
+  hang("query");
+  return inner->query(comm, args, caps, error);
+}
 hvd_rc destroy(hvd_comm comm, hvd_error* error) {
   hang("destroy");
   return inner->destroy(comm, error);
@@ -149,6 +153,7 @@ extern "C" __attribute__((visibility("default"))) hvd_rc hvd_backend_entry_v1(co
   comm.req_wait = req_wait;
   comm.req_free = req_free;
   comm.abort = abort_comm;
+  comm.query = query;
   comm.destroy = destroy;
   if (variable("HVD_TEST_HANG_CALL") == "group_begin") {
     comm.caps = (comm.caps & ~static_cast<uint64_t>(HVD_CAP_VECTORED)) | HVD_CAP_GROUP_SAME;
