@@ -1,0 +1,25 @@
+"""Programs without a framework that do not start an interpreter each: the ranks of tests whose subject is what the ranks
+do. A start, NumPy and the standard library cost 0.2 s of processor time, a fork 0.01 s.
+
+A child imports hvd_core itself, as tests want its import, its engine, its library. Interpreters of their own are for
+programs whose start is the subject, and for those whose process is looked at: its parent, its session, its limits, its
+stop; and for the order of sets, see fork_server.py.
+"""
+
+from . import fork_servers, pool
+
+# What hvd_core and horovodrun import of others, without a framework.
+_MODULES = (
+    *("numpy", "numpy.random", "stevedore", "packaging.requirements", "yaml", "cloudpickle"),
+    *("argparse", "base64", "bisect", "bz2", "calendar", "csv", "ctypes", "dataclasses", "datetime", "difflib"),
+    *("email.parser", "faulthandler", "glob", "hashlib", "hmac", "importlib.metadata", "importlib.resources"),
+    *("inspect", "ipaddress", "json", "locale", "logging", "multiprocessing.connection", "pathlib", "pickle"),
+    *("platform", "queue", "random", "resource", "secrets", "selectors", "shlex", "shutil", "signal", "socket"),
+    *("string", "subprocess", "sysconfig", "tempfile", "textwrap", "threading", "tomllib", "traceback", "typing"),
+    *("unicodedata", "urllib.parse", "uuid", "zipfile"),
+)
+
+
+def python() -> list[str]:
+    """The words that stand for this interpreter in a command: those of a fork server's client."""
+    return fork_servers.interpreter(_MODULES, pool.base_environment())
