@@ -1,4 +1,4 @@
-"""Makes a child of a fork server like the new interpreter that it stands for, and runs its program. See fork_server.py."""
+"""Makes a child of a fork server like the new interpreter that it stands for, and runs its program."""
 
 import fcntl
 import os

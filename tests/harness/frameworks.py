@@ -9,8 +9,9 @@ import os
 import sys
 from pathlib import Path
 
-from . import fork_servers, pool
+from . import fork_servers
 from .checks import run_on_ranks
+from .environment import base
 from .job import Outcome
 
 # Several ranks share few cores; ranks import a framework at different speeds; TensorFlow would print much.
@@ -66,7 +67,7 @@ def python_with(framework: str, process_env: dict[str, str] | None = None) -> li
 
     process_env: variables for the imports, in addition to those of the framework's jobs.
     """
-    environment = {**pool.base_environment(), **_ENVIRONMENT[framework], **(process_env or {})}
+    environment = {**base(), **_ENVIRONMENT[framework], **(process_env or {})}
     return fork_servers.interpreter(_MODULES[framework], environment, _PYTHON[framework])
 
 

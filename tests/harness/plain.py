@@ -6,20 +6,57 @@ programs whose start is the subject, and for those whose process is looked at: i
 stop; and for the order of sets, see fork_server.py.
 """
 
-from . import fork_servers, pool
+from . import environment, fork_servers
 
 # What hvd_core and horovodrun import of others, without a framework.
 _MODULES = (
     *("numpy", "numpy.random", "stevedore", "packaging.requirements", "yaml", "cloudpickle"),
-    *("argparse", "base64", "bisect", "bz2", "calendar", "csv", "ctypes", "dataclasses", "datetime", "difflib"),
+    *(
+        "argparse",
+        "base64",
+        "bisect",
+        "bz2",
+        "calendar",
+        "csv",
+        "ctypes",
+        "dataclasses",
+        "datetime",
+        "difflib",
+    ),
     *("email.parser", "faulthandler", "glob", "hashlib", "hmac", "importlib.metadata", "importlib.resources"),
     *("inspect", "ipaddress", "json", "locale", "logging", "multiprocessing.connection", "pathlib", "pickle"),
-    *("platform", "queue", "random", "resource", "secrets", "selectors", "shlex", "shutil", "signal", "socket"),
-    *("string", "subprocess", "sysconfig", "tempfile", "textwrap", "threading", "tomllib", "traceback", "typing"),
+    *(
+        "platform",
+        "queue",
+        "random",
+        "resource",
+        "secrets",
+        "selectors",
+        "shlex",
+        "shutil",
+        "signal",
+        "socket",
+    ),
+    *(
+        "string",
+        "subprocess",
+        "sysconfig",
+        "tempfile",
+        "textwrap",
+        "threading",
+        "tomllib",
+        "traceback",
+        "typing",
+    ),
     *("unicodedata", "urllib.parse", "uuid", "zipfile"),
 )
 
 
 def python() -> list[str]:
     """The words that stand for this interpreter in a command: those of a fork server's client."""
-    return fork_servers.interpreter(_MODULES, pool.base_environment())
+    return fork_servers.interpreter(_MODULES, environment.base())
+
+
+def horovodrun(ranks: int, *options: str) -> list[str]:
+    """The words of horovodrun and of python(), in front of a program that is to run on `ranks` ranks."""
+    return [*python(), "-m", "horovod.runner.launch", "-np", str(ranks), *options, *python()]

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import hvd_core
-from harness import finish
+from harness import finish, plain
 
 PROGRAM = str(Path(__file__).with_name("subset_ranks.py"))
 ROOT = str(Path(hvd_core.__file__).parents[1])
@@ -49,7 +49,7 @@ def _run_once(launcher, size, scenario, timeout, code, env):
             *launcher,
             *(() if launcher[-1] == "--nproc-per-node" else ("-np",)),
             str(size),
-            sys.executable,
+            *plain.python(),
             PROGRAM,
             scenario,
         ],
