@@ -3,10 +3,11 @@
        fork_client SOCKET PYTHON ARGUMENT ...
 
    A launcher starts it in place of `PYTHON ARGUMENT ...`. The child has this process's environment, folder, open files,
-   processors, and namespaces of networks and mounts. If this process is killed, so is the child. Where the server answers
-   that a child would differ from a new interpreter, this process becomes that interpreter.
+   processors, and namespaces of networks and mounts. If this process is killed, so is the child. Where the server
+   answers that a child would differ from a new interpreter, this process becomes that interpreter.
 
-   It is compiled because it stands for a thousand programs of a test session: an interpreter would use 0.04 s for it. */
+   It is compiled because it stands for a thousand programs of a test session: an interpreter would use 0.04 s for it.
+ */
 
 #define _GNU_SOURCE
 #include <dirent.h>
