@@ -1,4 +1,4 @@
-"""Programs without a framework that do not start an interpreter each: the ranks of tests whose subject is the ranks' work.
+"""Programs without a framework that start no interpreter each: the ranks of tests whose subject is their work.
 A start, NumPy and the standard library cost 0.15 s of processor time, a fork and its end 0.03 s.
 
 A child imports hvd_core itself, as tests want its import, its engine, its library. Interpreters of their own are for
