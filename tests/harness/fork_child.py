@@ -101,7 +101,8 @@ def _execute(source: str | bytes, name: str) -> None:
         exec(compile(source, name, "exec", dont_inherit=True), main.__dict__)
     except Exception as error:
         # As an interpreter does it, which has no frame of ours.
-        sys.excepthook(type(error), error, error.__traceback__.tb_next)
+        error.__traceback__ = error.__traceback__.tb_next
+        sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
 
 

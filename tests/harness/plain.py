@@ -2,8 +2,9 @@
 A start, NumPy and the standard library cost 0.15 s of processor time, a fork and its end 0.03 s.
 
 A child imports hvd_core itself, as tests want its import, its engine, its library. Interpreters of their own are for
-programs whose start is the subject, and for those whose process is looked at: its parent, its session, its limits, its
-stop; and for the order of sets, see fork_server.py.
+programs whose start is the subject; for those whose process is looked at: its parent, its session, its limits, its stop;
+for ranks of mpirun, which find their job and their library of MPI by their parents; and where the order of sets is to
+differ from rank to rank, see fork_server.py.
 """
 
 from . import environment, fork_servers

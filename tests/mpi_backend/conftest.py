@@ -2,12 +2,12 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import hvd_core
-from harness import plain
 
 PACKAGES = Path(hvd_core.__file__).resolve().parents[1]
 PACKAGE = PACKAGES / "backends" / "mpi" / "src" / "hvd_backend_mpi"
@@ -48,7 +48,7 @@ class MpiJob:
     @staticmethod
     def words(name):
         """The command of a rank that executes a function of mpi_ranks.py."""
-        return [*plain.python(), Path(__file__).with_name("mpi_ranks.py"), name]
+        return [sys.executable, Path(__file__).with_name("mpi_ranks.py"), name]
 
     def start(self, words, size=2, options=(), **variables):
         """A finished job of the words behind mpirun's own."""

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,10 @@ FULL = {"counts": [0, 1, 17, 1023], "large": 1_000_001, "dtypes": []}
 
 def run(ranks, program, *arguments, code=0, timeout=180, launcher=None, **environment):
     """What the ranks printed."""
-    launcher = [*(launcher or [*plain.python(), "-m", "horovod.runner.launch"]), "-np", str(ranks)]
+    # A rank of mpirun finds its library of MPI by its parents.
+    words = [*launcher, "-np", str(ranks), sys.executable] if launcher else plain.horovodrun(ranks)
     job = subprocess.Popen(
-        [*launcher, *plain.python(), str(program), *arguments],
+        [*words, str(program), *arguments],
         env={**os.environ, **simulated_cuda.environment(**{"HOROVOD_BACKEND": "nccl", **environment})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -10,13 +10,13 @@ import os
 import pickle
 import re
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 from generator import Style, generate
-from harness import plain
 from ideal import Round, ideal
 from minimise import minimise, show
 from programs import Program
@@ -76,14 +76,8 @@ def launch(
         path.write_bytes(pickle.dumps(jobs))
         paths = [HERE, HERE.parent / "model", HERE.parent / "engine", HERE.parents[1]]
         job = subprocess.Popen(
-            [
-                *plain.horovodrun(ranks),
-                str(HERE / "real_rank.py"),
-                str(path),
-                folder,
-                str(seconds),
-                str(least),
-            ],
+            [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), sys.executable]
+            + [str(HERE / "real_rank.py"), str(path), folder, str(seconds), str(least)],
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")]),

@@ -8,7 +8,6 @@ from launchers import first_by, program_words
 
 import report_ranks
 from announced import python, run
-from harness import plain
 
 PACKAGE = Path(__file__).parents[2] / "backends" / "mpi" / "src" / "hvd_backend_mpi"
 APART = {"HOROVOD_SIMULATED_HOSTS": "0,1"}
@@ -26,8 +25,7 @@ def with_mpi(site):
 
 def said(mpirun, site, **variables):
     """({what rank 0 prints by its first word}, standard error)."""
-    words = program_words(report_ranks.print_the_way, python=plain.python())
-    done = run([*mpirun, "-np", "2", *words], site, **variables)
+    done = run([*mpirun, "-np", "2", *program_words(report_ranks.print_the_way)], site, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     return dict(re.findall(r"^(over|threads|enabled|loaded) (.*)$", done.stdout, re.MULTILINE)), done.stderr
 

@@ -8,14 +8,13 @@ from launchers import program_words
 
 import report_ranks
 from announced import IN_PYTHON, backend, run
-from harness import plain
 
 HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
 
 
 def job(start, site, **variables):
     """(what the job's data went over, what it said in warnings, horovodrun's own among them)."""
-    done = run([*start, *program_words(report_ranks.begin_twice, python=plain.python())], site, **variables)
+    done = run([*start, *program_words(report_ranks.begin_twice)], site, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     (over,) = (line.rpartition("over ")[2] for line in done.stdout.splitlines() if "over " in line)
     return over, re.findall(r"horovod(?:run| WARNING)?: (.*)", done.stderr)

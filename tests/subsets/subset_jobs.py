@@ -44,12 +44,14 @@ def run(launcher, size, scenario, timeout=250, code=0, **env):
 
 def _run_once(launcher, size, scenario, timeout, code, env):
     paths = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
+    # A rank of mpirun finds its job by its parents.
+    python = plain.python() if launcher == HOROVODRUN else [sys.executable]
     job = subprocess.Popen(
         [
             *launcher,
             *(() if launcher[-1] == "--nproc-per-node" else ("-np",)),
             str(size),
-            *plain.python(),
+            *python,
             PROGRAM,
             scenario,
         ],
