@@ -83,7 +83,8 @@ class Program:
         kind, *words = self.arguments
         folder = "" if kind == "-c" else os.getcwd() if kind == "-m" else str(Path(kind).resolve().parent)
         paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        sys.path[:1] = [folder, *(path for path in paths if path not in ("", *sys.path))]
+        found = sys.path[1:]
+        sys.path[:] = [folder, *(path for path in paths if path not in ("", *found)), *found]
         if kind == "-m":
             sys.argv[:] = words
             runpy.run_module(words[0], run_name="__main__", alter_sys=True)

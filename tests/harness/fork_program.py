@@ -21,6 +21,14 @@ def tell(folder):
     print(os.read(int(folder), 100).decode(), file=sys.stderr)
 
 
+def describe():
+    """Prints facts of the process that an interpreter would have."""
+    main = sys.modules["__main__"]
+    print(
+        sys.orig_argv[1:], sys.argv, main.__name__, sorted(os.sched_getaffinity(0)), "decimal" in sys.modules
+    )
+
+
 def end(code):
     sys.exit(int(code))
 

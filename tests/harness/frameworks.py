@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from . import fork_servers
+from . import fork_servers, plain
 from .checks import run_on_ranks
 from .environment import base
 from .job import Outcome
@@ -73,7 +73,9 @@ def python_with(framework: str, process_env: dict[str, str] | None = None) -> li
 
 def launcher(framework: str, ranks: int) -> list[str]:
     """The words of horovodrun and of python_with(), in front of a program that is to run on `ranks` ranks."""
-    return [_PYTHON[framework], "-m", "horovod.runner.launch", "-np", str(ranks), *python_with(framework)]
+    python = _PYTHON[framework]
+    words = plain.python() if python == sys.executable else [python]
+    return [*words, "-m", "horovod.runner.launch", "-np", str(ranks), *python_with(framework)]
 
 
 def mxnet_python() -> str:

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,10 +14,17 @@ from harness import fork_servers
 PROGRAM = str(Path(__file__).with_name("fork_program.py"))
 
 
+def interpreter():
+    return fork_servers.interpreter(("decimal",), dict(os.environ))
+
+
 def start(*words, **options):
-    command = fork_servers.interpreter(("decimal",), dict(os.environ))
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    return subprocess.Popen([*command, PROGRAM, *map(str, words)], text=True, **pipes, **options)
+    return subprocess.Popen([*interpreter(), PROGRAM, *map(str, words)], text=True, **pipes, **options)
+
+
+def said(*command, **options):
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
 
 
 def wait_until(condition):
@@ -45,7 +53,37 @@ def test_a_client_ends_as_the_child_does(words, code):
     client = start(*words)
     _, err = client.communicate(timeout=60)
     assert client.returncode == code
-    assert ("KeyError: 'a mistake'" in err) == (words == ("fail",))
+    if words == ("fail",):
+        assert err == said(sys.executable, PROGRAM, "fail").stderr, "the traceback has no frame of the server"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-c", "import sys, fork_program; sys.argv[1:] = ['a']; fork_program.describe()", "describe", "b"],
+        ["-m", "fork_program", "describe"],
+        [PROGRAM, "describe"],
+    ],
+    ids=["text", "module", "file"],
+)
+def test_words_mean_to_a_child_as_much_as_to_an_interpreter(words):
+    one = str(min(os.sched_getaffinity(0)))
+    env = {**os.environ, "PYTHONPATH": str(Path(PROGRAM).parent)}
+    own, forked = (
+        said("taskset", "-c", one, *python, *words, env=env) for python in ([sys.executable], interpreter())
+    )
+    assert own.returncode == 0 and own.stdout.endswith("False\n"), own.stderr
+    assert forked.stdout == own.stdout.replace("False", "True"), forked.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"),
+    [(["-B"], {}), ([], {"PYTHONHASHSEED": "7"}), ([], {"LD_LIBRARY_PATH": "/nowhere"})],
+    ids=str,
+)
+def test_a_client_becomes_an_interpreter_where_a_child_would_differ(options, variables):
+    done = said(*interpreter(), *options, PROGRAM, "describe", env={**os.environ, **variables})
+    assert done.stdout.endswith("False\n"), done.stderr
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 7), (signal.SIGKILL, -9)])
