@@ -67,10 +67,11 @@ def test_a_client_ends_as_the_child_does(words, code):
     ids=["text", "module", "file"],
 )
 def test_words_mean_to_a_child_as_much_as_to_an_interpreter(words):
-    one = str(min(os.sched_getaffinity(0)))
+    one = {min(os.sched_getaffinity(0))}
     env = {**os.environ, "PYTHONPATH": str(Path(PROGRAM).parent)}
     own, forked = (
-        said("taskset", "-c", one, *python, *words, env=env) for python in ([sys.executable], interpreter())
+        said(*python, *words, env=env, preexec_fn=lambda: os.sched_setaffinity(0, one))
+        for python in ([sys.executable], interpreter())
     )
     assert own.returncode == 0 and own.stdout.endswith("False\n"), own.stderr
     assert forked.stdout == own.stdout.replace("False", "True"), forked.stderr
