@@ -23,7 +23,6 @@ import kit_libraries  # noqa: E402
 import native_program  # noqa: E402
 import sim_vendor  # noqa: E402
 import simulated_cuda  # noqa: E402
-
 from harness import fork_servers  # noqa: E402
 
 
