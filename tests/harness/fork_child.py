@@ -1,6 +1,7 @@
 """Makes a child of a fork server like the new interpreter that it stands for, and runs its program."""
 
 import fcntl
+import io
 import os
 import runpy
 import signal
@@ -11,9 +12,11 @@ import types
 from dataclasses import dataclass
 from pathlib import Path
 
-# Variables that an interpreter or the loader of libraries reads when it starts. A child has PYTHONPATH's folders.
+# Variables that an interpreter or the loader of libraries reads when it starts. A child obeys the first two of the
+# others; horovodrun sets PYTHONUNBUFFERED for its ranks. Open MPI's mpirun sets LD_LIBRARY_PATH, which a child does not
+# obey: a program that needs it needs an interpreter.
 _READ_AT_THE_START = ("PYTHON", "LD_")
-_KEPT = ("PYTHONPATH",)
+_NOT_DECISIVE = ("PYTHONPATH", "PYTHONUNBUFFERED", "LD_LIBRARY_PATH")
 # Numbers of files above which the child keeps those that it has received until each has its own number.
 _ASIDE = 512
 _CREDENTIALS = struct.Struct("3i")
@@ -79,6 +82,7 @@ class Program:
         random = sys.modules.get("numpy.random")
         if random is not None:
             random.seed()  # each process begins with other numbers; Python's own generator sees to that itself
+        self._open_streams()
         sys.orig_argv[:] = [sys.executable, *self.arguments]
         kind, *words = self.arguments
         folder = "" if kind == "-c" else os.getcwd() if kind == "-m" else str(Path(kind).resolve().parent)
@@ -91,6 +95,25 @@ class Program:
             return
         sys.argv[:] = ["-c", *words[1:]] if kind == "-c" else self.arguments
         _execute(words[0] if kind == "-c" else Path(kind).read_bytes(), "<string>" if kind == "-c" else kind)
+
+    def _open_streams(self) -> None:
+        """Standard output and error as an interpreter would have opened them; the server's are files."""
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            stream = getattr(sys, name)
+            if number not in self.files:
+                os.close(number)
+                stream = None
+            elif number and os.environ.get("PYTHONUNBUFFERED"):
+                raw = io.FileIO(number, "wb", closefd=False)
+                raw.name = f"<{name}>"
+                stream = io.TextIOWrapper(
+                    raw, stream.encoding, stream.errors, newline="\n", write_through=True
+                )
+                stream.mode = "w"
+            elif number == 1:
+                stream.reconfigure(line_buffering=os.isatty(number))
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
 
 
 def _execute(source: str | bytes, name: str) -> None:
@@ -111,7 +134,7 @@ def _read_at_the_start(variables) -> dict[str, str]:
     return {
         name: value
         for name, value in variables.items()
-        if name.startswith(_READ_AT_THE_START) and name not in _KEPT
+        if name.startswith(_READ_AT_THE_START) and name not in _NOT_DECISIVE
     }
 
 

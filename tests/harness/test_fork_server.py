@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import fork_servers
+from harness import fork_messages, fork_servers, plain
 
 PROGRAM = str(Path(__file__).with_name("fork_program.py"))
 
@@ -66,25 +66,38 @@ def test_a_client_ends_as_the_child_does(words, code):
     ],
     ids=["text", "module", "file"],
 )
-def test_words_mean_to_a_child_as_much_as_to_an_interpreter(words):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_program_finds_as_a_child_all_that_an_interpreter_gives(words, unbuffered):
     one = {min(os.sched_getaffinity(0))}
-    env = {**os.environ, "PYTHONPATH": str(Path(PROGRAM).parent)}
+    env = {**os.environ, "PYTHONPATH": str(Path(PROGRAM).parent), "PYTHONUNBUFFERED": unbuffered}
     own, forked = (
         said(*python, *words, env=env, preexec_fn=lambda: os.sched_setaffinity(0, one))
         for python in ([sys.executable], interpreter())
     )
     assert own.returncode == 0 and own.stdout.endswith("False\n"), own.stderr
-    assert forked.stdout == own.stdout.replace("False", "True"), forked.stderr
+    assert forked.stdout == own.stdout.removesuffix("False\n") + "True\n", forked.stderr
 
 
 @pytest.mark.parametrize(
     ("options", "variables"),
-    [(["-B"], {}), ([], {"PYTHONHASHSEED": "7"}), ([], {"LD_LIBRARY_PATH": "/nowhere"})],
+    [(["-B"], {}), ([], {"PYTHONHASHSEED": "7"}), ([], {"LD_PRELOAD": ""})],
     ids=str,
 )
 def test_a_client_becomes_an_interpreter_where_a_child_would_differ(options, variables):
     done = said(*interpreter(), *options, PROGRAM, "describe", env={**os.environ, **variables})
     assert done.stdout.endswith("False\n"), done.stderr
+
+
+IS_CHILD = f"import os; print({fork_messages.ADDRESS!r} in os.environ)"
+
+
+def test_what_horovodrun_gives_its_ranks_makes_no_interpreter_of_them():
+    assert said(*plain.horovodrun(1), "-c", IS_CHILD).stdout == "[0]<stdout>:True\n"
+
+
+@pytest.mark.mpi
+def test_what_mpirun_gives_its_ranks_makes_no_interpreter_of_them(mpirun):
+    assert said(*mpirun, "-np", "1", *interpreter(), "-c", IS_CHILD).stdout == "True\n"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 7), (signal.SIGKILL, -9)])
