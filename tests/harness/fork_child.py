@@ -126,6 +126,7 @@ def _execute(source: str | bytes, name: str) -> None:
     except Exception as error:
         # As an interpreter does it, which has no frame of ours.
         error.__traceback__ = error.__traceback__.tb_next
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
 

@@ -3,6 +3,7 @@
 python fork_program.py WORD [ARGUMENT ...]
 """
 
+import atexit
 import os
 import signal
 import sys
@@ -35,6 +36,7 @@ def end(code):
 
 
 def fail():
+    atexit.register(lambda: print("the last error:", repr(sys.last_value), file=sys.stderr))
     raise KeyError("a mistake")
 
 
