@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from namespaces import hosts  # noqa: F401 (a fixture)
 
-from harness import fork_servers, pool
+from harness import environment, fork_servers, pool
 
 # Variables by which a rank learns who it is. Left over from an outer launcher they would turn every test
 # process into a rank of that job.
@@ -72,7 +72,7 @@ def pytest_configure(config):
             usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             signal.signal(number, usual)
     fork_servers.begin_session()
-    pool.remember_environment()
+    environment.remember()
 
 
 def pytest_unconfigure(config):

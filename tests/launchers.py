@@ -57,13 +57,13 @@ def _mapped():
     return names
 
 
-def program_words(program, *arguments):
+def program_words(program, *arguments, python=(sys.executable,)):
     """The command of a Python program: a text, or a function of a module that calls the function which its first
-    argument names, with the arguments behind it."""
+    argument names, with the arguments behind it. `python`: the words in front, those of harness/plain.py, say."""
     if isinstance(program, str):
-        return [sys.executable, "-c", program, *map(str, arguments)]
+        return [*python, "-c", program, *map(str, arguments)]
     file = str(Path(program.__code__.co_filename).resolve())
-    return [sys.executable, file, program.__name__, *map(str, arguments)]
+    return [*python, file, program.__name__, *map(str, arguments)]
 
 
 def parent_with(words, pid):
@@ -80,12 +80,14 @@ def parent_with(words, pid):
 class Launcher:
     """Runs `horovodrun` in a folder of its own; anything given as `env` is added to the environment.
 
-    `enter` are words in front of its command, `options` words behind it.
+    `enter` are words in front of its command, `options` words behind it. `python` are the words of the interpreter for
+    horovodrun and for the programs of python(): those of harness/plain.py where what an interpreter does as a process
+    is not the subject.
     """
 
-    def __init__(self, folder, enter=(), options=()):
+    def __init__(self, folder, enter=(), options=(), python=(sys.executable,)):
         self.folder = folder
-        self.enter, self.options = enter, options
+        self.enter, self.options, self.interpreter = enter, options, python
         self.mark = f"HVD_TEST_MARK={uuid.uuid4()}"
         self.started = []
 
@@ -96,7 +98,7 @@ class Launcher:
 
     def start(self, *words, env=None, **options):
         """A running horovodrun; its standard output and error are pipes unless `options` say otherwise."""
-        command = [sys.executable, "-m", "horovod.runner.launch", *map(str, (*self.options, *words))]
+        command = [*self.interpreter, "-m", "horovod.runner.launch", *map(str, (*self.options, *words))]
         return self.start_command([*self.enter, *command], env, **options)
 
     def start_command(self, command, env=None, **options):
@@ -122,10 +124,10 @@ class Launcher:
     def python(self, count, program, *words, **options):
         """`count` ranks that execute `program`, a line of Python or a function as program_words() takes it; `words` are
         options of horovodrun."""
-        return self.run("-np", count, *words, *program_words(program), **options)
+        return self.run("-np", count, *words, *program_words(program, python=self.interpreter), **options)
 
     def start_python(self, count, program, *words, **options):
-        return self.start("-np", count, *words, *program_words(program), **options)
+        return self.start("-np", count, *words, *program_words(program, python=self.interpreter), **options)
 
     def processes(self):
         """Process ids that carry the mark; zombies have no environment any more."""

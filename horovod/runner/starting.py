@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from horovod.runner.elastic_job import run_elastic_job
 from horovod.runner.elastic_options import check_elastic, is_elastic
 from horovod.runner.function_memory import FunctionMemory
 from horovod.runner.processes import Outcome
@@ -79,6 +78,9 @@ def _run_elastic_job(
             f"{asked} asks for the backend '{BACKEND}', whose processes mpirun must start, and MPI ends all of them when "
             "one dies: an elastic job cannot use it. Choose another backend."
         )
+    # Loading what only elastic jobs need would cost each start of horovodrun 10 ms.
+    from horovod.runner.elastic_job import run_elastic_job
+
     return run_elastic_job(args, command, started, extra_env, function)
 
 

@@ -8,10 +8,18 @@ import pytest
 from launchers import Launcher
 
 import chaos_ranks
+from harness import plain
 from hvd_core.backends import installed
 from hvd_core.backends.chaos.backend import OPTIONS
 from hvd_core.backends.discovery import lookup
 from hvd_core.backends.discovery.loading import load
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    made = Launcher(tmp_path, python=plain.python())
+    yield made
+    made.clean_up()
 
 
 def lines(done, count):
@@ -35,7 +43,7 @@ def test_it_computes(launcher):
 def test_it_computes_between_hosts(hosts, tmp_path):
     network = hosts(2)
     options = ("-H", network.spec(2, 1), "--remote-shell", "ip netns exec {host}")
-    launcher = Launcher(tmp_path, network[0].enter, options)
+    launcher = Launcher(tmp_path, network[0].enter, options, plain.python())
     try:
         done = launcher.python(3, chaos_ranks.check_values, env=chaos())
         assert lines(done, 3) == ["right"] * 3, done.stderr

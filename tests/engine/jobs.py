@@ -3,11 +3,10 @@ are functions run on living ranks; see tests/harness."""
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import hvd_core
-from harness import finish
+from harness import finish, plain
 
 __all__ = ["finish", "has_backend", "start"]
 
@@ -19,9 +18,8 @@ def has_backend(name: str) -> bool:
 
 def start(ranks: int, program: Path, env=None, arguments=(), **popen) -> subprocess.Popen:
     """The launcher, running; its output is one stream of text."""
-    command = [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks)]
     return subprocess.Popen(
-        [*command, sys.executable, str(program), *arguments],
+        [*plain.horovodrun(ranks), str(program), *arguments],
         env={**os.environ, **(env or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

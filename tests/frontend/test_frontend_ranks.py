@@ -3,10 +3,11 @@
 import ast
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from harness import plain
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.timeout(300)
@@ -22,9 +23,8 @@ CHECKS = [
 @pytest.fixture(scope="module", params=[1, 2, 3])
 def job(request, tmp_path_factory):
     """(number of ranks, what they printed, how the job ended)."""
-    launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", str(request.param)]
     done = subprocess.run(
-        [*launcher, sys.executable, str(HERE / "frontend_rank_main.py"), *MODULES],
+        [*plain.horovodrun(request.param), str(HERE / "frontend_rank_main.py"), *MODULES],
         env={**os.environ, "FRONTEND_FOLDER": str(tmp_path_factory.mktemp("frontend"))},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

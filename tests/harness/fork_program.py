@@ -3,6 +3,7 @@
 python fork_program.py WORD [ARGUMENT ...]
 """
 
+import atexit
 import os
 import signal
 import sys
@@ -21,11 +22,21 @@ def tell(folder):
     print(os.read(int(folder), 100).decode(), file=sys.stderr)
 
 
+def describe():
+    """Prints facts of the process that an interpreter would have."""
+    main = sys.modules["__main__"]
+    print(sys.stdout, sys.stderr, sys.stdout.buffer, sys.stdout.line_buffering, sys.stdout.write_through)
+    print(
+        sys.orig_argv[1:], sys.argv, main.__name__, sorted(os.sched_getaffinity(0)), "decimal" in sys.modules
+    )
+
+
 def end(code):
     sys.exit(int(code))
 
 
 def fail():
+    atexit.register(lambda: print("the last error:", repr(sys.last_value), file=sys.stderr))
     raise KeyError("a mistake")
 
 

@@ -2,66 +2,34 @@
 
     python fork_server.py SOCKET MODULE ...
 
-An import of TensorFlow costs 5 s of processor time, a fork of a process that has it 0.03 s. fork_client.py asks for a
-child and stands for it in the eyes of a launcher; fork_servers.py starts the servers of a test session. Neither imports
-of the modules nor this program start a thread, so a child can use them.
+An import of TensorFlow costs 5 s of processor time, a fork of a process that has it 0.03 s. fork_client.c asks for a
+child and stands for it in the eyes of a launcher; fork_servers.py starts the servers of a test session; fork_child.py
+makes a child like a new interpreter. Neither imports of the modules nor this program start a thread, so a child can use
+them.
 
 Children have the seed of their server's hashes, so a set of texts has the same order on all ranks that one server
-forks. A test for which another order matters needs interpreters of its own.
+forks. A test for which another order matters needs interpreters of its own: with PYTHONHASHSEED, as a program for which
+an interpreter would start in another way is refused, and its client becomes an interpreter.
 
 A connection carries one of two requests: "lease" keeps the server alive; "run" is a program's arguments, environment,
-folder and open files. The server ends when all leases have ended. A module that is not installed is left out.
+folder and open files. The client of a program sends the numbers of signals, a byte each; the server's last word is the
+exit code. The server ends when all leases have ended. A module that is not installed is left out.
 """
 
-import array
 import gc
 import importlib.util
 import os
-import pickle
-import runpy
 import selectors
 import signal
 import socket
-import struct
 import sys
-from pathlib import Path
 
-# The variable that tells a child the address of its server.
-ADDRESS = "HVD_TEST_FORK_SERVER"
-# Files of one child: standard input, output and error, and what its launcher lets it inherit.
-MOST_FILES = 64
-# Those of a child are its client's: a host of a test is a namespace of networks, with an /etc of its own.
+import fork_child
+import fork_messages
+
+# Open files of these namespaces come behind those of a child: a host of a test is a namespace of networks, with an /etc
+# of its own.
 NAMESPACES = ("net", "mnt")
-# Numbers of files above which the child keeps those that it has received until each has its own number.
-_ASIDE = 512
-_LENGTH = struct.Struct("<I")
-
-
-def send(connection: socket.socket, message, files: list[int] = ()) -> None:
-    """Sends a message that can be pickled, and open files."""
-    body = pickle.dumps(message)
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
-    connection.sendmsg([_LENGTH.pack(len(body))], rights)
-    connection.sendall(body)
-
-
-def receive(connection: socket.socket):
-    """(message, files) that send() has sent; None at the end of the connection."""
-    size = array.array("i").itemsize
-    head, ancillary, _, _ = connection.recvmsg(_LENGTH.size, socket.CMSG_SPACE(MOST_FILES * size))
-    files = array.array("i")
-    for _, _, data in ancillary:
-        files.frombytes(data[: len(data) - len(data) % size])
-    if len(head) < _LENGTH.size:
-        return None
-    body = b""
-    left = _LENGTH.unpack(head)[0]
-    while len(body) < left:
-        part = connection.recv(left - len(body))
-        if not part:
-            return None
-        body += part
-    return pickle.loads(body), list(files)
 
 
 class Server:
@@ -74,9 +42,9 @@ class Server:
         self._leases = 0
         self._children: dict[socket.socket, int] = {}
         self._ended = False
-        self._program: dict | None = None
+        self._program: fork_child.Program | None = None
 
-    def serve(self) -> dict | None:
+    def serve(self) -> fork_child.Program | None:
         """The program that this process, a child, is to run; None at the end of the server."""
         while not self._ended and self._program is None:
             for key, _ in self._selector.select():
@@ -89,19 +57,19 @@ class Server:
         connection, _ = listener.accept()
         connection.settimeout(20)
         try:
-            request = receive(connection)
+            received = fork_messages.receive(connection)
         except OSError:
-            request = None
-        if request is None:
+            received = None
+        if received is None:
             connection.close()
             return
-        (kind, program), files = request
+        (kind, *words), files = received
         if kind == "lease":
             self._leases += 1
             self._selector.register(connection, selectors.EVENT_READ, self._end_lease)
-            send(connection, "granted")
+            fork_messages.answer(connection, 0)
         else:
-            self._fork(connection, program, files)
+            self._run(connection, fork_child.Program.of(words), files)
 
     def _end_lease(self, connection) -> None:
         self._selector.unregister(connection)
@@ -112,9 +80,15 @@ class Server:
             for pid in self._children.values():
                 _kill(pid)
 
-    def _fork(self, connection, program, files) -> None:
+    def _run(self, connection, program, files) -> None:
+        if program.needs_an_interpreter():
+            for number in files:
+                os.close(number)
+            self._answer(connection, fork_messages.REFUSED)
+            return
         pid = os.fork()
         if pid == 0:
+            program.take_processors_of(connection)
             connection.close()
             self._become(program, files)
             return
@@ -134,23 +108,22 @@ class Server:
         for each in [*own, *self._children]:
             os.close(each) if isinstance(each, int) else each.close()
         self._children.clear()
-        for kind, number in zip(NAMESPACES, files[len(program["files"]) :], strict=True):
-            _enter_namespace(kind, number)
-        aside = [_moved(number) for number in files[: len(program["files"])]]
-        for number, wanted in zip(aside, program["files"], strict=True):
-            os.dup2(number, wanted)
-            os.close(number)
+        for kind, number in zip(NAMESPACES, files[len(program.files) :], strict=True):
+            fork_child.enter_namespace(kind, number)
+        program.take_files(files[: len(program.files)])
 
     def _signal(self, connection) -> None:
-        """The client passes a signal on, or has ended: then the child ends too."""
+        """The client passes signals on, or has ended: then the child ends too."""
+        pid = self._children.get(connection)
+        if pid is None:
+            return  # it has been reaped since both were seen
         try:
-            request = receive(connection)
+            numbers = connection.recv(64)
         except OSError:
-            request = None
-        pid = self._children[connection]
-        if request is not None:
-            os.kill(pid, request[0])
-        else:
+            numbers = b""
+        for number in numbers:
+            os.kill(pid, number)
+        if not numbers:
             self._selector.unregister(connection)
             _kill(pid)
 
@@ -160,31 +133,16 @@ class Server:
         _, status = os.waitpid(self._children.pop(connection), 0)
         try:
             self._selector.unregister(connection)
-            send(connection, os.waitstatus_to_exitcode(status))
-        except (KeyError, OSError):
+        except KeyError:
+            pass  # the client has ended
+        self._answer(connection, os.waitstatus_to_exitcode(status))
+
+    def _answer(self, connection, code) -> None:
+        try:
+            fork_messages.answer(connection, code)
+        except OSError:
             pass  # the client has ended
         connection.close()
-
-
-def _enter_namespace(kind: str, number: int) -> None:
-    """Enters the namespace behind an open file, unless this process is in it, and closes the file."""
-    if os.fstat(number).st_ino != os.stat(f"/proc/self/ns/{kind}").st_ino:
-        import ctypes
-
-        if ctypes.CDLL(None, use_errno=True).setns(number, 0) != 0:
-            error = ctypes.get_errno()
-            raise OSError(
-                error, f"the child cannot enter its client's namespace ({kind}): {os.strerror(error)}"
-            )
-    os.close(number)
-
-
-def _moved(number: int) -> int:
-    import fcntl
-
-    moved = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _ASIDE)
-    os.close(number)
-    return moved
 
 
 def _kill(pid: int) -> None:
@@ -194,26 +152,6 @@ def _kill(pid: int) -> None:
             end(pid, signal.SIGKILL)
         except OSError:
             pass
-
-
-def _begin(program: dict) -> None:
-    """Makes this child like a new interpreter with the program's environment would be."""
-    os.setsid()
-    os.chdir(program["folder"])
-    os.umask(program["umask"])
-    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
-        signal.signal(number, handler)
-    os.environ.clear()
-    os.environ.update(program["environment"])
-    sys.argv[:] = program["arguments"]
-    sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
-    added = [
-        path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", *sys.path)
-    ]
-    sys.path[1:1] = added
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed()  # each process begins with other numbers; Python's own generator sees to that itself
 
 
 def main() -> None:
@@ -234,8 +172,8 @@ def main() -> None:
     os.rename(f"{address}.new", address)  # from now on clients find it
     program = Server(listener).serve()
     if program is not None:
-        _begin(program)
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        program.environment[fork_messages.ADDRESS] = address
+        program.run()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import atexit
 import fcntl
+import functools
 import hashlib
 import os
 import shutil
@@ -12,7 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import fork_server
+from compiled import cc, compiled
+
+from . import fork_messages
 
 _HERE = Path(__file__).parent
 # The folder of the session's servers: made by the first process of the tests, inherited by those that it starts.
@@ -63,12 +66,18 @@ def interpreter(
 
 def same_interpreter() -> list[str]:
     """In a program that interpreter() has run: the words for another child of its server. Elsewhere the interpreter."""
-    address = os.environ.get(fork_server.ADDRESS)
+    address = os.environ.get(fork_messages.ADDRESS)
     return _client(sys.executable, address) if address else [sys.executable]
 
 
 def _client(python: str, address: str) -> list[str]:
-    return [python, "-I", "-S", str(_HERE / "fork_client.py"), address]
+    return [str(client_program()), address, python]
+
+
+@functools.cache
+def client_program() -> Path:
+    """The program that stands for a child."""
+    return compiled("fork_client", [cc(), "-O2", "-Wall", "-Werror"], [_HERE / "fork_client.c"])
 
 
 def _is_alive(lease: socket.socket) -> bool:
@@ -114,8 +123,7 @@ def _connected(address: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(address)
-        fork_server.send(connection, ("lease", None))
-        if fork_server.receive(connection) is None:
+        if fork_messages.ask(connection, "lease") is None:
             raise ConnectionError(f"the server at {address} is ending")
     except OSError:
         connection.close()

@@ -9,8 +9,9 @@ import os
 import sys
 from pathlib import Path
 
-from . import fork_servers, pool
+from . import fork_servers, plain
 from .checks import run_on_ranks
+from .environment import base
 from .job import Outcome
 
 # Several ranks share few cores; ranks import a framework at different speeds; TensorFlow would print much.
@@ -66,13 +67,15 @@ def python_with(framework: str, process_env: dict[str, str] | None = None) -> li
 
     process_env: variables for the imports, in addition to those of the framework's jobs.
     """
-    environment = {**pool.base_environment(), **_ENVIRONMENT[framework], **(process_env or {})}
+    environment = {**base(), **_ENVIRONMENT[framework], **(process_env or {})}
     return fork_servers.interpreter(_MODULES[framework], environment, _PYTHON[framework])
 
 
 def launcher(framework: str, ranks: int) -> list[str]:
     """The words of horovodrun and of python_with(), in front of a program that is to run on `ranks` ranks."""
-    return [_PYTHON[framework], "-m", "horovod.runner.launch", "-np", str(ranks), *python_with(framework)]
+    python = _PYTHON[framework]
+    words = plain.python() if python == sys.executable else [python]
+    return [*words, "-m", "horovod.runner.launch", "-np", str(ranks), *python_with(framework)]
 
 
 def mxnet_python() -> str:

@@ -11,7 +11,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -19,6 +18,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 import pytest
+
+from . import plain
 
 RANK_MAIN = Path(__file__).with_name("rank_main.py")
 # Seconds for the ranks of a failed call to hear of the failure, and for a killed job to be gone.
@@ -42,14 +43,10 @@ class Outcome:
         return "".join(self.outputs)
 
 
-def horovodrun(ranks: int, python: str = sys.executable) -> list[str]:
-    return [python, "-m", "horovod.runner.launch", "-np", str(ranks), python]
-
-
 class Job:
     """`ranks` processes that wait for calls.
 
-    `command`: the launcher's words and the interpreter that the ranks run, by default horovodrun and this one.
+    `command`: the launcher's words and the interpreter that the ranks run, by default those of plain.py.
     `environment`: of the launcher and the ranks, whole.
     """
 
@@ -66,7 +63,7 @@ class Job:
             listener.bind(address)
             listener.listen(ranks)
             self._launcher = subprocess.Popen(
-                [*(command or horovodrun(ranks)), str(RANK_MAIN), address],
+                [*(command or plain.horovodrun(ranks)), str(RANK_MAIN), address],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,

@@ -9,8 +9,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from . import plain
 from .checks import place_of
-from .job import horovodrun
 
 RANK_ONCE = Path(__file__).with_name("rank_once.py")
 
@@ -31,7 +31,7 @@ def launch(
     call = folder / "call.pickle"
     call.write_bytes(pickle.dumps((place_of(function), arguments, str(folder), init, init_options or {})))
     return subprocess.Popen(
-        [*(command or horovodrun(ranks)), str(RANK_ONCE), str(call)],
+        [*(command or plain.horovodrun(ranks)), str(RANK_ONCE), str(call)],
         env={**os.environ, **(env or {})},
         **{
             "stdout": subprocess.PIPE,

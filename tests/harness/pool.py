@@ -4,26 +4,13 @@ session ends.
 """
 
 import atexit
-import os
 
+from . import environment
 from .job import Job, Outcome
 
 # Ranks alive at the same time; the job that was idle longest ends first.
 MOST_RANKS = 12
-# The variables of every job, as they were when the tests began: what a test sets by monkeypatch is not for others.
-_BASE = None
 _jobs: dict[tuple, Job] = {}
-
-
-def remember_environment() -> None:
-    """Called once, when the session has cleaned its environment (conftest.py)."""
-    global _BASE
-    _BASE = dict(os.environ)
-
-
-def base_environment() -> dict[str, str]:
-    """The variables that every job begins with."""
-    return dict(_BASE or os.environ)
 
 
 def call(key: tuple, command, variables: dict, function, arguments, options, seconds) -> Outcome:
@@ -38,7 +25,7 @@ def call(key: tuple, command, variables: dict, function, arguments, options, sec
         job = None
     if job is None:
         _make_room(key[0])
-        job = Job(key[0], command, {**base_environment(), **variables})
+        job = Job(key[0], command, {**environment.base(), **variables})
     _jobs[key] = job  # at the end: used last
     return job.call(function, arguments, options, seconds)
 

@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "eccl"))
 
 import stub_backend
+from harness import plain
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(400)]
 
@@ -20,8 +21,8 @@ HOW = "eccl_stub within hosts, and tcp between them through host memory"
 
 
 def job(network, count, rounds, environment):
-    command = [sys.executable, "-m", "horovod.runner.launch", "-np", "4", "-H", network.spec(2, 2)]
-    command += ["--remote-shell", "ip netns exec {host}", sys.executable]
+    command = [*plain.python(), "-m", "horovod.runner.launch", "-np", "4", "-H", network.spec(2, 2)]
+    command += ["--remote-shell", "ip netns exec {host}", *plain.python()]
     command += map(str, (RANK, stub_backend.program_side(), count, rounds))
     done = network[0].run(*command, timeout=280, check=False, env={**os.environ, **environment})
     assert done.returncode == 0, done.stdout + done.stderr

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from harness import check_names, pool
+from harness import check_names, environment
 from harness.frameworks import environment_of, mxnet_python, run_check, why_no_mxnet
 
 MODULES = ["ranks_mxnet_ops", "ranks_mxnet_training"]
@@ -54,7 +54,7 @@ def test_numpy_names_that_exist_stay():
         "import numpy as np; np.int = 'mine'; import horovod.mxnet as hvd, mxnet as mx; assert np.int == 'mine'; "
         "hvd.init(); assert hvd.allreduce(mx.nd.ones((2,))).asnumpy().sum() == 2"
     )
-    env = {**pool.base_environment(), **environment_of("mxnet")}
+    env = {**environment.base(), **environment_of("mxnet")}
     program = subprocess.run(
         [mxnet_python(), "-c", text], capture_output=True, text=True, timeout=200, env=env
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import simulated_cuda
-from harness import finish
+from harness import finish, plain
 
 HERE = Path(__file__).parent
 MATRIX = HERE.parent / "eccl" / "eccl_matrix_ranks.py"
@@ -22,9 +22,10 @@ FULL = {"counts": [0, 1, 17, 1023], "large": 1_000_001, "dtypes": []}
 
 def run(ranks, program, *arguments, code=0, timeout=180, launcher=None, **environment):
     """What the ranks printed."""
-    launcher = launcher or [sys.executable, "-m", "horovod.runner.launch"]
+    # A rank of mpirun finds its library of MPI by its parents.
+    words = [*launcher, "-np", str(ranks), sys.executable] if launcher else plain.horovodrun(ranks)
     job = subprocess.Popen(
-        [*launcher, "-np", str(ranks), sys.executable, str(program), *arguments],
+        [*words, str(program), *arguments],
         env={**os.environ, **simulated_cuda.environment(**{"HOROVOD_BACKEND": "nccl", **environment})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

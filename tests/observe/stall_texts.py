@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
 
 import stall_programs as programs  # noqa: E402
-from harness import close_all, pool, run_on_ranks  # noqa: E402
+from harness import close_all, environment, run_on_ranks  # noqa: E402
 
 SHOWN = (
     ("A call that only rank 0 makes", programs.only_rank_0_calls),
@@ -48,7 +48,7 @@ def text_of(program) -> str:
 
 def main() -> None:
     os.environ.pop("PYTHONUNBUFFERED", None)
-    pool.remember_environment()
+    environment.remember()
     for title, program in SHOWN:
         lines = inspect.getsource(program).rstrip()
         print(f"### {title}\n\n```python\n{lines}\n```\n\n```text\n{text_of(program).rstrip()}\n```\n")

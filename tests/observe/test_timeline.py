@@ -6,8 +6,7 @@ from collections import Counter
 import pytest
 
 import observed_ranks as ranks
-from harness import run_on_ranks, run_to_the_end
-from harness.job import horovodrun
+from harness import plain, run_on_ranks, run_to_the_end
 from hvd_core.observe import timeline_file, timeline_summary
 
 OPERATIONS = {
@@ -156,8 +155,7 @@ def test_the_launcher_turns_it_on(tmp_path, options):
     path, yaml = tmp_path / "t.json", tmp_path / "job.yaml"
     yaml.write_text(f"timeline:\n  filename: {path}\n  mark_cycles: true\n")
     words = [{"FILE": str(path), "YAML": str(yaml)}.get(word, word) for word in options]
-    command = horovodrun(2)
-    printed = run_to_the_end(2, ranks.ends_in_order, command=[*command[:-1], *words, command[-1]])
+    printed = run_to_the_end(2, ranks.ends_in_order, command=plain.horovodrun(2, *words))
     assert "without effect" not in printed
     events = events_of(path)
     assert "allreduce.fine" in timeline_file.tensor_names(events).values()

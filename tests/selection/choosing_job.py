@@ -3,13 +3,13 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from launchers import Launcher
 
 import hvd_core
 from golden_texts import golden
+from harness import plain
 
 HERE = Path(__file__).parent
 # A mount namespace of its own in which /etc is a copy with this site's file in it.
@@ -98,7 +98,7 @@ class Job:
         (self.folder / "cases.json").write_text(
             json.dumps([{"name": n, **case} for n, case in cases.items()])
         )
-        words = ("-np", 2, sys.executable, HERE / "choosing_rank.py", self.folder / "cases.json")
+        words = ("-np", 2, *plain.python(), HERE / "choosing_rank.py", self.folder / "cases.json")
         env = self.environment()
         done = self.launcher.run(*words, env=env, timeout=250)
         assert done.returncode == 0, done.stdout + done.stderr

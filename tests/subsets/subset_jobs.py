@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import hvd_core
-from harness import finish
+from harness import finish, plain
 
 PROGRAM = str(Path(__file__).with_name("subset_ranks.py"))
 ROOT = str(Path(hvd_core.__file__).parents[1])
@@ -44,12 +44,14 @@ def run(launcher, size, scenario, timeout=250, code=0, **env):
 
 def _run_once(launcher, size, scenario, timeout, code, env):
     paths = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
+    # A rank of mpirun finds its job by its parents.
+    python = plain.python() if launcher == HOROVODRUN else [sys.executable]
     job = subprocess.Popen(
         [
             *launcher,
             *(() if launcher[-1] == "--nproc-per-node" else ("-np",)),
             str(size),
-            sys.executable,
+            *python,
             PROGRAM,
             scenario,
         ],

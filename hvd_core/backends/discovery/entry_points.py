@@ -85,16 +85,17 @@ def _announced(path: list[str], problems: list[Problem]) -> Iterator[Candidate]:
             text = distribution.read_text("entry_points.txt") or ""
             if GROUP not in text:
                 continue
-            name, version = distribution.metadata["Name"], distribution.version
+            metadata = distribution.metadata  # each look at it parses the file
+            name, version = metadata["Name"], metadata["Version"]
             if not name or canonical(name) == OWN_DISTRIBUTION or _shadowed(distribution, name, path):
                 continue
             entries = [e for e in distribution.entry_points if e.group == GROUP]
         except Exception as error:  # one distribution's broken metadata must not hide the others
             problems.append(_unreadable(distribution, error))
             continue
-        location, metadata = _place(distribution)
+        location, folder = _place(distribution)
         for entry in entries:
-            yield Candidate(entry.name, WHEEL, name, version, entry.value, location, metadata)
+            yield Candidate(entry.name, WHEEL, name, version, entry.value, location, folder)
 
 
 def _with_description(candidate: Candidate, problems: list[Problem]) -> Candidate:
