@@ -13,8 +13,7 @@
 
 namespace hvd::plugin {
 
-// One call of one thread. Slots that more threads than there are slots would need are missing: these calls are not
-// noted.
+// One call of one thread. While all slots are taken, further calls are not noted.
 struct SideSlot {
   enum State : uint32_t { kFree, kTaken, kInside };
   std::atomic<uint32_t> state{kFree};
