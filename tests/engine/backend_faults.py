@@ -50,7 +50,8 @@ FAULTS = [
     Fault("end", "destroy exits", "destroy", "exit", f"{ENDED}in the call destroy of backend 'hanging'"),
 ]  # fmt: skip
 
-# On a device, in the calls of its table and in async_error. Another thread of the rank may be in a call as well; so the text may name both.
+# On a device, in the calls of its table and in async_error. Another thread of the rank may be in a call as well; so the
+# text may name both.
 DEVICE_FAULTS = [
     Fault(phase, f"{call}{' of the device table' * (call != 'async_error')} crashes", call, "crash", f"in the call {call} of backend 'fake_stream'", call == "event_record")
     for phase, call in (

@@ -94,6 +94,9 @@ def test_the_launcher_knows_the_engines_names_of_calls():
     source = Path(hvd.__file__).with_name("engine") / "plugin" / "call_record.cc"
     names = source.read_text(encoding="utf-8").partition("kNames{")[2].partition("}")[0]
     assert re.findall(r'"([^"]*)"', names)[1:] == list(last_call._CALLS)[1:]
+    slots = re.search(r"kSlots = (\d+);", source.with_name("side_call.h").read_text(encoding="utf-8"))
+    # More would not fit into the memory that the launcher makes.
+    assert int(slots[1]) == last_call._SIDE_CALLS
 
 
 def add_a_set():

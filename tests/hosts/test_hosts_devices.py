@@ -21,8 +21,7 @@ HOW = "eccl_stub within hosts, and tcp between them through host memory"
 
 
 def job(network, count, rounds, environment):
-    command = [*plain.python(), "-m", "horovod.runner.launch", "-np", "4", "-H", network.spec(2, 2)]
-    command += ["--remote-shell", "ip netns exec {host}", *plain.python()]
+    command = plain.horovodrun(4, "-H", network.spec(2, 2), "--remote-shell", "ip netns exec {host}")
     command += map(str, (RANK, stub_backend.program_side(), count, rounds))
     done = network[0].run(*command, timeout=280, check=False, env={**os.environ, **environment})
     assert done.returncode == 0, done.stdout + done.stderr
