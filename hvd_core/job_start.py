@@ -101,6 +101,7 @@ def _start_engine(
             "job": f"engine/{world.epoch}",
             # Counted by the rank's number in the launcher's job, see horovod/runner/ended_ranks.py.
             "bereaved_key": f"hvd/bereaved/{(world.members or range(world.size))[world.rank]}",
+            "elastic": is_elastic(),
             "launcher": world.launcher_process and (world.launcher_process.fd, world.launcher_process.text),
             "links": [_link(link) for link in world.links],
             "segment_fd": world.segment_fd,

@@ -41,7 +41,7 @@ void Engine::end_job(const std::string& cause) {
   std::lock_guard lock(executor_mutex_);
   if (stopped()) return;
   const std::string text = describe(config_.rank) + ": " + cause;
-  observe::log(Level::Error, text + "; the job ends");
+  observe::log(Level::Error, text + what_ends());
   if (segment_) segment_->raise_abort(text);
   executor_->abort();
   push({Command::Abort, nullptr, 0, {}, text}, true);

@@ -91,8 +91,7 @@ std::string Engine::describe(int32_t rank) const {
 void Engine::check_usable() const {
   if (forked_) throw RequestFailed(Failure::Mistake, queue::kForkedText);
   if (stopped()) {
-    // Another rank has ended the job in good order, and this rank still needed it.
-    if (!aborted() && closing_ && left_first_ != config_.rank && !leaving_) tell_store_bereaved();
+    note_needed_others();
     std::lock_guard lock(stop_mutex_);
     throw RequestFailed(Failure::JobEnded, stop_text_);
   }

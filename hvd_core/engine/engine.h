@@ -108,6 +108,7 @@ struct EngineConfig {
   uint64_t first_handle = 1;               // greater than the handles of earlier engines of this process
   int64_t spin_ns = 50'000;                // how long a waiting caller looks before it sleeps
   bool check_consistency = false;          // front ends announce the weights that they train
+  bool elastic = false;                    // the end of this engine's world is not the end of the job
   void* last_calls = nullptr;              // the launcher's memory for the records of calls, mapped for good, or null
   std::string bereaved_key;                // a counter in the store that says: this rank fails because of another one
   observe::ObserverSettings observe;       // the flight recorder and the timeline
@@ -307,6 +308,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void fail_everything(const std::string& text);
   void tell_store_done();
   void tell_store_bereaved() const;
+  void note_needed_others() const;
+  std::string what_ends() const;  // the end of a message about a failure that no rank survives in this engine
   void stop(const std::string& text);
   void broke_down(const char* why) noexcept;
   void end_without_memory() noexcept;
@@ -411,6 +414,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   std::string closing_text_;
   int32_t left_first_ = -1;
   bool failed_here_ = false;  // the job is aborted because of a failure of this rank itself
+  mutable std::atomic<bool> told_bereaved_{false};
   // Is freed when the engine itself runs out of memory, so that it can still tell the other ranks.
   std::vector<std::unique_ptr<char[]>> reserve_;
   int64_t next_watch_ns_ = 0;

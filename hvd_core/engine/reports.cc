@@ -44,6 +44,7 @@ void Engine::end(const RequestRef& request, Failure failure, const std::string& 
     if (!request->enqueued()) free_name(*request);
     if (failure != Failure::JobEnded && failure != Failure::SetRemoved)
       note_error(request->item.name ? "'" + *request->item.name + "'" : "an operation", error);
+    if (failure == Failure::JobEnded) note_needed_others();
     request->fail(failure, error);
   } catch (const std::bad_alloc&) {
     request->fail(failure, kNoMemoryText);
@@ -171,7 +172,7 @@ void Engine::lost(const std::string& cause) {
   if (node_->is_aborted()) return;
   // A rank whose start has failed told the reason before its links went.
   if (abort_raised()) return node_->abort(segment_->abort_text());
-  if (!stopped()) observe::log(Level::Error, cause + "; the job ends");
+  if (!stopped()) observe::log(Level::Error, cause + what_ends());
   node_->abort(cause);
 }
 
@@ -262,9 +263,19 @@ void Engine::tell_store_done() {
   if (store_) store_->count(config_.job + "/through");
 }
 
+std::string Engine::what_ends() const {
+  return config_.elastic ? "; this world of the elastic job ends" : "; the job ends";
+}
+
 // The launcher names the rank that failed first, and reads this to tell it from the others.
 void Engine::tell_store_bereaved() const {
-  if (store_ && !config_.bereaved_key.empty()) store_->count(config_.bereaved_key);
+  if (store_ && !config_.bereaved_key.empty() && !told_bereaved_.exchange(true)) store_->count(config_.bereaved_key);
+}
+
+// An operation of this rank fails because the job has ended: another rank has ended it in good order, although this
+// rank still needed it.
+void Engine::note_needed_others() const {
+  if (!aborted_ && closing_ && left_first_ != config_.rank && !leaving_) tell_store_bereaved();
 }
 
 void Engine::stop(const std::string& text) {

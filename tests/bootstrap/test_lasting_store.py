@@ -1,10 +1,13 @@
 """The store that rank 0 serves for launchers without a store: how long it stays, where it listens, and the end of a
 process below the launcher's process manager."""
 
+import contextlib
 import logging
+import random
 import secrets
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -26,8 +29,12 @@ def ended(process):
 
 
 def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
+    """Below the ports that the system chooses for connections: no other test's gets it before rank 0 listens there."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(first // 2, first)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def test_rank_0_stays_while_others_are_in_an_init_without_it(tmp_path):

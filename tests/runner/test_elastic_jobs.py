@@ -44,6 +44,7 @@ def test_training_goes_on_without_a_killed_rank_and_then_with_a_new_one(launcher
         "[2]<stdout>:rank 1 of 2 is done, some steps",
     ]
     assert "process 1 has ended (killed by SIGKILL)" in err
+    assert "; this world of the elastic job ends" in err and "the job ends" not in err
     assert launcher.processes() == []
 
 

@@ -126,6 +126,7 @@ EngineConfig config_of(const py::dict& d) {
   c.hosts = d["hosts"].cast<std::vector<int32_t>>();
   c.host_names = d["host_names"].cast<std::vector<std::string>>();
   c.job = d["job"].cast<std::string>();
+  if (d.contains("elastic")) c.elastic = d["elastic"].cast<bool>();
   if (d.contains("bereaved_key")) c.bereaved_key = d["bereaved_key"].cast<std::string>();
   for (auto l : d["links"].cast<py::list>()) c.links.push_back(link_of(l.cast<py::dict>()));
   c.segment_fd = d["segment_fd"].cast<int>();
