@@ -2,7 +2,7 @@
 """What an elastic job costs: its recovery after a death beside torchrun's restart, its commits, its undisturbed steps.
 
     python benchmarks/elastic.py --ranks 4 --in-a-row 2 --kills 200 [--torchrun 10]
-    python benchmarks/elastic.py --ranks 3 --spares 2 --in-a-row 2 --kills 100
+    python benchmarks/elastic.py --ranks 3 --spares 2 --in-a-row 2 --kills 100 [--model-first]
     python benchmarks/elastic.py --ranks 2 --steady [--runs 7]
 
 Recovery: a model of --megabytes is trained on this machine. --in-a-row ranks are killed one after the other, each as soon
@@ -37,15 +37,17 @@ def _model(megabytes):
     return torch.nn.Linear(1024, megabytes * 256, bias=False)  # 4 bytes * 1024 * 256 = 1 MB
 
 
-def train(megabytes):
+def train(megabytes, model_first):
     """The program of the ranks: trains until it is ended."""
     import torch
 
     import horovod.torch as hvd
 
+    model = _model(megabytes) if model_first else None
     print(f"comes to init(): process {os.getpid()}", flush=True)
     hvd.init()
-    model = _model(megabytes)
+    if model is None:
+        model = _model(megabytes)
     inputs = torch.randn(1, 1024)
     state = hvd.elastic.TorchState(model=model, steps=0)
 
@@ -208,7 +210,7 @@ def measure(command, ranks, kills, spares=0, in_a_row=1):
 
 def recovery(args):
     """Prints a line for each way and each change of the number of ranks, in milliseconds."""
-    program = _program("--megabytes", args.megabytes)
+    program = _program("--megabytes", args.megabytes, *(["--model-first"] if args.model_first else []))
     elastic = _horovodrun(args.ranks, args.spares, least=max(1, args.ranks - args.in_a_row)) + program
     ways = [(f"elastic, {args.spares} spares", elastic, args.kills, args.spares, args.in_a_row)]
     if args.torchrun:
@@ -267,12 +269,17 @@ def main():
     parser.add_argument("--runs", type=int, default=5, help="turns of --steady")
     parser.add_argument("--commit-every", type=int, default=10, help="steps between two commits of --steady")
     parser.add_argument("--megabytes", type=int, default=40)
+    parser.add_argument(
+        "--model-first",
+        action="store_true",
+        help="the program makes its model before init(): a spare waits with it",
+    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker and args.steady:
         train_steadily(args.megabytes, args.commit_every)
     elif args.worker:
-        train(args.megabytes)
+        train(args.megabytes, args.model_first)
     elif args.steady:
         steady(args)
     else:

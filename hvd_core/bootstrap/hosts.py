@@ -8,6 +8,7 @@ host.
 Called on the thread that runs init().
 """
 
+import errno
 import hashlib
 import hmac
 import json
@@ -28,18 +29,20 @@ from .socket_io import AuthenticationError, BootstrapError, BootstrapTimeout
 
 PURPOSE = b"local"
 # The version of the messages that the modules of this folder exchange.
-VERSION = 6
+VERSION = 7
 
 
 _LENGTH = struct.Struct("<I")
 _MOST_TABLE_BYTES = 64 << 20
+# Jobs with one secret that may be in init() on one host at the same time.
+_MOST_DOORS = 64
 
 
 @dataclass
 class Roster:
     """What a rank reads of the records of all ranks. ``common``: by rank, a dict with size, version, transport and
-    encryption. ``group``: of the ranks with the same hints as this one, by rank, a dict with host, pid and cores.
-    ``door``: the listener of this rank on its host; None if another process has its name."""
+    encryption. ``group``: of the ranks with the same hints as this one, by rank, a dict with host, pid, cores and, unless
+    it is 0, the number of the door's name. ``door``: the listener of this rank on its host; None if it has none."""
 
     common: list
     group: dict
@@ -120,7 +123,9 @@ def gather_roster(session, transport, descriptors, members=None, launched=None):
     like = hints() + simulated_host(os.environ, *(launched or (rank, size)))
     label = hashlib.sha256(json.dumps(like).encode()).hexdigest()[:16]
     # Before the record is there: a rank that has read it may connect.
-    door = _open_door(session, descriptors)
+    door, number = _open_door(session, descriptors)
+    if number:
+        own["door"] = number
     if not session.gather("hello", _bytes(common), _bytes(own), label):
         raise _claimed_twice(session)
 
@@ -171,7 +176,7 @@ def find_neighbours(session, roster, descriptors):
     sockets = {}
     while group[0] != rank:
         leader = group[0]
-        sock = _try(session, leader, descriptors)
+        sock = _try(session, leader, roster.group[leader].get("door", 0), descriptors)
         if sock is not None:
             _close_door(roster, descriptors)
             table = gathered.read(_receive_table(session, sock, leader))
@@ -220,22 +225,28 @@ def _neighbours(size, table, sockets):
     return Neighbours(leader, names, pids, wall_ns, exact, sockets)
 
 
-def _door_name(session, rank):
-    """The name of a rank's abstract socket: of all who may try it, only processes of this init() know it."""
-    text = f"door of rank {rank} in init {session.epoch}"
+def _door_name(session, rank, number):
+    """The name of a rank's abstract socket, which only processes that have the job's secret know."""
+    text = f"door of rank {rank} in init {session.epoch}" + (f", {number}" if number else "")
     return "\0hvd-" + hmac.new(session.secret, text.encode(), hashlib.sha256).hexdigest()[:32]
 
 
 def _open_door(session, descriptors):
+    """(listener, number of its name). Another number than 0 is needed if a job with the same secret, which a user has
+    given to both, is in init() on this host, or if another process claims this rank: the store tells those apart. The
+    listener is None if there is no free name, or no such sockets."""
     listener = descriptors.own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-    try:
-        listener.bind(_door_name(session, session.rank))
-    except OSError:
-        # Another process of this host has this rank: the one that is not the first in the store says so.
-        descriptors.discard(listener)
-        return None
-    listener.listen(4096)
-    return listener
+    for number in range(_MOST_DOORS):
+        try:
+            listener.bind(_door_name(session, session.rank, number))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                continue
+            break
+        listener.listen(4096)
+        return listener, number
+    descriptors.discard(listener)
+    return None, 0
 
 
 def _close_door(roster, descriptors):
@@ -246,7 +257,10 @@ def _close_door(roster, descriptors):
 def _receive(session, roster, others, descriptors):
     """The sockets of the ranks, of ``others``, that connect; the rest is not on this host."""
     if roster.door is None:
-        raise _claimed_twice(session)
+        raise BootstrapError(
+            f"rank {session.rank} has no Unix socket for the other ranks of its host: all {_MOST_DOORS} names are in use, "
+            "by jobs with the same HOROVOD_SECRET_KEY, or this process may not make one"
+        )
     rank = session.rank
     acceptor = Acceptor(
         descriptors.disown(roster.door),
@@ -278,10 +292,10 @@ def _receive(session, roster, others, descriptors):
     return sockets
 
 
-def _try(session, leader, descriptors):
+def _try(session, leader, number, descriptors):
     sock = descriptors.own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
-        sock.connect(_door_name(session, leader))
+        sock.connect(_door_name(session, leader, number))
         if peer_uid(sock) != os.geteuid():
             raise ConnectionError("another user's socket")
         # It listened before its record was there. It begins with the handshake when it has read the other records.

@@ -144,6 +144,24 @@ def test_two_jobs_at_once_do_not_meet(store):
     assert set(one[0]["pids"]).isdisjoint(two[0]["pids"])
 
 
+def test_two_jobs_with_one_secret_at_once_do_not_meet(store):
+    """As two jobs of a user who has set HOROVOD_SECRET_KEY for all jobs. The second one begins when rank 0 of the first
+    waits in init()."""
+    address, secret = store
+    first = [start_rank(0, 3, address, secret), start_rank(1, 3, address, secret)]
+    client = StoreClient(address, secret)
+    end = time.monotonic() + 60
+    while client.absent("hvd/1/hello", 3) != [2]:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    client.close()
+    with StoreServer("127.0.0.1", secret) as server:
+        worlds = check_healthy(run_job((server.address, secret), 3), 3, "horovodrun")
+    assert all(link[0] == "ShmLink" for world in worlds for link in world["links"])
+    worlds = check_healthy(reports([*first, start_rank(2, 3, address, secret)]), 3, "horovodrun")
+    assert all(link[0] == "ShmLink" for world in worlds for link in world["links"])
+
+
 def test_a_late_rank_is_waited_for(store):
     processes = [start_rank(0, 2, *store), start_rank(1, 2, *store, "sleep=2")]
     check_healthy(reports(processes), 2, "horovodrun")

@@ -54,5 +54,5 @@ def test_check(kind, ranks, module, check):
     init = "horovod.tensorflow.keras" if kind == "tf.keras" else "horovod.keras"
     options = {"init": init, "init_options": {"process_sets": "dynamic"}}
     if check == "check_no_other_framework_is_loaded":
-        options["env"] = {"HVD_TEST_RANK": "fresh"}  # of its own: other tests have saved models, for example
+        options["process_env"] = {"HVD_TEST_RANK": "fresh"}  # other tests have saved models, for example
     run_with(framework, ranks, "keras/keras_rank.py::call_check", kind, module, check, **options)
