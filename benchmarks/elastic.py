@@ -146,10 +146,12 @@ def _program(*words):
 
 class Kills:
     """Kills ranks of a running job and measures from SIGKILL to the last first step of the next world. The program prints
-    a line when a process comes to init(), and one at each rank's first step in a world."""
+    a line when a process comes to init(), and one at each rank's first step in a world. A spare then still loads modules:
+    `settle_s` seconds later a rank is killed."""
 
-    def __init__(self, job, ranks, spares, in_a_row):
+    def __init__(self, job, ranks, spares, in_a_row, settle_s):
         self._job, self._ranks, self._spares, self._in_a_row = job, ranks, spares, in_a_row
+        self._settle_s = settle_s
         self._waiting = set()  # processes that have come to init() and have no place yet
         self._world, self._size, self._last = {}, 0, 0.0  # the world that is there, or comes: rank -> process
         self._killed = None  # (when, number of ranks)
@@ -186,17 +188,17 @@ class Kills:
         if not self._left:
             return
         self._left -= 1
-        time.sleep(0.3)
+        time.sleep(self._settle_s)
         victim = self._world[self._turn % self._size]
         self._turn += 1
         self._killed = time.monotonic(), self._size
         os.kill(victim, signal.SIGKILL)
 
 
-def measure(command, ranks, kills, spares=0, in_a_row=1):
+def measure(command, ranks, kills, spares=0, in_a_row=1, settle_s=0.3):
     """The seconds of each kill, by the numbers of ranks before and after."""
     job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    measured = Kills(job, ranks, spares, in_a_row)
+    measured = Kills(job, ranks, spares, in_a_row, settle_s)
     try:
         measured.run(kills)
     finally:
@@ -218,7 +220,7 @@ def recovery(args):
         ways.append(("torchrun", restarts, args.torchrun, 0, 1))
     for way, command, kills, spares, in_a_row in ways:
         begun = time.monotonic()
-        found = measure(command, args.ranks, kills, spares, in_a_row)
+        found = measure(command, args.ranks, kills, spares, in_a_row, args.settle)
         for (before, after), seconds in sorted(found.items(), reverse=True):
             times = sorted(1000 * each for each in seconds)
             last = times[min(len(times) - 1, int(len(times) * 0.99))]
@@ -263,6 +265,9 @@ def main():
     parser.add_argument("--spares", type=int, default=0)
     parser.add_argument(
         "--in-a-row", type=int, default=1, metavar="N", help="kills before new processes are waited for"
+    )
+    parser.add_argument(
+        "--settle", type=float, default=0.3, metavar="SECONDS", help="of steps before each kill"
     )
     parser.add_argument("--torchrun", type=int, default=0, metavar="K", help="restarts of torchrun beside it")
     parser.add_argument("--steady", action="store_true", help="steps without a death instead")

@@ -1,21 +1,44 @@
-"""Loads what a framework would load when a program makes its first optimizer.
+"""Loads what a program would load between init() and its first step.
 
 A process of an elastic job calls load() before it asks for a place in a world. Otherwise a spare would load hundreds of
-modules between init() and its first operation, while the other ranks wait for it.
+modules in that time, while the other ranks wait for it.
 """
 
 import importlib
 import sys
 from contextlib import suppress
 
-# PyTorch loads its compiler in the constructor of the first optimizer: 800 modules, a second on an idle core.
-_LATE = {"torch": ("torch._dynamo",)}
+# By the module that the program has imported.
+_LATE = {
+    # PyTorch loads its compiler in the constructor of the first optimizer: 800 modules, a second on an idle core.
+    "torch": ("torch._dynamo",),
+    # Loaded with the first use of hvd.elastic.
+    "horovod.torch": ("horovod.torch.elastic",),
+    "horovod.tensorflow": ("horovod.tensorflow.elastic",),
+    "horovod.keras": ("horovod.keras.elastic",),
+    "horovod.tensorflow.keras": ("horovod.tensorflow.keras.elastic",),
+    # Loaded by init() where there are several ranks. tests/frontend/test_late_modules.py names those that are missing.
+    "hvd_core": (
+        "encodings.idna",
+        "hvd_core._core",
+        "hvd_core.backends.selection.at_init",
+        "hvd_core.backends.selection.choice",
+        "hvd_core.bootstrap.hosts",
+        "hvd_core.bootstrap.launcher_watch",
+        "hvd_core.bootstrap.links",
+        "hvd_core.bootstrap.topology",
+        "hvd_core.numpy_face",
+        "hvd_core.observe.flight_records",
+        "hvd_core.observe.settings",
+        "hvd_core.observe.watch.start",
+    ),
+}
 
 
 def load() -> None:
-    """Load them for the frameworks that the program has imported. A module that fails is left to the program."""
-    for framework, names in _LATE.items():
-        if framework in sys.modules:
+    """Load them for the modules that the program has imported. A module that fails is left to the program."""
+    for imported, names in _LATE.items():
+        if imported in sys.modules:
             for name in names:
                 with suppress(Exception):
                     importlib.import_module(name)

@@ -42,7 +42,7 @@ _MOST_DOORS = 64
 class Roster:
     """What a rank reads of the records of all ranks. ``common``: by rank, a dict with size, version, transport and
     encryption. ``group``: of the ranks with the same hints as this one, by rank, a dict with host, pid, cores and, unless
-    it is 0, the number of the door's name. ``door``: the listener of this rank on its host; None if it has none."""
+    it is 0, the number of the door's name. ``door``: the listener of this rank on its host, if it could make one."""
 
     common: list
     group: dict
@@ -258,7 +258,7 @@ def _receive(session, roster, others, descriptors):
     """The sockets of the ranks, of ``others``, that connect; the rest is not on this host."""
     if roster.door is None:
         raise BootstrapError(
-            f"rank {session.rank} has no Unix socket for the other ranks of its host: all {_MOST_DOORS} names are in use, "
+            f"rank {session.rank} has no Unix socket for the other ranks of its host: all {_MOST_DOORS} names are used, "
             "by jobs with the same HOROVOD_SECRET_KEY, or this process may not make one"
         )
     rank = session.rank

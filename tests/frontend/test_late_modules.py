@@ -2,6 +2,8 @@
 
 import sys
 
+import frontend_late
+from harness.launch import run_to_the_end
 from horovod.common import late_modules
 
 
@@ -18,3 +20,8 @@ def test_modules_of_imported_frameworks_are_loaded_and_others_are_not(tmp_path, 
     late_modules.load()
     assert "late_part_of_a" in sys.modules and "late_part_of_b" not in sys.modules
     monkeypatch.delitem(sys.modules, "late_part_of_a")
+
+
+def test_init_loads_no_module_of_ours_after_that():
+    text = run_to_the_end(2, frontend_late.loaded_by_init, init=None)
+    assert sorted(text.splitlines()) == [f"[{rank}]<stdout>:loaded late: []" for rank in range(2)]
