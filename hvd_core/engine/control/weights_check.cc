@@ -27,23 +27,32 @@ std::string groups_text(const std::vector<std::vector<Rank>>& groups) {
 
 void WeightsCheck::compare(SetId set, const std::string& name, const std::vector<std::pair<Rank, SigRef>>& said) {
   struct Values {
+    Rank named_by = -1;
+    std::string parameter;
     uint64_t elements = 0;
     std::map<uint64_t, std::vector<Rank>> ranks;  // by digest
   };
-  std::map<std::string, Values> by_parameter;
+  // By their places in the request: names may differ, as a rank that has made one more model numbers the next ones
+  // differently. Ranks that announce other numbers of weights are compared by names.
+  const bool alike = std::ranges::all_of(said, [&](const auto& one) {
+    return one.second->fields().weights.size() == said.front().second->fields().weights.size();
+  });
+  std::map<std::pair<size_t, std::string>, Values> by_parameter;
   std::string remedy;
   for (const auto& [rank, sig] : said) {
     if (remedy.empty()) remedy = sig->fields().remedy;
+    size_t place = 0;
     for (const WeightDigest& w : sig->fields().weights) {
-      Values& v = by_parameter[w.parameter];
+      Values& v = by_parameter[alike ? std::pair(place++, std::string()) : std::pair(size_t{0}, w.parameter)];
+      if (v.named_by < 0 || rank < v.named_by) v.named_by = rank, v.parameter = w.parameter;
       v.elements = w.elements;
       v.ranks[w.digest].push_back(rank);
     }
   }
   compared_[set] += by_parameter.size();
-  for (auto& [parameter, values] : by_parameter) {
+  for (auto& [key, values] : by_parameter) {
     if (values.ranks.size() < 2) continue;
-    Finding found{name, parameter, values.elements, {}};
+    Finding found{name, values.parameter, values.elements, {}};
     for (auto& [digest, ranks] : values.ranks) {
       std::sort(ranks.begin(), ranks.end());
       found.groups.push_back(std::move(ranks));
