@@ -160,9 +160,10 @@ class Kills:
 
     def run(self, kills):
         for line in self._job.stdout:
-            if found := _WAITS.search(line):
+            # torchrun's ranks share one stream: a line may have the words of several.
+            for found in _WAITS.finditer(line):
                 self._waiting.add(int(found[1]))
-            elif found := _STEP.search(line):
+            for found in _STEP.finditer(line):
                 self._first_step(*(int(text) for text in found.groups()[:3]), float(found[4]))
             if sum(map(len, self.times.values())) >= kills:
                 return

@@ -8,8 +8,8 @@ import horovod.keras as hvd
 
 def fit(with_callback):
     keras.utils.set_random_seed(hvd.rank())
-    if hvd.rank() == 1:
-        keras.Sequential([keras.Input((1,))])  # from now on the names that Keras gives differ between the ranks
+    if hvd.rank() == 1:  # from now on the names that Keras gives differ between the ranks
+        keras.Sequential([keras.Input((1,))])
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="dense")])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss="mse")
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)] if with_callback else []
