@@ -8,11 +8,11 @@ host.
 Called on the thread that runs init().
 """
 
-import errno
 import hashlib
 import hmac
 import json
 import os
+import secrets
 import select
 import socket
 import struct
@@ -34,15 +34,13 @@ VERSION = 7
 
 _LENGTH = struct.Struct("<I")
 _MOST_TABLE_BYTES = 64 << 20
-# Jobs with one secret that may be in init() on one host at the same time.
-_MOST_DOORS = 64
 
 
 @dataclass
 class Roster:
     """What a rank reads of the records of all ranks. ``common``: by rank, a dict with size, version, transport and
-    encryption. ``group``: of the ranks with the same hints as this one, by rank, a dict with host, pid, cores and, unless
-    it is 0, the number of the door's name. ``door``: the listener of this rank on its host, if it could make one."""
+    encryption. ``group``: of the ranks with the same hints as this one, by rank, a dict with host, pid, cores and, if it
+    has a door, the mark in its name. ``door``: the listener of this rank on its host, if it could make one."""
 
     common: list
     group: dict
@@ -123,9 +121,12 @@ def gather_roster(session, transport, descriptors, members=None, launched=None):
     like = hints() + simulated_host(os.environ, *(launched or (rank, size)))
     label = hashlib.sha256(json.dumps(like).encode()).hexdigest()[:16]
     # Before the record is there: a rank that has read it may connect.
-    door, number = _open_door(session, descriptors)
-    if number:
-        own["door"] = number
+    # A mark, as the secret is no secret of this job alone if a user has set it for several: they may be in init() at the
+    # same time.
+    mark = secrets.token_hex(4)
+    door = _open_door(session, mark, descriptors)
+    if door is not None:
+        own["door"] = mark
     if not session.gather("hello", _bytes(common), _bytes(own), label):
         raise _claimed_twice(session)
 
@@ -176,7 +177,7 @@ def find_neighbours(session, roster, descriptors):
     sockets = {}
     while group[0] != rank:
         leader = group[0]
-        sock = _try(session, leader, roster.group[leader].get("door", 0), descriptors)
+        sock = _try(session, leader, roster.group[leader].get("door"), descriptors)
         if sock is not None:
             _close_door(roster, descriptors)
             table = gathered.read(_receive_table(session, sock, leader))
@@ -225,28 +226,22 @@ def _neighbours(size, table, sockets):
     return Neighbours(leader, names, pids, wall_ns, exact, sockets)
 
 
-def _door_name(session, rank, number):
-    """The name of a rank's abstract socket, which only processes that have the job's secret know."""
-    text = f"door of rank {rank} in init {session.epoch}" + (f", {number}" if number else "")
+def _door_name(session, rank, mark):
+    """The name of a rank's abstract socket, which only processes of its job know."""
+    text = f"door {mark} of rank {rank} in init {session.epoch}"
     return "\0hvd-" + hmac.new(session.secret, text.encode(), hashlib.sha256).hexdigest()[:32]
 
 
-def _open_door(session, descriptors):
-    """(listener, number of its name). Another number than 0 is needed if a job with the same secret, which a user has
-    given to both, is in init() on this host, or if another process claims this rank: the store tells those apart. The
-    listener is None if there is no free name, or no such sockets."""
+def _open_door(session, mark, descriptors):
+    """The listener; None where a process may not give a Unix socket such a name. A rank alone on its host needs none."""
     listener = descriptors.own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-    for number in range(_MOST_DOORS):
-        try:
-            listener.bind(_door_name(session, session.rank, number))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                continue
-            break
-        listener.listen(4096)
-        return listener, number
-    descriptors.discard(listener)
-    return None, 0
+    try:
+        listener.bind(_door_name(session, session.rank, mark))
+    except OSError:
+        descriptors.discard(listener)
+        return None
+    listener.listen(4096)
+    return listener
 
 
 def _close_door(roster, descriptors):
@@ -258,8 +253,7 @@ def _receive(session, roster, others, descriptors):
     """The sockets of the ranks, of ``others``, that connect; the rest is not on this host."""
     if roster.door is None:
         raise BootstrapError(
-            f"rank {session.rank} has no Unix socket for the other ranks of its host: all {_MOST_DOORS} names are used, "
-            "by jobs with the same HOROVOD_SECRET_KEY, or this process may not make one"
+            f"rank {session.rank} may not make a Unix socket with an abstract name, over which the ranks of a host meet"
         )
     rank = session.rank
     acceptor = Acceptor(
@@ -292,10 +286,12 @@ def _receive(session, roster, others, descriptors):
     return sockets
 
 
-def _try(session, leader, number, descriptors):
+def _try(session, leader, mark, descriptors):
+    if mark is None:
+        return None  # that rank says so itself, if others are on its host
     sock = descriptors.own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
-        sock.connect(_door_name(session, leader, number))
+        sock.connect(_door_name(session, leader, mark))
         if peer_uid(sock) != os.geteuid():
             raise ConnectionError("another user's socket")
         # It listened before its record was there. It begins with the handshake when it has read the other records.

@@ -413,7 +413,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool closing_ = false;
   std::string closing_text_;
   int32_t left_first_ = -1;
-  bool failed_here_ = false;  // the job is aborted because of a failure of this rank itself
+  std::atomic<bool> failed_here_{false};  // the job is aborted because of a failure of this rank itself
   mutable std::atomic<bool> told_bereaved_{false};
   // Is freed when the engine itself runs out of memory, so that it can still tell the other ranks.
   std::vector<std::unique_ptr<char[]>> reserve_;

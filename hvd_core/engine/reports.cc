@@ -44,7 +44,7 @@ void Engine::end(const RequestRef& request, Failure failure, const std::string& 
     if (!request->enqueued()) free_name(*request);
     if (failure != Failure::JobEnded && failure != Failure::SetRemoved)
       note_error(request->item.name ? "'" + *request->item.name + "'" : "an operation", error);
-    if (failure == Failure::JobEnded) note_needed_others();
+    if (failure == Failure::JobEnded && !told_bereaved_) note_needed_others();
     request->fail(failure, error);
   } catch (const std::bad_alloc&) {
     request->fail(failure, kNoMemoryText);
@@ -253,7 +253,10 @@ void Engine::fail_everything(const std::string& text) {
   live_.clear();
   fail_deferred(text);
   fail_messages(text);
-  if (join_request_) join_request_->fail(Failure::JobEnded, text);
+  if (join_request_) {
+    note_needed_others();
+    join_request_->fail(Failure::JobEnded, text);
+  }
   join_request_.reset();
 }
 
@@ -269,13 +272,15 @@ std::string Engine::what_ends() const {
 
 // The launcher names the rank that failed first, and reads this to tell it from the others.
 void Engine::tell_store_bereaved() const {
-  if (store_ && !config_.bereaved_key.empty() && !told_bereaved_.exchange(true)) store_->count(config_.bereaved_key);
+  // It may be told again: count() gives up if another thread has the connection.
+  told_bereaved_ = true;
+  if (store_ && !config_.bereaved_key.empty()) store_->count(config_.bereaved_key);
 }
 
 // An operation of this rank fails because the job has ended: another rank has ended it in good order, although this
 // rank still needed it.
 void Engine::note_needed_others() const {
-  if (!aborted_ && closing_ && left_first_ != config_.rank && !leaving_) tell_store_bereaved();
+  if (!aborted_ && !failed_here_ && closing_ && left_first_ != config_.rank && !leaving_) tell_store_bereaved();
 }
 
 void Engine::stop(const std::string& text) {

@@ -31,8 +31,11 @@ def others_begin_again():
     hvd.allreduce(np.ones(2), name="first")
     hvd.shutdown()
     if rank == 0:
+        wait_for("begun.1")  # the store's process does not wait for ranks that have not come yet
+        wait_for("begun.2")
         atexit.register(note, "ends")
         return
+    note(f"begun.{rank}")
     wait_for("ends")
     hvd.init(comm=part)
     total = hvd.allreduce(np.ones(2), op=hvd.Sum, name="second")

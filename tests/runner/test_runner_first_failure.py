@@ -66,6 +66,30 @@ def test_survivors_that_end_before_it_are_not_named():
     assert "the real cause" in text
 
 
+def fail_last_while_others_have_joined():
+    """As above, and the others have no more data: they wait in join()."""
+    ignore_the_launcher()
+    pids = hvd.runtime.world().pids
+
+    def see_the_others_end():
+        end = time.monotonic() + 60
+        while not all(gone(pids[rank]) for rank in OTHERS) and time.monotonic() < end:
+            time.sleep(0.01)
+
+    if hvd.rank() == CULPRIT:
+        hvd.allreduce(np.ones(1), name="first")
+        atexit.register(see_the_others_end)
+        raise ValueError("the real cause")
+    hvd.allreduce(np.ones(1), name="first")
+    hvd.join()
+
+
+def test_survivors_in_a_join_are_not_named():
+    text = run_to_the_end(3, fail_last_while_others_have_joined, code=1)
+    assert f"Process name: {CULPRIT}\n" in text
+    assert "the real cause" in text
+
+
 def fail_after_the_end():
     """All ranks end the job in good order. Then a program fails, for a reason of its own, when another one has ended."""
     ignore_the_launcher()
