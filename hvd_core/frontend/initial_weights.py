@@ -32,7 +32,7 @@ def announce(
     name: str, weights: Iterable[tuple[str, Callable[[], Any]]], remedy: str, process_set: int = 0
 ) -> None:
     """Announce the weights whose gradients the next request of a name reduces. The first time per job and name; later
-    calls do nothing. Raises nothing: if a weight cannot be read, those of the request are left out.
+    calls do nothing. Raises nothing: a weight that cannot be read is left out.
 
     Args:
         name: of the request, with its prefix, such as "allreduce.layer1.weight".
@@ -53,7 +53,6 @@ def announce(
                 digests.append((weight, values.size, digest(values)))
         except Exception as error:  # of the framework; the training must not fail by its check
             _log.warning("horovod: HOROVOD_CHECK_CONSISTENCY: %s cannot be compared: %s", weight, error)
-            return  # weights are compared by their places: without one, the others would meet the wrong ones
     if digests:
         with suppress(
             HorovodInternalError, ValueError
