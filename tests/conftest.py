@@ -125,8 +125,12 @@ def _living_job(nodeid):
     for framework in ("mxnet", "jax"):
         if framework in nodeid:
             return framework
-    torch = _folder(path) == "torch" or "[torch-" in case or case == "test_keras_trains_on_torch"
-    torch = torch or path.endswith("/test_keras_initial_weights.py")
+    torch = (
+        _folder(path) == "torch"
+        or "[torch-" in case
+        or case == "test_keras_trains_on_torch"
+        or path.endswith("/test_keras_initial_weights.py")
+    )
     ranks = re.search(r"[\[-]([1-9])-", case)
     return f"{'torch' if torch else 'tensorflow'} on {ranks[1] if ranks else 2} ranks"
 

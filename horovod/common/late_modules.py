@@ -12,11 +12,8 @@ from contextlib import suppress
 _LATE = {
     # PyTorch loads its compiler in the constructor of the first optimizer: 800 modules, a second on an idle core.
     "torch": ("torch._dynamo",),
-    # Loaded with the first use of hvd.elastic.
+    # Loaded with the first use of hvd.elastic; the other front ends load theirs at once.
     "horovod.torch": ("horovod.torch.elastic",),
-    "horovod.tensorflow": ("horovod.tensorflow.elastic",),
-    "horovod.keras": ("horovod.keras.elastic",),
-    "horovod.tensorflow.keras": ("horovod.tensorflow.keras.elastic",),
     # Loaded by init() where there are several ranks. tests/frontend/test_late_modules.py names those that are missing.
     "hvd_core": (
         "encodings.idna",

@@ -108,7 +108,7 @@ class _Watch:
             ended, status = os.waitpid(self._child, os.WNOHANG)
             self._read(0.0 if ended else 0.05)
             if found.fault:
-                break  # it has told what it raised, perhaps just before its end
+                break  # the process has told its exception, perhaps just before its end
             if ended and not self._done:
                 found.fault = _ending(status)
             elif not self._done and time.monotonic() > self._until:

@@ -253,10 +253,7 @@ void Engine::fail_everything(const std::string& text) {
   live_.clear();
   fail_deferred(text);
   fail_messages(text);
-  if (join_request_) {
-    note_needed_others();
-    join_request_->fail(Failure::JobEnded, text);
-  }
+  if (join_request_) end(join_request_, Failure::JobEnded, text);
   join_request_.reset();
 }
 

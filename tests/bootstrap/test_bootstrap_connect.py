@@ -145,8 +145,7 @@ def test_two_jobs_at_once_do_not_meet(store):
 
 
 def test_two_jobs_with_one_secret_at_once_do_not_meet(store):
-    """As two jobs of a user who has set HOROVOD_SECRET_KEY for all jobs. The second one begins when rank 0 of the first
-    waits in init()."""
+    """A user may set HOROVOD_SECRET_KEY for all jobs. The second job begins when rank 0 of the first waits in init()."""
     address, secret = store
     first = [start_rank(0, 3, address, secret), start_rank(1, 3, address, secret)]
     client = StoreClient(address, secret)

@@ -43,9 +43,7 @@ def gone(pid):
     return False
 
 
-def fail_last_although_first():
-    """The culprit's process ends when those of the others, which fail because of it, have ended already."""
-    ignore_the_launcher()
+def fail_and_end_after_the_others():
     pids = hvd.runtime.world().pids
 
     def see_the_others_end():
@@ -53,9 +51,15 @@ def fail_last_although_first():
         while not all(gone(pids[rank]) for rank in OTHERS) and time.monotonic() < end:
             time.sleep(0.01)
 
+    atexit.register(see_the_others_end)
+    raise ValueError("the real cause")
+
+
+def fail_last_although_first():
+    """The culprit's process ends when those of the others, which fail because of it, have ended already."""
+    ignore_the_launcher()
     if hvd.rank() == CULPRIT:
-        atexit.register(see_the_others_end)
-        raise ValueError("the real cause")
+        fail_and_end_after_the_others()
     for _ in range(10**6):
         hvd.allreduce(np.ones(1), name="again")
 
@@ -69,18 +73,9 @@ def test_survivors_that_end_before_it_are_not_named():
 def fail_last_while_others_have_joined():
     """As above, and the others have no more data: they wait in join()."""
     ignore_the_launcher()
-    pids = hvd.runtime.world().pids
-
-    def see_the_others_end():
-        end = time.monotonic() + 60
-        while not all(gone(pids[rank]) for rank in OTHERS) and time.monotonic() < end:
-            time.sleep(0.01)
-
-    if hvd.rank() == CULPRIT:
-        hvd.allreduce(np.ones(1), name="first")
-        atexit.register(see_the_others_end)
-        raise ValueError("the real cause")
     hvd.allreduce(np.ones(1), name="first")
+    if hvd.rank() == CULPRIT:
+        fail_and_end_after_the_others()
     hvd.join()
 
 
