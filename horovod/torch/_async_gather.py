@@ -14,12 +14,12 @@ from horovod.torch._dtypes import MOVABLE, as_sent, viewed, viewed_all
 from horovod.torch._staging import submitted
 from horovod.torch._submit import (
     BY_ADDRESS,
-    _handle_map,
     check,
     check_all,
     engine,
     fetch_many,
     fetch_one,
+    keep,
     operands,
     reference,
     some_members_of,
@@ -60,7 +60,7 @@ def allgather_async(
         failed("allgather", "allgather", name, process_set, error)
         raise
     handle = engine().allgather(source, full_name, set_id)
-    _handle_map[handle] = (tensor, None, fetch)
+    keep(handle, None, fetch)
     if taken:
         taken.begin(engine(), handle, False)
     return handle
@@ -99,7 +99,7 @@ def grouped_allgather_async(
         failed("allgather", "grouped_allgather", name, process_set, error)
         raise
     handle = engine().allgather(sources, full_name, set_id)
-    _handle_map[handle] = (tensors, None, fetch)
+    keep(handle, None, fetch)
     if taken:
         taken.begin(engine(), handle, False)
     return handle

@@ -22,6 +22,7 @@ from horovod.torch._submit import (
     check,
     check_all,
     engine,
+    keep,
     number_of_op,
     operands,
     reference,
@@ -65,6 +66,27 @@ def reduce_into(
 
     With `wait` there is no handle: the call returns when the output is there.
     """
+    if (
+        not BY_ADDRESS
+        and op.__class__ is int
+        and op in ENGINE_NUMBERS
+        and process_set.__class__ is ProcessSet
+    ):
+        # Most calls need no conversion. The engine says in one call whether this is one of them.
+        handle = engine().reduce_plain(
+            tensor,
+            output,
+            name,
+            ENGINE_NUMBERS[op],
+            prescale_factor,
+            postscale_factor,
+            process_set.process_set_id,
+            wait,
+        )
+        if handle is not None:
+            if handle:
+                _handle_map[handle] = output
+            return handle
     source, target, fetch, taken = tensor, output, None, None
     try:
         full_name = None if name is None else f"allreduce.{name}"
@@ -87,7 +109,7 @@ def reduce_into(
             source, target, full_name, number, prescale_factor, postscale_factor, set_id, True
         )
     handle = engine().allreduce(source, target, full_name, number, prescale_factor, postscale_factor, set_id)
-    _handle_map[handle] = (tensor, output, fetch)
+    keep(handle, output, fetch)
     if taken:
         _begin(taken, handle, wait)
     return handle
@@ -130,7 +152,7 @@ def reduce_group_into(tensors, outputs, name, op, prescale_factor, postscale_fac
     handle = engine().allreduce(
         sources, targets, full_name, number, prescale_factor, postscale_factor, set_id
     )
-    _handle_map[handle] = (tensors, outputs, fetch)
+    keep(handle, outputs, fetch)
     if taken:
         _begin(taken, handle, False)
     return handle
@@ -160,7 +182,7 @@ def broadcast_into(tensor, output, root_rank, name, process_set, wait: bool = Fa
     if wait and not (taken and taken.deferred):
         return engine().broadcast(source, target, root_rank, full_name, set_id, True)
     handle = engine().broadcast(source, target, root_rank, full_name, set_id)
-    _handle_map[handle] = (tensor, output, fetch)
+    keep(handle, output, fetch)
     if taken:
         _begin(taken, handle, wait)
     return handle

@@ -17,11 +17,11 @@ from horovod.torch._staging import submitted
 from horovod.torch._submit import (
     BY_ADDRESS,
     UnsupportedOpError,
-    _handle_map,
     check,
     check_all,
     engine,
     fetch_one,
+    keep,
     number_of_op,
     operands,
     reference,
@@ -76,7 +76,7 @@ def alltoall_async(
         failed("alltoall", "alltoall", name, process_set, error)
         raise
     handle = engine().alltoall(source, rows, full_name, set_id)
-    _handle_map[handle] = (tensor, None, fetch)
+    keep(handle, None, fetch)
     if taken:
         taken.begin(engine(), handle, False)
     return handle
@@ -142,7 +142,7 @@ def _reducescatter(
     handle = engine().reducescatter(
         sources, targets, full_name, number, prescale_factor, postscale_factor, set_id
     )
-    _handle_map[handle] = (tensors, outputs[0] if single else outputs, fetch)
+    keep(handle, outputs[0] if single else outputs, fetch)
     if taken:
         taken.begin(engine(), handle, False)
     return handle

@@ -8,6 +8,7 @@ Registered once, when this module is imported.
 import torch
 
 from horovod.common.basics import UNAVAILABLE
+from horovod.torch._dtypes import DTYPE_NUMBERS, REDUCIBLE
 
 _WITHOUT_MEMORY = (
     "Wrappers (DTensor, FakeTensor, functional and batched tensors) have none of their own. Pass the tensor that holds "
@@ -21,4 +22,6 @@ if UNAVAILABLE is None:
         torch.Tensor,
         memory_owner=getattr(torch.Tensor, "untyped_storage", torch.Tensor.storage),
         without_memory=_WITHOUT_MEMORY,
+        reducible=[DTYPE_NUMBERS[dtype] for dtype in REDUCIBLE],
+        is_changed=torch.Tensor.is_neg,
     )

@@ -195,7 +195,9 @@ class GradientReducer:
         quick, grads, names = [], [], []
         for slot in arrived:
             grad = slot.param.grad if self._wire_dtype is None else slot.sent
-            if not plain or not is_quick(grad):
+            # Whether the engine takes it unchanged, the engine finds out, but for the announcement of its weight.
+            quickly = plain and grad is not None and not grad.requires_grad
+            if not quickly or (self._unannounced and not is_quick(grad)):
                 self._submit(slot)
                 continue
             try:
@@ -212,15 +214,19 @@ class GradientReducer:
         if not quick:
             return
         # As reduce_into(), without the checks whose result is the same for all gradients.
-        submitted: list[int | BaseException] = []
+        submitted: list[int | BaseException | None] = []
+        others = []
         try:
             engine().allreduce_each(grads, names, number, *self.factors, set_id, submitted)
         finally:  # also when Ctrl-C comes meanwhile: the engine uses the gradients from now on
             for slot, grad, handle in zip(quick, grads, submitted):
+                if handle is None:
+                    others.append(slot)
+                    continue
                 if handle.__class__ is not int:
                     self._failed([slot], handle)
                     continue
-                _handle_map[handle] = (grad, grad, None)
+                _handle_map[handle] = grad
                 slot.sent, slot.handle, slot.sparse_dim = grad, handle, 0
                 if self._wire_dtype is None:
                     slot.version = grad._version
@@ -228,6 +234,8 @@ class GradientReducer:
                     _changed_gradients.note(slot)
                 active.append(slot)
                 handles.append(handle)
+        for slot in others:
+            self._submit(slot)
 
     def _take_arrived(self) -> list[Slot]:
         """Take the collected gradients. From here on no other thread converts or submits them."""

@@ -25,12 +25,16 @@ from hvd_core.frontend.reductions import engine_number
 from hvd_core.frontend.refusals import report
 from hvd_core.process_set import why_no_number
 
-# handle -> (inputs, outputs, fetch). It keeps the tensors alive while the engine reads and writes their
-# memory. `fetch(engine, handle)` returns the outputs that the engine has allocated, or makes the caller's stream
-# wait for outputs on a device. None: the outputs are complete.
-_handle_map: dict[int, tuple[Any, Any, Callable | None]] = {}
+# handle -> output, for synchronize(). The engine holds on to the tensors while it reads and writes their memory.
+# (One object less for each operation, a tuple say, keeps Python's garbage collector from running.)
+_handle_map: dict[int, Any] = {}
+# handle -> fetch, of the operations whose output needs one. `fetch(engine, handle)` returns the outputs that the engine
+# has allocated, or makes the caller's stream wait for outputs on a device.
+_fetches: dict[int, Callable] = {}
+_UNKNOWN = object()
 
 call_after_the_job(_handle_map.clear)
+call_after_the_job(_fetches.clear)
 
 # Read once: asking per call would cost more than the answer saves.
 BY_ADDRESS = (
@@ -154,6 +158,13 @@ def compress_all(compression: Any, tensors: list) -> list[tuple]:
     return [compression.compress(tensor) for tensor in tensors]
 
 
+def keep(handle: int, output: Any, fetch: Callable | None) -> None:
+    """Keep what synchronize() needs for a handle."""
+    if fetch is not None:
+        _fetches[handle] = fetch
+    _handle_map[handle] = output
+
+
 def operands(tensors: list[torch.Tensor]) -> list:
     """The form in which the engine takes a list of tensors in host memory."""
     return [reference(t) for t in tensors] if BY_ADDRESS else tensors
@@ -199,28 +210,34 @@ def synchronize(handle: int) -> Any:
     Raises:
         HorovodInternalError: the operation failed, here or on another rank, or the job was shut down.
     """
-    entry = _handle_map.get(handle)
-    if entry is None:
+    output = _handle_map.get(handle, _UNKNOWN)
+    if output is _UNKNOWN:
         return handle() if callable(handle) else None
     core = engine()
+    fetch = _fetches.get(handle) if _fetches else None
+    # Not in finally clauses: after Ctrl-C the operation is still pending.
+    if fetch is None:
+        try:
+            core.finish(handle)
+        except HorovodInternalError:
+            _handle_map.pop(handle, None)
+            raise
+        _handle_map.pop(handle, None)
+        return output
     try:
         core.wait(handle)
-        fetch = entry[2]
-        output = entry[1] if fetch is None else fetch(core, handle)
+        output = fetch(core, handle)
     except HorovodInternalError:
         forget(core, handle)
         raise
-    # Not in a finally clause: after Ctrl-C the operation is still pending and its tensors must stay alive.
-    _handle_map.pop(handle, None)
-    core.release(handle)
+    forget(core, handle)
     return output
 
 
 def settle(core, handle: int) -> None:
     """Let the current stream wait for an operation on a device that `core` has enqueued. In host memory, do nothing."""
-    fetch = _handle_map[handle][2]
-    if fetch is not None:
-        fetch(core, handle)
+    if handle in _fetches:
+        _fetches[handle](core, handle)
 
 
 def settle_each(core, handles: list[int]) -> None:
@@ -235,8 +252,11 @@ def settle_each(core, handles: list[int]) -> None:
 
 def forget(core, handle: int) -> None:
     """Delete a finished handle and the references to its tensors."""
-    if _handle_map.pop(handle, None) is not None:
-        core.release(handle)
+    if _handle_map.pop(handle, _UNKNOWN) is _UNKNOWN:
+        return
+    if _fetches:
+        _fetches.pop(handle, None)
+    core.release(handle)
 
 
 def forget_each(core, handles: list[int]) -> None:
@@ -244,6 +264,8 @@ def forget_each(core, handles: list[int]) -> None:
     core.release_each(handles)
     for handle in handles:
         _handle_map.pop(handle, None)
+        if _fetches:
+            _fetches.pop(handle, None)
 
 
 def forget_finished(handles: Iterable[int]) -> None:

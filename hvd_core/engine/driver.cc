@@ -73,8 +73,8 @@ void Engine::wait_for_data(int64_t until_ns) {
 }
 
 bool Engine::drive_once(bool execute) {
-  take_inbox();
-  int64_t now = now_ns();
+  const int64_t now = now_ns();
+  take_inbox(now);
   if (abort_raised()) node_->abort(segment_->abort_text());
   bool any = node_->step(now);
   backends_.records->driving.clock.store(now, std::memory_order_relaxed);
@@ -170,12 +170,12 @@ void Engine::background() {
 
 // Returns true when the request is settled or `*enough` is true, false when the time is over.
 bool Engine::drive_for(const queue::Request& request, int64_t until_ns, const bool* enough) {
-  int64_t quiet_since = now_ns();
+  int64_t quiet_since = 0;
   for (;;) {
     bool any = drive(true);
     if (request.settled() || (enough && *enough) || (stopped() && !inbox_filled_.load())) return true;
     int64_t now = now_ns();
-    if (any) {
+    if (any || quiet_since == 0) {
       quiet_since = now;
     } else if (now - quiet_since < config_.spin_ns) {
       relax();
@@ -208,11 +208,11 @@ namespace {
 // Tells the observer that a caller waits: the beginning once, however many slices the wait has, and the end.
 class WaitObserved {
  public:
-  WaitObserved(observe::Observer& observer, queue::Request& request)
+  WaitObserved(observe::Observer& observer, queue::Request& request, int64_t now)
       : observer_(observer), request_(request), on_(observer.on() && request.observed.name != 0 && !request.settled()) {
     if (!on_ || request.waited_since.load(std::memory_order_relaxed) != 0) return;
-    request.waited_since.store(now_ns(), std::memory_order_relaxed);
-    observer.waits(request.set, request.observed);
+    request.waited_since.store(now, std::memory_order_relaxed);
+    observer.waits(request.set, request.observed, now);
   }
   ~WaitObserved() {
     if (on_ && request_.settled())
@@ -231,8 +231,9 @@ class WaitObserved {
 bool Engine::wait(queue::Request& request, int64_t slice_ns) {
   CallUnderWay under_way(*this);
   if (forked_) check_usable();
-  WaitObserved observed(*observer_, request);
-  return await(request, now_ns() + slice_ns, true, nullptr);
+  const int64_t now = now_ns();
+  WaitObserved observed(*observer_, request, now);
+  return await(request, now + slice_ns, true, nullptr);
 }
 
 bool Engine::stay(queue::Request& request, int64_t slice_ns, const bool& enough) noexcept {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <functional>
 #include <new>
-#include <tuple>
 #include <utility>
 
 #include "engine/observe/log.h"
@@ -59,7 +58,7 @@ void Engine::close() noexcept {
     std::lock_guard lock(driver_);
     if (!stopped()) broke_down("out of memory");
     try {
-      take_inbox();
+      take_inbox(observe::now_ns());
     } catch (const std::bad_alloc&) {
       broke_down("out of memory");
     }
@@ -105,26 +104,28 @@ RequestRef Engine::new_request(control::SetId set, std::string name) {
   return request;
 }
 
-RequestRef Engine::submit(control::SignatureFields fields, queue::Call&& call) {
+RequestRef Engine::submit(control::SigRef signature, queue::Call&& call) {
   CallUnderWay under_way(*this);
   observe::prepare_to_throw();
   check_usable();
-  const auto set = sets_.find(call.process_set, types::op_name(fields.kind));
+  const types::OpKind kind = signature->fields().kind;
+  const auto set = sets_.find(call.process_set, types::op_name(kind));
   if (!set->includes_me())
-    throw InvalidRequest(std::string(types::op_name(fields.kind)) + ": Rank " + std::to_string(config_.rank) +
+    throw InvalidRequest(std::string(types::op_name(kind)) + ": Rank " + std::to_string(config_.rank) +
                          " is not a member of the provided process set.");
-  const bool message = fields.kind == types::OpKind::Send;
-  if (!call.name || call.once || message) fields.repeats = false;
+  const bool message = kind == types::OpKind::Send;
   if (message)
     call.name = set->message_name(call.root, call.to, call.name);
   else if (!call.name)
-    call.name = set->next_unnamed(fields.kind);
+    call.name = set->next_unnamed(kind);
   auto request = new_request(set->id, std::move(*call.name));
   if (announced_weights_.any()) {
-    if (fields.kind == types::OpKind::Broadcast) announced_weights_.forget();
-    announced_weights_.take(request->key(), fields);
+    if (kind == types::OpKind::Broadcast) announced_weights_.forget();
+    control::SignatureFields fields = signature->fields();
+    if (announced_weights_.take(request->key(), fields))
+      signature = std::make_shared<const control::Signature>(std::move(fields));
   }
-  request->item.sig = std::make_shared<const control::Signature>(std::move(fields));
+  request->item.sig = std::move(signature);
   request->in = std::move(call.in);
   request->out = std::move(call.out);
   request->splits = std::move(call.splits);
@@ -171,7 +172,7 @@ RequestRef Engine::add_process_set(std::vector<int32_t> ranks, types::CallSite s
   f.kind = types::OpKind::AddProcessSet;
   f.ranks = std::move(ranks);
   f.backends = std::move(chosen);
-  return submit(std::move(f),
+  return submit(std::make_shared<const control::Signature>(std::move(f)),
                 {.name = control::kSetsName, .site = site, .backends = own ? backends_like(*own) : nullptr});
 }
 
@@ -186,7 +187,8 @@ RequestRef Engine::add_members_set(std::vector<int32_t> ranks, const std::string
   f.kind = types::OpKind::AddProcessSet;
   f.ranks = std::move(ranks);
   std::string name = control::members_set_name(f.ranks, label);
-  return submit(std::move(f), {.name = std::move(name), .once = true, .site = site});
+  f.repeats = false;
+  return submit(std::make_shared<const control::Signature>(std::move(f)), {.name = std::move(name), .site = site});
 }
 
 RequestRef Engine::remove_members_set(int32_t process_set, types::CallSite site) {
@@ -195,7 +197,8 @@ RequestRef Engine::remove_members_set(int32_t process_set, types::CallSite site)
   f.kind = types::OpKind::RemoveProcessSet;
   f.root = static_cast<int32_t>(set->id);
   std::string name = control::members_set_name(set->ranks, "end of " + std::to_string(set->id));
-  return submit(std::move(f), {.name = std::move(name), .once = true, .site = site});
+  f.repeats = false;
+  return submit(std::make_shared<const control::Signature>(std::move(f)), {.name = std::move(name), .site = site});
 }
 
 RequestRef Engine::remove_process_set(int32_t process_set, types::CallSite site) {
@@ -207,7 +210,7 @@ RequestRef Engine::remove_process_set(int32_t process_set, types::CallSite site)
     poison(0, f.kind, control::kSetsName, e.what());
     throw;
   }
-  return submit(std::move(f), {.name = control::kSetsName, .site = site});
+  return submit(std::make_shared<const control::Signature>(std::move(f)), {.name = control::kSetsName, .site = site});
 }
 
 void Engine::poison(int32_t process_set, types::OpKind kind, const std::optional<std::string>& name,
@@ -236,9 +239,10 @@ void Engine::note(queue::Request& request) {
 bool Engine::enqueue(Command& c) {
   if (c.request && c.type != Command::Observe) note(*c.request);
   bool fresh = true;
-  auto taken = names_.end();
-  if (c.type == Command::Submit && c.request->item.sig->fields().repeats) {
-    std::tie(taken, fresh) = names_.insert(c.request->key());
+  const queue::RequestRef named =
+      c.type == Command::Submit && c.request->item.sig->fields().repeats ? c.request : nullptr;
+  if (named) {
+    fresh = names_.insert(named->set, named->item.name);
     // The refused call still counts, so that it meets the other ranks' call of the same number (R8).
     if (!fresh) c = {Command::Poison, nullptr, c.set, *c.request->item.name, queue::kDuplicateText};
   }
@@ -248,7 +252,7 @@ bool Engine::enqueue(Command& c) {
     if ((!deferred_.empty() || c.type == Command::Join) && comes_after_deferred(c)) return fresh;
     inbox_.push_back(std::move(c));
   } catch (const std::bad_alloc&) {
-    if (fresh && taken != names_.end()) names_.erase(taken);  // the name is free again
+    if (fresh && named) names_.erase(named->set, named->item.name);  // the name is free again
     throw;
   }
   inbox_filled_.store(true);
@@ -265,14 +269,13 @@ bool Engine::push(Command c, bool soon) {
   return fresh;
 }
 
-void Engine::take_inbox() {
+void Engine::take_inbox(int64_t now) {
   if (!inbox_filled_.load()) return;
   {
     std::lock_guard lock(inbox_mutex_);
     taking_.swap(inbox_);
     inbox_filled_.store(false);
   }
-  int64_t now = observe::now_ns();
   for (Command& c : taking_) {
     if (c.type == Command::Asked || c.type == Command::AskedForAll) {
       tell_doctor(c.type == Command::AskedForAll);

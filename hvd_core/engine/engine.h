@@ -16,7 +16,6 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "engine/call_watch.h"
@@ -35,6 +34,7 @@
 #include "engine/queue/announced_weights.h"
 #include "engine/queue/call.h"
 #include "engine/queue/errors.h"
+#include "engine/queue/names_in_flight.h"
 #include "engine/queue/process_sets.h"
 #include "engine/queue/request.h"
 #include "engine/root_watch.h"
@@ -129,9 +129,9 @@ class Engine final : private control::Node::Host, private data::Executor::Events
 
   const queue::RequestRef& startup() const { return startup_; }
 
-  // Makes a request of a call that was checked (see calls::submit): `fields` are its signature. Throws InvalidRequest,
-  // RequestFailed; then the listener is not called.
-  queue::RequestRef submit(control::SignatureFields fields, queue::Call&& call);
+  // Makes a request of a call that was checked (see calls::submit). Throws InvalidRequest, RequestFailed; then the
+  // listener is not called.
+  queue::RequestRef submit(control::SigRef signature, queue::Call&& call);
   // Announces requests of calls with Call::more_follow.
   void announce();
   // HOROVOD_CHECK_CONSISTENCY: the next request of this name reduces the gradients of these weights for the first time.
@@ -248,6 +248,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void lost(const std::string& cause);
   // data::Executor::Events
   void completed(const queue::RequestRef& request) override;
+  void completed(const std::vector<control::BatchItem>& items) override;
   void enqueued(const queue::RequestRef& request, const plugin::MarkRef& end) override;
   void refused(const queue::RequestRef& request, const std::string& why) override;
   void broken(int32_t code, const std::string& why) override;
@@ -304,7 +305,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void fail_deferred(const std::string& text);
   void end(const queue::RequestRef& request);
   void end(const queue::RequestRef& request, types::Failure failure, const std::string& error) noexcept;
-  void free_name(const queue::Request& request);
+  void free_name(const queue::Request& request) noexcept;
+  void free_names(const std::vector<control::BatchItem>& items) noexcept;
   void fail_everything(const std::string& text);
   void tell_store_done();
   void tell_store_bereaved() const;
@@ -324,7 +326,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool drive_once(bool execute);
   bool abort_raised() const;
   void wait_for_data(int64_t until_ns);
-  void take_inbox();
+  void take_inbox(int64_t now);
   void leave_driver();
   bool drive_for(const queue::Request& request, int64_t until_ns, const bool* enough);
   bool await(queue::Request& request, int64_t until_ns, bool wanted, const bool* enough);
@@ -383,7 +385,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   observe::Threads seen_;             // of the last look
   std::string last_error_;            // the last operation that failed on this rank, for reports
   int64_t last_error_ns_ = 0;
-  std::unordered_set<std::string> names_;  // in flight, from submit() to completion; also under inbox_mutex_
+  queue::NamesInFlight names_;  // from submit() to completion; also under inbox_mutex_
   // Requests that wait for their data, by their keys, with the commands that come after each; and the commands that
   // come after all of them. Also under inbox_mutex_.
   struct Deferred {

@@ -159,7 +159,10 @@ void Engine::build_links() {
   node_.reset(new control::Node(n, std::move(parent), std::move(children), *this));
   if (config_.stall_warn_ns <= 0) return;
   if (!node_->coordinator()) return watch_root();
-  StallCheck::Settings s{config_.stall_warn_ns, config_.stall_abort_ns, config_.stall_json_path};
+  StallCheck::Settings s;
+  s.warn_ns = config_.stall_warn_ns;
+  s.abort_ns = config_.stall_abort_ns;
+  s.json_path = config_.stall_json_path;
   s.process_state = [this](control::Rank rank) { return process_state(rank); };
   stalls_ = std::make_unique<StallCheck>(std::move(s), *node_, sets_);
 }

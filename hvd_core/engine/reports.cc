@@ -21,27 +21,33 @@ constexpr char kNoMemoryText[] = "out of memory";  // short enough for a string 
 }  // namespace
 
 // To be called before completion: the caller may use the name again at once.
-void Engine::free_name(const queue::Request& request) {
+void Engine::free_name(const queue::Request& request) noexcept {
   if (!request.item.sig || !request.item.sig->fields().repeats) return;
   std::lock_guard lock(inbox_mutex_);
-  names_.erase(request.key());
+  names_.erase(request.set, request.item.name);
 }
 
-// A request is settled in any case, as no caller of these functions would do so later. If there is no memory even for
-// its name, the engine breaks down after that.
-void Engine::end(const RequestRef& request) {
-  try {
-    if (!request->enqueued()) free_name(*request);
-  } catch (const std::bad_alloc&) {
-    request->complete();
-    throw;
+// The names of a batch, which its front end may be waiting to submit again. The mutex is let go of in between, because
+// a thread that submits should not have to sleep.
+void Engine::free_names(const std::vector<control::BatchItem>& items) noexcept {
+  constexpr size_t kAtOnce = 32;
+  for (size_t i = 0; i < items.size(); i += kAtOnce) {
+    std::lock_guard lock(inbox_mutex_);
+    for (size_t k = i; k < std::min(items.size(), i + kAtOnce); ++k)
+      if (const auto& r = items[k].request; r && !r->enqueued() && r->item.sig->fields().repeats)
+        names_.erase(r->set, r->item.name);
   }
+}
+
+void Engine::end(const RequestRef& request) {
+  if (!request->enqueued()) free_name(*request);
   request->complete();
 }
 
+// The request is settled in any case, also if there is no memory for the text.
 void Engine::end(const RequestRef& request, Failure failure, const std::string& error) noexcept {
+  if (!request->enqueued()) free_name(*request);
   try {
-    if (!request->enqueued()) free_name(*request);
     if (failure != Failure::JobEnded && failure != Failure::SetRemoved)
       note_error(request->item.name ? "'" + *request->item.name + "'" : "an operation", error);
     if (failure == Failure::JobEnded && !told_bereaved_) note_needed_others();
@@ -52,12 +58,7 @@ void Engine::end(const RequestRef& request, Failure failure, const std::string& 
 }
 
 void Engine::enqueued(const RequestRef& request, const plugin::MarkRef& mark) {
-  try {
-    free_name(*request);
-  } catch (const std::bad_alloc&) {
-    request->enqueue(mark);
-    throw;
-  }
+  free_name(*request);
   request->enqueue(mark);
 }
 
@@ -82,6 +83,15 @@ void Engine::fail(control::RequestToken token, Failure failure, const std::strin
 void Engine::completed(const RequestRef& request) {
   live_.erase(request->handle);
   end(request);
+}
+
+void Engine::completed(const std::vector<control::BatchItem>& items) {
+  free_names(items);
+  for (const auto& item : items) {
+    if (!item.request) continue;
+    live_.erase(item.token);
+    item.request->complete();
+  }
 }
 
 void Engine::refused(const RequestRef& request, const std::string& why) {

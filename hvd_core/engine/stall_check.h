@@ -21,7 +21,6 @@ class StallCheck {
   struct Settings {
     int64_t warn_ns = 60'000'000'000, abort_ns = 0;  // 0: never
     std::string json_path;                           // each report is a line of JSON in this file; empty: none
-    int32_t world = 1;
     std::function<std::string(control::Rank)> process_state;  // see observe/process_state.h; empty: unknown
   };
 

@@ -9,6 +9,9 @@
 
 namespace hvd::bind {
 
+// What the argument `op` must be.
+inline constexpr const char* kReduceOp = "the number of a reduce op";
+
 // Throws TypeError: "<name> must be <what>, but is <value>".
 template <typename T>
 T argument(pybind11::handle value, const char* name, const char* what) {

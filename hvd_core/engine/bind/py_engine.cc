@@ -28,8 +28,6 @@ using types::OpKind;
 
 namespace {
 
-constexpr const char* kReduceOp = "the number of a reduce op";
-
 // Engines of this process, for the fork hook: they do not belong to a forked child. Part of the binding, not of the
 // engine, because pthread_atfork has no context argument.
 std::vector<Engine*>& engines() {

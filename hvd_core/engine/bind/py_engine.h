@@ -36,8 +36,14 @@ class PyEngine {
   uint64_t allreduce(pybind11::handle inputs, pybind11::handle outputs, pybind11::handle name,
                      pybind11::handle reduce_op, pybind11::handle prescale, pybind11::handle postscale,
                      pybind11::handle process_set, bool wait);
+  // An allreduce of one tensor in host memory, of a registered type, with a name that lacks "allreduce.". No value if
+  // an argument is of another kind: then the caller has to check and convert the arguments, and nothing was submitted.
+  std::optional<uint64_t> reduce_plain(pybind11::handle tensor, pybind11::handle output, pybind11::handle name,
+                                       pybind11::handle reduce_op, pybind11::handle prescale,
+                                       pybind11::handle postscale, pybind11::handle process_set, bool wait);
   // An allreduce in place of each tensor, under its name. Appends to `handles` for each the handle, or the exception
-  // that it would raise. (They are not returned: Ctrl-C during the call would cost the caller all of them.)
+  // that it would raise, or None: a tensor of a registered type that reduce_plain() would not take. (They are not
+  // returned: Ctrl-C during the call would cost the caller all of them.)
   void allreduce_each(const pybind11::list& tensors, const pybind11::list& names, pybind11::handle reduce_op,
                       pybind11::handle prescale, pybind11::handle postscale, pybind11::handle process_set,
                       pybind11::list handles);
@@ -105,6 +111,8 @@ class PyEngine {
   void give_up(uint64_t handle, const std::string& text);
   bool known(uint64_t handle);
   void release(uint64_t handle);
+  // wait() and release(). An exception of a signal's handler leaves the handle as it was.
+  void finish(uint64_t handle);
   // A result that the engine allocated in host memory. It can be taken once.
   pybind11::capsule output(uint64_t handle, size_t index);
   pybind11::object output_array(uint64_t handle, size_t index);
@@ -139,6 +147,9 @@ class PyEngine {
   calls::Call reduction(pybind11::handle inputs, pybind11::handle outputs, pybind11::handle name,
                         pybind11::handle reduce_op, pybind11::handle prescale, pybind11::handle postscale,
                         pybind11::handle process_set);
+  calls::Call plain_reduction(queue::Tensor&& in, std::optional<queue::Tensor>&& out, pybind11::handle name,
+                              pybind11::handle reduce_op, pybind11::handle prescale, pybind11::handle postscale,
+                              pybind11::handle process_set, const char* prefix = nullptr);
   void start_up();
   template <typename F>
   void checked(calls::Call& call, pybind11::handle name, pybind11::handle process_set, F&& take);

@@ -8,7 +8,9 @@
 #include <cstring>
 #include <string_view>
 
+#include "engine/bind/arguments.h"
 #include "engine/bind/py_engine.h"
+#include "engine/bind/tensor_view.h"
 #include "engine/calls/checks.h"
 
 namespace py = pybind11;
@@ -22,6 +24,7 @@ namespace {
 constexpr std::array<std::string_view, 8> kNames{"inputs",   "outputs",   "name",        "op",
                                                  "prescale", "postscale", "process_set", "wait"};
 constexpr size_t kRequired = 4;
+constexpr const char* kPrefix = "allreduce.";  // of the names that users give
 constexpr const char* kDoc =
     "allreduce(inputs, outputs, name, op, prescale=1.0, postscale=1.0, process_set=0, wait=False)\n\n"
     "Returns a handle; 0 with `wait`, which waits for the result.";
@@ -46,6 +49,12 @@ std::array<PyObject*, kNames.size()> arguments_of(PyObject* const* given, Py_ssi
   return all;
 }
 
+constexpr const char* kPlainDoc =
+    "reduce_plain(tensor, output, name, op, prescale, postscale, process_set, wait)\n\n"
+    "Returns a handle, 0 with `wait`; None if the arguments must be checked and converted for allreduce().";
+constexpr const char* kFinishDoc =
+    "finish(handle)\n\nWaits for an operation and lets go of its tensors, also if it has failed.";
+
 // The method's descriptor has checked the type of `self`.
 PyEngine& engine_of(PyObject* self) {
   auto* const engine = reinterpret_cast<py::detail::instance*>(self)->get_value_and_holder().value_ptr<PyEngine>();
@@ -53,18 +62,11 @@ PyEngine& engine_of(PyObject* self) {
   return *engine;
 }
 
-PyObject* allreduce(PyObject* self, PyObject* const* given, Py_ssize_t n, PyObject* keywords) {
-  // Borrowed for good, so that the defaults cost no object.
-  static PyObject* const one = PyFloat_FromDouble(1.0);
-  static PyObject* const zero = PyLong_FromLong(0);
+// The result of `call`, or null with Python's exception set.
+template <typename F>
+PyObject* with_exceptions(F&& call) {
   try {
-    const auto a = arguments_of(given, n, keywords);
-    const auto or_else = [](PyObject* value, PyObject* otherwise) { return py::handle(value ? value : otherwise); };
-    const int wait = a[7] ? PyObject_IsTrue(a[7]) : 0;
-    if (wait < 0) throw py::error_already_set();
-    const uint64_t handle = engine_of(self).allreduce(a[0], a[1], a[2], a[3], or_else(a[4], one), or_else(a[5], one),
-                                                      or_else(a[6], zero), wait != 0);
-    return PyLong_FromUnsignedLongLong(handle);
+    return call();
   } catch (py::error_already_set& e) {
     e.restore();
   } catch (const abi::__forced_unwind&) {  // the end of the thread
@@ -73,6 +75,48 @@ PyObject* allreduce(PyObject* self, PyObject* const* given, Py_ssize_t n, PyObje
     py::detail::try_translate_exceptions();
   }
   return nullptr;
+}
+
+bool is_true(PyObject* value) {
+  const int yes = PyObject_IsTrue(value);
+  if (yes < 0) throw py::error_already_set();
+  return yes != 0;
+}
+
+PyObject* allreduce(PyObject* self, PyObject* const* given, Py_ssize_t n, PyObject* keywords) {
+  // Borrowed for good, so that the defaults cost no object.
+  static PyObject* const one = PyFloat_FromDouble(1.0);
+  static PyObject* const zero = PyLong_FromLong(0);
+  return with_exceptions([&] {
+    const auto a = arguments_of(given, n, keywords);
+    const auto or_else = [](PyObject* value, PyObject* otherwise) { return py::handle(value ? value : otherwise); };
+    const uint64_t handle = engine_of(self).allreduce(a[0], a[1], a[2], a[3], or_else(a[4], one), or_else(a[5], one),
+                                                      or_else(a[6], zero), a[7] && is_true(a[7]));
+    return PyLong_FromUnsignedLongLong(handle);
+  });
+}
+
+PyObject* reduce_plain(PyObject* self, PyObject* const* a, Py_ssize_t n) {
+  return with_exceptions([&]() -> PyObject* {
+    if (n != 8) throw py::type_error("reduce_plain() takes 8 arguments");
+    const auto handle = engine_of(self).reduce_plain(a[0], a[1], a[2], a[3], a[4], a[5], a[6], is_true(a[7]));
+    return handle ? PyLong_FromUnsignedLongLong(*handle) : py::none().release().ptr();
+  });
+}
+
+PyObject* finish(PyObject* self, PyObject* handle) {
+  return with_exceptions([&] {
+    const uint64_t number = PyLong_AsUnsignedLongLong(handle);
+    if (PyErr_Occurred()) throw py::error_already_set();
+    engine_of(self).finish(number);
+    return py::none().release().ptr();
+  });
+}
+
+void add_method(py::class_<PyEngine>& engine, PyMethodDef& method) {
+  PyObject* const made = PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(engine.ptr()), &method);
+  if (!made) throw py::error_already_set();
+  engine.attr(method.ml_name) = py::reinterpret_steal<py::object>(made);
 }
 
 // The exception that is being handled, as a Python object.
@@ -100,7 +144,15 @@ void PyEngine::allreduce_each(const py::list& tensors, const py::list& names, py
   for (size_t i = 0; i < tensors.size() && i < names.size(); ++i) {
     const py::object tensor = tensors[i], name = names[i];
     try {
-      calls::Call call = reduction(tensor, tensor, name, reduce_op, prescale, postscale, process_set);
+      calls::Call call;
+      if (!type_of(tensor.ptr()).registration) {
+        call = reduction(tensor, tensor, name, reduce_op, prescale, postscale, process_set);
+      } else if (auto plain = reducible_tensor(tensor)) {
+        call = plain_reduction(std::move(*plain), {}, name, reduce_op, prescale, postscale, process_set);
+      } else {
+        handles.append(py::none());
+        continue;
+      }
       call.more_follow = true;
       handles.append(submit(std::move(call), {tensor, tensor}));
     } catch (const abi::__forced_unwind&) {  // the end of the thread
@@ -111,16 +163,51 @@ void PyEngine::allreduce_each(const py::list& tensors, const py::list& names, py
   }
 }
 
+// Without `out` the reduction is in place.
+calls::Call PyEngine::plain_reduction(queue::Tensor&& in, std::optional<queue::Tensor>&& out, py::handle name,
+                                      py::handle reduce_op, py::handle prescale, py::handle postscale,
+                                      py::handle process_set, const char* prefix) {
+  calls::Call c{.kind = types::OpKind::Allreduce};
+  checked(c, name, process_set, [&] {
+    if (c.name && prefix) c.name->insert(0, prefix);
+    c.reduce_op = argument<int>(reduce_op, "op", kReduceOp);
+    c.prescale = argument<double>(prescale, "prescale_factor", "a number");
+    c.postscale = argument<double>(postscale, "postscale_factor", "a number");
+    c.in.push_back(std::move(in));
+    c.out.push_back(out ? std::move(*out) : c.in[0]);
+  });
+  return c;
+}
+
+std::optional<uint64_t> PyEngine::reduce_plain(py::handle tensor, py::handle output, py::handle name,
+                                               py::handle reduce_op, py::handle prescale, py::handle postscale,
+                                               py::handle process_set, bool wait) {
+  if (!PyLong_CheckExact(reduce_op.ptr()) || !PyFloat_CheckExact(prescale.ptr()) ||
+      !PyFloat_CheckExact(postscale.ptr()) || !PyLong_CheckExact(process_set.ptr()) ||
+      !(name.is_none() || PyUnicode_CheckExact(name.ptr())))
+    return std::nullopt;
+  const bool in_place = output.is(tensor);
+  auto in = reducible_tensor(tensor);
+  if (!in) return std::nullopt;
+  auto out = in_place ? std::nullopt : reducible_tensor(output);
+  if (!in_place && !out) return std::nullopt;
+  calls::Call c =
+      plain_reduction(std::move(*in), std::move(out), name, reduce_op, prescale, postscale, process_set, kPrefix);
+  c.waits = wait;
+  return submit(std::move(c), {tensor, output});
+}
+
 void PyEngine::release_each(const std::vector<uint64_t>& handles) {
   for (const uint64_t handle : handles) release(handle);
 }
 
 void bind_allreduce(py::class_<PyEngine>& engine) {
-  static PyMethodDef method{"allreduce", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&allreduce)),
-                            METH_FASTCALL | METH_KEYWORDS, kDoc};
-  PyObject* const made = PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(engine.ptr()), &method);
-  if (!made) throw py::error_already_set();
-  engine.attr("allreduce") = py::reinterpret_steal<py::object>(made);
+  static PyMethodDef any{"allreduce", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&allreduce)),
+                         METH_FASTCALL | METH_KEYWORDS, kDoc};
+  static PyMethodDef plain{"reduce_plain", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&reduce_plain)),
+                           METH_FASTCALL, kPlainDoc};
+  static PyMethodDef end{"finish", &finish, METH_O, kFinishDoc};
+  for (PyMethodDef* method : {&any, &plain, &end}) add_method(engine, *method);
   engine.def("allreduce_each", &PyEngine::allreduce_each, py::arg("tensors"), py::arg("names"), py::arg("op"),
              py::arg("prescale"), py::arg("postscale"), py::arg("process_set"), py::arg("handles"));
   engine.def("release_each", &PyEngine::release_each, py::arg("handles"));

@@ -163,6 +163,16 @@ void PyEngine::wait(uint64_t handle) {
   warn_if_exchanged(handle);
 }
 
+void PyEngine::finish(uint64_t handle) {
+  try {
+    wait(handle);
+  } catch (const RequestFailed&) {
+    release(handle);
+    throw;
+  }
+  release(handle);
+}
+
 void PyEngine::wait_many(const std::vector<uint64_t>& handles) {
   std::vector<queue::RequestRef> requests;
   requests.reserve(handles.size());

@@ -24,15 +24,19 @@ inline int64_t further_slice_ns() { return ::gettid() == ::getpid() ? kSignalSli
 // first. Throws what a signal's handler raised.
 template <typename Condition, typename Wait>
 bool wait_in_slices(Condition is_met, Wait wait, int64_t deadline_ns = std::numeric_limits<int64_t>::max()) {
-  for (int64_t slice = kSignalSliceNs; !is_met(); slice = further_slice_ns()) {
-    const int64_t left = deadline_ns - observe::now_ns();
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  int64_t slice = kSignalSliceNs;
+  while (!is_met()) {
+    const int64_t left = deadline_ns == kNone ? kNone : deadline_ns - observe::now_ns();
     if (left <= 0) return false;
     bool met;
     {
       WithoutPythonLock unlocked;
       met = wait(std::min(left, slice));
     }
-    if (!met && PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
+    if (met) continue;
+    if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
+    slice = further_slice_ns();  // two calls of the system, so not for an operation that takes microseconds
   }
   return true;
 }

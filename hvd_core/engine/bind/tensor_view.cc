@@ -171,6 +171,18 @@ std::optional<Tensor> plain_tensor(py::handle object) {
   return t;
 }
 
+std::optional<Tensor> reducible_tensor(py::handle object) {
+  const Registration* const registered = type_of(object.ptr()).registration;
+  if (!registered) return std::nullopt;
+  auto t = plain_tensor(object);
+  if (!t || !(registered->reducible >> t->dtype & 1)) return std::nullopt;
+  if (!registered->is_changed) return t;
+  const auto changed =
+      py::reinterpret_steal<py::object>(PyObject_CallOneArg(registered->is_changed.ptr(), object.ptr()));
+  if (!changed) PyErr_Clear();
+  return changed.is(py::bool_(false)) ? t : std::nullopt;
+}
+
 const void* address_of(py::handle tensor) {
   const auto* api = type_of(tensor.ptr()).api;
   DlTensor d;

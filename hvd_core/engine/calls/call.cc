@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/calls/checks.h"
+#include "engine/calls/known_signatures.h"
 #include "engine/types/operations.h"
 #include "engine/types/reductions.h"
 
@@ -170,17 +171,34 @@ void refuse(Engine& engine, const Call& call, const std::string& why) {
     engine.poison(call.process_set, call.kind, call.name, why);
 }
 
+namespace {
+
+control::SigRef signature_of(Engine& engine, Call& call) {
+  if (auto known = known_signature(call)) {
+    same_layout(call.in, call.out);
+    return known;
+  }
+  SignatureFields fields = fields_for(engine, call);
+  if (!call.in.empty() && !call.in[0].staged_from.empty()) engine.note_copied(fields, call.in);
+  if (!call.in.empty() && !call.in[0].on_host()) call.ready = engine.ready_marks(call.in, call.out);
+  // Names that do not come again are not remembered by the control plane.
+  if (!call.name || call.once || fields.kind == OpKind::Send) fields.repeats = false;
+  auto signature = std::make_shared<const control::Signature>(std::move(fields));
+  remember_signature(call, signature);
+  return signature;
+}
+
+}  // namespace
+
 queue::RequestRef submit(Engine& engine, Call&& call) {
-  SignatureFields fields;
+  control::SigRef signature;
   try {
-    fields = fields_for(engine, call);
-    if (!call.in.empty() && !call.in[0].staged_from.empty()) engine.note_copied(fields, call.in);
-    if (!call.in.empty() && !call.in[0].on_host()) call.ready = engine.ready_marks(call.in, call.out);
+    signature = signature_of(engine, call);
   } catch (const std::exception& e) {
     refuse(engine, call, e.what());
     throw;
   }
-  return engine.submit(std::move(fields), std::move(call));
+  return engine.submit(std::move(signature), std::move(call));
 }
 
 int64_t scattered_rows(Engine& engine, int64_t rows, int32_t process_set) {

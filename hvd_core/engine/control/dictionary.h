@@ -36,11 +36,9 @@ class DictionaryEncoder {
       w.bytes(text);
       return;
     }
-    if (auto it = slots_.find(text); it != slots_.end()) {
-      used_[it->second] = true;
-      w.varint(it->second + uint64_t{2});
-      return;
-    }
+    // A signature is often that of the message before.
+    if (last_ < texts_.size() && texts_[last_] == text) return put_slot(w, last_);
+    if (auto it = slots_.find(text); it != slots_.end()) return put_slot(w, it->second);
     uint32_t slot = claim();
     slots_.emplace(std::string(text), slot);
     texts_[slot] = text;
@@ -50,6 +48,11 @@ class DictionaryEncoder {
   }
 
  private:
+  void put_slot(Writer& w, uint32_t slot) {
+    last_ = slot;
+    used_[slot] = true;
+    w.varint(slot + uint64_t{2});
+  }
   // A free slot, or the first slot that was not used since the hand last passed it (the clock algorithm).
   uint32_t claim() {
     if (texts_.size() < capacity_) {
@@ -68,7 +71,7 @@ class DictionaryEncoder {
     return slot;
   }
 
-  uint32_t capacity_, hand_ = 0;
+  uint32_t capacity_, hand_ = 0, last_ = 0;
   StringMap<uint32_t> slots_;
   std::vector<std::string> texts_;
   std::vector<bool> used_;

@@ -196,12 +196,14 @@ void Executor::finish(const std::string* refusal) {
   if (auto* o = observed(); o && begun_) o->done(seq_);
   begun_ = false;
   schedule_->clear();
-  const auto report = [&](const queue::RequestRef& request) {
-    if (!request) return;
-    refusal ? events_.refused(request, *refusal) : events_.completed(request);
-  };
-  for (auto& w : entry.work) report(w.request);
-  report(entry.request);
+  if (!refusal) {
+    events_.completed(entry.work);
+    if (entry.request) events_.completed(entry.request);
+    return;
+  }
+  for (auto& w : entry.work)
+    if (w.request) events_.refused(w.request, *refusal);
+  if (entry.request) events_.refused(entry.request, *refusal);
 }
 
 void Executor::wait(int64_t deadline_ns) {

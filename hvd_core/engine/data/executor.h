@@ -31,6 +31,7 @@ class Executor {
   struct Events {
     virtual ~Events() = default;
     virtual void completed(const queue::RequestRef& request) = 0;
+    virtual void completed(const std::vector<control::BatchItem>& items) = 0;  // those that have requests
     // The request's work is in a device's stream up to `end`; completed() follows.
     virtual void enqueued(const queue::RequestRef& request, const plugin::MarkRef& end) = 0;
     // The request cannot be carried out, on all ranks alike: it fails, and the job goes on.

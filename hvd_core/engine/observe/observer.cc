@@ -161,6 +161,13 @@ void Observer::entry(uint64_t batch, uint32_t set, types::OpKind kind, const std
 
 void Observer::step(bool begins, std::string_view tag, std::string_view what, uint64_t batch) {
   if (!on()) return;
+  if (last_step_.name == 0 || last_step_.tag != tag || last_step_.what != what)
+    last_step_ = {std::string(tag), std::string(what), step_name(tag, what)};
+  if (begins && recorder_) count_step(last_step_.name);
+  put({.kind = EventKind::Step, .detail = begins, .name = last_step_.name, .a = batch});
+}
+
+uint32_t Observer::step_name(std::string_view tag, std::string_view what) {
   // "SHM" and "allreduce" become SHM_ALLREDUCE.
   char text[64];
   size_t n = 0;
@@ -171,9 +178,7 @@ void Observer::step(bool begins, std::string_view tag, std::string_view what, ui
   add(tag);
   if (!tag.empty()) add("_");
   add(what);
-  const uint32_t name = texts_.id({text, n});
-  if (begins && recorder_) count_step(name);
-  put({.kind = EventKind::Step, .detail = begins, .name = name, .a = batch});
+  return texts_.id({text, n});
 }
 
 void Observer::count_step(uint32_t name) {

@@ -54,8 +54,8 @@ class Observer {
   void begin(uint64_t batch) { put({.kind = EventKind::Begin, .a = batch}); }
   void enqueued(uint64_t batch) { put({.kind = EventKind::Enqueued, .a = batch}); }
   void done(uint64_t batch) { put({.kind = EventKind::Done, .a = batch}); }
-  void waits(uint32_t set, const RequestName& n) {
-    put({.kind = EventKind::Waits, .set = static_cast<uint16_t>(set), .name = n.name, .b = n.number});
+  void waits(uint32_t set, const RequestName& n, int64_t at) {
+    put({.time = at, .kind = EventKind::Waits, .set = static_cast<uint16_t>(set), .name = n.name, .b = n.number});
   }
   void waited(uint32_t set, const RequestName& n, int64_t since) {
     const int64_t now = now_ns();
@@ -123,7 +123,8 @@ class Observer {
   }
   // An entry of the log: a batch of these requests.
   void entry(uint64_t batch, uint32_t set, types::OpKind kind, const std::vector<RequestName>& requests);
-  // A collective ("SHM", HVD_ALLREDUCE) or, with an empty tag, a computation of this name begins or ends.
+  // A collective ("SHM", "allreduce") or, with an empty tag, a computation of this name begins or ends. Called by the
+  // thread that drives the engine.
   void step(bool begins, std::string_view tag, std::string_view what, uint64_t batch);
   // The same, from a backend.
   void phase(bool begins, std::string_view phase, uint64_t batch);
@@ -157,6 +158,7 @@ class Observer {
   static void add(RingCounts::Count& count, uint64_t n) {
     count.store(count.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
   }
+  uint32_t step_name(std::string_view tag, std::string_view what);
   void count_step(uint32_t name);
 
   const ObserverSettings settings_;
@@ -174,6 +176,11 @@ class Observer {
   };
   std::unique_ptr<char, Free> timeline_memory_;
   Texts texts_;
+  struct StepName {
+    std::string tag, what;
+    uint32_t name = 0;  // 0: of no text
+  };
+  StepName last_step_;  // steps begin and end, and most are like the one before
   std::mutex timelines_mutex_;
   std::shared_ptr<Timeline> timeline_;
   std::vector<std::shared_ptr<Timeline>> stopped_;

@@ -24,13 +24,15 @@ class AnnouncedWeights {
   // Whether there is anything to take: all that a request costs without the check.
   bool any() const { return any_.load(std::memory_order_relaxed); }
 
-  void take(const std::string& key, control::SignatureFields& fields) {
+  // Returns whether there was anything to take.
+  bool take(const std::string& key, control::SignatureFields& fields) {
     std::lock_guard lock(mutex_);
     auto found = by_key_.extract(key);
-    if (found.empty()) return;
+    if (found.empty()) return false;
     fields.weights = std::move(found.mapped().weights);
     fields.remedy = std::move(found.mapped().remedy);
     any_.store(!by_key_.empty(), std::memory_order_release);
+    return true;
   }
 
   // A broadcast may change the weights: what was announced is not true any more.

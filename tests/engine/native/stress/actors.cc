@@ -70,13 +70,13 @@ class Flight {
     }
     l.buffers = std::make_unique<Buffers>(l.own ? *l.own : op, rank_, set_.members);
     const bool deferred = !soon && ++submitted_ % 5 == 0;  // as a front end that copies from a device
-    l.request = engine_.submit(l.buffers->fields(), {.name = op.name,
-                                                     .process_set = set_.number,
-                                                     .in = l.buffers->in(),
-                                                     .out = l.buffers->out(),
-                                                     .splits = l.buffers->splits(),
-                                                     .waits = soon,
-                                                     .deferred = deferred});
+    l.request = engine_.submit(l.buffers->signature(), {.name = op.name,
+                                                        .process_set = set_.number,
+                                                        .in = l.buffers->in(),
+                                                        .out = l.buffers->out(),
+                                                        .splits = l.buffers->splits(),
+                                                        .waits = soon,
+                                                        .deferred = deferred});
     if (deferred) beginners_.emplace_back([&engine = engine_, request = l.request] { engine.begin(request); });
   }
   std::vector<Live>& live() { return live_; }
@@ -259,7 +259,7 @@ void run_uneven(Engine& engine, int rank, const std::vector<Step>& all, const st
         if (counts[static_cast<size_t>(r)] <= k) joined.push_back(r);
       Live live{&op, nullptr, std::make_unique<Buffers>(op, rank, all_ranks), nullptr};
       live.request =
-          engine.submit(live.buffers->fields(),
+          engine.submit(live.buffers->signature(),
                         {.name = op.name, .in = live.buffers->in(), .out = live.buffers->out(), .waits = true});
       wait_here(engine, *live.request, rng);
       look_at(live, rank, joined, course);

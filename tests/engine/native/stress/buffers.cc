@@ -3,6 +3,8 @@
 // Values are small whole numbers with a period of three, exact in every type and cheap to check.
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <utility>
 
 #include "check.h"
 #include "engine/types/dtypes.h"
@@ -105,16 +107,17 @@ Buffers::Buffers(const Op& op, int rank, const Members& members) : op_(op), rank
   }
 }
 
-control::SignatureFields Buffers::fields() const {
+control::SigRef Buffers::signature() const {
   control::SignatureFields f;
   f.kind = op_.kind;
+  f.repeats = op_.name.has_value();
   if (op_.kind == OpKind::Allreduce || op_.kind == OpKind::Reducescatter) f.reduce_op = op_.reduce_op;
   if (op_.kind == OpKind::Broadcast) f.root = op_.root;
   for (const auto& t : in_) {
     f.tensors.push_back({t.dtype, t.shape});
     if (types::sizes_vary(op_.kind)) f.tensors.back().shape[0] = -1;
   }
-  return f;
+  return std::make_shared<const control::Signature>(std::move(f));
 }
 
 void Buffers::check(const queue::Request& request, const Members& joined) const {

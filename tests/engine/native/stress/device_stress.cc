@@ -103,7 +103,8 @@ struct Worker {
     const std::vector<queue::Tensor> in{t}, out = gathers ? std::vector<queue::Tensor>{} : in;
     auto marks = engine.ready_marks(in, out);
     auto request =
-        engine.submit(f, {.name = name, .in = in, .out = out, .ready = std::move(marks), .waits = rng.below(2) == 0});
+        engine.submit(std::make_shared<const control::Signature>(f),
+                      {.name = name, .in = in, .out = out, .ready = std::move(marks), .waits = rng.below(2) == 0});
     const uint64_t how = rng.below(3);
     while (how == 0 && !engine.poll(*request)) std::this_thread::yield();
     while (!engine.wait(*request, 10'000'000)) {

@@ -19,19 +19,20 @@ queue::RequestRef submit(Engine& engine, int from, int to, std::optional<std::st
   control::SignatureFields f;
   f.kind = OpKind::Send;
   f.root = from;
+  f.repeats = false;
   f.tensors = {{HVD_FLOAT32, {count}}};
   queue::Tensor t;
   t.dtype = HVD_FLOAT32;
   t.shape = {count};
   t.data = data;
-  return engine.submit(f, {.kind = OpKind::Send,
-                           .name = std::move(name),
-                           .process_set = set,
-                           .root = from,
-                           .to = to,
-                           .in = {t},
-                           .out = {t},
-                           .waits = waits});
+  return engine.submit(std::make_shared<const control::Signature>(std::move(f)), {.kind = OpKind::Send,
+                                                                                  .name = std::move(name),
+                                                                                  .process_set = set,
+                                                                                  .root = from,
+                                                                                  .to = to,
+                                                                                  .in = {t},
+                                                                                  .out = {t},
+                                                                                  .waits = waits});
 }
 
 struct Message {

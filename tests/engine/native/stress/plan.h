@@ -61,7 +61,7 @@ Members draw_members(Rng& rng, int ranks);
 class Buffers {
  public:
   Buffers(const Op& op, int rank, const Members& members);
-  control::SignatureFields fields() const;
+  control::SigRef signature() const;
   const std::vector<queue::Tensor>& in() const { return in_; }
   const std::vector<queue::Tensor>& out() const { return out_; }
   const std::vector<std::vector<int64_t>>& splits() const { return splits_; }

@@ -74,7 +74,7 @@ void finish_in_order(World& world, Rng& rng) {
   Buffers buffers(op, 0, alone);
   int refused = 0;
   try {
-    engine.submit(buffers.fields(), {.name = op.name, .in = buffers.in(), .out = buffers.out(), .waits = true});
+    engine.submit(buffers.signature(), {.name = op.name, .in = buffers.in(), .out = buffers.out(), .waits = true});
   } catch (const RequestFailed&) {
     ++refused;
   }
@@ -191,10 +191,10 @@ void flood(World& world, Rng& rng, Course& course) {
       try {
         for (int k = 0;; ++k)
           f.requests.push_back(world[static_cast<int>(i / kThreads)].submit(
-              f.buffers->fields(), {.name = std::to_string(i % kThreads) + "." + std::to_string(k),
-                                    .in = f.buffers->in(),
-                                    .out = f.buffers->out(),
-                                    .waits = true}));
+              f.buffers->signature(), {.name = std::to_string(i % kThreads) + "." + std::to_string(k),
+                                       .in = f.buffers->in(),
+                                       .out = f.buffers->out(),
+                                       .waits = true}));
       } catch (const RequestFailed&) {
       }
     });

@@ -19,7 +19,7 @@ ROOT = HERE.parents[3]
 # "address" has the undefined-behaviour sanitizer with it.
 KINDS = {"thread": "thread", "address": "address,undefined"}
 OPTIONS = {
-    "TSAN_OPTIONS": "halt_on_error=1 second_deadlock_stack=1",
+    "TSAN_OPTIONS": f"halt_on_error=1 second_deadlock_stack=1 suppressions={HERE / 'tsan_suppressions.txt'}",
     "ASAN_OPTIONS": "detect_leaks=1 detect_stack_use_after_return=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
 }
