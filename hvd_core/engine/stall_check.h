@@ -19,8 +19,8 @@ namespace hvd {
 class StallCheck {
  public:
   struct Settings {
-    int64_t warn_ns = 60'000'000'000, abort_ns = 0;  // 0: never
-    std::string json_path;                           // each report is a line of JSON in this file; empty: none
+    int64_t warn_ns = 60'000'000'000, abort_ns = 0;           // 0: never
+    std::string json_path;                                    // each report is a line of JSON in this file; empty: none
     std::function<std::string(control::Rank)> process_state;  // see observe/process_state.h; empty: unknown
   };
 

@@ -100,7 +100,7 @@ def test_memory_that_runs_out_in_the_engine_ends_the_job_and_no_process():
 
 
 def store_without_a_thread():
-    """The address space has room for what a second store allocates, and not for the stack of its thread (8 MiB)."""
+    """The address space has room for the memory of a second store, and not for the stack of its thread (8 MiB)."""
     first = StoreServer(secret=b"s" * 32)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (4 << 20), -1))

@@ -12,7 +12,7 @@ namespace hvd::calls {
 namespace {
 
 constexpr size_t kPlaces = 64;       // of a thread
-constexpr size_t kMostTensors = 64;  // of a call; a long list costs more than what is saved
+constexpr size_t kMostTensors = 64;  // of a call: to compare a long list costs as much as to encode it
 
 using Places = std::array<control::SigRef, kPlaces>;
 
