@@ -47,7 +47,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness.alternatives import DEFAULT, NAMES, spec_of
 from harness.fleet import Fleet
-from hvd_core.bench import report
+from hvd_core.bench import plot, report
 
 FULL = ["4", "16", "64", "256", "1K", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M", "256M"]
 # The alternatives by whose times the other times are divided.
@@ -151,6 +151,24 @@ def tables(result: dict, names: list[str]) -> str:
     return "\n".join(out)
 
 
+def charts(result: dict, names: list[str]) -> str:
+    """The medians as an SVG: time and bandwidth of each alternative by the size of the buffer."""
+    made = []
+    for title, key, unit in (
+        ("time of an allreduce", "median_us", "us, median of the rounds"),
+        ("algorithm bandwidth", "algbw_gb_s", "GB/s, median of the rounds"),
+    ):
+        lines = []
+        for name in names:
+            rows = {int(nbytes): entry["alternatives"].get(name) for nbytes, entry in result["sizes"].items()}
+            points = [(nbytes, row[key]) for nbytes, row in rows.items() if row and row[key]]
+            if points:
+                lines.append(plot.Line(name, points))
+        text = lambda nbytes: report.size_text(int(nbytes))  # noqa: E731
+        made.append(plot.Chart(f"{title}, {result['ranks']} ranks", "buffer", unit, lines, text, x_base=2))
+    return plot.svg(made)
+
+
 GOALS = [  # size, other, mine, least time ratio, words
     (4, "gloo", "torch", 5, "4 B at least 5 times faster than torch Gloo"),
     (1 << 20, "gloo", "torch", 5, "1 MiB at least 5 times torch Gloo's bandwidth"),
@@ -205,6 +223,7 @@ def main() -> None:
         help="put a turn off, or repeat it, for so long while others use the machine (default 0: never)",
     )  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="write everything measured to FILE")
+    parser.add_argument("--plot", metavar="FILE", help="write time and bandwidth by size to FILE, an SVG")
     options = parser.parse_args()
     options.rounds = options.rounds or (2 if options.quick else 7)
     options.budget = options.budget or (0.05 if options.quick else 0.1)
@@ -232,6 +251,8 @@ def main() -> None:
         )
     if options.json:
         Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
+    if options.plot:
+        Path(options.plot).write_text(charts(result, names))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from contextlib import suppress
 from horovod.common.exports import _basics
 from horovod.torch._slots import Slot
 from horovod.torch._sparse import SparseReduction
-from horovod.torch._submit import HorovodInternalError, _fetches, _handle_map, engine, forget
+from horovod.torch._submit import HorovodInternalError, _handle_map, engine, forget
 
 # (process set, name) -> handles. Usually empty, which is all that a submission checks.
 LEFT: dict[tuple[int | None, str], tuple[int, ...]] = {}
@@ -57,7 +57,6 @@ def _ended(core, handle: int) -> bool:
             return False
     except ValueError:  # a handle of an earlier engine, or another thread was quicker
         _handle_map.pop(handle, None)
-        _fetches.pop(handle, None)
     forget(core, handle)
     return True
 

@@ -23,5 +23,5 @@ if UNAVAILABLE is None:
         memory_owner=getattr(torch.Tensor, "untyped_storage", torch.Tensor.storage),
         without_memory=_WITHOUT_MEMORY,
         reducible=[DTYPE_NUMBERS[dtype] for dtype in REDUCIBLE],
-        is_changed=torch.Tensor.is_neg,
+        shows_other_values=torch.Tensor.is_neg,
     )

@@ -25,16 +25,23 @@ from hvd_core.frontend.reductions import engine_number
 from hvd_core.frontend.refusals import report
 from hvd_core.process_set import why_no_number
 
-# handle -> output, for synchronize(). The engine holds on to the tensors while it reads and writes their memory.
-# (One object less for each operation, a tuple say, keeps Python's garbage collector from running.)
+
+class Fetched:
+    """An output that needs a call: `fetch(engine, handle)` returns the outputs that the engine has allocated, or makes
+    the caller's stream wait for outputs on a device."""
+
+    __slots__ = ("fetch",)
+
+    def __init__(self, fetch: Callable):
+        self.fetch = fetch
+
+
+# handle -> output, or Fetched. The engine holds on to the tensors while it reads and writes their memory. The output
+# itself and no tuple with it: Python's garbage collector would run more often.
 _handle_map: dict[int, Any] = {}
-# handle -> fetch, of the operations whose output needs one. `fetch(engine, handle)` returns the outputs that the engine
-# has allocated, or makes the caller's stream wait for outputs on a device.
-_fetches: dict[int, Callable] = {}
 _UNKNOWN = object()
 
 call_after_the_job(_handle_map.clear)
-call_after_the_job(_fetches.clear)
 
 # Read once: asking per call would cost more than the answer saves.
 BY_ADDRESS = (
@@ -159,10 +166,8 @@ def compress_all(compression: Any, tensors: list) -> list[tuple]:
 
 
 def keep(handle: int, output: Any, fetch: Callable | None) -> None:
-    """Keep what synchronize() needs for a handle."""
-    if fetch is not None:
-        _fetches[handle] = fetch
-    _handle_map[handle] = output
+    """Keep the output of an operation for synchronize(), or the function that fetches it."""
+    _handle_map[handle] = output if fetch is None else Fetched(fetch)
 
 
 def operands(tensors: list[torch.Tensor]) -> list:
@@ -214,19 +219,13 @@ def synchronize(handle: int) -> Any:
     if output is _UNKNOWN:
         return handle() if callable(handle) else None
     core = engine()
-    fetch = _fetches.get(handle) if _fetches else None
-    # Not in finally clauses: after Ctrl-C the operation is still pending.
-    if fetch is None:
-        try:
-            core.finish(handle)
-        except HorovodInternalError:
-            _handle_map.pop(handle, None)
-            raise
-        _handle_map.pop(handle, None)
+    if output.__class__ is not Fetched:
+        core.finish(handle, _handle_map)
         return output
+    # Not in a finally clause: after Ctrl-C the operation is still pending.
     try:
         core.wait(handle)
-        output = fetch(core, handle)
+        output = output.fetch(core, handle)
     except HorovodInternalError:
         forget(core, handle)
         raise
@@ -236,8 +235,9 @@ def synchronize(handle: int) -> Any:
 
 def settle(core, handle: int) -> None:
     """Let the current stream wait for an operation on a device that `core` has enqueued. In host memory, do nothing."""
-    if handle in _fetches:
-        _fetches[handle](core, handle)
+    output = _handle_map[handle]
+    if output.__class__ is Fetched:
+        output.fetch(core, handle)
 
 
 def settle_each(core, handles: list[int]) -> None:
@@ -252,11 +252,8 @@ def settle_each(core, handles: list[int]) -> None:
 
 def forget(core, handle: int) -> None:
     """Delete a finished handle and the references to its tensors."""
-    if _handle_map.pop(handle, _UNKNOWN) is _UNKNOWN:
-        return
-    if _fetches:
-        _fetches.pop(handle, None)
-    core.release(handle)
+    if _handle_map.pop(handle, _UNKNOWN) is not _UNKNOWN:
+        core.release(handle)
 
 
 def forget_each(core, handles: list[int]) -> None:
@@ -264,8 +261,6 @@ def forget_each(core, handles: list[int]) -> None:
     core.release_each(handles)
     for handle in handles:
         _handle_map.pop(handle, None)
-        if _fetches:
-            _fetches.pop(handle, None)
 
 
 def forget_finished(handles: Iterable[int]) -> None:

@@ -73,8 +73,7 @@ void Engine::wait_for_data(int64_t until_ns) {
 }
 
 bool Engine::drive_once(bool execute) {
-  const int64_t now = now_ns();
-  take_inbox(now);
+  const int64_t now = take_inbox();
   if (abort_raised()) node_->abort(segment_->abort_text());
   bool any = node_->step(now);
   backends_.records->driving.clock.store(now, std::memory_order_relaxed);

@@ -58,7 +58,7 @@ void Engine::close() noexcept {
     std::lock_guard lock(driver_);
     if (!stopped()) broke_down("out of memory");
     try {
-      take_inbox(observe::now_ns());
+      take_inbox();
     } catch (const std::bad_alloc&) {
       broke_down("out of memory");
     }
@@ -269,13 +269,14 @@ bool Engine::push(Command c, bool soon) {
   return fresh;
 }
 
-void Engine::take_inbox(int64_t now) {
-  if (!inbox_filled_.load()) return;
+int64_t Engine::take_inbox() {
+  if (!inbox_filled_.load()) return observe::now_ns();
   {
     std::lock_guard lock(inbox_mutex_);
     taking_.swap(inbox_);
     inbox_filled_.store(false);
   }
+  const int64_t now = observe::now_ns();  // not earlier than any submission of these
   for (Command& c : taking_) {
     if (c.type == Command::Asked || c.type == Command::AskedForAll) {
       tell_doctor(c.type == Command::AskedForAll);
@@ -347,6 +348,7 @@ void Engine::take_inbox(int64_t now) {
     }
   }
   taking_.clear();
+  return now;
 }
 
 // -------------------------------------------------------------------------------------------------------- the end

@@ -326,7 +326,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool drive_once(bool execute);
   bool abort_raised() const;
   void wait_for_data(int64_t until_ns);
-  void take_inbox(int64_t now);
+  int64_t take_inbox();  // returns the time
   void leave_driver();
   bool drive_for(const queue::Request& request, int64_t until_ns, const bool* enough);
   bool await(queue::Request& request, int64_t until_ns, bool wanted, const bool* enough);

@@ -50,9 +50,10 @@ def bark(*_):
     raise Watchdog
 
 
-def interrupted(call):
+def interrupted(call, then=lambda: None):
     """Calls call(), which waits for another rank, and interrupts it by the exception of a signal handler: when this
-    thread has slept for a while, so not before the call waits."""
+    thread has slept for a while, so not before the call waits. then(): is called when the signal is sent, and perhaps
+    before its handler runs."""
     caller, ended = threading.get_native_id(), threading.Event()
     before = signal.signal(signal.SIGALRM, bark)
 
@@ -63,6 +64,7 @@ def interrupted(call):
             asleep = asleep + 1 if stat.rpartition(")")[2].split()[0] == "S" else 0
             if asleep == 10:
                 signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
+                then()
                 return
 
     thread = threading.Thread(target=interrupt)

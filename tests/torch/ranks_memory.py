@@ -50,6 +50,20 @@ def check_a_watchdogs_exception_keeps_the_memory():
     hvd.mpi_ops._handle_map.clear()  # of the calls with a handle that the program cannot know
 
 
+def check_an_operation_that_ends_during_an_interruption_keeps_its_result():
+    """The exception comes from the wait, although the operation is done by then: its handle is as before."""
+    for turn in range(3):
+        name = f"during.{turn}"
+        if ME == 0:
+            handle = hvd.allreduce_async_(torch.full((2,), 3.0), name=name, op=hvd.Sum)
+            interrupted(lambda handle=handle: hvd.synchronize(handle), lambda name=name: tell(name))
+            assert hvd.synchronize(handle).tolist() == [6.0, 6.0]
+            assert handle not in hvd.mpi_ops._handle_map
+        else:
+            await_told(name)
+            hvd.allreduce_(torch.full((2,), 3.0), name=name, op=hvd.Sum)
+
+
 def check_memory_that_is_exchanged_in_flight():
     def other(x):
         x.data = torch.zeros(5)

@@ -120,7 +120,7 @@ uint64_t PyEngine::submit(calls::Call&& call, Owners owners, std::shared_ptr<Not
   call.site = call_site();
   if (!abandoned_.empty()) sweep_abandoned();
   if (!wait) owners.hold_memory();
-  auto request = calls::submit(*engine_, std::move(call));
+  auto request = calls::submit(*frontend_, std::move(call));
   if (!wait) {
     const py::object inputs = deferred ? owners.inputs() : py::object();
     const uint64_t handle = keep(std::move(request), std::move(owners), std::move(notifier));

@@ -111,8 +111,9 @@ class PyEngine {
   void give_up(uint64_t handle, const std::string& text);
   bool known(uint64_t handle);
   void release(uint64_t handle);
-  // wait() and release(). An exception of a signal's handler leaves the handle as it was.
-  void finish(uint64_t handle);
+  // wait() and release(), and removes the handle from a dict of the front end. An exception of a signal's handler
+  // leaves everything as it was.
+  void finish(pybind11::handle handle, pybind11::handle kept);
   // A result that the engine allocated in host memory. It can be taken once.
   pybind11::capsule output(uint64_t handle, size_t index);
   pybind11::object output_array(uint64_t handle, size_t index);
@@ -147,12 +148,15 @@ class PyEngine {
   calls::Call reduction(pybind11::handle inputs, pybind11::handle outputs, pybind11::handle name,
                         pybind11::handle reduce_op, pybind11::handle prescale, pybind11::handle postscale,
                         pybind11::handle process_set);
-  calls::Call plain_reduction(queue::Tensor&& in, std::optional<queue::Tensor>&& out, pybind11::handle name,
-                              pybind11::handle reduce_op, pybind11::handle prescale, pybind11::handle postscale,
-                              pybind11::handle process_set, const char* prefix = nullptr);
+  // No value: see reduce_plain(). `prefix` goes before the name.
+  std::optional<calls::Call> plain_reduction(pybind11::handle tensor, pybind11::handle output, pybind11::handle name,
+                                             pybind11::handle reduce_op, pybind11::handle prescale,
+                                             pybind11::handle postscale, pybind11::handle process_set,
+                                             const char* prefix);
   void start_up();
   template <typename F>
-  void checked(calls::Call& call, pybind11::handle name, pybind11::handle process_set, F&& take);
+  void checked(calls::Call& call, pybind11::handle name, pybind11::handle process_set, F&& take,
+               const char* prefix = "");
   void await(queue::Request& request);
   bool await_until(queue::Request& request, int64_t deadline_ns);
   // py_engine_devices.cc
@@ -185,10 +189,11 @@ void bind_allreduce(pybind11::class_<PyEngine>& engine);  // py_engine_allreduce
 // Takes the arguments that identify the call, then runs `take`, which converts the others. A refused argument is
 // reported to the other ranks, so that their calls fail and do not wait.
 template <typename F>
-void PyEngine::checked(calls::Call& call, pybind11::handle name, pybind11::handle process_set, F&& take) {
+void PyEngine::checked(calls::Call& call, pybind11::handle name, pybind11::handle process_set, F&& take,
+                       const char* prefix) {
   try {
     call.process_set = argument<int>(process_set, "process_set", "the number of a process set");
-    call.name = name_argument(name);
+    call.name = name_argument(name, prefix);
     take();
   } catch (const std::exception& e) {
     calls::refuse(*engine_, call, e.what());

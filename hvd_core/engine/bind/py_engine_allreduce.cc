@@ -29,6 +29,13 @@ constexpr const char* kDoc =
     "allreduce(inputs, outputs, name, op, prescale=1.0, postscale=1.0, process_set=0, wait=False)\n\n"
     "Returns a handle; 0 with `wait`, which waits for the result.";
 
+constexpr const char* kPlainDoc =
+    "reduce_plain(tensor, output, name, op, prescale, postscale, process_set, wait)\n\n"
+    "Returns a handle, 0 with `wait`; None if the arguments must be checked and converted for allreduce().";
+constexpr const char* kFinishDoc =
+    "finish(handle, kept)\n\n"
+    "Waits for an operation, lets go of its tensors and deletes kept[handle], also if it has failed.";
+
 // The arguments in the order of kNames, null where one is missing that has a default. Throws TypeError.
 std::array<PyObject*, kNames.size()> arguments_of(PyObject* const* given, Py_ssize_t n, PyObject* keywords) {
   std::array<PyObject*, kNames.size()> all{};
@@ -48,12 +55,6 @@ std::array<PyObject*, kNames.size()> arguments_of(PyObject* const* given, Py_ssi
     if (!all[i]) throw py::type_error("allreduce() lacks the argument '" + std::string(kNames[i]) + "'");
   return all;
 }
-
-constexpr const char* kPlainDoc =
-    "reduce_plain(tensor, output, name, op, prescale, postscale, process_set, wait)\n\n"
-    "Returns a handle, 0 with `wait`; None if the arguments must be checked and converted for allreduce().";
-constexpr const char* kFinishDoc =
-    "finish(handle)\n\nWaits for an operation and lets go of its tensors, also if it has failed.";
 
 // The method's descriptor has checked the type of `self`.
 PyEngine& engine_of(PyObject* self) {
@@ -104,11 +105,10 @@ PyObject* reduce_plain(PyObject* self, PyObject* const* a, Py_ssize_t n) {
   });
 }
 
-PyObject* finish(PyObject* self, PyObject* handle) {
+PyObject* finish(PyObject* self, PyObject* const* a, Py_ssize_t n) {
   return with_exceptions([&] {
-    const uint64_t number = PyLong_AsUnsignedLongLong(handle);
-    if (PyErr_Occurred()) throw py::error_already_set();
-    engine_of(self).finish(number);
+    if (n != 2 || !PyDict_Check(a[1])) throw py::type_error("finish() takes a handle and a dict");
+    engine_of(self).finish(a[0], a[1]);
     return py::none().release().ptr();
   });
 }
@@ -144,17 +144,15 @@ void PyEngine::allreduce_each(const py::list& tensors, const py::list& names, py
   for (size_t i = 0; i < tensors.size() && i < names.size(); ++i) {
     const py::object tensor = tensors[i], name = names[i];
     try {
-      calls::Call call;
-      if (!type_of(tensor.ptr()).registration) {
-        call = reduction(tensor, tensor, name, reduce_op, prescale, postscale, process_set);
-      } else if (auto plain = reducible_tensor(tensor)) {
-        call = plain_reduction(std::move(*plain), {}, name, reduce_op, prescale, postscale, process_set);
-      } else {
+      auto call = type_of(tensor.ptr()).registration
+                      ? plain_reduction(tensor, tensor, name, reduce_op, prescale, postscale, process_set, "")
+                      : reduction(tensor, tensor, name, reduce_op, prescale, postscale, process_set);
+      if (!call) {
         handles.append(py::none());
         continue;
       }
-      call.more_follow = true;
-      handles.append(submit(std::move(call), {tensor, tensor}));
+      call->more_follow = true;
+      handles.append(submit(std::move(*call), {tensor, tensor}));
     } catch (const abi::__forced_unwind&) {  // the end of the thread
       throw;
     } catch (...) {
@@ -163,19 +161,28 @@ void PyEngine::allreduce_each(const py::list& tensors, const py::list& names, py
   }
 }
 
-// Without `out` the reduction is in place.
-calls::Call PyEngine::plain_reduction(queue::Tensor&& in, std::optional<queue::Tensor>&& out, py::handle name,
-                                      py::handle reduce_op, py::handle prescale, py::handle postscale,
-                                      py::handle process_set, const char* prefix) {
+std::optional<calls::Call> PyEngine::plain_reduction(py::handle tensor, py::handle output, py::handle name,
+                                                     py::handle reduce_op, py::handle prescale, py::handle postscale,
+                                                     py::handle process_set, const char* prefix) {
+  const bool in_place = output.is(tensor);
   calls::Call c{.kind = types::OpKind::Allreduce};
-  checked(c, name, process_set, [&] {
-    if (c.name && prefix) c.name->insert(0, prefix);
+  const auto take = [&] {
+    if (!memory_is_plain(tensor) || (!in_place && !memory_is_plain(output))) return;
+    auto in = reducible_tensor(tensor);
+    if (!in) return;
+    if (!in_place) {
+      auto out = reducible_tensor(output);
+      if (!out) return;
+      c.out.push_back(std::move(*out));
+    }
     c.reduce_op = argument<int>(reduce_op, "op", kReduceOp);
     c.prescale = argument<double>(prescale, "prescale_factor", "a number");
     c.postscale = argument<double>(postscale, "postscale_factor", "a number");
-    c.in.push_back(std::move(in));
-    c.out.push_back(out ? std::move(*out) : c.in[0]);
-  });
+    c.in.push_back(std::move(*in));
+    if (in_place) c.out = c.in;
+  };
+  checked(c, name, process_set, take, prefix);
+  if (c.in.empty()) return std::nullopt;
   return c;
 }
 
@@ -186,15 +193,10 @@ std::optional<uint64_t> PyEngine::reduce_plain(py::handle tensor, py::handle out
       !PyFloat_CheckExact(postscale.ptr()) || !PyLong_CheckExact(process_set.ptr()) ||
       !(name.is_none() || PyUnicode_CheckExact(name.ptr())))
     return std::nullopt;
-  const bool in_place = output.is(tensor);
-  auto in = reducible_tensor(tensor);
-  if (!in) return std::nullopt;
-  auto out = in_place ? std::nullopt : reducible_tensor(output);
-  if (!in_place && !out) return std::nullopt;
-  calls::Call c =
-      plain_reduction(std::move(*in), std::move(out), name, reduce_op, prescale, postscale, process_set, kPrefix);
-  c.waits = wait;
-  return submit(std::move(c), {tensor, output});
+  auto c = plain_reduction(tensor, output, name, reduce_op, prescale, postscale, process_set, kPrefix);
+  if (!c) return std::nullopt;
+  c->waits = wait;
+  return submit(std::move(*c), {tensor, output});
 }
 
 void PyEngine::release_each(const std::vector<uint64_t>& handles) {
@@ -206,7 +208,8 @@ void bind_allreduce(py::class_<PyEngine>& engine) {
                          METH_FASTCALL | METH_KEYWORDS, kDoc};
   static PyMethodDef plain{"reduce_plain", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&reduce_plain)),
                            METH_FASTCALL, kPlainDoc};
-  static PyMethodDef end{"finish", &finish, METH_O, kFinishDoc};
+  static PyMethodDef end{"finish", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&finish)), METH_FASTCALL,
+                         kFinishDoc};
   for (PyMethodDef* method : {&any, &plain, &end}) add_method(engine, *method);
   engine.def("allreduce_each", &PyEngine::allreduce_each, py::arg("tensors"), py::arg("names"), py::arg("op"),
              py::arg("prescale"), py::arg("postscale"), py::arg("process_set"), py::arg("handles"));

@@ -98,7 +98,7 @@ uint64_t PyEngine::wait_at_once(calls::Call&& call, Owners owners, int64_t deadl
           "only an operation on host memory can be waited for at once");
   call.site = call_site();
   if (!abandoned_.empty()) sweep_abandoned();
-  auto request = calls::submit(*engine_, std::move(call));
+  auto request = calls::submit(*frontend_, std::move(call));
   try {
     if (await_until(*request, deadline_ns)) return 0;
   } catch (...) {

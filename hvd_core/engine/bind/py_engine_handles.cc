@@ -163,14 +163,24 @@ void PyEngine::wait(uint64_t handle) {
   warn_if_exchanged(handle);
 }
 
-void PyEngine::finish(uint64_t handle) {
+void PyEngine::finish(py::handle handle, py::handle kept) {
+  const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(handle.ptr()));
+  if (!number) throw py::error_already_set();
+  const uint64_t n = PyLong_AsUnsignedLongLong(number.ptr());
+  if (PyErr_Occurred()) throw py::error_already_set();
+  const auto let_go = [&] {
+    release(n);
+    if (PyDict_DelItem(kept.ptr(), handle.ptr()) != 0) PyErr_Clear();  // another thread was quicker
+  };
   try {
-    wait(handle);
+    wait(n);
   } catch (const RequestFailed&) {
-    release(handle);
+    let_go();
     throw;
   }
-  release(handle);
+  // A signal that came during the wait: its handler may raise, and then the caller still has the handle.
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  let_go();
 }
 
 void PyEngine::wait_many(const std::vector<uint64_t>& handles) {

@@ -62,11 +62,11 @@ py::object held(py::handle object) {
 }
 
 void register_tensor_type(const py::type& type, py::object memory_owner, std::string without_memory,
-                          const std::vector<int32_t>& reducible, py::object is_changed) {
+                          const std::vector<int32_t>& reducible, py::object shows_other_values) {
   auto* raw = reinterpret_cast<PyTypeObject*>(type.ptr());
   Registration made{raw, std::move(memory_owner), std::move(without_memory), 0, {}};
   for (const int32_t dtype : reducible) made.reducible |= 1u << dtype;
-  if (!is_changed.is_none()) made.is_changed = std::move(is_changed);
+  if (!shows_other_values.is_none()) made.shows_other_values = std::move(shows_other_values);
   for (Registration& r : registrations()) {
     if (r.type != raw) continue;
     r = std::move(made);
@@ -131,11 +131,13 @@ void Owners::keep_for_good() {
 void bind_tensor_types(py::module_& m) {
   m.def(
       "register_tensor_type", &register_tensor_type, py::arg("type"), py::arg("memory_owner"),
-      py::arg("without_memory"), py::arg("reducible") = std::vector<int32_t>(), py::arg("is_changed") = py::none(),
+      py::arg("without_memory"), py::arg("reducible") = std::vector<int32_t>(),
+      py::arg("shows_other_values") = py::none(),
       "For front ends whose tensors can be given other memory. memory_owner: a function that returns the object that "
       "owns the memory of a tensor of this type, or of a subclass, now; an operation under way holds on to it. "
       "without_memory: what to do, for the error about a tensor that has no memory of its own. reducible: the numbers "
-      "of the element types that Engine.reduce_plain() takes. is_changed: a function that says whether the memory of a "
+      "of the element types that Engine.reduce_plain() takes. shows_other_values: a function that says whether the "
+      "memory of a "
       "tensor holds other values than the tensor shows.");
 }
 

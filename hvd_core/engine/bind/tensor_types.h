@@ -49,7 +49,8 @@ struct Registration {
   pybind11::object memory_owner;  // a function of a tensor
   std::string without_memory;     // the end of the message for a tensor without memory of its own
   uint32_t reducible = 0;         // the element types that the front end reduces, as bits
-  pybind11::object is_changed;  // a function of a tensor: its memory has other values than it shows; null: it never has
+  // A function of a tensor: whether its memory has other values than it shows. Null: it never has.
+  pybind11::object shows_other_values;
 };
 
 struct TensorType {

@@ -175,12 +175,22 @@ std::optional<Tensor> reducible_tensor(py::handle object) {
   const Registration* const registered = type_of(object.ptr()).registration;
   if (!registered) return std::nullopt;
   auto t = plain_tensor(object);
-  if (!t || !(registered->reducible >> t->dtype & 1)) return std::nullopt;
-  if (!registered->is_changed) return t;
-  const auto changed =
-      py::reinterpret_steal<py::object>(PyObject_CallOneArg(registered->is_changed.ptr(), object.ptr()));
-  if (!changed) PyErr_Clear();
-  return changed.is(py::bool_(false)) ? t : std::nullopt;
+  return t && (registered->reducible >> t->dtype & 1) ? t : std::nullopt;
+}
+
+bool memory_is_plain(py::handle object) {
+  const Registration* const registered = type_of(object.ptr()).registration;
+  if (!registered) return false;
+  if (!registered->shows_other_values) return true;
+  const auto other =
+      py::reinterpret_steal<py::object>(PyObject_CallOneArg(registered->shows_other_values.ptr(), object.ptr()));
+  if (other) return other.is(py::bool_(false));
+  for (PyObject* kind : {PyExc_AttributeError, PyExc_RuntimeError, PyExc_TypeError}) {
+    if (!PyErr_ExceptionMatches(kind)) continue;
+    PyErr_Clear();  // a layout without it, say
+    return false;
+  }
+  throw py::error_already_set();
 }
 
 const void* address_of(py::handle tensor) {

@@ -34,9 +34,12 @@ void note_deferred(pybind11::handle object, uint64_t handle);
 queue::Tensor tensor_of(pybind11::handle object, bool writable);
 // For a type with DLPack's C exchange API: nothing if tensor_of() would refuse the object, or on a device.
 std::optional<queue::Tensor> plain_tensor(pybind11::handle object);
-// Likewise, for a type that a front end has registered: nothing if the front end does not reduce its elements, or if
-// its memory has other values than it shows.
+// Likewise, for a type that a front end has registered: nothing if the front end does not reduce its elements.
 std::optional<queue::Tensor> reducible_tensor(pybind11::handle object);
+// Whether the memory of a tensor, of a type that a front end has registered, has the values that the tensor shows;
+// false also for an object that cannot tell. It may run Python code, and let go of Python's lock: ask before the
+// address of any tensor is read. Throws what a signal's handler raised.
+bool memory_is_plain(pybind11::handle object);
 // One tensor, or a list or tuple of them.
 std::vector<queue::Tensor> tensors_of(pybind11::handle object, bool writable);
 

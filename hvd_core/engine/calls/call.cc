@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "engine/calls/checks.h"
-#include "engine/calls/known_signatures.h"
+#include "engine/observe/threads.h"
 #include "engine/types/operations.h"
 #include "engine/types/reductions.h"
 
@@ -173,8 +173,9 @@ void refuse(Engine& engine, const Call& call, const std::string& why) {
 
 namespace {
 
-control::SigRef signature_of(Engine& engine, Call& call) {
-  if (auto known = known_signature(call)) {
+control::SigRef signature_of(Frontend& frontend, Call& call) {
+  Engine& engine = frontend.engine();
+  if (auto known = frontend.known_signatures().find(call)) {
     same_layout(call.in, call.out);
     return known;
   }
@@ -184,21 +185,22 @@ control::SigRef signature_of(Engine& engine, Call& call) {
   // Names that do not come again are not remembered by the control plane.
   if (!call.name || call.once || fields.kind == OpKind::Send) fields.repeats = false;
   auto signature = std::make_shared<const control::Signature>(std::move(fields));
-  remember_signature(call, signature);
+  frontend.known_signatures().remember(call, signature);
   return signature;
 }
 
 }  // namespace
 
-queue::RequestRef submit(Engine& engine, Call&& call) {
+queue::RequestRef submit(Frontend& frontend, Call&& call) {
+  observe::prepare_to_throw();
   control::SigRef signature;
   try {
-    signature = signature_of(engine, call);
+    signature = signature_of(frontend, call);
   } catch (const std::exception& e) {
-    refuse(engine, call, e.what());
+    refuse(frontend.engine(), call, e.what());
     throw;
   }
-  return engine.submit(std::move(signature), std::move(call));
+  return frontend.engine().submit(std::move(signature), std::move(call));
 }
 
 int64_t scattered_rows(Engine& engine, int64_t rows, int32_t process_set) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/calls/frontend.h"
 #include "engine/engine.h"
 #include "engine/queue/call.h"
 #include "engine/types/operations.h"
@@ -16,7 +17,7 @@ using queue::Call;
 
 // Submits a call. A call that is refused is reported to the other ranks, so that their matching calls fail and do not
 // wait. Throws InvalidRequest, RequestFailed, plugin::BackendError; then the call's listener is not called.
-queue::RequestRef submit(Engine& engine, Call&& call);
+queue::RequestRef submit(Frontend& frontend, Call&& call);
 
 // Reports a call that failed before submit(): the matching calls of the other ranks shall fail too.
 void refuse(Engine& engine, const Call& call, const std::string& why);

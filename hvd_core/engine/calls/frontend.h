@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "engine/calls/completions.h"
+#include "engine/calls/known_signatures.h"
 #include "engine/engine.h"
 
 namespace hvd::calls {
@@ -20,12 +21,14 @@ class Frontend {
 
   Engine& engine() { return *engine_; }
   Completions& completions() { return completions_; }
+  KnownSignatures& known_signatures() { return known_signatures_; }
   // To be called after the engine was closed, which ends every request. Returns when all done() functions have run.
   void finish() { completions_.finish(); }
 
  private:
   const std::shared_ptr<Engine> engine_;
   Completions completions_;
+  KnownSignatures known_signatures_;
 };
 
 const hvd_fe_table* frontend_table();

@@ -1,40 +1,18 @@
 // See known_signatures.h.
 #include "engine/calls/known_signatures.h"
 
-#include <array>
 #include <bit>
-#include <cstddef>
 #include <cstdint>
-#include <memory>
 
 namespace hvd::calls {
 
 namespace {
 
-constexpr size_t kPlaces = 64;       // of a thread
 constexpr size_t kMostTensors = 64;  // of a call: to compare a long list costs as much as to encode it
-
-using Places = std::array<control::SigRef, kPlaces>;
-
-Places& places() {
-  // On the heap: the memory of a thread is small, and most threads make no call.
-  thread_local const auto own = std::make_unique<Places>();
-  return *own;
-}
 
 bool may_be_known(const queue::Call& call) {
   return call.kind == types::OpKind::Allreduce && call.to < 0 && call.reduce_op != types::kAdasum && !call.in.empty() &&
          call.in.size() <= kMostTensors;
-}
-
-size_t place_of(const queue::Call& call) {
-  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15u;
-  uint64_t h = static_cast<uint64_t>(call.reduce_op);
-  for (const auto& t : call.in) {
-    h = h * kOdd + static_cast<uint64_t>(t.dtype);
-    for (const int64_t d : t.shape) h = h * kOdd + static_cast<uint64_t>(d);
-  }
-  return (h * kOdd) >> (64 - std::bit_width(kPlaces - 1));
 }
 
 bool equal_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
@@ -54,14 +32,28 @@ bool is_of(const control::SignatureFields& f, const queue::Call& c) {
 
 }  // namespace
 
-control::SigRef known_signature(const queue::Call& call) {
+size_t KnownSignatures::place_of(const queue::Call& call) {
+  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15u;
+  auto h = static_cast<uint64_t>(call.reduce_op);
+  for (const auto& t : call.in) {
+    h = h * kOdd + static_cast<uint64_t>(t.dtype);
+    for (const int64_t d : t.shape) h = h * kOdd + static_cast<uint64_t>(d);
+  }
+  return (h * kOdd) >> (64 - std::bit_width(kPlaces - 1));
+}
+
+control::SigRef KnownSignatures::find(const queue::Call& call) {
   if (!may_be_known(call)) return nullptr;
-  const control::SigRef& kept = places()[place_of(call)];
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return nullptr;
+  const control::SigRef& kept = places_[place_of(call)];
   return kept && is_of(kept->fields(), call) ? kept : nullptr;
 }
 
-void remember_signature(const queue::Call& call, const control::SigRef& signature) {
-  if (may_be_known(call) && is_of(signature->fields(), call)) places()[place_of(call)] = signature;
+void KnownSignatures::remember(const queue::Call& call, const control::SigRef& signature) {
+  if (!may_be_known(call) || !is_of(signature->fields(), call)) return;
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock) places_[place_of(call)] = signature;
 }
 
 }  // namespace hvd::calls

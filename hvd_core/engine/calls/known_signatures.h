@@ -1,17 +1,32 @@
-// The signatures of the calling thread's last reductions. A training step repeats the calls of the step before, and the
-// signature of a call that is like an earlier one need not be checked and encoded again.
+// The signatures of an engine's last reductions. A training step repeats the calls of the step before, and the
+// signature of a call that is like an earlier one need not be checked and encoded again. Any thread.
 #pragma once
+
+#include <array>
+#include <cstddef>
+#include <mutex>
 
 #include "engine/control/signature.h"
 #include "engine/queue/call.h"
 
 namespace hvd::calls {
 
-// The signature of an earlier allreduce on host memory that asks for the same, with tensors of the same types and
-// shapes; null if this thread remembers none. Such a call needs no further checks of its inputs.
-control::SigRef known_signature(const queue::Call& call);
+class KnownSignatures {
+ public:
+  // The signature of an earlier allreduce on host memory that asks for the same, with tensors of the same types and
+  // shapes; null if there is no such call here. A call with a signature needs no further checks of its inputs.
+  control::SigRef find(const queue::Call& call);
 
-// Remembers the signature of a call that has passed its checks, in place of another one.
-void remember_signature(const queue::Call& call, const control::SigRef& signature);
+  // Keeps the signature of a call that has passed its checks, in place of another one.
+  void remember(const queue::Call& call, const control::SigRef& signature);
+
+ private:
+  static constexpr size_t kPlaces = 64;
+
+  static size_t place_of(const queue::Call& call);
+
+  std::mutex mutex_;  // no thread waits for it: the signature can be made as well
+  std::array<control::SigRef, kPlaces> places_;
+};
 
 }  // namespace hvd::calls

@@ -297,7 +297,7 @@ void submit_native(std::shared_ptr<Frontend> frontend, const hvd_fe_call& call) 
       c.stays = stays > 0;
       poisoning(engine, c, [&] { pending = pending_for(frontend, call, stays > 0); });
       c.listener = pending.get();
-      request = calls::submit(engine, std::move(c));
+      request = calls::submit(*frontend, std::move(c));
     }
   } catch (const std::exception& e) {
     return refuse_native(call, status_of(engine, e), e.what());
@@ -315,7 +315,7 @@ void run_native(Frontend& frontend, const hvd_fe_call& call) {
     } else {
       Call c = call_of(engine, call);
       c.waits = true;
-      request = calls::submit(engine, std::move(c));
+      request = calls::submit(frontend, std::move(c));
     }
     while (!engine.wait(*request, kSliceNs)) {
     }
