@@ -16,6 +16,8 @@ from .socket_io import AuthenticationError, Deadline, send_exact
 
 _log = logging.getLogger("horovod")
 _MAX_UNPROVEN = 256
+# How long the system may refuse to accept a connection, for want of a descriptor say, before that is a failure.
+_PATIENCE_SECONDS = 2
 
 
 class Acceptor:
@@ -39,18 +41,22 @@ class Acceptor:
         self._selector.register(listener, selectors.EVENT_READ)
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._unproven = {}  # socket -> (handshake, its deadline), oldest first
+        self._refused_since = None  # since when the system has refused all connections
+        self._failure = None
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="hvd-accept", daemon=True)
         self._thread.start()
 
     def wait_for(self, rank, seconds):
         """(the socket of ``rank``, the connection's key), or None if it did not connect in time. The caller owns the
-        socket then."""
+        socket then. Raises OSError if the system does not let this process accept connections."""
         deadline = Deadline(seconds)
         with self._changed:
-            while rank not in self._accepted and not deadline.passed():
+            while rank not in self._accepted and self._failure is None and not deadline.passed():
                 self._changed.wait(deadline.left())
             if rank not in self._accepted:
+                if self._failure is not None:
+                    raise self._failure
                 return None
             sock, key = self._accepted.pop(rank)
             return self._descriptors.disown(sock), key
@@ -79,9 +85,9 @@ class Acceptor:
         except BlockingIOError:
             return
         except OSError as error:
-            _log.warning("could not accept a connection: %s; trying again", error)
-            time.sleep(0.1)
+            self._is_refused(error)
             return
+        self._refused_since = None
         with self._changed:
             self._descriptors.own(sock)
         sock.setblocking(False)
@@ -98,6 +104,17 @@ class Acceptor:
             sock.send(handshake.challenge)
         except OSError as error:
             self._drop(sock, error)
+
+    def _is_refused(self, error):
+        now = time.monotonic()
+        if self._refused_since is None:
+            self._refused_since = now
+            _log.warning("could not accept a connection: %s; trying again", error)
+        if now - self._refused_since > _PATIENCE_SECONDS:
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+        time.sleep(0.1)
 
     def _read(self, sock):
         handshake, _ = self._unproven[sock]
