@@ -36,16 +36,20 @@ class Acceptor:
         self._descriptors = DescriptorSet()
         self._listener = self._descriptors.own(listener)
         listener.setblocking(False)
-        self._wake = self._descriptors.own(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
-        self._selector = self._descriptors.own(selectors.EpollSelector())
-        self._selector.register(listener, selectors.EVENT_READ)
-        self._selector.register(self._wake, selectors.EVENT_READ)
         self._unproven = {}  # socket -> (handshake, its deadline), oldest first
         self._refused_since = None  # since when the system has refused all connections
         self._failure = None
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="hvd-accept", daemon=True)
-        self._thread.start()
+        try:
+            self._wake = self._descriptors.own(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+            self._selector = self._descriptors.own(selectors.EpollSelector())
+            self._selector.register(listener, selectors.EVENT_READ)
+            self._selector.register(self._wake, selectors.EVENT_READ)
+            self._thread.start()
+        except BaseException:  # for want of a descriptor or a thread, say
+            self._descriptors.close()
+            raise
 
     def wait_for(self, rank, seconds):
         """(the socket of ``rank``, the connection's key), or None if it did not connect in time. The caller owns the

@@ -18,11 +18,14 @@ constexpr int64_t kCauseGraceNs = 1'000'000'000;
 constexpr int64_t kEndGraceNs = 10'000'000'000;
 constexpr int64_t kSettleNs = 500'000'000;
 constexpr char kNoMemoryText[] = "out of memory";  // short enough for a string without memory of its own
+
+// Whether names_ has the name of a request in flight.
+bool holds_name(const queue::Request& request) { return request.item.sig && request.item.sig->fields().repeats; }
 }  // namespace
 
 // To be called before completion: the caller may use the name again at once.
 void Engine::free_name(const queue::Request& request) noexcept {
-  if (!request.item.sig || !request.item.sig->fields().repeats) return;
+  if (!holds_name(request)) return;
   std::lock_guard lock(inbox_mutex_);
   names_.erase(request.set, request.item.name);
 }
@@ -34,8 +37,7 @@ void Engine::free_names(const std::vector<control::BatchItem>& items) noexcept {
   for (size_t i = 0; i < items.size(); i += kAtOnce) {
     std::lock_guard lock(inbox_mutex_);
     for (size_t k = i; k < std::min(items.size(), i + kAtOnce); ++k)
-      if (const auto& r = items[k].request; r && !r->enqueued() && r->item.sig->fields().repeats)
-        names_.erase(r->set, r->item.name);
+      if (const auto& r = items[k].request; r && !r->enqueued() && holds_name(*r)) names_.erase(r->set, r->item.name);
   }
 }
 
