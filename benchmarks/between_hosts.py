@@ -10,7 +10,8 @@ Alternatives (--only):
                 same time, as each rank of an allreduce of two ranks does. One connection, one thread: the limit for `tcp`
     tcp         hvd_core.allreduce_ on a NumPy array, two ranks, one on each host
     tcp x 2     the same with HOROVOD_BACKEND_TCP_SOCKETS_PER_PEER=2
-    levels      four ranks, two on each host: shared memory within, tcp between
+    levels      four ranks, two on each host: shared memory within, tcp between, both levels at the same time
+    in turn     the same with HOROVOD_HIERARCHICAL_OVERLAP=0: one level after another
 
 --rate limits each direction of the veth (tc tbf). The alternatives stay alive and take turns, round after round; a ratio
 is the median of the rounds' ratios. A call lasts from the moment the last process began it to the moment the last one had
@@ -43,8 +44,9 @@ WAYS: dict[str, tuple[int, dict[str, str]]] = {
     "tcp": (1, {}),
     "tcp x 2": (1, {"HOROVOD_BACKEND_TCP_SOCKETS_PER_PEER": "2"}),
     "levels": (2, {}),
+    "in turn": (2, {"HOROVOD_HIERARCHICAL_OVERLAP": "0"}),
 }
-LIMITS = {"tcp": "raw", "tcp x 2": "raw", "levels": "raw"}
+PAIRS = [("raw", "tcp"), ("raw", "tcp x 2"), ("raw", "levels"), ("in turn", "levels")]
 
 
 def ip(*words: str) -> None:
@@ -245,7 +247,7 @@ def measure(options: argparse.Namespace) -> dict:
                 "us": {name: statistics.median(t) * 1e6 for name, t in times.items()},
                 "ratios": {
                     f"{limit} / {name}": report.ratio(times[limit], times[name])
-                    for name, limit in LIMITS.items()
+                    for limit, name in PAIRS
                     if name in times and limit in times
                 },
             }

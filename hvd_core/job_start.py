@@ -115,6 +115,7 @@ def _start_engine(
             "math_backend": host_math(),
             **plan.engine_config(world.local_rank),
             "emulation": settings.emulation,
+            "overlap_levels": settings.hierarchical_overlap,
             "spin_us": spin,
             "engine_core": -1 if core is None else core,
             "first_handle": (_engines << 40) + 1,

@@ -208,6 +208,13 @@ class EngineSettings:
     hierarchical_allgather: bool | None = _setting(
         None, "HOROVOD_HIERARCHICAL_ALLGATHER", _flag, "likewise, for allgather", "likewise"
     )
+    hierarchical_overlap: bool = _setting(
+        True,
+        "HOROVOD_HIERARCHICAL_OVERLAP",
+        _flag,
+        "0: no overlap of the two levels in a large allreduce over several hosts",
+        "1",
+    )
     emulation: bool = _setting(
         True,
         "HOROVOD_EMULATION",

@@ -80,7 +80,7 @@ struct EngineConfig {
   Library local_backend, global_backend, math_backend;
   bool local_alone = true;
   std::array<bool, HVD_COLL_COUNT> hierarchical{};
-  bool emulation = true;
+  bool overlap_levels = true, emulation = true;
   // For each device type: the backend with its device table, the device to open where no tensor names one, and by HVD_*
   // collective the backend whose communicators read its memory. An empty path: staged through host memory. `within`:
   // the backend that reduces on the device within hosts, if a large allreduce goes over two levels.

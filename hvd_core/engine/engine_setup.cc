@@ -92,6 +92,7 @@ void Engine::load_host_backends(data::Backends& backends, const EngineConfig& co
   backends.global = load(config.global_backend);
   backends.local_alone = config.local_alone;
   backends.hierarchical = config.hierarchical;
+  backends.overlap_levels = config.overlap_levels;
   for (size_t coll = 0; coll < backends.host_routes.size(); ++coll)
     backends.host_routes[coll] = load(config.host_routes[coll]);
 }

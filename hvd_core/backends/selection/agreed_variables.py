@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-MUST_MATCH = {"HOROVOD_EMULATION": True, "HOROVOD_DYNAMIC_PROCESS_SETS": False}
+MUST_MATCH = {
+    "HOROVOD_EMULATION": True,
+    "HOROVOD_DYNAMIC_PROCESS_SETS": False,
+    "HOROVOD_HIERARCHICAL_OVERLAP": True,
+}
 """Switch -> its value when unset. Ranks act on these together: with different values some ranks would wait for the others
 forever, or fail alone."""
 

@@ -137,6 +137,7 @@ EngineConfig config_of(const py::dict& d) {
   c.math_backend = library_of(d["math_backend"]);
   read_choice(d, c);
   c.emulation = d["emulation"].cast<bool>();
+  c.overlap_levels = d["overlap_levels"].cast<bool>();
   c.fusion_threshold = d["fusion_threshold"].cast<uint64_t>();
   c.coalesce_ns = c.dissolve_after_ns = static_cast<int64_t>(d["cycle_time_ms"].cast<double>() * 1e6);
   if (d.contains("coalesce_ms")) c.coalesce_ns = static_cast<int64_t>(d["coalesce_ms"].cast<double>() * 1e6);

@@ -29,12 +29,12 @@ void check(const Transport* t, const char* name, size_t rank, size_t size) {
 }  // namespace
 
 HierarchicalTransport::HierarchicalTransport(Layout layout, Transport* local, Transport* cross, const HostMath& math,
-                                             uint64_t single_lane_bytes)
+                                             Settings settings)
     : layout_(std::move(layout)),
       local_(local),
       cross_(cross),
       math_(math),
-      single_lane_bytes_(single_lane_bytes),
+      settings_(std::move(settings)),
       ranks_(static_cast<size_t>(layout_.size())),
       lanes_(static_cast<size_t>(layout_.lanes)),
       hosts_(layout_.hosts.size()),

@@ -10,14 +10,15 @@
 // last one postscale; hierarchical_levels.h says how averages are computed. All ranks get the same bits if the
 // transports below give all of their ranks the same bits.
 //
-// The steps run one after another. To overlap the levels, a Schedule would have to run steps on two communicators at
-// the same time; the slices could then be divided into chunks without a change to the arithmetic here.
+// A large allreduce overlaps the levels: it runs in chunks, each of which is divided into slices, and while one chunk
+// is between the hosts, the next one is reduced within them. The other collectives run their levels one after another.
 //
 // Used by the driver.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/data/hierarchical_levels.h"
@@ -33,12 +34,18 @@ class HierarchicalTransport final : public Transport {
   // A collective of up to this many bytes uses one lane: a link between hosts moves about this much in the latency of
   // one message, so a second lane would only add messages.
   static constexpr uint64_t kSingleLaneBytes = 16384;
+  // Bytes of a chunk of an allreduce that overlaps its levels.
+  static constexpr uint64_t kChunkBytes = 2 << 20;
+  struct Settings {
+    uint64_t single_lane_bytes = kSingleLaneBytes;
+    uint64_t chunk_bytes = 0;  // 0: the levels never overlap. Else no backend of the two may wait in a collective call
+    std::string phase;         // of an allreduce that overlaps its levels, in a timeline
+  };
 
   // `local` spans layout.neighbours(), in that order; null if this rank is alone on its host. `cross` spans the
   // members of this rank's lane, in host order; null if the rank is in no lane, or all ranks are on one host. All must
   // outlive this object and its schedules. Throws plugin::BackendError if they do not fit the layout.
-  HierarchicalTransport(Layout layout, Transport* local, Transport* cross, const HostMath& math,
-                        uint64_t single_lane_bytes = kSingleLaneBytes);
+  HierarchicalTransport(Layout layout, Transport* local, Transport* cross, const HostMath& math, Settings settings);
 
   // An alltoall has in_counts and out_counts on all ranks or on no rank. Reducescatter and alltoall do not work in
   // place.
@@ -53,15 +60,20 @@ class HierarchicalTransport final : public Transport {
   };
   struct Exchange;  // hierarchical_alltoall.cc
 
+  struct Reduction;  // hierarchical_reduce.cc
+
   void alone(Schedule& schedule, const plugin::Collective& c);
   void barrier(Schedule& schedule, const plugin::Collective& c);
   void allreduce(Schedule& schedule, const plugin::Collective& c);
+  void allreduce_in_chunks(Schedule& schedule, const plugin::Collective& c, uint64_t number);
   void reduce(Schedule& schedule, const plugin::Collective& c);
   void reducescatter(Schedule& schedule, const plugin::Collective& c);
   void broadcast(Schedule& schedule, const plugin::Collective& c);
   void allgather(Schedule& schedule, const plugin::Collective& c);
   void alltoall(Schedule& schedule, const plugin::Collective& c);
 
+  void within_hosts(Schedule& schedule, Reduction& r);
+  void between_hosts(Schedule& schedule, Reduction& r);
   hvd_buf first_level(Schedule& schedule, const plugin::Collective& c, const TwoLevels& levels, const Slices& slices,
                       hvd_buf to);
   hvd_buf finish(Schedule& schedule, const TwoLevels& levels, hvd_buf sums, uint64_t n, hvd_buf out);
@@ -80,7 +92,7 @@ class HierarchicalTransport final : public Transport {
   static void add(plugin::Collective& step, hvd_buf in, hvd_buf out, uint64_t count);
   static uint64_t* add_row(std::vector<uint64_t>& table, size_t ranks);
 
-  size_t lanes_for(uint64_t bytes) const { return bytes <= single_lane_bytes_ ? 1 : lanes_; }
+  size_t lanes_for(uint64_t bytes) const { return bytes <= settings_.single_lane_bytes ? 1 : lanes_; }
   bool in_lane(size_t lanes) const { return my_local_ < lanes; }
   const std::vector<int32_t>& members(size_t host) const { return layout_.hosts[host]; }
   // How many members of `host` the lane serves.
@@ -90,7 +102,8 @@ class HierarchicalTransport final : public Transport {
   Transport* const local_;
   Transport* const cross_;
   const HostMath& math_;
-  const uint64_t single_lane_bytes_;
+  const Settings settings_;
+  bool connected_ = false;  // a chunked allreduce has run: the communicators' first operations are over
   // Derived from the layout.
   const size_t ranks_, lanes_, hosts_, my_host_, my_local_, neighbours_;
   bool several_somewhere_ = false;  // some host has more than one member

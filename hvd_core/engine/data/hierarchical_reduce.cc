@@ -3,7 +3,9 @@
 // Between the levels, each lane holds its slice of all tensors as one buffer, so the cross transport always gets one
 // buffer. For a single tensor that is not reduced in place, that buffer is part of the output.
 #include <cstring>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "engine/data/hierarchical.h"
 #include "engine/data/parts.h"
@@ -17,6 +19,24 @@ uint64_t total_bytes(const plugin::Collective& c) {
   uint64_t n = 0;
   for (uint64_t count : c.counts) n += count;
   return n * types::dtype_bytes(c.dtype);
+}
+
+// `c` in `number` collectives that follow one another in its list of buffers, of about equal size.
+std::vector<plugin::Collective> chunks_of(const plugin::Collective& c, uint64_t number) {
+  const Slices parts(c.counts, number);
+  const uint64_t width = types::dtype_bytes(c.dtype);
+  std::vector<plugin::Collective> chunks(number);
+  for (size_t k = 0; k < number; ++k) {
+    copy_settings(chunks[k], c);
+    for (size_t i = 0; i < c.counts.size(); ++i) {
+      const uint64_t n = parts.count(i, k);
+      if (n == 0) continue;
+      chunks[k].in.push_back(part_of(c.in[i], parts.start(i, k) * width, n * width));
+      chunks[k].out.push_back(part_of(c.out[i], parts.start(i, k) * width, n * width));
+      chunks[k].counts.push_back(n);
+    }
+  }
+  return chunks;
 }
 
 }  // namespace
@@ -91,35 +111,94 @@ hvd_buf HierarchicalTransport::finish(Schedule& schedule, const TwoLevels& level
   return out;
 }
 
-void HierarchicalTransport::allreduce(Schedule& schedule, const plugin::Collective& c) {
-  const TwoLevels levels(math_, c, static_cast<uint32_t>(ranks_), spread_);
-  const Slices slices(c.counts, lanes_for(total_bytes(c)));
-  if (slices.total() == 0) return;
-  const uint64_t width = levels.wire_bytes, n = slices.size(my_local_);
-  const bool one_lane = slices.lanes() == 1, single = c.counts.size() == 1;
-  const hvd_buf in_out =
-      single ? part_of(c.out[0], slices.begin(one_lane ? 0 : my_local_) * levels.bytes(), n * levels.bytes())
-             : hvd_buf{};
-  // A REDUCE may work in place, a REDUCESCATTER may not.
-  const bool direct = single && !levels.expands && (one_lane || !same_place(c.in[0], c.out[0]));
-  hvd_buf to = direct && !one_lane ? in_out : hvd_buf{};
-  if (direct && one_lane)
-    to = c.out[0];
-  else if (!direct)
-    to = schedule.scratch_buf((one_lane ? slices.total() : n) * width);
+// An allreduce of one list of buffers. Its three parts may be written to different schedules.
+struct HierarchicalTransport::Reduction {
+  const plugin::Collective& c;
+  const TwoLevels levels;
+  const Slices slices;
+  hvd_buf in_out{};      // this rank's slice of the output, if the list has one buffer
+  hvd_buf to{}, data{};  // the slice in the wire type: where the sums go, and where the first level has left it
+  hvd_buf result{};      // the complete slice
+};
 
-  const hvd_buf data = first_level(schedule, c, levels, slices, to);
-  hvd_buf result = to;
-  if (in_lane(slices.lanes()) && n > 0) {
-    auto& s = step(c, HVD_ALLREDUCE);
-    s.dtype = levels.wire;
-    s.op = levels.op;
-    s.postscale = levels.last_post;
-    add(s, data, to, n * levels.per);
-    cross_->write_steps(schedule, s);
-    result = finish(schedule, levels, to, n, in_out);
+void HierarchicalTransport::within_hosts(Schedule& schedule, Reduction& r) {
+  const plugin::Collective& c = r.c;
+  const uint64_t width = r.levels.wire_bytes, n = r.slices.size(my_local_);
+  const bool one_lane = r.slices.lanes() == 1, single = c.counts.size() == 1;
+  if (single)
+    r.in_out = part_of(c.out[0], r.slices.begin(one_lane ? 0 : my_local_) * r.levels.bytes(), n * r.levels.bytes());
+  // A REDUCE may work in place, a REDUCESCATTER may not.
+  const bool direct = single && !r.levels.expands && (one_lane || !same_place(c.in[0], c.out[0]));
+  if (direct)
+    r.to = one_lane ? c.out[0] : r.in_out;
+  else
+    r.to = schedule.scratch_buf((one_lane ? r.slices.total() : n) * width);
+  r.data = first_level(schedule, c, r.levels, r.slices, r.to);
+}
+
+void HierarchicalTransport::between_hosts(Schedule& schedule, Reduction& r) {
+  const uint64_t n = r.slices.size(my_local_);
+  r.result = r.to;
+  if (!in_lane(r.slices.lanes()) || n == 0) return;
+  auto& s = step(r.c, HVD_ALLREDUCE);
+  s.dtype = r.levels.wire;
+  s.op = r.levels.op;
+  s.postscale = r.levels.last_post;
+  add(s, r.data, r.to, n * r.levels.per);
+  cross_->write_steps(schedule, s);
+  r.result = finish(schedule, r.levels, r.to, n, r.in_out);
+}
+
+void HierarchicalTransport::allreduce(Schedule& schedule, const plugin::Collective& c) {
+  const uint64_t bytes = total_bytes(c);
+  if (bytes == 0) return;
+  const uint64_t chunk = settings_.chunk_bytes;
+  if (chunk > 0 && bytes >= 2 * chunk && !c.stream) return allreduce_in_chunks(schedule, c, bytes / chunk);
+  Reduction r{c, {math_, c, static_cast<uint32_t>(ranks_), spread_}, {c.counts, lanes_for(bytes)}};
+  within_hosts(schedule, r);
+  between_hosts(schedule, r);
+  spread(schedule, c, r.slices, r.result);
+}
+
+// While chunk k is between the hosts, chunk k + 1 is reduced within them. All members write the same order of
+// collectives to each communicator: within the hosts, the reduction of a chunk comes before the result of the one
+// before it.
+void HierarchicalTransport::allreduce_in_chunks(Schedule& schedule, const plugin::Collective& c, uint64_t number) {
+  // The first collectives of a communicator may wait for other ranks, so they are not overlapped.
+  const bool overlap = std::exchange(connected_, true);
+  std::vector<plugin::Collective> chunks = chunks_of(c, number);
+  std::vector<Reduction> reductions;
+  reductions.reserve(chunks.size());
+  for (plugin::Collective& chunk : chunks) {
+    chunk.overlapped = overlap;
+    reductions.push_back(
+        {chunk, {math_, chunk, static_cast<uint32_t>(ranks_), spread_}, {chunk.counts, lanes_for(total_bytes(chunk))}});
   }
-  spread(schedule, c, slices, result);
+  // A rank that works on one level only has nothing to overlap.
+  Schedule *inside = &schedule, *outside = &schedule;
+  const bool apart = overlap && local_ && cross_;
+  if (apart) {
+    const auto strands = schedule.strands(settings_.phase.c_str());
+    inside = strands[0], outside = strands[1];
+  }
+  // How many chunks have been reduced on each level.
+  struct Counts {
+    size_t inside = 0, outside = 0;
+  };
+  const auto done = std::make_shared<Counts>();
+  const auto write_last_part = [&](size_t k) {
+    if (apart) inside->await_other_strand([done, k] { return done->outside > k; });
+    spread(*inside, reductions[k].c, reductions[k].slices, reductions[k].result);
+  };
+  for (size_t k = 0; k < reductions.size(); ++k) {
+    within_hosts(*inside, reductions[k]);
+    if (apart) inside->compute([done](Schedule&) { ++done->inside; });
+    if (apart) outside->await_other_strand([done, k] { return done->inside > k; });
+    between_hosts(*outside, reductions[k]);
+    if (apart) outside->compute([done](Schedule&) { ++done->outside; });
+    if (k > 0) write_last_part(k - 1);
+  }
+  write_last_part(reductions.size() - 1);
 }
 
 // Distributes the complete slices of the lanes to all ranks of the host.

@@ -20,6 +20,7 @@ void copy_settings(plugin::Collective& to, const plugin::Collective& from) {
   to.deadline_ns = from.deadline_ns;
   to.seq = from.seq;
   to.stream = from.stream;
+  to.overlapped = from.overlapped;
 }
 
 plugin::Collective single_buffer(const plugin::Collective& c, size_t i, size_t ranks) {

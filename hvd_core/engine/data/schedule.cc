@@ -1,6 +1,7 @@
 // See schedule.h.
 #include "engine/data/schedule.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/observe/log.h"
@@ -14,6 +15,8 @@ namespace {
 // A collective exchanges many short messages with its peers. Reading the control links after each test would cost more
 // than the exchange itself. This many tests take a few microseconds.
 constexpr int kTestsPerRound = 128;
+// While both strands wait for other ranks, the driver sleeps in one backend after the other, each time for this long.
+constexpr int64_t kStrandSliceNs = 50'000;
 }  // namespace
 
 Schedule::Step& Schedule::add() {
@@ -29,19 +32,47 @@ Schedule::Step& Schedule::add() {
   Step& s = *steps_[insert_++];
   s.comm = nullptr;
   s.phase = nullptr;
+  s.forks = false;
   s.group.clear();
   return s;
 }
 
 Schedule::Kind Schedule::Step::kind() const {
+  if (forks) return Kind::Strands;
   if (comm) return group.empty() ? Kind::Collective : Kind::Group;
   return computation ? Kind::Computation : Kind::Wait;
 }
 
 // Returns true if the step is complete already.
 bool Schedule::Step::start() {
-  if (!comm) return done();
+  if (!comm) return test();
   return group.empty() ? comm->start(collective) : comm->start_group(group);
+}
+
+bool Schedule::Step::test() {
+  if (comm) return comm->test();
+  if (!forks) return done();
+  // Both, even if one of them is not complete. The observer knows them as one phase.
+  const bool first = strands[0]->advance(), second = strands[1]->advance();
+  return first && second;
+}
+
+void Schedule::Step::wait_until(int64_t deadline_ns) {
+  if (comm) {
+    comm->wait(deadline_ns);
+  } else if (!forks) {
+    if (wait) wait(deadline_ns);
+  } else if (strands[0]->sleeps() && strands[1]->sleeps()) {
+    for (const auto& strand : strands) strand->wait(std::min(deadline_ns, observe::now_ns() + kStrandSliceNs));
+  } else {
+    for (const auto& strand : strands)
+      if (strand->sleeps()) strand->wait(deadline_ns);
+  }
+}
+
+bool Schedule::Step::lingers() const {
+  if (forks) return strands[0]->lingers() || strands[1]->lingers();
+  return comm && comm->in_flight();
 }
 
 plugin::Collective& Schedule::collective(plugin::Communicator& comm) {
@@ -63,6 +94,15 @@ void Schedule::poll(Done done, Wait wait) {
   Step& s = add();
   s.done = std::move(done);
   s.wait = std::move(wait);
+}
+
+std::array<Schedule*, 2> Schedule::strands(const char* phase) {
+  Step& s = add();
+  s.forks = true;
+  s.phase = phase;
+  for (auto& strand : s.strands)
+    if (!strand) strand = std::make_unique<Schedule>();
+  return {s.strands[0].get(), s.strands[1].get()};
 }
 
 void Schedule::compute(Computation computation, const char* phase) {
@@ -95,7 +135,7 @@ bool Schedule::advance(observe::Observer* observer, uint64_t batch) {
       int tests = 0;
       try {
         while (!s.test())
-          if (++tests == kTestsPerRound) return false;
+          if (s.forks || ++tests == kTestsPerRound) return false;
       } catch (...) {
         running_ = false;
         throw;
@@ -127,12 +167,8 @@ bool Schedule::advance(observe::Observer* observer, uint64_t batch) {
 }
 
 void Schedule::wait(int64_t deadline_ns) {
-  Step& s = *steps_[at_];
   try {
-    if (s.comm)
-      s.comm->wait(deadline_ns);
-    else
-      s.wait(deadline_ns);
+    steps_[at_]->wait_until(deadline_ns);
   } catch (...) {
     running_ = false;
     throw;
@@ -149,10 +185,10 @@ void Schedule::settle(int64_t deadline_ns) noexcept {
   };
   if (at_ < count_) {
     Step& s = *steps_[at_];
-    if (s.comm && s.comm->in_flight())
-      quietly([&] { s.comm->wait(deadline_ns); });
-    else if (!s.comm && running_)
-      quietly([&] { s.wait(deadline_ns); });
+    if (s.forks)
+      for (const auto& strand : s.strands) strand->settle(deadline_ns);
+    else if (s.comm ? s.comm->in_flight() : running_)
+      quietly([&] { s.wait_until(deadline_ns); });
   }
   for (const Wait& wait : at_settle_) quietly([&] { wait(deadline_ns); });
   unsettled_ = lingers();
@@ -161,9 +197,15 @@ void Schedule::settle(int64_t deadline_ns) noexcept {
 void Schedule::clear() {
   unsettled_ = lingers();
   for (size_t i = 0; i < count_; ++i) {
-    steps_[i]->computation = nullptr;
-    steps_[i]->done = nullptr;
-    steps_[i]->wait = nullptr;
+    Step& s = *steps_[i];
+    s.computation = nullptr;
+    s.done = nullptr;
+    s.wait = nullptr;
+    if (!s.forks) continue;
+    for (const auto& strand : s.strands) {
+      if (unsettled_) strand->lose_scratch();  // a collective of one strand may use memory of the other
+      strand->clear();
+    }
   }
   count_ = at_ = insert_ = 0;
   running_ = inserting_ = false;

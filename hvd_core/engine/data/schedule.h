@@ -1,11 +1,12 @@
 // A schedule: the steps that carry out one batch. A step is a collective on a communicator, a group of collectives, a
-// wait, or a computation between them.
+// wait, a computation between them, or strands: schedules that run side by side.
 //
 // A Transport writes the steps. The Executor runs them in order, one at a time. Every member of a communicator must
 // write the same collectives on it in the same order; each rank decides about its own computations. Step objects are
 // reused, so that a schedule of one collective allocates nothing once it has run before. Used by the driver.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -37,6 +38,12 @@ class Schedule {
   // Adds a wait for an event that is no collective (work on a device's stream, for example). settle() waits for it as
   // it does for a collective.
   void poll(Done done, Wait wait);
+  // Adds two schedules that run side by side, for the caller to fill in before it adds another step. Each runs its own
+  // steps in order; the step is complete when both are. They use different communicators, and their collectives are
+  // marked as overlapped. Scratch memory of either may be used by both. `phase`: as below.
+  std::array<Schedule*, 2> strands(const char* phase = nullptr);
+  // In a strand: adds a wait for an event that the other strand brings about.
+  void await_other_strand(Done done) { poll(std::move(done), nullptr); }
   // Adds a computation. All steps before it are complete when it runs. It may add steps itself (sizes that only an
   // exchange tells need that): they run right after it, before the steps that were added earlier. `phase`: its name in
   // a timeline, if it is worth showing; lives longer than the schedule.
@@ -71,18 +78,19 @@ class Schedule {
   // Forgets all steps and frees the scratch memory. While it lingers(), the memory is kept until the process ends.
   void clear();
   // Whether a collective that was started, here or on a device, may still use its buffers.
-  bool lingers() const { return unsettled_ || (at_ < count_ && steps_[at_]->comm && steps_[at_]->comm->in_flight()); }
+  bool lingers() const { return unsettled_ || (at_ < count_ && steps_[at_]->lingers()); }
   // The scratch memory may still be in use: the next clear() keeps it until the process ends.
   void lose_scratch() noexcept { unsettled_ = true; }
 
   // The steps so far, for tests.
-  enum class Kind { Collective, Group, Wait, Computation };
+  enum class Kind { Collective, Group, Wait, Computation, Strands };
   size_t size() const { return count_; }
   Kind kind(size_t i) const { return steps_[i]->kind(); }
   // Of a Collective or Group: its communicator, and the collective or the members.
   const plugin::Communicator& communicator_at(size_t i) const { return *steps_[i]->comm; }
   const plugin::Collective& collective_at(size_t i) const { return steps_[i]->collective; }
   const std::vector<plugin::Collective>& group_at(size_t i) const { return steps_[i]->group; }
+  const Schedule& strand_at(size_t i, size_t strand) const { return *steps_[i]->strands[strand]; }
 
  private:
   struct Step {
@@ -90,15 +98,21 @@ class Schedule {
     plugin::Collective collective;
     std::vector<plugin::Collective> group;  // replaces `collective` unless empty
     Computation computation;
-    const char* phase = nullptr;  // of a computation
+    const char* phase = nullptr;  // of a computation or strands
     Done done;                    // of a wait
     Wait wait;
+    bool forks = false;  // into the strands, which stay for the next use of this object
+    std::array<std::unique_ptr<Schedule>, 2> strands;
     Kind kind() const;
     bool start();
     void tell(observe::Observer* observer, bool begins, uint64_t batch) const;
-    bool test() { return comm ? comm->test() : done(); }
+    bool test();
+    void wait_until(int64_t deadline_ns);
+    bool lingers() const;
+    bool sleeps() const { return comm || wait; }
   };
   Step& add();
+  bool sleeps() const { return running_ && steps_[at_]->sleeps(); }
 
   std::vector<std::unique_ptr<Step>> steps_;  // the first count_ are the schedule, the others are spare objects
   size_t count_ = 0, at_ = 0;

@@ -181,7 +181,13 @@ Transport* SetComms::hierarchy(const Backends& backends, const std::string& key,
     cross = single(create(backends.global, peers, key + "/lane/" + std::to_string(lane), store, deadline_ns), backends,
                    false);
   }
-  transports_.push_back(std::make_unique<HierarchicalTransport>(layout_, local, cross, *backends.math));
+  // The same on all members, also on those that have no communicator of a level.
+  HierarchicalTransport::Settings settings;
+  if (backends.overlap_levels && backends.local->returns_at_once() && backends.global->returns_at_once())
+    settings.chunk_bytes = HierarchicalTransport::kChunkBytes;
+  settings.phase = backends.local->tag() + "_" + backends.global->tag() + "_ALLREDUCE";
+  transports_.push_back(
+      std::make_unique<HierarchicalTransport>(layout_, local, cross, *backends.math, std::move(settings)));
   return transports_.back().get();
 }
 

@@ -31,6 +31,7 @@ struct Backends {
   std::shared_ptr<plugin::Backend> global;  // between any ranks; null when all are on one host and `local` serves them
   bool local_alone = true;                  // a set on one host uses `local`; false: only hierarchies use it
   std::array<bool, HVD_COLL_COUNT> hierarchical{};  // by HVD_* collective, for sets on several hosts
+  bool overlap_levels = true;                       // of such a set, where the backends can do that
   EmulationPolicy emulation;                        // for the EmulatedTransports
   std::shared_ptr<const HostMath> math;
   // By HVD_* collective: a backend that serves this collective alone, flat over all members; null: the usual one.

@@ -49,6 +49,8 @@ class Backend : public std::enable_shared_from_this<Backend> {
   bool has_device() const { return api_->device != nullptr; }
   bool has_comm() const { return api_->comm != nullptr; }
   uint64_t comm_caps() const { return has_comm() ? api_->comm->caps : 0; }
+  // Whether a collective on host memory goes on after the call, so that another communicator can be called meanwhile.
+  bool returns_at_once() const { return (comm_caps() & (HVD_CAP_REQUEST | HVD_CAP_STREAM)) == HVD_CAP_REQUEST; }
   // Whether its communicators read and write this memory directly; "cpu" is host memory.
   bool serves_device_type(const std::string& type) const;
   // The type that the device table serves, "" without one.

@@ -91,8 +91,10 @@ class CallRecord {
     if (fate_.load(std::memory_order_relaxed) != kNone) [[unlikely]]
       stay();
   }
-  // A collective is in flight from begin_operation() to end_operation().
+  // A collective is in flight from begin_operation() to end_operation(). Of several at the same time the record names
+  // the one that began last, until all have ended.
   void begin_operation(int32_t coll, uint64_t bytes) noexcept {
+    open_.store(open_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     LastCall* const kept = last();
     kept->coll.store(coll, std::memory_order_relaxed);
     kept->bytes.store(bytes, std::memory_order_relaxed);
@@ -100,6 +102,9 @@ class CallRecord {
     operation.store(((operation.load(std::memory_order_relaxed) >> 1) + 1) << 1 | 1, std::memory_order_release);
   }
   void end_operation() noexcept {
+    const uint32_t open = open_.load(std::memory_order_relaxed) - 1;
+    open_.store(open, std::memory_order_relaxed);
+    if (open > 0) return;
     auto& operation = last()->operation;
     operation.store(operation.load(std::memory_order_relaxed) & ~uint64_t{1}, std::memory_order_release);
   }
@@ -132,6 +137,7 @@ class CallRecord {
 
   LastCall* last() const { return last_.load(std::memory_order_relaxed); }
 
+  std::atomic<uint32_t> open_{0};  // operations in flight
   LastCall own_;
   std::atomic<LastCall*> last_{&own_};
   std::atomic<const std::string*> backend_{nullptr};

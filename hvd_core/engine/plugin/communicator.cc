@@ -33,6 +33,7 @@ void Collective::reset() {
   deadline_ns = 0;
   seq = 0;
   stream = nullptr;
+  overlapped = false;
 }
 
 hvd_coll_args Collective::args() const {
@@ -93,6 +94,16 @@ void Communicator::free(hvd_req request) noexcept {
   answer_of(nullptr, [&] { return api_->req_free(request); });
 }
 
+void Communicator::begin_operation(int32_t coll, uint64_t bytes) noexcept {
+  if (!records_) return;
+  records_->driving.begin_operation(coll, bytes);
+  recorded_ = true;
+}
+
+void Communicator::end_operation() noexcept {
+  if (std::exchange(recorded_, false)) records_->driving.end_operation();
+}
+
 // The operation is in flight until its requests are free, so that a req_free that does not return is reported.
 void Communicator::free_request() noexcept {
   free(std::exchange(request_, nullptr));
@@ -144,7 +155,8 @@ void Communicator::check(const Collective& c) const {
 // Calls the backend once and returns its answer, or an error for an answer that the ABI does not allow.
 hvd_rc Communicator::submit(const Collective& c, hvd_req* request, hvd_error* error) {
   hvd_coll_args args = c.args();
-  args.flags = HVD_COLL_AGREED;  // the log has ordered all collectives, one at a time
+  // The log has ordered all collectives, one at a time. Of overlapped ones each rank chooses which it calls first.
+  if (!c.overlapped) args.flags = HVD_COLL_AGREED;
   coll_ = c.coll;
   CallRecord* const record = driving();
   if (record && args.deadline_ns == HVD_NO_DEADLINE && record->deadline_after > 0)
@@ -157,7 +169,7 @@ hvd_rc Communicator::submit(const Collective& c, hvd_req* request, hvd_error* er
 
 bool Communicator::start(const Collective& c) {
   check(c);
-  if (CallRecord* const record = driving()) record->begin_operation(c.coll, bytes_of(c));
+  begin_operation(c.coll, records_ ? bytes_of(c) : 0);
   hvd_error error = empty_error();
   hvd_req request = nullptr;
   const hvd_rc rc = submit(c, &request, &error);
@@ -175,11 +187,9 @@ bool Communicator::start_group(const std::vector<Collective>& members) {
   if (!(api_->caps & (HVD_CAP_GROUP_SAME | HVD_CAP_GROUP_MIXED)) || !HVD_HAS(api_, hvd_comm_api, group_begin)) {
     throw BackendError(HVD_E_INVALID, 0, 0, backend_->name() + ": the backend has no groups (INVALID)");
   }
-  if (CallRecord* const record = driving()) {
-    uint64_t bytes = 0;
-    for (const Collective& c : members) bytes += bytes_of(c);
-    record->begin_operation(members[0].coll, bytes);
-  }
+  uint64_t bytes = 0;
+  for (const Collective& c : members) bytes += bytes_of(c);
+  begin_operation(members[0].coll, bytes);
   hvd_error error = empty_error();
   const char* what = "group_begin";
   hvd_rc rc;

@@ -31,6 +31,8 @@ struct Collective {
   int64_t deadline_ns = 0;
   uint64_t seq = 0;
   hvd_stream stream = nullptr;
+  // Collectives of other communicators are in flight at the same time, so a call must not wait for other ranks.
+  bool overlapped = false;
 
   // Resets all fields to their defaults; the lists keep their capacity.
   void reset();
@@ -108,9 +110,8 @@ class Communicator {
   void call_for_window(const char* what, F&& call);
 
   CallRecord* driving() const { return records_ ? &records_->driving : nullptr; }
-  void end_operation() noexcept {
-    if (records_) records_->driving.end_operation();
-  }
+  void begin_operation(int32_t coll, uint64_t bytes) noexcept;
+  void end_operation() noexcept;
 
   std::shared_ptr<Backend> backend_;
   const std::shared_ptr<CallRecords> records_;
@@ -120,6 +121,7 @@ class Communicator {
   hvd_req request_ = nullptr;
   int32_t coll_ = 0;            // the collective in flight, for messages
   std::vector<hvd_req> group_;  // requests of a group; null: complete
+  bool recorded_ = false;       // that an operation is in flight
   std::atomic<bool> aborted_{false};
 };
 

@@ -130,9 +130,12 @@ class Rank {
     }
     for (auto* comm : {&local_, &cross_})
       watched_.push_back(*comm ? std::make_unique<Watched>(**comm, math_) : nullptr);
-    for (const uint64_t limit : {data::HierarchicalTransport::kSingleLaneBytes, uint64_t{0}})
-      transports_.push_back(
-          std::make_unique<data::HierarchicalTransport>(layout_, watched_[0].get(), watched_[1].get(), math_, limit));
+    // The second one uses all lanes for all sizes, and overlaps the levels of all but the smallest allreduces.
+    for (const auto& [lane_bytes, chunk_bytes] : {std::pair{data::HierarchicalTransport::kSingleLaneBytes, uint64_t{0}},
+                                                  std::pair{uint64_t{0}, uint64_t{1000}}})
+      transports_.push_back(std::make_unique<data::HierarchicalTransport>(
+          layout_, watched_[0].get(), watched_[1].get(), math_,
+          data::HierarchicalTransport::Settings{lane_bytes, chunk_bytes, "LEVELS"}));
   }
 
   void run(const Case& k) {
@@ -178,7 +181,7 @@ class Rank {
       }
     }
     try {
-      data::HierarchicalTransport(layout_, cross_ ? watched_[1].get() : nullptr, watched_[0].get(), math_);
+      data::HierarchicalTransport(layout_, cross_ ? watched_[1].get() : nullptr, watched_[0].get(), math_, {});
       if (local_ && cross_ &&
           (layout_.neighbours().size() != layout_.hosts.size() || layout_.my_host() != layout_.my_local()))
         fail("transports that do not fit the layout were taken");

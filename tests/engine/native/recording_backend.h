@@ -1,5 +1,5 @@
-// A backend for tests of schedules: it answers queries as the test wants, completes each collective at once without
-// moving data, and records the collectives that were started.
+// A backend for tests of schedules: it answers queries as the test wants, completes each collective without moving
+// data, at once or when the test says so, and records the collectives that were started.
 #pragma once
 
 #include <cstring>
@@ -34,6 +34,8 @@ class RecordingComm {
   std::function<bool(int32_t coll, int32_t dtype, int32_t op)> serves = [](int32_t, int32_t, int32_t) { return true; };
   std::vector<std::string> started;
   bool records = true;
+  bool holds = false;       // collectives stay in flight until `holds` is false
+  bool overlapped = false;  // the last collective was not marked as agreed
 
   RecordingComm(const std::string& name, int32_t rank, int32_t size, uint64_t caps) : name_(name) {
     std::memset(&table_, 0, sizeof table_);
@@ -44,6 +46,12 @@ class RecordingComm {
     table_.collective = start;
     table_.group_begin = [](hvd_comm, hvd_error*) { return hvd_rc{HVD_OK}; };
     table_.group_end = [](hvd_comm, hvd_error*) { return hvd_rc{HVD_OK}; };
+    table_.req_test = [](hvd_req request, hvd_error*) { return answer(request); };
+    table_.req_wait = [](hvd_req request, int64_t, hvd_error*) {
+      of_request(request).waits += 1;
+      return answer(request);
+    };
+    table_.req_free = [](hvd_req) { return hvd_rc{HVD_OK}; };
     table_.destroy = [](hvd_comm, hvd_error*) { return hvd_rc{HVD_OK}; };
     api_.hdr = {sizeof api_, HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
     api_.name = name_.c_str();
@@ -55,8 +63,11 @@ class RecordingComm {
   RecordingComm& operator=(const RecordingComm&) = delete;
 
   hvd::plugin::Communicator& comm() { return *comm_; }
+  int waits = 0;  // calls of req_wait
 
  private:
+  static RecordingComm& of_request(hvd_req request) { return *reinterpret_cast<RecordingComm*>(request); }
+  static hvd_rc answer(hvd_req request) { return of_request(request).holds ? HVD_INPROGRESS : HVD_OK; }
   static RecordingComm& of(hvd_comm comm) { return *reinterpret_cast<RecordingComm*>(comm); }
 
   static hvd_rc query(hvd_comm comm, const hvd_coll_args* a, hvd_coll_caps* out, hvd_error*) {
@@ -69,10 +80,13 @@ class RecordingComm {
     return HVD_OK;
   }
 
-  static hvd_rc start(hvd_comm comm, const hvd_coll_args* a, hvd_req*, hvd_error*) {
+  static hvd_rc start(hvd_comm comm, const hvd_coll_args* a, hvd_req* request, hvd_error*) {
     RecordingComm& self = of(comm);
     if (self.records) self.started.push_back(text_of(a->coll, a->dtype, a->counts, a->n_bufs));
-    return HVD_OK;
+    self.overlapped = (a->flags & HVD_COLL_AGREED) == 0;
+    if (!self.holds) return HVD_OK;
+    *request = reinterpret_cast<hvd_req>(comm);
+    return HVD_INPROGRESS;
   }
 
   const std::string name_;
@@ -91,6 +105,8 @@ inline std::string text_of(const hvd::data::Schedule& schedule) {
     const Kind kind = schedule.kind(i);
     if (kind == Kind::Computation) text += "compute";
     if (kind == Kind::Wait) text += "wait";
+    if (kind == Kind::Strands)
+      text += "strands(" + text_of(schedule.strand_at(i, 0)) + " | " + text_of(schedule.strand_at(i, 1)) + ")";
     if (kind != Kind::Collective && kind != Kind::Group) continue;
     text += schedule.communicator_at(i).backend().name() + ": ";
     if (kind == Kind::Collective) {

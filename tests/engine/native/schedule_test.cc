@@ -188,9 +188,10 @@ void emulated_steps(const data::HostMath& math) {
 
 // ---------------------------------------------------------------------------------------------- HierarchicalTransport
 
-// The steps of one rank of a set; a rank that is alone on its host, or in no lane, has one communicator less.
+// The steps of one rank of a set; a rank that is alone on its host, or in no lane, has one communicator less. The steps
+// of the second call: the first one does not overlap the levels.
 std::string levels(const std::vector<int32_t>& hosts, int32_t rank, const Collective& c, const data::HostMath& math,
-                   uint64_t single_lane_bytes) {
+                   uint64_t single_lane_bytes, uint64_t chunk_bytes = 0) {
   std::vector<int32_t> members;
   for (size_t r = 0; r < hosts.size(); ++r) members.push_back(static_cast<int32_t>(r));
   const data::Layout layout = data::make_layout(members, hosts, rank);
@@ -199,9 +200,13 @@ std::string levels(const std::vector<int32_t>& hosts, int32_t rank, const Collec
   RecordingComm between("between", layout.my_host(), layout.host_count(), HVD_CAP_VECTORED);
   data::DirectTransport local(within.comm()), cross(between.comm());
   data::HierarchicalTransport transport(layout, neighbours > 1 ? &local : nullptr,
-                                        layout.my_local() < layout.lanes ? &cross : nullptr, math, single_lane_bytes);
+                                        layout.my_local() < layout.lanes ? &cross : nullptr, math,
+                                        {single_lane_bytes, chunk_bytes, "LEVELS"});
   Schedule schedule;
-  transport.write_steps(schedule, c);
+  for (int turn = 0; turn < 2; ++turn) {
+    schedule.clear();
+    transport.write_steps(schedule, c);
+  }
   return test::text_of(schedule);
 }
 
@@ -219,6 +224,27 @@ void hierarchical_steps(const data::HostMath& math) {
   expect(3, small, 1024, "within: reduce float32 8; within: broadcast float32 8");
   expect(0, collective(HVD_BARRIER, {}), 0, "within: barrier; between: barrier; within: barrier");
   expect(1, collective(HVD_BARRIER, {}), 0, "within: barrier; within: barrier");
+}
+
+void hierarchical_chunks(const data::HostMath& math) {
+  const auto expect = [&](const std::vector<int32_t>& hosts, int32_t rank, const std::vector<uint64_t>& counts,
+                          const std::string& steps) {
+    const std::string found = levels(hosts, rank, collective(HVD_ALLREDUCE, counts), math, 0, 512);
+    check(found == steps, "rank " + std::to_string(rank) + ":\n  expected " + steps + "\n  found    " + found);
+  };
+  for (int32_t rank = 0; rank < 4; ++rank)
+    expect({0, 0, 1, 1}, rank, {384},
+           "strands(within: reducescatter float32 128; compute; within: reducescatter float32 128; compute; wait; "
+           "within: allgather float32 64; within: reducescatter float32 128; compute; wait; within: allgather float32 "
+           "64; wait; within: allgather float32 64 | wait; between: allreduce float32 64; compute; wait; between: "
+           "allreduce float32 64; compute; wait; between: allreduce float32 64; compute)");
+  // The second rank of the first host is in no lane, and the last rank is alone on its host.
+  expect({0, 0, 1}, 1, {100, 156},
+         "within: reduce float32 100 28; within: reduce float32 128; within: broadcast float32 100 28; "
+         "within: broadcast float32 128");
+  expect({0, 0, 1}, 2, {256}, "between: allreduce float32 128; between: allreduce float32 128");
+  expect({0, 0, 1, 1}, 0, {255},
+         "within: reducescatter float32 255; between: allreduce float32 127; within: allgather float32 127");
 }
 
 // Every member of a communicator must write the same collectives on it, in the same order.
@@ -239,13 +265,14 @@ void members_agree(const data::HostMath& math) {
     const data::Layout layout = data::make_layout(members, hosts, 0);
     for (int32_t coll :
          {HVD_ALLREDUCE, HVD_REDUCE, HVD_BROADCAST, HVD_ALLGATHER, HVD_REDUCESCATTER, HVD_ALLTOALL, HVD_BARRIER}) {
-      for (uint64_t single_lane : {uint64_t{0}, uint64_t{1} << 20}) {
+      for (const auto& [single_lane, chunk] :
+           {std::pair<uint64_t, uint64_t>{0, 0}, {0, 64}, {1 << 20, 0}, {1 << 20, 64}}) {
         std::map<std::string, std::string> written;  // by communicator
         for (size_t r = 0; r < ranks; ++r) {
           const Collective c = coll == HVD_BARRIER
                                    ? collective(coll, {})
                                    : collective(coll, {12 * ranks}, HVD_FLOAT32, 0, static_cast<int32_t>(ranks));
-          const std::string steps = levels(hosts, static_cast<int32_t>(r), c, math, single_lane);
+          const std::string steps = levels(hosts, static_cast<int32_t>(r), c, math, single_lane, chunk);
           std::vector<std::pair<std::string, std::string>> mine;
           mine.emplace_back("host " + std::to_string(layout.host_of[r]), names(steps, "within"));
           if (layout.local_of[r] < layout.lanes)
@@ -292,6 +319,69 @@ void waits_hold_the_schedule() {
   check(schedule.advance() && comm.started.size() == 1, "the collective runs after it");
 }
 
+// A schedule with two strands: a collective on each communicator, and in the second strand one that waits for the first
+// strand.
+void write_strands(Schedule& schedule, RecordingComm& a, RecordingComm& b) {
+  const auto [first, second] = schedule.strands();
+  const auto reached = std::make_shared<bool>(false);
+  Collective c = collective(HVD_ALLREDUCE, {1});
+  c.overlapped = true;
+  first->collective(a.comm()) = c;
+  first->compute([reached](Schedule&) { *reached = true; });
+  second->collective(b.comm()) = c;
+  second->await_other_strand([reached] { return *reached; });
+  second->collective(b.comm()) = c;
+}
+
+void strands_run_side_by_side() {
+  RecordingComm a("a", 0, 2, 0), b("b", 0, 2, 0);
+  Schedule schedule;
+  for (int turn = 0; turn < 2; ++turn) {
+    a.started.clear(), b.started.clear();
+    a.waits = b.waits = 0;
+    write_strands(schedule, a, b);
+    schedule.collective(a.comm()) = collective(HVD_ALLREDUCE, {2});
+    a.holds = b.holds = true;
+    check(!schedule.advance() && schedule.in_flight(), "both are in flight");
+    check(a.started.size() == 1 && b.started.size() == 1, "both have been started");
+    check(a.overlapped && b.overlapped, "both are marked as overlapped");
+    schedule.wait(HVD_NO_DEADLINE);
+    check(a.waits == 1 && b.waits == 1, "a sleep goes to both backends");
+    b.holds = false;
+    check(!schedule.advance() && b.started.size() == 1, "the second strand waits for the first one");
+    schedule.wait(HVD_NO_DEADLINE);
+    check(a.waits == 2 && b.waits == 1, "a sleep goes to the backend that has something in flight");
+    a.holds = false;
+    check(schedule.advance() || schedule.advance(), "all are complete");
+    check(a.started.size() == 2 && b.started.size() == 2, "and the step after them has run");
+    check(!a.overlapped, "which is not overlapped");
+    schedule.clear();
+  }
+}
+
+void a_strand_that_fails_leaves_the_other_to_settle() {
+  RecordingComm a("a", 0, 2, 0), b("b", 0, 2, 0);
+  a.holds = true;
+  Schedule schedule;
+  const auto [first, second] = schedule.strands();
+  first->collective(a.comm()) = collective(HVD_ALLREDUCE, {1});
+  second->compute([](Schedule&) { throw plugin::BackendError(HVD_E_INTERNAL, 0, 0, "as the test wants it"); });
+  bool failed = false;
+  try {
+    schedule.advance();
+  } catch (const plugin::BackendError&) {
+    failed = true;
+  }
+  check(failed && schedule.lingers(), "the other strand is in flight");
+  schedule.settle(0);
+  check(a.waits == 1 && schedule.lingers(), "and still is after a wait");
+  a.holds = false;
+  schedule.settle(0);
+  check(a.waits == 2, "settle() has waited for it");
+  schedule.clear();
+  check(!schedule.lingers() && schedule.size() == 0, "nothing is left");
+}
+
 void a_repeated_collective_allocates_nothing() {
   RecordingComm comm("b", 0, 2, HVD_CAP_VECTORED);
   comm.records = false;
@@ -320,9 +410,12 @@ int main(int argc, char** argv) {
   direct_limits();
   emulated_steps(math);
   hierarchical_steps(math);
+  hierarchical_chunks(math);
   members_agree(math);
   steps_of_a_computation_run_next();
   waits_hold_the_schedule();
+  strands_run_side_by_side();
+  a_strand_that_fails_leaves_the_other_to_settle();
   a_repeated_collective_allocates_nothing();
   return test::verdict();
 }
