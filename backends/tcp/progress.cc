@@ -1,6 +1,7 @@
 // The progress of a communicator's collective.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -208,8 +209,12 @@ bool TcpComm::wait_for_collective(int64_t deadline_ns) {
     check_deadlines(now);
     if (now >= deadline_ns) return false;
     if (more_to_do_) continue;
-    const int64_t left = std::min({deadline_ns, deadline_ns_, next_check_ns_}) - now;
-    poll_events(static_cast<int>((left + 999999) / 1000000));
+    const int64_t left = std::max<int64_t>(0, std::min({deadline_ns, deadline_ns_, next_check_ns_}) - now);
+    // epoll_wait() knows milliseconds only. The host may want its thread back sooner, for another communicator.
+    pollfd any{epoll_.get(), POLLIN, 0};
+    const timespec timeout{left / 1'000'000'000, left % 1'000'000'000};
+    ppoll(&any, 1, &timeout, nullptr);
+    poll_events(0);
   }
 }
 

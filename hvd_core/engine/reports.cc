@@ -154,12 +154,14 @@ void Engine::closed(control::Rank by, const std::string& text) {
 void Engine::warn(const std::string& text) { observe::log(Level::Warning, text); }
 
 void Engine::broken(int32_t code, const std::string& why) {
-  executor_->clear();
+  executor_->halt();
   if (node_->is_closed()) {  // no message goes over the links any more
     observe::log(Level::Debug, "failed during shutdown: " + why);
-    return executor_->abort();
+    executor_->abort();
+    if (executor_->halted()) executor_->settle(observe::now_ns() + kSettleNs);
+    return executor_->clear();
   }
-  if (node_->is_aborted()) return;
+  if (node_->is_aborted()) return executor_->clear();
   std::string text = "rank " + std::to_string(config_.rank) + ": " + why;
   if (code != HVD_E_ABORTED && code != HVD_E_REMOTE) {
     failed_here_ = true;

@@ -92,7 +92,9 @@ def sum_until_the_job_fails():
     print("pid", hvd.rank(), os.getpid(), flush=True)
     while True:
         try:
-            hvd.allreduce(array, op=hvd.Sum, name="grad")
+            handles = [hvd.allreduce_async(array, op=hvd.Sum, name=f"grad {turn}") for turn in range(4)]
+            for handle in handles:
+                hvd.synchronize(handle)
         except hvd.HorovodInternalError as error:
             print("heard:", error, flush=True)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -113,3 +115,4 @@ def test_a_rank_that_ends_is_named(tmp_path, victim):
     output = text + job.communicate(timeout=60)[0]
     heard = [line for line in output.splitlines() if "heard:" in line]
     assert len(heard) == 3 and all(f"rank {victim} " in line for line in heard), output
+    assert "in flight" not in output and "until this process ends" not in output, output

@@ -16,7 +16,8 @@
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
-constexpr int64_t kShort = 16 << 20;  // bytes; some milliseconds
+constexpr int64_t kShort = 16 << 20;         // bytes; some milliseconds
+constexpr int64_t kShortBesides = 64 << 10;  // beside operations of other backends, which need this thread
 constexpr int64_t kLarge = HVD_NO_DEADLINE - 1;
 
 // Collectives of this process, of all communicators, that have begun and are not over.
@@ -150,13 +151,13 @@ void Channel::begin(Operation& o) {
 }
 
 // A short collective is made at once, on this thread: handing it to another thread costs more than the collective may
-// take. That is allowed only if no rank had another collective in flight: two ranks that block in two different
-// collectives would wait for each other. Of any two collectives in flight together, the second one knew of the first,
-// and no rank makes it in this way. Agreed collectives are made in one order on all ranks; for them, each rank looks
-// only at its own collectives in flight.
+// take. The host marks operations as agreed unless it has others under way. That is allowed only if no rank had another
+// collective in flight: two ranks that block in two different collectives would wait for each other. Of any two
+// collectives in flight together, the second one knew of the first, and no rank makes it in this way. Agreed
+// collectives are made in one order on all ranks; for them, each rank looks only at its own collectives in flight.
 void Channel::make_blocking(Operation& o) {
   o.state = Operation::kBlocking;
-  if (o.heard[3] == 0 && (o.agreed ? static_cast<int64_t>(o.bytes) : o.heard[2]) < kShort) {
+  if (o.heard[3] == 0 && (o.agreed ? static_cast<int64_t>(o.bytes) < kShort : o.heard[2] < kShortBesides)) {
     mpi_call_is_stuck(+1);
     const int result = o.call.make(comm_);
     mpi_call_is_stuck(-1);

@@ -65,6 +65,7 @@ class EmulatedTransport final : public Transport {
   using Blocks = std::vector<char*>;  // one address per rank
 
   Composition choose(const plugin::Collective& c);
+  uint64_t scratch_limit(const plugin::Collective& c) const { return policy_.scratch_bytes / c.siblings; }
   void refuse(const plugin::Collective& c, Composition composition) const;
   void log_once(const plugin::Collective& c, Composition composition);
   plugin::Collective settings(const plugin::Collective& c, int32_t coll, int32_t dtype) const;

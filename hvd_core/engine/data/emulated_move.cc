@@ -156,7 +156,7 @@ void EmulatedTransport::broadcast_gathered(Schedule& schedule, const plugin::Col
   uint64_t total = 0;
   for (uint64_t n : c.counts) total += n * width;
   Scratch from, to;
-  const uint64_t chunk = std::max<uint64_t>(64, policy_.scratch_bytes / 64 * 64);
+  const uint64_t chunk = std::max<uint64_t>(64, scratch_limit(c) / 64 * 64);
   for (uint64_t at = 0; at < total; at += chunk) {
     const uint64_t n = std::min(chunk, total - at);
     Sizes bytes(static_cast<size_t>(size()), 0);
@@ -323,7 +323,7 @@ void EmulatedTransport::alltoall_gathered(Schedule& schedule, const plugin::Coll
   Scratch in, out;
   const Blocks table =
       gather(schedule, c, HVD_UINT64, {words, 0, words->bytes()}, Sizes(ranks, words->bytes()), in, out);
-  const uint64_t chunk = std::max<uint64_t>(64, policy_.scratch_bytes / ranks / 64 * 64);
+  const uint64_t chunk = std::max<uint64_t>(64, scratch_limit(c) / ranks / 64 * 64);
   schedule.compute(
       [this, c = settings(c, c.coll, c.dtype), all, from = std::move(from), table, chunk, ranks](Schedule& p) {
         const auto me = static_cast<size_t>(rank());

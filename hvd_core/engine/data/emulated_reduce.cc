@@ -80,7 +80,7 @@ void EmulatedTransport::widened(Schedule& schedule, const plugin::Collective& c)
   const Widening wide = compositions_.widening(c.dtype, c.op);
   const uint64_t width = types::dtype_bytes(c.dtype), w = types::dtype_bytes(wide.dtype);
   const auto in = list_of(c.in, c.counts, width), out = list_of(c.out, c.counts, width);
-  const uint64_t round = round_bytes(policy_.scratch_bytes / w * width, width);
+  const uint64_t round = round_bytes(scratch_limit(c) / w * width, width);
   Scratch room;
   for (uint64_t at = 0; at < in->bytes(); at += round) {
     const uint64_t bytes = std::min(round, in->bytes() - at), n = bytes / width;
@@ -123,7 +123,7 @@ void EmulatedTransport::gather_reduce(Schedule& schedule, const plugin::Collecti
     if (bytes && c.out[i].base) targets->push_back({begin + skip, bytes, address(c.out[i])});
     begin += c.counts[i] * width;
   }
-  const uint64_t round = round_bytes(policy_.scratch_bytes / static_cast<uint64_t>(size()), width);
+  const uint64_t round = round_bytes(scratch_limit(c) / static_cast<uint64_t>(size()), width);
   Scratch from, to;
   for (uint64_t at = 0; at < in->bytes(); at += round) {
     const uint64_t bytes = std::min(round, in->bytes() - at);
@@ -157,7 +157,7 @@ void EmulatedTransport::exchange_reduce(Schedule& schedule, const plugin::Collec
   const uint64_t width = types::dtype_bytes(c.dtype);
   const auto ranks = static_cast<uint64_t>(size()), me = static_cast<uint64_t>(rank());
   const auto in = list_of(c.in, c.counts, width), out = list_of(c.out, c.counts, width);
-  const uint64_t round = round_bytes(std::min(policy_.scratch_bytes, exchange_limit(c.dtype)), width);
+  const uint64_t round = round_bytes(std::min(scratch_limit(c), exchange_limit(c.dtype)), width);
   Scratch from, to, results, mine, all;
   for (uint64_t at = 0; at < in->bytes(); at += round) {
     const uint64_t bytes = std::min(round, in->bytes() - at);
@@ -207,7 +207,7 @@ void EmulatedTransport::exchange_reduce_scatter(Schedule& schedule, const plugin
   }
   uint64_t longest = 0;
   for (const auto& list : to) longest = std::max(longest, list->bytes());
-  const uint64_t round = round_bytes(std::min(policy_.scratch_bytes, exchange_limit(c.dtype)) / ranks, width);
+  const uint64_t round = round_bytes(std::min(scratch_limit(c), exchange_limit(c.dtype)) / ranks, width);
   Scratch room_in, room_out;
   for (uint64_t at = 0; at < longest; at += round) {
     std::vector<Slice> give;

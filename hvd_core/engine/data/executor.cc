@@ -61,6 +61,7 @@ void Executor::remove(control::SetId set, queue::RequestRef request) {
 }
 
 bool Executor::progress() {
+  if (halted_) return false;
   bool any = false;
   try {
     if (!outstanding_.empty()) any = check_outstanding();
@@ -234,7 +235,13 @@ void Executor::abort() noexcept {
   abort_run_.run(std::move(sets));
 }
 
+void Executor::halt() {
+  if (device_ || !schedule_->lingers()) return clear();
+  halted_ = true;
+}
+
 void Executor::clear() {
+  halted_ = false;
   std::vector<control::BatchItem> front;  // of the running schedule
   if (begun_ && !queue_.empty()) front = std::move(queue_.front().work);
   queue_.clear();

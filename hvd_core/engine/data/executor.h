@@ -62,7 +62,7 @@ class Executor {
   void wait(int64_t deadline_ns);
 
   bool idle() const { return queue_.empty(); }
-  bool in_flight() const { return !queue_.empty() && (schedule_->in_flight() || creation_); }
+  bool in_flight() const { return !halted_ && !queue_.empty() && (schedule_->in_flight() || creation_); }
   // Whether devices have outstanding work. progress() checks it when the time next_look_ns() has come (INT64_MAX: there
   // is no outstanding work), with pauses that grow while nothing completes.
   bool outstanding() const { return !outstanding_.empty(); }
@@ -85,6 +85,10 @@ class Executor {
   // After an abort: waits until the running collective and the devices use their buffers no longer, or until the
   // deadline. Memory that may still be in use then is kept until the process ends.
   void settle(int64_t deadline_ns) noexcept;
+  // After a failure: carries out nothing more. A collective that is in flight beside the failed one keeps its buffers
+  // until abort(), settle() and clear(); without one, this is clear().
+  void halt();
+  bool halted() const { return halted_; }
   // Forgets all entries (after an abort). The engine fails the requests. A request whose tensors are known to be in use
   // still is marked as lingering.
   void clear();
@@ -152,7 +156,7 @@ class Executor {
 
   std::deque<Entry> queue_;
   // The state of the entry at the front of the queue.
-  bool begun_ = false;
+  bool begun_ = false, halted_ = false;
   Batch batch_;
   std::unique_ptr<Schedule> schedule_ = std::make_unique<Schedule>();
   std::unique_ptr<Creation> creation_, cancelled_;

@@ -2,6 +2,7 @@
 //
 // Between the levels, each lane holds its slice of all tensors as one buffer, so the cross transport always gets one
 // buffer. For a single tensor that is not reduced in place, that buffer is part of the output.
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -153,7 +154,8 @@ void HierarchicalTransport::allreduce(Schedule& schedule, const plugin::Collecti
   const uint64_t bytes = total_bytes(c);
   if (bytes == 0) return;
   const uint64_t chunk = settings_.chunk_bytes;
-  if (chunk > 0 && bytes >= 2 * chunk && !c.stream) return allreduce_in_chunks(schedule, c, bytes / chunk);
+  if (chunk > 0 && bytes >= 2 * chunk && !c.stream)
+    return allreduce_in_chunks(schedule, c, std::min(bytes / chunk, kMostChunks));
   Reduction r{c, {math_, c, static_cast<uint32_t>(ranks_), spread_}, {c.counts, lanes_for(bytes)}};
   within_hosts(schedule, r);
   between_hosts(schedule, r);
@@ -171,6 +173,7 @@ void HierarchicalTransport::allreduce_in_chunks(Schedule& schedule, const plugin
   reductions.reserve(chunks.size());
   for (plugin::Collective& chunk : chunks) {
     chunk.overlapped = overlap;
+    chunk.siblings = static_cast<uint32_t>(number);
     reductions.push_back(
         {chunk, {math_, chunk, static_cast<uint32_t>(ranks_), spread_}, {chunk.counts, lanes_for(total_bytes(chunk))}});
   }

@@ -21,6 +21,7 @@ void copy_settings(plugin::Collective& to, const plugin::Collective& from) {
   to.seq = from.seq;
   to.stream = from.stream;
   to.overlapped = from.overlapped;
+  to.siblings = from.siblings;
 }
 
 plugin::Collective single_buffer(const plugin::Collective& c, size_t i, size_t ranks) {

@@ -52,9 +52,14 @@ bool Schedule::Step::start() {
 bool Schedule::Step::test() {
   if (comm) return comm->test();
   if (!forks) return done();
-  // Both, even if one of them is not complete. The observer knows them as one phase.
-  const bool first = strands[0]->advance(), second = strands[1]->advance();
-  return first && second;
+  // The first strand once more if the second has advanced, as it may have waited for that. The observer knows both as
+  // one phase.
+  for (;;) {
+    const size_t before = strands[1]->at_;
+    const bool first = strands[0]->advance(), second = strands[1]->advance();
+    if (first && second) return true;
+    if (first || strands[1]->at_ == before) return false;
+  }
 }
 
 void Schedule::Step::wait_until(int64_t deadline_ns) {
@@ -98,10 +103,10 @@ void Schedule::poll(Done done, Wait wait) {
 
 std::array<Schedule*, 2> Schedule::strands(const char* phase) {
   Step& s = add();
-  s.forks = true;
-  s.phase = phase;
   for (auto& strand : s.strands)
     if (!strand) strand = std::make_unique<Schedule>();
+  s.forks = true;
+  s.phase = phase;
   return {s.strands[0].get(), s.strands[1].get()};
 }
 

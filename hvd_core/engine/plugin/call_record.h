@@ -91,21 +91,27 @@ class CallRecord {
     if (fate_.load(std::memory_order_relaxed) != kNone) [[unlikely]]
       stay();
   }
-  // A collective is in flight from begin_operation() to end_operation(). Of several at the same time the record names
-  // the one that began last, until all have ended.
-  void begin_operation(int32_t coll, uint64_t bytes) noexcept {
-    open_.store(open_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  // A collective is in flight from begin_operation(), which returns its place, to end_operation() with this place. The
+  // record names one of those in flight: the one that began last, or the one that is left.
+  int begin_operation(int32_t coll, uint64_t bytes) noexcept {
+    const int place = open_[0].in_flight ? 1 : 0;
+    open_[place] = {true, coll, bytes};
     LastCall* const kept = last();
     kept->coll.store(coll, std::memory_order_relaxed);
     kept->bytes.store(bytes, std::memory_order_relaxed);
     auto& operation = kept->operation;
     operation.store(((operation.load(std::memory_order_relaxed) >> 1) + 1) << 1 | 1, std::memory_order_release);
+    return place;
   }
-  void end_operation() noexcept {
-    const uint32_t open = open_.load(std::memory_order_relaxed) - 1;
-    open_.store(open, std::memory_order_relaxed);
-    if (open > 0) return;
-    auto& operation = last()->operation;
+  void end_operation(int place = 0) noexcept {
+    open_[place].in_flight = false;
+    LastCall* const kept = last();
+    if (const Open& other = open_[1 - place]; other.in_flight) {
+      kept->coll.store(other.coll, std::memory_order_relaxed);
+      kept->bytes.store(other.bytes, std::memory_order_relaxed);
+      return;
+    }
+    auto& operation = kept->operation;
     operation.store(operation.load(std::memory_order_relaxed) & ~uint64_t{1}, std::memory_order_release);
   }
   // Keeps that part there, before the first call. `memory` lives as long as this object, or until keep_here().
@@ -137,7 +143,12 @@ class CallRecord {
 
   LastCall* last() const { return last_.load(std::memory_order_relaxed); }
 
-  std::atomic<uint32_t> open_{0};  // operations in flight
+  struct Open {
+    bool in_flight = false;
+    int32_t coll = 0;
+    uint64_t bytes = 0;
+  };
+  Open open_[2];  // at most one for each of two strands (engine/data/schedule.h); for the writing thread alone
   LastCall own_;
   std::atomic<LastCall*> last_{&own_};
   std::atomic<const std::string*> backend_{nullptr};

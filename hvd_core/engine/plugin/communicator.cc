@@ -34,6 +34,7 @@ void Collective::reset() {
   seq = 0;
   stream = nullptr;
   overlapped = false;
+  siblings = 1;
 }
 
 hvd_coll_args Collective::args() const {
@@ -96,12 +97,11 @@ void Communicator::free(hvd_req request) noexcept {
 
 void Communicator::begin_operation(int32_t coll, uint64_t bytes) noexcept {
   if (!records_) return;
-  records_->driving.begin_operation(coll, bytes);
-  recorded_ = true;
+  recorded_ = records_->driving.begin_operation(coll, bytes);
 }
 
 void Communicator::end_operation() noexcept {
-  if (std::exchange(recorded_, false)) records_->driving.end_operation();
+  if (const int place = std::exchange(recorded_, -1); place >= 0) records_->driving.end_operation(place);
 }
 
 // The operation is in flight until its requests are free, so that a req_free that does not return is reported.

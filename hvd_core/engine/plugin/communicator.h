@@ -33,6 +33,8 @@ struct Collective {
   hvd_stream stream = nullptr;
   // Collectives of other communicators are in flight at the same time, so a call must not wait for other ranks.
   bool overlapped = false;
+  // So many collectives of one schedule share the limit of scratch memory.
+  uint32_t siblings = 1;
 
   // Resets all fields to their defaults; the lists keep their capacity.
   void reset();
@@ -121,7 +123,7 @@ class Communicator {
   hvd_req request_ = nullptr;
   int32_t coll_ = 0;            // the collective in flight, for messages
   std::vector<hvd_req> group_;  // requests of a group; null: complete
-  bool recorded_ = false;       // that an operation is in flight
+  int recorded_ = -1;           // the place of the operation in flight in the record
   std::atomic<bool> aborted_{false};
 };
 

@@ -285,7 +285,8 @@ typedef struct hvd_comm_args {
 /* Bits of hvd_coll_args.flags; a backend may ignore any of them. */
 enum {
   /* All members have asked for the same operation and carry it out: a backend need not check that again. A process
-   * carries out agreed operations one at a time; any two of them that several processes share have the same order. */
+   * carries out agreed operations one at a time; any two of them that several processes share have the same order.
+   * Operations that the host has under way beside those of another communicator are not marked. */
   HVD_COLL_AGREED = 1 << 0
 };
 
