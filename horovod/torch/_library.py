@@ -154,7 +154,8 @@ def _grouped_reducescatter_grad(grads, rows, op, prescale_factor, postscale_fact
 def _seen() -> None:
     """A compiler is at work on our ops: make our settings in it."""
     _compilers.leave_alone()
-    _compilers.keep_order(_overloads)
+    if HAS_EFFECTS:
+        _compilers.keep_order(_overloads)
 
 
 def _same_shape(tensor, *_):

@@ -14,7 +14,6 @@ def need_fully_shard():
         pytest.skip("this PyTorch has no torch.distributed.fsdp.fully_shard, which came with 2.6")
 
 
-
 def pipeline_stage(module, number, count, example):
     """A stage of a pipeline on the CPU. PyTorch 2.4 wants an example of a stage's input."""
     from torch.distributed.pipelining import PipelineStage

@@ -240,9 +240,7 @@ def check_pipelines():
             loss = F.mse_loss(whole(x), y)
             loss.backward()
             # A step takes 2 * SIZE parts of x.
-            stages = [
-                pipeline_stage(layers[i], i, len(layers), x[:2]) for i in range(ME, len(layers), SIZE)
-            ]
+            stages = [pipeline_stage(layers[i], i, len(layers), x[:2]) for i in range(ME, len(layers), SIZE)]
             schedule = schedule_of(stages if each > 1 else stages[0], 2 * SIZE, F.mse_loss)
             losses = []
             given = (x,) if ME == 0 else ()

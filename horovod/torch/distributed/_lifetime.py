@@ -1,7 +1,7 @@
 """The base class of works, which lives as long as PyTorch refers to it. Any thread.
 
-A Work that is written in Python has two halves. Versions of PyTorch up to 2.6 (seen in 2.4, not in 2.7) hold on to the half
-in C++ alone: DDP, functional collectives and everything else that calls a group from C++. Without the half in Python,
+A Work that is written in Python has two halves. Old versions of PyTorch (seen in 2.4, not in 2.7) hold on to the half in
+C++ alone: DDP, functional collectives and everything else that calls a group from C++. Without the half in Python,
 wait() of such a Work never returns. So with these versions a list holds the works to which C++ refers: the count of
 references is read from the memory of the half in C++, as PyTorch shows it nowhere.
 """
@@ -19,7 +19,7 @@ _Work = torch._C._distributed_c10d.Work
 
 _lock = threading.Lock()
 _kept: list = []
-_most = 1  # works in the list, before it is looked through
+_most = 8  # works in the list, before it is looked through
 
 
 def _references(work: Any) -> int:
@@ -45,7 +45,7 @@ class _Kept(_Work):
                     for i in range(len(_kept))
                     if sys.getrefcount(_kept[i]) > 2 or _references(_kept[i]) > 1
                 ]
-                _most = max(1, 2 * len(_kept))
+                _most = len(_kept) + 8
 
 
 def _torch_keeps_works() -> bool:
@@ -83,7 +83,7 @@ def base_of_works() -> type:
         return _Work
     if not _references_can_be_read():
         raise RuntimeError(
-            f"hvd: PyTorch {torch.__version__} forgets the works of a group that is written in Python, and hvd cannot tell "
-            "which of them are still needed. Use PyTorch 2.7 or later."
+            f"hvd: PyTorch {torch.__version__} forgets the works of a group that is written in Python, and hvd cannot "
+            "tell which of them are still needed. Use PyTorch 2.7 or later."
         )
     return _Kept
