@@ -142,7 +142,7 @@ def need_effects():
     if not _library.HAS_EFFECTS:
         import pytest
 
-        pytest.skip("operations without names, where one rank compiles alone, want PyTorch 2.11")
+        pytest.skip("ranks whose graphs differ want ops that are marked effectful: PyTorch 2.11")
 
 
 def check_nothing_is_removed_merged_or_moved():

@@ -28,8 +28,13 @@ def check_order_where_one_rank_compiles():
     assert torch.allclose(x.grad, alone.grad)
 
 
-def check_operations():
+def check_operations_that_reduce():
     same(outcome(compiled(reductions, "inductor")), outcome(reductions))
+
+
+def check_operations_that_move():
+    # The ranks' graphs differ, in splits and shapes: without effects inductor may order the calls in another way on each.
+    need_effects()
     same(outcome(compiled(movements, "inductor")), outcome(movements))
 
 
