@@ -27,6 +27,10 @@ from horovod.torch._submit import synchronize
 
 # Before PyTorch 2.4 gradients and shapes cannot be registered this way. There a call ends the graph.
 SUPPORTED = hasattr(getattr(torch, "library", None), "register_autograd")
+# Whether ops can be marked effectful: effects in backward graphs do not work before PyTorch 2.11.
+HAS_EFFECTS = hasattr(getattr(torch, "library", None), "_register_effectful_op") and tuple(
+    int(number) for number in torch.__version__.split(".")[:2]
+) >= (2, 11)
 
 _library: Any = None
 _overloads: list[Any] = []
@@ -150,7 +154,8 @@ def _grouped_reducescatter_grad(grads, rows, op, prescale_factor, postscale_fact
 def _seen() -> None:
     """A compiler is at work on our ops: make our settings in it."""
     _compilers.leave_alone()
-    _compilers.keep_order(_overloads)
+    if HAS_EFFECTS:
+        _compilers.keep_order(_overloads)
 
 
 def _same_shape(tensor, *_):
@@ -262,12 +267,10 @@ _BROADCAST = "int root_rank, str? name, int process_set"
 
 
 def _mark_effectful(name: str) -> None:
-    register = getattr(torch.library, "_register_effectful_op", None)
-    major, minor = torch.__version__.split(".")[:2]
-    if register is not None and (int(major), int(minor)) >= (2, 11):
+    if HAS_EFFECTS:
         from torch._library.effects import EffectType
 
-        register(f"horovod::{name}", EffectType.ORDERED, lib=_library)
+        torch.library._register_effectful_op(f"horovod::{name}", EffectType.ORDERED, lib=_library)
     else:
         # Effects in backward graphs did not work yet. This mark at least keeps the op from being removed. Merging and
         # order follow from the graph, and ranks with equal graphs agree.

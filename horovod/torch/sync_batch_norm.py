@@ -126,7 +126,8 @@ def _statistics(input: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         mean, variance = _mean_and_variance(input.to(dtype))
         row[0, 0] = count
         row[0, 1 : 1 + channels] = mean
-        torch.mul(variance, count, out=row[0, 1 + channels :])
+        # Detached for compilers of PyTorch 2.4, which see gradients to compute where autograd sees none.
+        torch.mul(variance.detach(), count, out=row[0, 1 + channels :])
     return row
 
 

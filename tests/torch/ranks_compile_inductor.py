@@ -2,11 +2,23 @@
 
 import torch
 
-from ranks_compile import ME, breaks, compiled, in_turns, movements, outcome, reductions, same, trained
+from ranks_compile import (
+    ME,
+    breaks,
+    compiled,
+    in_turns,
+    movements,
+    need_effects,
+    outcome,
+    reductions,
+    same,
+    trained,
+)
 from training import agree, loss_of, sgd, train_alone
 
 
 def check_order_where_one_rank_compiles():
+    need_effects()
     # Without _compilers.keep_order() inductor moves the third reduction to the front.
     function = compiled(in_turns, "inductor") if ME == 0 else in_turns
     x = torch.arange(8.0).requires_grad_()
@@ -16,8 +28,13 @@ def check_order_where_one_rank_compiles():
     assert torch.allclose(x.grad, alone.grad)
 
 
-def check_operations():
+def check_operations_that_reduce():
     same(outcome(compiled(reductions, "inductor")), outcome(reductions))
+
+
+def check_operations_that_move():
+    # The ranks' graphs differ, in splits and shapes: without effects inductor may order the calls in another way on each.
+    need_effects()
     same(outcome(compiled(movements, "inductor")), outcome(movements))
 
 

@@ -180,7 +180,12 @@ def fake():
 
 def dtensor():
     import torch.distributed as dist
-    from torch.distributed.tensor import Replicate, distribute_tensor, init_device_mesh
+    from torch.distributed.device_mesh import init_device_mesh
+
+    try:
+        from torch.distributed.tensor import Replicate, distribute_tensor
+    except ImportError:  # PyTorch 2.4
+        from torch.distributed._tensor import Replicate, distribute_tensor
 
     if not dist.is_initialized():
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -6,10 +6,12 @@ import warnings
 import torch
 
 import horovod.torch as hvd
-from horovod.torch._submit import engine
+from horovod.torch._submit import BY_ADDRESS, engine
 from support import raises, same_everywhere
 from training import ME, SIZE, agree, model_of, sgd, train_alone
 
+# They need DLPack's C exchange API, which PyTorch 2.7 does not have.
+SERVED = not BY_ADDRESS
 WIDTH = 192  # a weight has more bytes than the ranks exchange in one step
 
 
@@ -74,7 +76,7 @@ def check_training_is_the_same_to_the_bit():
         plain, _ = trained(False, **options)
         before = in_place()
         model, optimizer = trained(True, **options)
-        assert (in_place() > before) == (SIZE > 1), options
+        assert (in_place() > before) == (SIZE > 1 and SERVED), options
         for (name, found), wanted in zip(model.named_parameters(), plain.parameters(), strict=True):
             assert torch.equal(found, wanted), (options, name)
             same_everywhere(found, f"shared.{name}")
@@ -98,6 +100,10 @@ def check_equals_one_process():
 
 
 def check_gradients_stay_where_they_are():
+    if not SERVED:
+        import pytest
+
+        pytest.skip("this PyTorch has no DLPack C exchange API, which gradients in shared memory need")
     if SIZE == 1:
         return
     model, optimizer = trained(True)
@@ -179,4 +185,5 @@ def check_the_reason_is_told_where_memory_is_not_shared():
         if SIZE == 1 or ME > 0:
             assert not told
         else:
-            assert len(told) == 1 and reason in told[0], told
+            expected = reason if SERVED or "op" in options else "this version of PyTorch lacks a part of it"
+            assert len(told) == 1 and expected in told[0], told

@@ -11,6 +11,9 @@ import tempfile
 import torch
 import torch.distributed as dist
 
+if not hasattr(torch, "_import_device_backends"):  # PyTorch 2.4 does not load hvd's entry point
+    import horovod.torch.distributed  # noqa: F401
+
 
 def work(rank=None, address=None):
     torch.set_num_threads(1)

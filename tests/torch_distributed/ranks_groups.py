@@ -1,5 +1,6 @@
 """Checks of groups, messages and failures of torch.distributed over hvd. Run on every rank by tests/harness."""
 
+import gc
 import os
 from datetime import timedelta
 
@@ -198,3 +199,24 @@ def check_limits_of_time():
             dist.all_reduce(torch.ones(3), group=group)
         if ME == 0:
             assert work.wait()
+
+
+def check_works_outlive_their_way_through_cpp():
+    """PyTorch 2.4 forgets the half of a work that is in Python; DDP and functional collectives come by this way."""
+    from horovod.torch.distributed import _lifetime
+
+    with default_group() as group:
+        options = dist.AllreduceOptions()
+        if hasattr(options, "asyncOp"):
+            options.asyncOp = True
+        for get in (lambda work: work.wait(), lambda work: work.get_future().wait()):
+            tensor = torch.full((1000,), ME + 1.0)
+            work = dist.ProcessGroup.allreduce(group, [tensor], options)
+            gc.collect()
+            get(work)
+            assert (tensor == SIZE * (SIZE + 1) / 2).all()
+        before = len(_lifetime._kept)
+        for _ in range(100):
+            work = dist.all_reduce(torch.ones(8), async_op=True)
+        work.wait()
+        assert len(_lifetime._kept) <= before + 9

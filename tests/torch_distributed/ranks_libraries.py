@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from groups import default_group
+from older_torch import need_fully_shard, pipeline_stage, scale_of_pipelines
 from small_training import ME, SIZE, STEPS, compare, data, data_of_all, expected, model, sgd, train
 
 
@@ -123,8 +124,6 @@ def check_fsdp1():
 
 
 def check_zero_redundancy_optimizer():
-    from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import hook_with_zero_step
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     with default_group():
@@ -139,12 +138,28 @@ def check_zero_redundancy_optimizer():
         optimizer.consolidate_state_dict(0)
         if ME == 0:
             assert len(optimizer.state_dict()["state"]) == 4
+
+
+def check_zero_redundancy_optimizer_with_overlap():
+    from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import hook_with_zero_step
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    with default_group():
         # The steps of the optimizer overlap with the reductions, which begin after two steps.
         parallel = DistributedDataParallel(model(), gradient_as_bucket_view=True)
         optimizer = ZeroRedundancyOptimizer(
             parallel.parameters(), torch.optim.SGD, overlap_with_ddp=True, lr=0.1
         )
-        parallel.register_comm_hook(None, hook_with_zero_step(allreduce_hook, parallel, optimizer))
+        try:
+            hook = hook_with_zero_step(allreduce_hook, parallel, optimizer)
+        except RuntimeError as error:
+            if "requires NCCL" not in str(error):
+                raise
+            import pytest
+
+            pytest.skip("this PyTorch (2.7 and older) gives the hook to NCCL and HCCL alone")
+        parallel.register_comm_hook(None, hook)
         train(parallel, data(), optimizer, STEPS + 3)
         weights = parallel.module[0].weight.detach()
         of_all = [torch.empty_like(weights) for _ in range(SIZE)]
@@ -161,6 +176,7 @@ def _folder():
 
 
 def check_distributed_checkpoint():
+    need_fully_shard()
     import torch.distributed.checkpoint as checkpoint
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_state_dict
     from torch.distributed.device_mesh import init_device_mesh
@@ -212,12 +228,7 @@ def check_distributed_checkpoint():
 
 
 def check_pipelines():
-    from torch.distributed.pipelining import (
-        PipelineStage,
-        Schedule1F1B,
-        ScheduleGPipe,
-        ScheduleInterleaved1F1B,
-    )
+    from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
     with default_group():
         generator = torch.Generator().manual_seed(0)
@@ -228,10 +239,8 @@ def check_pipelines():
             whole = torch.nn.Sequential(*copy.deepcopy(layers))
             loss = F.mse_loss(whole(x), y)
             loss.backward()
-            stages = [
-                PipelineStage(layers[i], i, len(layers), torch.device("cpu"))
-                for i in range(ME, len(layers), SIZE)
-            ]
+            # A step takes 2 * SIZE parts of x.
+            stages = [pipeline_stage(layers[i], i, len(layers), x[:2]) for i in range(ME, len(layers), SIZE)]
             schedule = schedule_of(stages if each > 1 else stages[0], 2 * SIZE, F.mse_loss)
             losses = []
             given = (x,) if ME == 0 else ()
@@ -240,4 +249,5 @@ def check_pipelines():
             if ME == SIZE - 1:
                 torch.testing.assert_close(torch.stack(losses).mean(), loss)
             for i in range(ME, len(layers), SIZE):
-                torch.testing.assert_close(layers[i][0].weight.grad, whole[i][0].weight.grad)
+                scale = scale_of_pipelines(schedule_of, 2 * SIZE)
+                torch.testing.assert_close(layers[i][0].weight.grad / scale, whole[i][0].weight.grad)

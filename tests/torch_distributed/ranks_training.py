@@ -4,6 +4,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from groups import default_group
+from older_torch import need_fully_shard
 from small_training import ME, SIZE, compare, data, expected, model, sgd, train
 
 
@@ -41,6 +42,7 @@ def check_hooks_of_data_parallel():
 
 
 def check_sharded_weights():
+    need_fully_shard()
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Shard, distribute_tensor

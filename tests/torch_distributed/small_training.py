@@ -29,7 +29,7 @@ def data_of_all():
 def train(trained, given, optimizer, steps=STEPS):
     for _ in range(steps):
         optimizer.zero_grad()
-        F.mse_loss(trained(given[0]), given[1]).backward()
+        F.mse_loss(trained(given[0]).to(given[1].dtype), given[1]).backward()
         optimizer.step()
 
 

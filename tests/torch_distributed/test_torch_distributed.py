@@ -15,7 +15,11 @@ MODULES = {
     "ranks_libraries": (2, 3),
 }
 # They import much of PyTorch.
-SLOW = ("check_zero_redundancy_optimizer", "check_distributed_checkpoint")
+SLOW = (
+    "check_zero_redundancy_optimizer",
+    "check_zero_redundancy_optimizer_with_overlap",
+    "check_distributed_checkpoint",
+)
 
 
 def marks_of(module, ranks, check):

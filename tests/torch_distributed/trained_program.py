@@ -6,6 +6,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+if not hasattr(torch, "_import_device_backends"):  # PyTorch 2.4 does not load hvd's entry point
+    import horovod.torch.distributed  # noqa: F401
+
 STEPS = 3
 
 

@@ -13,7 +13,7 @@ import torch
 from horovod.common.basics import UNAVAILABLE, engine
 from horovod.torch._submit import BY_ADDRESS
 from horovod.torch.distributed._operands import Taken
-from horovod.torch.distributed._reductions import NUMBERS_BY_HASH
+from horovod.torch.distributed._reductions import NUMBERS_BY_HASH, TELLS_WHO_WAITS
 from horovod.torch.distributed._work import Done, Work, Works, seconds_of
 from hvd_core.frontend.refusals import report
 from hvd_core.process_set import temporary
@@ -81,7 +81,7 @@ class Calls:
         seconds = seconds_of(getattr(opts, "timeout", None), self.seconds)
         sources, targets = (None, None) if taken is None else (taken.sources or None, taken.targets or None)
         device = None if taken is None else taken.device
-        at_once = self._coalesced is None and getattr(opts, "asyncOp", True) is False
+        at_once = TELLS_WHO_WAITS and self._coalesced is None and getattr(opts, "asyncOp", True) is False
         waits = at_once and device is None
         handle = core.ordered(
             operation,

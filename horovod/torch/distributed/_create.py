@@ -4,9 +4,12 @@ torch.distributed calls create() on the members of a group only. So the process 
 and each group has its own: the order of calls in one group says nothing about another.
 """
 
+import functools
 import itertools
 from typing import Any
 from weakref import WeakKeyDictionary
+
+import torch.distributed as dist
 
 from horovod.common.basics import engine
 from horovod.torch.distributed import _start
@@ -14,6 +17,25 @@ from horovod.torch.distributed._group import Group
 
 # For each engine; a set of the next job begins at 0 on all of its ranks.
 _counts: WeakKeyDictionary = WeakKeyDictionary()
+
+
+def _let_torch_end_groups() -> None:
+    """Have destroy_process_group() end our groups where it knows those of NCCL alone (seen in PyTorch 2.4)."""
+    original = getattr(dist.distributed_c10d, "_shutdown_backend", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def shutdown_backend(group: Any) -> None:
+        if isinstance(group, Group):
+            group.shutdown()
+        else:
+            original(group)
+
+    dist.distributed_c10d._shutdown_backend = shutdown_backend
+
+
+_let_torch_end_groups()
 
 
 def create(options: Any, backend_options: Any = None) -> Group:

@@ -69,5 +69,7 @@ def _numbers_by_hash() -> dict[int, int]:
     return {mark: _NUMBERS[kind] for mark, kind in found.items() if kind in _NUMBERS}
 
 
-# Older versions do not say in the options whether the caller waits.
-NUMBERS_BY_HASH = _numbers_by_hash() if hasattr(AllreduceOptions(), "asyncOp") else {}
+# Whether the options of each call say that the caller waits, and torch then takes None for a call that is over. Older
+# versions (2.7 has been seen) say so in the options of some calls, and wait for what every call returns.
+TELLS_WHO_WAITS = hasattr(AllreduceOptions(), "asyncOp")
+NUMBERS_BY_HASH = _numbers_by_hash() if TELLS_WHO_WAITS else {}

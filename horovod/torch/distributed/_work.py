@@ -12,8 +12,9 @@ from torch.futures import Future
 from horovod.common.exceptions import HorovodInternalError
 from horovod.torch import _devices
 from horovod.torch._device_streams import streams_of
+from horovod.torch.distributed._lifetime import base_of_works
 
-_Base = torch._C._distributed_c10d.Work
+_Base: Any = base_of_works()
 Failure = getattr(dist, "DistBackendError", RuntimeError)
 
 
