@@ -66,6 +66,12 @@ HierarchicalTransport::HierarchicalTransport(Layout layout, Transport* local, Tr
   }
 }
 
+// Enough for a ring between the hosts: its messages, one for each lane and host, are not dominated by their latency.
+uint64_t HierarchicalTransport::chunk_bytes_for(const Layout& layout) {
+  constexpr uint64_t kLeastChunk = 2 << 20, kLeastMessage = 65536;
+  return std::max(kLeastChunk, static_cast<uint64_t>(layout.lanes) * layout.hosts.size() * kLeastMessage);
+}
+
 void HierarchicalTransport::write_steps(Schedule& schedule, const plugin::Collective& c) {
   if (c.coll == HVD_SEND || c.coll == HVD_RECV)  // Batch asks for them in sets of two ranks, which have one level
     throw plugin::BackendError(HVD_E_UNSUPPORTED, 0, 0, "send and receive are not served over two levels of hosts");

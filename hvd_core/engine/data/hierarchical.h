@@ -34,9 +34,8 @@ class HierarchicalTransport final : public Transport {
   // A collective of up to this many bytes uses one lane: a link between hosts moves about this much in the latency of
   // one message, so a second lane would only add messages.
   static constexpr uint64_t kSingleLaneBytes = 16384;
-  // Least bytes of a chunk of an allreduce that overlaps its levels, and of the part of it that a rank sends to another
-  // host. More chunks than a few do not pay: the first and the last one have nothing beside them, which is 1/16 then.
-  static constexpr uint64_t kChunkBytes = 2 << 20, kPartBytes = 65536, kMostChunks = 16;
+  // Bytes of a chunk of an allreduce that overlaps its levels. Equal on all members of the layout.
+  static uint64_t chunk_bytes_for(const Layout& layout);
   struct Settings {
     uint64_t single_lane_bytes = kSingleLaneBytes;
     uint64_t chunk_bytes = 0;  // 0: the levels never overlap. Else no backend of the two may wait in a collective call

@@ -39,8 +39,8 @@ class Schedule {
   // it does for a collective.
   void poll(Done done, Wait wait);
   // Adds two schedules that run side by side, for the caller to fill in before it adds another step. Each runs its own
-  // steps in order; the step is complete when both are. They use different communicators, and their collectives are
-  // marked as overlapped. Scratch memory of either may be used by both. `phase`: as below.
+  // steps in order; the step is complete when both are. They use different communicators, and the caller marks their
+  // collectives as overlapped. Scratch memory of either may be used by both. `phase`: as below.
   std::array<Schedule*, 2> strands(const char* phase = nullptr);
   // In a strand: adds a wait for an event that the other strand brings about.
   void await_other_strand(Done done) { poll(std::move(done), nullptr); }

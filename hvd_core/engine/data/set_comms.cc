@@ -184,9 +184,7 @@ Transport* SetComms::hierarchy(const Backends& backends, const std::string& key,
   // The same on all members, also on those that have no communicator of a level.
   HierarchicalTransport::Settings settings;
   if (backends.overlap_levels && backends.local->returns_at_once() && backends.global->returns_at_once())
-    settings.chunk_bytes = std::max(HierarchicalTransport::kChunkBytes,
-                                    static_cast<uint64_t>(layout_.lanes) * static_cast<uint64_t>(layout_.host_count()) *
-                                        HierarchicalTransport::kPartBytes);
+    settings.chunk_bytes = HierarchicalTransport::chunk_bytes_for(layout_);
   settings.phase = backends.local->tag() + "_" + backends.global->tag() + "_ALLREDUCE";
   transports_.push_back(
       std::make_unique<HierarchicalTransport>(layout_, local, cross, *backends.math, std::move(settings)));

@@ -95,9 +95,11 @@ void Communicator::free(hvd_req request) noexcept {
   answer_of(nullptr, [&] { return api_->req_free(request); });
 }
 
-void Communicator::begin_operation(int32_t coll, uint64_t bytes) noexcept {
+void Communicator::begin_operation(std::span<const Collective> members) noexcept {
   if (!records_) return;
-  recorded_ = records_->driving.begin_operation(coll, bytes);
+  uint64_t bytes = 0;
+  for (const Collective& c : members) bytes += bytes_of(c);
+  recorded_ = records_->driving.begin_operation(members[0].coll, bytes);
 }
 
 void Communicator::end_operation() noexcept {
@@ -169,7 +171,7 @@ hvd_rc Communicator::submit(const Collective& c, hvd_req* request, hvd_error* er
 
 bool Communicator::start(const Collective& c) {
   check(c);
-  begin_operation(c.coll, records_ ? bytes_of(c) : 0);
+  begin_operation({&c, 1});
   hvd_error error = empty_error();
   hvd_req request = nullptr;
   const hvd_rc rc = submit(c, &request, &error);
@@ -187,9 +189,7 @@ bool Communicator::start_group(const std::vector<Collective>& members) {
   if (!(api_->caps & (HVD_CAP_GROUP_SAME | HVD_CAP_GROUP_MIXED)) || !HVD_HAS(api_, hvd_comm_api, group_begin)) {
     throw BackendError(HVD_E_INVALID, 0, 0, backend_->name() + ": the backend has no groups (INVALID)");
   }
-  uint64_t bytes = 0;
-  for (const Collective& c : members) bytes += bytes_of(c);
-  begin_operation(members[0].coll, bytes);
+  begin_operation(members);
   hvd_error error = empty_error();
   const char* what = "group_begin";
   hvd_rc rc;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -112,7 +113,7 @@ class Communicator {
   void call_for_window(const char* what, F&& call);
 
   CallRecord* driving() const { return records_ ? &records_->driving : nullptr; }
-  void begin_operation(int32_t coll, uint64_t bytes) noexcept;
+  void begin_operation(std::span<const Collective> members) noexcept;
   void end_operation() noexcept;
 
   std::shared_ptr<Backend> backend_;
