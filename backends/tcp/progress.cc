@@ -31,9 +31,9 @@ void TcpComm::begin(const hvd_coll_args& args) {
 }
 
 // Edges for all connections. The bell is level-triggered and stays rung: a dead communicator never sleeps again.
-void TcpComm::poll_events(int timeout_ms) {
+void TcpComm::read_events() {
   epoll_event events[64];
-  const int n = epoll_wait(epoll_.get(), events, 64, timeout_ms);
+  const int n = epoll_wait(epoll_.get(), events, 64, 0);
   for (int i = 0; i < n; ++i) {
     Link* link = static_cast<Link*>(events[i].data.ptr);
     if (link == nullptr) continue;
@@ -50,7 +50,7 @@ void TcpComm::look() {
     const bool in = !link->readable && !link->ended && schedule_->awaits(link->peer);
     const bool out = !link->writable && (link->sending() || schedule_->owes(link->peer));
     if (!in && !out) continue;
-    if (n == kDirectLooks) return poll_events(0);
+    if (n == kDirectLooks) return read_events();
     wanted[n++] = link.get();
   }
   for (uint32_t i = 0; i < n; ++i) {
@@ -214,7 +214,7 @@ bool TcpComm::wait_for_collective(int64_t deadline_ns) {
     pollfd any{epoll_.get(), POLLIN, 0};
     const timespec timeout{left / 1'000'000'000, left % 1'000'000'000};
     ppoll(&any, 1, &timeout, nullptr);
-    poll_events(0);
+    read_events();
   }
 }
 

@@ -71,7 +71,7 @@ class TcpComm : public HostComm<TcpComm> {
   bool accept_header(Link& link);
   bool others_remain(Link& link);
   void look();
-  void poll_events(int timeout_ms);
+  void read_events();
   void check_deadlines(int64_t now);
   void check_peers();
   uint32_t awaited_rank() const;

@@ -151,10 +151,11 @@ void Channel::begin(Operation& o) {
 }
 
 // A short collective is made at once, on this thread: handing it to another thread costs more than the collective may
-// take. The host marks operations as agreed unless it has others under way. That is allowed only if no rank had another
-// collective in flight: two ranks that block in two different collectives would wait for each other. Of any two
-// collectives in flight together, the second one knew of the first, and no rank makes it in this way. Agreed
-// collectives are made in one order on all ranks; for them, each rank looks only at its own collectives in flight.
+// take. (An operation that is not agreed may be beside one of another backend, which needs this thread: less is short
+// then.) That is allowed only if no rank had another collective in flight: two ranks that block in two different
+// collectives would wait for each other. Of any two collectives in flight together, the second one knew of the first,
+// and no rank makes it in this way. Agreed collectives are made in one order on all ranks; for them, each rank looks
+// only at its own collectives in flight.
 void Channel::make_blocking(Operation& o) {
   o.state = Operation::kBlocking;
   if (o.heard[3] == 0 && (o.agreed ? static_cast<int64_t>(o.bytes) < kShort : o.heard[2] < kShortBesides)) {
