@@ -9,7 +9,7 @@ import numpy as np
 
 import device_jobs
 import hvd_core as hvd
-from harness import finish
+from harness import finish, pids_of
 from harness.rank import expect, ignore_the_launcher, meet
 from hvd_core import runtime
 
@@ -81,13 +81,7 @@ def _waits_for_a_stream_that_stands_still(face):
 
 def test_kill_of_a_rank_while_streams_wait_for_it(tmp_path):
     job = device_jobs.launch_on_device(2, tmp_path, _waits_for_a_stream_that_stands_still)
-    text, pids = "", {}
-    while len(pids) < 2:
-        line = job.stdout.readline()
-        assert line, f"the job ended early:\n{text}"
-        text += line
-        if match := re.search(r"pid (\d+) (\d+)", line):
-            pids[int(match[1])] = int(match[2])
+    pids, text = pids_of(job, 2)
     os.kill(pids[1], signal.SIGKILL)
     output, _ = job.communicate(timeout=60)
     assert re.search(r"heard: .*rank 1 \(host .+\) died", text + output), text + output

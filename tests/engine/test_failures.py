@@ -13,7 +13,7 @@ import pytest
 from launchers import left_in_shared_memory
 
 import hvd_core as hvd
-from harness import finish, launch, on_ranks, run_on_ranks, run_to_the_end
+from harness import finish, launch, on_ranks, pids_of, run_on_ranks, run_to_the_end
 from harness.rank import await_told, expect, expect_ctrl_c, ignore_the_launcher, meet, tell
 from hvd_core import runtime
 from hvd_core.backends import BackendNotInstalled
@@ -24,18 +24,6 @@ def seconds_and_output(job, seconds):
     began = time.monotonic()
     output, _ = job.communicate(timeout=seconds)
     return time.monotonic() - began, output
-
-
-def pids_of(job, count):
-    """The pids that the ranks print as 'pid R N', once all have, and the output so far."""
-    found, text = {}, ""
-    while len(found) < count:
-        line = job.stdout.readline()
-        assert line, f"the job ended early:\n{text}"
-        text += line
-        if match := re.search(r"pid (\d+) (\d+)", line):
-            found[int(match[1])] = int(match[2])
-    return found, text
 
 
 def train_until_the_job_fails():

@@ -3,14 +3,13 @@ values, lists of tensors, the timeline, and ranks that end or disagree."""
 
 import json
 import os
-import re
 import signal
 
 import numpy as np
 import pytest
 
 import hvd_core as hvd
-from harness import launch, on_ranks, run_on_ranks
+from harness import launch, on_ranks, pids_of, run_on_ranks
 from harness.rank import expect, ignore_the_launcher
 from hvd_core.backends.errors import BackendDisagreement
 
@@ -104,13 +103,7 @@ def sum_until_the_job_fails():
 @pytest.mark.parametrize("victim", [0, 3])
 def test_a_rank_that_ends_is_named(tmp_path, victim):
     job = launch(4, sum_until_the_job_fails, folder=tmp_path, env={"HOROVOD_SIMULATED_HOSTS": LAYOUTS["2x2"]})
-    pids, text = {}, ""
-    while len(pids) < 4:
-        line = job.stdout.readline()
-        assert line, text
-        text += line
-        if match := re.search(r"pid (\d+) (\d+)", line):
-            pids[int(match[1])] = int(match[2])
+    pids, text = pids_of(job, 4)
     os.kill(pids[victim], signal.SIGKILL)
     output = text + job.communicate(timeout=60)[0]
     heard = [line for line in output.splitlines() if "heard:" in line]

@@ -11,7 +11,7 @@ import numpy as np
 
 import hvd_core as hvd
 import native_table as nt
-from harness import launch, on_ranks
+from harness import launch, on_ranks, pids_of
 from harness.rank import ignore_the_launcher
 from hvd_core import runtime
 from hvd_core.backends import PythonBackend, PythonCommunicator
@@ -191,13 +191,7 @@ def _a_peer_is_killed():
 
 def test_frontend_kill_of_a_peer(tmp_path):
     job = launch(3, _a_peer_is_killed, folder=tmp_path)
-    text, pids = "", {}
-    while len(pids) < 3:
-        line = job.stdout.readline()
-        assert line, f"the job ended early:\n{text}"
-        text += line
-        if match := re.search(r"pid (\d+) (\d+)", line):
-            pids[int(match[1])] = int(match[2])
+    pids, text = pids_of(job, 3)
     time.sleep(0.3)
     os.kill(pids[1], signal.SIGKILL)
     began = time.monotonic()

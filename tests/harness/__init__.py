@@ -10,7 +10,7 @@ harness.rank has what ranks need to wait for each other outside of the engine.
 
 from .checks import check_names, on_ranks, run_on_ranks
 from .job import Outcome, RanksFailed
-from .launch import finish, launch, run_to_the_end
+from .launch import finish, launch, pids_of, run_to_the_end
 from .pool import close_all
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "finish",
     "launch",
     "on_ranks",
+    "pids_of",
     "run_on_ranks",
     "run_to_the_end",
 ]

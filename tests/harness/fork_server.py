@@ -173,7 +173,7 @@ def main() -> None:
     program = Server(listener).serve()
     if program is not None:
         program.environment[fork_messages.ADDRESS] = address
-        fork_child.run_to_the_end(program)
+        fork_child.run_and_end(program)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ The ranks run rank_once.py: they import the function, initialise the engine, cal
 
 import os
 import pickle
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -41,6 +42,18 @@ def launch(
             **popen,
         },
     )
+
+
+def pids_of(job: subprocess.Popen, ranks: int) -> tuple[dict[int, int], str]:
+    """The process ids that all ranks print as 'pid RANK PID', by rank, once they have, and the job's output so far."""
+    found, text = {}, ""
+    while len(found) < ranks:
+        line = job.stdout.readline()
+        assert line, f"the job ended early:\n{text}"
+        text += line
+        if match := re.search(r"pid (\d+) (\d+)", line):
+            found[int(match[1])] = int(match[2])
+    return found, text
 
 
 def run_to_the_end(ranks: int, function, *arguments, timeout: float = 100, code: int = 0, **options) -> str:

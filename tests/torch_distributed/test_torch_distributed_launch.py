@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.installed import Later, is_installed, need
+from harness.installed import is_installed, need
 
 need("torch")
-fsdp = Later("torch.distributed.fsdp")
 
 HERE = Path(__file__).parent
 PROGRAM = str(HERE / "launched_program.py")
@@ -41,8 +40,9 @@ def test_a_program_of_torch(way):
 
 @pytest.mark.slow
 def test_the_example_with_sharded_weights():
-    if not hasattr(fsdp, "fully_shard"):
-        pytest.skip("this PyTorch has no torch.distributed.fsdp.fully_shard, which came with 2.6")
+    from older_torch import need_fully_shard
+
+    need_fully_shard()
     example = HERE.parents[1] / "examples" / "pytorch_fsdp_digits.py"
     output = run(*TORCHRUN, str(example), "--epochs", "6")
     accuracy = float(output.split("test accuracy ")[1].split(";")[0])
