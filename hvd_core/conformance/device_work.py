@@ -22,7 +22,7 @@ from hvd_core.conformance.numerics import (
     to_real,
     to_stored,
 )
-from hvd_core.conformance.recovery import footprint, grown
+from hvd_core.conformance.recovery import footprint, leaked
 from hvd_core.conformance.verdicts import EMULATED, FAIL, NATIVE, Composed
 
 
@@ -172,4 +172,5 @@ def leaks(kit: Kit) -> None:
     before = footprint()
     for _ in range(40):
         once()
-    kit.expect(not grown(before, footprint(), 40), f"40 rounds leaked {grown(before, footprint(), 40)}")
+    left = leaked(before, 40)
+    kit.expect(not left, f"40 rounds leaked {left}")

@@ -4,10 +4,11 @@ Pure text and syntax-tree checks: nothing is imported or compiled. test_architec
 project, and on made-up files that break each rule, so that a rule that catches nothing is noticed.
 """
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+from import_statements import absolute_names, import_statements
 
 FRAMEWORKS = ("torch", "tensorflow", "keras", "mxnet", "jax", "spark", "ray")
 # Also the frameworks' own packages, which another framework's folder must not import.
@@ -110,17 +111,12 @@ def binding_includes(engine: Path) -> list[str]:
 
 def imports(path: Path, package: tuple[str, ...], top_level_only: bool = False) -> Iterator[tuple[int, str]]:
     """(line number, absolute dotted name) of every import of a Python file that lies in `package`."""
-    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-    nodes = tree.body if top_level_only else ast.walk(tree)
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom):
-            base = list(package[: len(package) - node.level + 1]) if node.level else []
-            base += node.module.split(".") if node.module else []
-            for alias in node.names:  # `from horovod import torch` names a module too
-                yield node.lineno, ".".join([*base, alias.name])
+    for statement in import_statements(path):
+        if statement.at_top_level or not top_level_only:
+            for _, name in absolute_names(
+                statement, package
+            ):  # `from horovod import torch` names a module too
+                yield statement.node.lineno, name
 
 
 def _reaches(name: str, modules: tuple[str, ...]) -> bool:

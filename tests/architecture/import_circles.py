@@ -1,9 +1,10 @@
 """Circles of imports between Python modules, and of includes between folders of C++. Nothing is imported or compiled."""
 
-import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
+
+from import_statements import absolute_names, import_statements
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
 
@@ -18,32 +19,15 @@ def modules_below(root: Path, packages: Iterable[str]) -> dict[str, Path]:
     return found
 
 
-def _is_for_types_only(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-
-
-def _import_statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """All imports below a node, those in functions included. Imports for type checkers are not executed."""
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        yield node
-    for child in node.orelse if _is_for_types_only(node) else ast.iter_child_nodes(node):
-        yield from _import_statements(child)
-
-
 def imported_modules(name: str, path: Path, modules: dict[str, Path]) -> set[str]:
     """The members of `modules` that a module imports at any time, itself and its own packages left out."""
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     found = set()
-    for node in _import_statements(ast.parse(path.read_text(encoding="utf-8"), filename=str(path))):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            base = list(package[: len(package) - node.level + 1]) if node.level else []
-            base += node.module.split(".") if node.module else []
+    for statement in import_statements(path):
+        if not statement.for_types_only:
             # `from a import b` imports the module a.b if there is one, else it reads a name of the module a.
-            whole = [".".join([*base, alias.name]) for alias in node.names]
-            names = [full if full in modules else ".".join(base) for full in whole]
-        found.update(names)
+            pairs = absolute_names(statement, tuple(package))
+            found.update(full if full in modules else module for module, full in pairs)
     return {target for target in found if target in modules and target != name}
 
 

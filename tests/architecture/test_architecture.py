@@ -289,6 +289,8 @@ class TestTheRulesThemselves:
         indented = program.replace("\n", "\n    ")
         file.write_text(f'\nA = """{indented}"""\n')
         assert programs_in_strings(file) == [2]
+        file.write_text(f'A = (1, ("b", """{program}"""))\nB = A if 0 in {{"c", """{program}"""}} else 0\n')
+        assert programs_in_strings(file) == [1, 7]
         others = ("import os; print(os.environ)\nprint(1)\nprint(2)\n", "text\nto import\nof\nlines\n")
         file.write_text("\n".join(f"A = {text!r}" for text in (*others, "a = 1\n" * 5)))
         assert programs_in_strings(file) == []
