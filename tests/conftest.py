@@ -3,6 +3,7 @@ that says what was tested. Time limits are pytest-timeout's (300 s unless a test
 are listed in pyproject.toml.
 """
 
+import gc
 import importlib.metadata
 import os
 import re
@@ -78,6 +79,13 @@ def pytest_configure(config):
 def pytest_unconfigure(config):
     pool.close_all()
     fork_servers.end_session()
+
+
+def pytest_collection_finish(session):
+    # What thousands of collected tests have made lives as long as the session: the garbage collector need not look at
+    # it again and again.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header(config):

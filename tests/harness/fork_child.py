@@ -23,7 +23,6 @@ _NOT_DECISIVE = ("PYTHONPATH", "PYTHONUNBUFFERED", "LD_LIBRARY_PATH")
 # Numbers of files above which the child keeps those that it has received until each has its own number.
 _ASIDE = 512
 _CREDENTIALS = struct.Struct("3i")
-_LARGE = {"torch", "tensorflow", "jax", "mxnet"}
 
 
 @dataclass
@@ -121,15 +120,12 @@ class Program:
 
 
 def run_and_end(program: Program) -> None:
-    """Runs the program. With a large framework of the server the process ends here, without the teardown of modules.
+    """Runs the program, and ends the process without the teardown of modules.
 
     An interpreter first runs what the program has registered and writes its output; so does this function, and the
     destructors of libraries run too. Between them, an interpreter would take its modules apart object by object: in a
-    child this copies the memory of a framework page by page, 0.3 s with PyTorch or TensorFlow.
+    child this copies the memory of the server page by page, 0.02 s with NumPy, 0.3 s with PyTorch or TensorFlow.
     """
-    if _LARGE.isdisjoint(sys.modules):
-        program.run()
-        return
     code = 0
     try:
         program.run()

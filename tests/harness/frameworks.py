@@ -14,6 +14,8 @@ from .checks import run_on_ranks
 from .environment import base
 from .job import Outcome
 
+# The programs that XLA compiles are small here and run a few times: what it optimizes costs more than they do.
+_XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 # Several ranks share few cores; ranks import a framework at different speeds; TensorFlow would print much.
 # Threads that wait must leave the cores to others.
 _SHARED = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HOROVOD_START_TIMEOUT": "200"}
@@ -23,8 +25,7 @@ _ENVIRONMENT = {
         "TF_NUM_INTRAOP_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "TF_ENABLE_ONEDNN_OPTS": "0",
-        # XLA's programs are small here and run a few times: what it optimizes costs more than they do.
-        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+        "XLA_FLAGS": _XLA_FLAGS,
         # Without it XLA leaves alone on the CPU what is not told to be compiled.
         "TF_XLA_FLAGS": "--tf_xla_cpu_global_jit",
         "CUDA_VISIBLE_DEVICES": "",
@@ -38,7 +39,7 @@ _ENVIRONMENT = {
         "CUDA_VISIBLE_DEVICES": "",
         "KERAS_BACKEND": "torch",
     },
-    "jax": {**_SHARED, "JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"},
+    "jax": {**_SHARED, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": _XLA_FLAGS, "KERAS_BACKEND": "jax"},
     # The checkout is on the path of that environment, not installed in it.
     "mxnet": {**_SHARED, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
 }
