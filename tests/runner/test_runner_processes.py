@@ -20,6 +20,11 @@ from horovod.runner.exit_codes import describe_code
 END_S, BUSY_S = 5, 20
 
 
+@pytest.fixture
+def launcher(process_launcher):
+    return process_launcher
+
+
 def test_the_keepers_times_leave_room_for_its_work():
     assert keeper.REPORT_S + keeper.FAILURE_GRACE_S < END_S
     assert keeper.LEFTOVER_WAIT_S + keeper.LEFTOVER_GRACE_S < END_S
