@@ -11,22 +11,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import deque
-from typing import NamedTuple
 
+from breadth_first import Outcome, breadth_first
 from ideal import Ideal, ideal
 from programs import Program, random_program
 from protocol import ProtocolError, Switches
 from world import State, World
-
-
-class Outcome(NamedTuple):
-    """`error` is None if all outcomes are right; `trace` is the shortest list of moves that leads to the error."""
-
-    error: str | None
-    trace: list[str]
-    states: int
-    complete: bool  # False: the limit on states was reached first
 
 
 def explore(
@@ -39,32 +29,9 @@ def explore(
     """Walks all moves, breadth first, to the first mistake or `limit` states. The other arguments are World's."""
     world = World(program, switches, coupled, reduced)
     wanted = ideal(world)
-    start = world.initial()
-    came_from: dict[State, tuple[State | None, str]] = {start: (None, "")}
-    queue = deque([start])
-
-    def trace(s: State | None, last: str = "") -> list[str]:
-        steps = [last] if last else []
-        while s is not None:
-            s, label = came_from[s]
-            steps.append(label)
-        return [label for label in reversed(steps) if label]
-
-    while queue:
-        if len(came_from) > limit:
-            return Outcome(None, [], len(came_from), False)
-        s = queue.popleft()
-        try:
-            moves = world.moves(s)
-            if not moves:
-                _check_end(world, s, wanted)
-        except ProtocolError as e:
-            return Outcome(str(e), trace(s), len(came_from), True)
-        for label, after in moves:
-            if after not in came_from:
-                came_from[after] = (s, label)
-                queue.append(after)
-    return Outcome(None, [], len(came_from), True)
+    return breadth_first(
+        world.initial(), world.moves, lambda s: _check_end(world, s, wanted), ProtocolError, limit
+    )
 
 
 def _check_end(world: World, s: State, wanted: Ideal) -> None:
@@ -74,26 +41,27 @@ def _check_end(world: World, s: State, wanted: Ideal) -> None:
         if not ok:
             raise ProtocolError(text)
 
-    if s.pcs != wanted.pcs:
+    *ranks, _, log = s
+    if tuple(rank.pc for rank in ranks) != wanted.pcs:
         stuck = "; ".join(
-            f"rank {r} at {op}" for r, op in world.unfinished(s).items() if s.pcs[r] < wanted.pcs[r]
+            f"rank {r} at {op}" for r, op in world.unfinished(s).items() if s[r].pc < wanted.pcs[r]
         )
         raise ProtocolError(f"deadlock: {stuck or 'beyond the end that was expected'}")
-    log = world.log(s)
-    if any(s.aborted):
-        check(all(s.aborted), f"the abort has not reached every rank: {s.aborted}")
+    aborted = tuple(rank.aborted for rank in ranks)
+    if any(aborted):
+        check(all(aborted), f"the abort has not reached every rank: {aborted}")
         return
+    runs = tuple(rank.runs for rank in ranks)
     check(
-        all(n == len(log) for n in s.runs),
-        f"deadlock in execution: of {len(log)} entries, {s.runs} are executed",
+        all(n == len(log.entries) for n in runs),
+        f"deadlock in execution: of {len(log.entries)} entries, {runs} are executed",
     )
     got: dict[tuple, str] = {}
     pending: set[tuple] = set()
-    for r in range(world.size):
-        me = world.participant(s, r)
-        got.update({(r, key, n): outcome for (key, n), (outcome, _) in me.results.items()})
-        pending |= {(r, key) for key in me.open}
-    for entry in log:
+    for r, rank in enumerate(ranks):
+        got.update({(r, key, n): outcome for (key, n), (outcome, _) in rank.me.results.items()})
+        pending |= {(r, key) for key in rank.me.open}
+    for entry in log.entries:
         if entry[0] in ("EXEC", "RUN"):
             for key, _, consumed in entry[2] if entry[0] == "EXEC" else entry[4]:
                 for r, n in consumed:
@@ -102,7 +70,7 @@ def _check_end(world: World, s: State, wanted: Ideal) -> None:
                         f"rank {r} did not execute {key} {n}, which others did",
                     )
     if world.ends_early:
-        closed = [world.participant(s, r).closed for r in range(world.size)]
+        closed = [rank.me.closed for rank in ranks]
         check(len(set(closed)) == 1, f"not every rank has replayed CLOSE: {closed}")
         check(not all(closed) or not pending, f"pending after CLOSE: {pending}")
         if any(closed):

@@ -7,9 +7,9 @@ moves is walked (explore). The worker's steps are those of horovod/common/elasti
 
 from __future__ import annotations
 
-from collections import deque
 from typing import NamedTuple
 
+from breadth_first import Outcome, breadth_first
 from horovod.runner.elastic_membership import Enter, Leave, Membership, Phase, Stage, Update
 
 START, WAIT, INIT, UP, SYNCED, SAVED, OVER = "start", "wait", "init", "up", "synced", "saved", "over"
@@ -38,9 +38,30 @@ class Process(NamedTuple):
     outbox: tuple = ()  # to the driver
 
 
+class Driver:
+    """The driver in one state. `now` is to be read only. Equal states are one object, which remembers each step."""
+
+    def __init__(self, now: Membership, known: dict[tuple, Driver]):
+        self.now, self._known = now, known
+        self._steps: dict[tuple, tuple[list, Driver]] = {}
+
+    def step(self, event: tuple) -> tuple[list, Driver]:
+        """The commands and the driver after a call: the name of the function and its arguments."""
+        step = self._steps.get(event)
+        if step is None:
+            after = self.now.copy()
+            commands = getattr(after, event[0])(*event[1:]) or []
+            step = self._steps[event] = commands, Driver.of(after, self._known)
+        return step
+
+    @staticmethod
+    def of(now: Membership, known: dict[tuple, Driver]) -> Driver:
+        return known.setdefault(now.key(), Driver(now, known))
+
+
 class State(NamedTuple):
     processes: tuple[Process, ...]
-    driver: tuple
+    driver: Driver
     kills: int
     starts: int
     removals: int
@@ -72,8 +93,7 @@ class ElasticModel:
         driver = make(least, most)
         for number in range(size):
             driver.add(number, "h0" if number < 2 else "h1")
-        self._drivers = {driver.key(): driver}
-        self._first = driver.key()
+        self._first = Driver.of(driver, {})
 
     def initial(self) -> State:
         return State((Process(START),) * self.size, self._first, *self._limits, frozenset(), frozenset(), -1)
@@ -81,7 +101,7 @@ class ElasticModel:
     # ----------------------------------------------------------------------------------------------- moves
 
     def moves(self, s: State):
-        driver = self._drivers[s.driver]
+        driver = s.driver.now
         for number, p in enumerate(s.processes):
             if p.outbox:
                 yield f"driver hears {p.outbox[0]} of {number}", self._hear(s, number)
@@ -93,18 +113,17 @@ class ElasticModel:
                         self._put(s, number, p._replace(at=OVER), ("died", 137), kills=s.kills - 1),
                     )
         if driver.patient:
-            yield "replacements take too long", self._command(s, driver, lambda d: d.hurry())
+            yield "replacements take too long", self._command(s, ("hurry",))
         if s.starts and driver.phase is not Phase.ENDING and not driver.later:
-            made = driver.copy()
-            made.add(len(s.processes), "h1")
+            after = self._command(s, ("add", len(s.processes), "h1"))
             yield (
                 "a worker starts",
-                self._with(s, made)._replace(processes=(*s.processes, Process(START)), starts=s.starts - 1),
+                after._replace(processes=(*s.processes, Process(START)), starts=s.starts - 1),
             )
         if s.removals and driver.phase is not Phase.ENDING:
             for number in driver.workers:
-                left = [w.number for w in driver.workers.values() if w.number != number]
-                after = self._command(s, driver, lambda d, left=left: d.want(left, self.patient))
+                left = tuple(w.number for w in driver.workers.values() if w.number != number)
+                after = self._command(s, ("want", left, self.patient))
                 yield f"the slot of {number} goes", after._replace(removals=s.removals - 1)
 
     def _steps(self, s, driver, number, p):
@@ -192,7 +211,7 @@ class ElasticModel:
 
     def _world(self, s, number, p):
         """(members by rank, commits of the state that rank 0 was chosen for) of the world that a process is in."""
-        driver = self._drivers[s.driver]
+        driver = s.driver.now
         assert driver.world == p.world, "no member is left behind in an older world"
         return driver.members, driver.workers[driver.members[0]].commits
 
@@ -200,14 +219,13 @@ class ElasticModel:
 
     def _hear(self, s, number):
         p = s.processes[number]
-        (kind, *rest), left = p.outbox[0], p.outbox[1:]
-        s = self._set(s, number, p._replace(outbox=left))
-        driver = self._drivers[s.driver]
-        return self._command(s, driver, lambda d: getattr(d, kind)(number, *rest))
+        kind, *rest = p.outbox[0]
+        s = self._set(s, number, p._replace(outbox=p.outbox[1:]))
+        return self._command(s, (kind, number, *rest))
 
-    def _command(self, s, driver, event):
-        after = driver.copy()
-        commands = event(after)
+    def _command(self, s, event):
+        commands, reached = s.driver.step(event)
+        driver, after = s.driver.now, reached.now
         for command in commands:
             if isinstance(command, Enter):
                 self._check_world(s, driver, after, command)
@@ -218,7 +236,7 @@ class ElasticModel:
             survivors = [n for n in survivors if n < self.size or s.agreed > 0]
             if any(s.processes[n].commits >= s.agreed for n in survivors):
                 raise Wrong(f"the job fails, although a survivor has commit {s.agreed}")
-        s = self._with(s, after)
+        s = s._replace(driver=reached)
         for command in commands:
             if isinstance(command, Enter):
                 for n in command.members:
@@ -249,7 +267,7 @@ class ElasticModel:
 
     def check_end(self, s: State) -> None:
         """No move is left: the job has ended, or waits for workers."""
-        driver = self._drivers[s.driver]
+        driver = s.driver.now
         if driver.phase is Phase.ENDING:
             if any(p.at != OVER for p in s.processes) and driver.failure is None:
                 raise Wrong(f"processes are left: {[p.at for p in s.processes]}")
@@ -265,53 +283,20 @@ class ElasticModel:
 
     # ---------------------------------------------------------------------------------------------- helpers
 
-    def _with(self, s, driver):
-        key = driver.key()
-        self._drivers.setdefault(key, driver)
-        return s._replace(driver=key)
-
     def _set(self, s, number, p):
         return s._replace(processes=(*s.processes[:number], p, *s.processes[number + 1 :]))
 
     def _put(self, s, number, p, *messages, **more):
-        return self._set(s, number, p._replace(outbox=(*p.outbox, *messages)))._replace(**more)
+        p = p._replace(outbox=(*p.outbox, *messages))
+        return s._replace(processes=(*s.processes[:number], p, *s.processes[number + 1 :]), **more)
 
     def _tell(self, s, number, message):
         p = s.processes[number]
         return s if p.at == OVER else self._set(s, number, p._replace(inbox=(*p.inbox, message)))
 
 
-class Found(NamedTuple):
-    error: str | None
-    trace: list[str]
-    states: int
-
-
-def explore(model: ElasticModel, limit: int = 1_000_000) -> Found:
+def explore(model: ElasticModel, limit: int = 1_000_000) -> Outcome:
     """Walks all moves, breadth first, to the first mistake."""
-    start = model.initial()
-    came_from = {start: (None, "")}
-    queue = deque([start])
-
-    def trace(s):
-        steps = []
-        while s is not None:
-            s, label = came_from[s]
-            steps.append(label)
-        return [label for label in reversed(steps) if label]
-
-    while queue:
-        assert len(came_from) < limit, f"more than {limit} states"
-        s = queue.popleft()
-        moved = False
-        try:
-            for label, after in model.moves(s):
-                moved = True
-                if after not in came_from:
-                    came_from[after] = (s, label)
-                    queue.append(after)
-            if not moved:
-                model.check_end(s)
-        except Wrong as wrong:
-            return Found(str(wrong), trace(s), len(came_from))
-    return Found(None, [], len(came_from))
+    outcome = breadth_first(model.initial(), model.moves, model.check_end, Wrong, limit - 1)
+    assert outcome.complete, f"more than {limit} states"
+    return outcome

@@ -86,12 +86,14 @@ class Walk:
 
     def run(self) -> None:
         size = len(self.pcs)
-        nodes = [("step", r) for r in range(size)]
+        rest = nodes = [("step", r) for r in range(size)]
+        last_links: list = []
         while True:
             if self.programs_changed:
                 programs = [("program", r) for r in range(size) if self._can_go_on(r)]
                 self.programs_changed = False
-            rest = [("deliver", link) for link in self.sim.in_flight()] + nodes
+            if (links := self.sim.in_flight()) != last_links:
+                last_links, rest = links, [("deliver", link) for link in links] + nodes
             if self.rng.random() < self.settings.patience:
                 self._take("advance", self.rng.choice([1, 2, 10]) * self.settings.dissolve_after_ns // 2)
             eager = len(programs) * self.settings.eager
@@ -212,6 +214,8 @@ class Walk:
     def _take_events(self, r: int) -> bool:
         """Whether the node of rank r, the only one that has done something, has reported an event."""
         events = self.sim.take_events(r)
+        if not events:
+            return False
         for kind, *args in events:
             if kind == "execute":
                 before = sum(1 for done in self.executions[r] if done[0] == args[0])
@@ -229,8 +233,6 @@ class Walk:
                 self.counts[r].clear()
             elif kind in ("closed", "aborted"):
                 self.over[r] = kind
-        if not events:
-            return False
         self.programs_changed = True
         while self._execute():
             pass

@@ -76,7 +76,7 @@ def check(ok: Any, text: str) -> None:
 
 
 def pack(mapping: dict) -> tuple:
-    return tuple(sorted(mapping.items()))
+    return tuple(sorted(mapping.items())) if mapping else ()
 
 
 def barrier(message: tuple, switches: Switches) -> bool:

@@ -1,32 +1,73 @@
 """A whole job around the protocol's machines: programs, up-links, the log, execution, abort; and its moves.
 
-A state is a small tuple: the machines' frozen states are stored once and known by number, and their steps
-are remembered, so that walking many interleavings stays cheap. `_eager` explains which moves are left out, and why
-no outcome is lost. Used by checker.py, on one thread.
+A state is a tuple of its parts: a Rank for each rank, the root's Machine, the Log. Equal parts are one object, so that a
+state is hashed and compared by the identity of its parts, and a part remembers the moves that depend on it alone: there
+are far fewer parts than states. `_eager` explains which moves are left out, and why no outcome is lost. Used by
+checker.py, on one thread.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from coordinator import Coordinator
+from machines import Coordinators, Machine, Participants
 from participant import Participant
 from programs import Program
 from protocol import HOLD, SETS_KEY, Switches, askers, barrier, check, own_key
 
 
-class State(NamedTuple):
-    pcs: tuple[int, ...]  # next instruction of each rank
-    ranks: tuple[int, ...]  # participants, by number
-    root: int  # the coordinator, by number
-    ups: tuple[tuple, ...]  # messages on the way to the root
-    log: int  # the log, by number
-    runs: tuple[int, ...]  # how many entries of the log each rank has executed
-    aborted: tuple[bool, ...]  # ranks that know of an abort
+class Rank:
+    """A rank's part of a state; only World._rank makes one. The second half is remembered when it is first asked for."""
+
+    __slots__ = ("aborted", "at", "looks", "machine", "me", "pc", "runs", "step", "taken", "up")
+
+    def __init__(self, at: int, pc: int, machine: Machine, up: tuple, runs: int, aborted: bool):
+        self.at = at  # the rank's number
+        self.pc = pc  # its next instruction
+        self.machine, self.me = machine, machine.now
+        self.up = up  # messages on the way to the root
+        self.runs = runs  # how many entries of the log it has executed
+        self.aborted = aborted  # it knows of an abort
+
+        self.looks: dict[Log, Look] = {}
+        self.step: tuple[str, Rank] | None = None  # of the program
+        self.taken: list[tuple[str, tuple, Rank]] | None = None  # the messages that the root can take
 
 
+class Log:
+    """The log as it is in a state."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: tuple):
+        self.entries = entries
+
+
+class Look:
+    """How a rank stands to the log: what the rank can do, as far as this does not depend on others."""
+
+    __slots__ = (
+        *("awaits", "begun", "completion", "steps", "replays"),
+        *("is_free", "is_quiet", "may_be_eager", "eager", "moves"),
+    )
+
+    begun: int  # how many entries the rank has at least begun to execute
+    # Of the entry that it executes: index, the ranks that must have begun it, label, Rank after.
+    completion: tuple | None
+    steps: bool  # its program can go on, apart from `awaits`
+    awaits: tuple | None  # a rank, and the instruction that this rank must have passed
+    replays: bool  # it can replay an entry
+    is_free: bool  # a step of the program is eager
+    is_quiet: bool  # the replay is eager
+    may_be_eager: bool  # one of these, or the completion if the others have come so far
+    eager: tuple[str, Rank] | None  # the eager move, when first asked for, if it depends on no other rank
+    moves: list[tuple[str, Rank]] | None  # all its moves that depend on no other rank, when first asked for
+
+
+State = tuple  # (Rank 0, Rank 1, ..., Machine of the root, Log)
 Move = tuple[str, State]
 
 
@@ -54,88 +95,66 @@ class World:
         self.last_fail = [
             max((i for i, op in enumerate(c) if op[0] == "fail"), default=-1) for c in self.code
         ]
-        self._numbers: dict[Any, int] = {}
-        self._things: list[Any] = []
-        self._rank_steps: dict[tuple, tuple[int, tuple]] = {}
-        self._root_steps: dict[tuple, tuple[int, tuple]] = {}
-        self._participants: dict[tuple[int, int], Participant] = {}
-        self._coordinators: dict[int, Coordinator] = {}
+        self.aborts = "abort" in ops
+        self._machines = [Participants(r, switches) for r in range(self.size)]
+        self._roots = Coordinators(switches)
+        self._ranks: dict[tuple, Rank] = {}
+        self._logs: dict[tuple, Log] = {}
+        self._root_steps: dict[tuple, tuple[Machine, Log]] = {}
 
     def initial(self) -> State:
-        n = self.size
-        rank = self._number(Participant.initial())
-        root = self._number(Coordinator.initial(n))
-        return State((0,) * n, (rank,) * n, root, ((),) * n, self._number(()), (0,) * n, (False,) * n)
+        machines = [family.first(Participant.initial()) for family in self._machines]
+        ranks = [self._rank(r, 0, machine, (), 0, False) for r, machine in enumerate(machines)]
+        return (*ranks, self._roots.first(Coordinator.initial(self.size)), self._log(()))
 
     def moves(self, s: State) -> list[Move]:
         """Every next state, each with a label; only one if a move can be made first without losing an outcome."""
-        for r in range(self.size):
-            move = self._eager(s, r) if self.reduced else self._completion(s, r)
-            if move is not None:
-                return [move]
+        ranks, log = s[:-2], s[-1]
+        looks = [rank.looks.get(log) or self._look(rank, log) for rank in ranks]
+        for r, look in enumerate(looks):
+            if look.may_be_eager:
+                eager = look.eager or self._eager(s, looks, r)
+                if eager is not None:
+                    label, after = eager
+                    return [(label, s[:r] + (after,) + s[r + 1 :])]
         found: list[Move] = []
-        log = self.log(s)
-        for r in range(self.size):
-            if s.aborted[r]:
-                if self._can_step(s, r):
-                    found.append(self._step_program(s, r))
-                continue
-            me = self.participant(s, r)
-            if self._can_step(s, r):
-                found.append(self._step_program(s, r))
-            if me.pos < len(log) and not (self.coupled and s.runs[r] < me.pos):
-                found.append(self._replay(s, r))
-            if not self.switches.no_dissolve:
-                found += [
-                    (f"rank {r}: time is up for batch {i}", self._rank_step(s, r, ("timer", i)))
-                    for i, b in me.batches.items()
-                    if b.partly_held()
-                ]
-            if any(s.aborted[q] for q in (range(self.size) if r == 0 else (0,))):
-                found.append((f"rank {r} learns of the abort", self._abort(s, r)))
-        if not s.aborted[0]:
-            for r in range(self.size):
-                for i in range(self._may_come_next(s.ups[r])):
-                    message, rest = s.ups[r][i], s.ups[r][:i] + s.ups[r][i + 1 :]
-                    taken = s._replace(ups=s.ups[:r] + (rest,) + s.ups[r + 1 :])
-                    found.append((f"root takes {_show(message)}", self._root_step(taken, message)))
-            root = self.coordinator(s)
-            if root.decided:
-                found.append(("root forms batches", self._root_step(s, ("form_batches",))))
-            if self.switches.root_dissolves and not root.closed:
-                for batch, (_, _, arrived) in root.live.items():
-                    if arrived:
-                        found.append((f"root dissolves {batch}", self._root_step(s, ("dissolve", batch))))
+        for r, look in enumerate(looks):
+            before, rank, rest = s[:r], s[r], s[r + 1 :]
+            if look.awaits is not None and _has_come(s, look.awaits):
+                label, after = self._step_program(rank)
+                found.append((label, before + (after,) + rest))
+            for label, after in self._own_moves(rank, look, log) if look.moves is None else look.moves:
+                found.append((label, before + (after,) + rest))
+            if self.aborts and not rank.aborted and any(q.aborted for q in (ranks if r == 0 else ranks[:1])):
+                found.append((f"rank {r} learns of the abort", before + (self._abort(rank),) + rest))
+        if not s[0].aborted:
+            self._root_moves(s, found)
         return found
 
     def unfinished(self, s: State) -> dict[int, tuple]:
-        return {r: self.code[r][s.pcs[r]] for r in range(self.size) if s.pcs[r] < len(self.code[r])}
+        return {r: self.code[r][rank.pc] for r, rank in enumerate(s[:-2]) if rank.pc < len(self.code[r])}
 
-    def participant(self, s: State, r: int) -> Participant:
-        """Rank r's half as it is in this state, to be read only: all states in which it is the same share it."""
-        at = (r, s.ranks[r])
-        if at not in self._participants:
-            self._participants[at] = self._new_participant(s, r)
-        return self._participants[at]
+    # What a rank can do, by itself.
 
-    def coordinator(self, s: State) -> Coordinator:
-        """The root's half as it is in this state, to be read only."""
-        if s.root not in self._coordinators:
-            self._coordinators[s.root] = self._new_coordinator(s)
-        return self._coordinators[s.root]
+    def _look(self, rank: Rank, log: Log) -> Look:
+        look = rank.looks[log] = Look()
+        me, code, entries = rank.me, self.code[rank.at], log.entries
+        op = code[rank.pc] if rank.pc < len(code) else None
+        look.steps = op is not None and self._passable(rank, op)
+        look.awaits = self.signals[op[1]] if op is not None and op[0] == "await" else None
+        index = rank.runs
+        executes = index < me.pos
+        begins = executes and not me.blocks_execution(entries[index], index)
+        look.begun = index + 1 if begins else index
+        look.completion = self._completion(rank, entries[index]) if executes and not rank.aborted else None
+        look.replays = not rank.aborted and me.pos < len(entries) and not (self.coupled and executes)
+        look.is_free = self.reduced and look.steps and (rank.aborted or self._is_free(me, op))
+        look.is_quiet = self.reduced and look.replays and self._is_quiet(rank, entries[me.pos])
+        look.may_be_eager = look.is_free or look.is_quiet or look.completion is not None
+        look.eager = look.moves = None
+        return look
 
-    def _new_participant(self, s: State, r: int) -> Participant:
-        return Participant(r, self._things[s.ranks[r]], self.switches)
-
-    def _new_coordinator(self, s: State) -> Coordinator:
-        return Coordinator(self._things[s.root], self.switches)
-
-    def log(self, s: State) -> tuple:
-        return self._things[s.log]
-
-    # Moves.
-
-    def _eager(self, s: State, r: int) -> Move | None:
+    def _eager(self, s: State, looks: list[Look], r: int) -> tuple[str, Rank] | None:
         """A move of rank r, if there is one, that commutes with every other move that is or becomes possible before it.
 
         This move may be made first without losing an outcome: no other move can prevent it, and it prevents no
@@ -143,41 +162,30 @@ class World:
         waits and need wait no longer; announcing a key of no known batch while nothing is held (replays
         then send nothing that could come in between); replaying an entry that frees what the rank waits for
         but changes nothing about its next submissions. The test `test_reduction_loses_nothing` compares
-        with the whole space.
+        with the whole space. Only a completion is eager when the space is not reduced.
         """
-        if s.aborted[r]:
-            return self._step_program(s, r) if self._can_step(s, r) else None
-        log = self.log(s)
-        me = self.participant(s, r)
-        done = self._completion(s, r)
-        if done is not None:
-            return done
-        if self._can_step(s, r) and self._is_free(s, r, me, self.code[r][s.pcs[r]]):
-            return self._step_program(s, r)
-        if (
-            me.pos < len(log)
-            and not (self.coupled and s.runs[r] < me.pos)
-            and not self.switches.start_on_guess
-        ):
-            entry = log[me.pos]
-            quiet = entry[0] in ("EXEC", "RUN", "FAIL", "JOINED") or (
-                entry[0] == "SETS" and entry[1][0] == "add" and r not in askers(entry[3])
-            )
-            if entry[0] == "DISSOLVE":
-                quiet = entry[2] not in me.batches or me.batches[entry[2]].status != HOLD
-            if quiet and not self.ends_early and self.last_fail[r] < s.pcs[r]:
-                return self._replay(s, r)
-        return None
+        look = looks[r]
+        if look.completion is not None:
+            # An execution ends when all its ranks have begun it: have replayed it and executed all before it.
+            index, others, label, after = look.completion
+            if all(looks[q].begun > index for q in others):
+                return label, after
+        found = None
+        if look.is_free and (look.awaits is None or _has_come(s, look.awaits)):
+            found = self._step_program(s[r])
+        elif look.is_quiet:
+            found = self._replay(s[r], s[-1])
+        if look.completion is None and look.awaits is None:
+            look.eager = found
+        return found
 
-    def _completion(self, s: State, r: int) -> Move | None:
-        i, log = s.runs[r], self.log(s)
-        if s.aborted[r] or i >= self.participant(s, r).pos or not self._can_complete(s, r, i, log[i]):
-            return None
-        return f"rank {r} has executed {_show(log[i])}", s._replace(
-            runs=s.runs[:r] + (i + 1,) + s.runs[r + 1 :]
-        )
+    def _completion(self, rank: Rank, entry: tuple) -> tuple:
+        ranks = {"EXEC": entry[1], "RUN": entry[1], "SETS": entry[-1]}.get(entry[0], ())
+        after = self._rank(rank.at, rank.pc, rank.machine, rank.up, rank.runs + 1, rank.aborted)
+        label = f"rank {rank.at} has executed {_show(entry)}"
+        return rank.runs, ranks if rank.at in ranks else (), label, after
 
-    def _is_free(self, s: State, r: int, me: Participant, op: tuple) -> bool:
+    def _is_free(self, me: Participant, op: tuple) -> bool:
         kind = op[0]
         if kind in ("wait", "await", "signal", "joined", "closed"):
             return True
@@ -189,78 +197,72 @@ class World:
             return not any(op[1] == key for b in me.batches.values() for key, _ in b.members)
         return False
 
-    def _can_step(self, s: State, r: int) -> bool:
-        return s.pcs[r] < len(self.code[r]) and self._passable(s, r, self.code[r][s.pcs[r]])
+    def _is_quiet(self, rank: Rank, entry: tuple) -> bool:
+        if self.switches.start_on_guess or self.ends_early or self.last_fail[rank.at] >= rank.pc:
+            return False
+        if entry[0] == "DISSOLVE":
+            batch = rank.me.batches.get(entry[2])
+            return batch is None or batch.status != HOLD
+        return entry[0] in ("EXEC", "RUN", "FAIL", "JOINED") or (
+            entry[0] == "SETS" and entry[1][0] == "add" and rank.at not in askers(entry[3])
+        )
 
-    def _passable(self, s: State, r: int, op: tuple) -> bool:
-        kind = op[0]
-        if kind == "await":
-            sender, at = self.signals[op[1]]
-            return s.pcs[sender] > at
-        if s.aborted[r]:
+    def _passable(self, rank: Rank, op: tuple) -> bool:
+        kind, me = op[0], rank.me
+        if rank.aborted or kind == "await":
             return True
-        me = self.participant(s, r)
         if kind == "wait":
             if op[1] in me.open:
                 return False
             latest = max((n for key, n in me.results if key == op[1]), default=None)
             outcome, index = me.results.get((op[1], latest), ("", 0))
-            return outcome != "exec" or s.runs[r] > index
+            return outcome != "exec" or rank.runs > index
         if kind == "joined":
             return not me.joined or me.closed
         if kind == "closed":
-            return me.closed and s.runs[r] == me.pos
+            return me.closed and rank.runs == me.pos
         return True
 
-    def _step_program(self, s: State, r: int) -> Move:
-        op = self.code[r][s.pcs[r]]
-        s = s._replace(pcs=s.pcs[:r] + (s.pcs[r] + 1,) + s.pcs[r + 1 :])
-        label = f"rank {r}: {_show(op)}"
-        if op[0] == "abort":
-            return label, self._abort(s, r)
-        if s.aborted[r] or op[0] in ("wait", "await", "signal", "joined", "closed"):
-            return label, s
-        return label, self._rank_step(s, r, op)
+    # Moves of a rank.
 
-    def _replay(self, s: State, r: int) -> Move:
-        entry = self.log(s)[self.participant(s, r).pos]
-        return f"rank {r} replays {_show(entry)}", self._rank_step(s, r, ("replay", entry))
+    def _own_moves(self, rank: Rank, look: Look, log: Log) -> list[tuple[str, Rank]]:
+        found = []
+        if look.steps and look.awaits is None:
+            found.append(self._step_program(rank))
+        if look.replays:
+            found.append(self._replay(rank, log))
+        if not rank.aborted and not self.switches.no_dissolve:
+            found += [
+                (f"rank {rank.at}: time is up for batch {i}", self._tell(rank, ("timer", i), rank.pc))
+                for i, b in rank.me.batches.items()
+                if b.partly_held()
+            ]
+        look.moves = found
+        return found
 
-    def _abort(self, s: State, r: int) -> State:
+    def _step_program(self, rank: Rank) -> tuple[str, Rank]:
+        if rank.step is None:
+            op = self.code[rank.at][rank.pc]
+            label = f"rank {rank.at}: {_show(op)}"
+            if rank.aborted or op[0] in ("wait", "await", "signal", "joined", "closed", "abort"):
+                over = rank.aborted or op[0] == "abort"
+                after = self._rank(rank.at, rank.pc + 1, rank.machine, rank.up, rank.runs, over)
+            else:
+                after = self._tell(rank, op, rank.pc + 1)
+            rank.step = label, after
+        return rank.step
+
+    def _replay(self, rank: Rank, log: Log) -> tuple[str, Rank]:
+        entry = log.entries[rank.me.pos]
+        return f"rank {rank.at} replays {_show(entry)}", self._tell(rank, ("replay", entry), rank.pc)
+
+    def _abort(self, rank: Rank) -> Rank:
         """R12. All pending requests end at once, in any state."""
-        return s._replace(aborted=s.aborted[:r] + (True,) + s.aborted[r + 1 :])
+        return self._rank(rank.at, rank.pc, rank.machine, rank.up, rank.runs, True)
 
-    def _can_complete(self, s: State, r: int, index: int, entry: tuple) -> bool:
-        """An execution ends when all its ranks have begun it: have replayed it and executed all before it."""
-        ranks = {"EXEC": entry[1], "RUN": entry[1], "SETS": entry[-1]}.get(entry[0], ())
-        return r not in ranks or all(self._has_begun(s, q, index, entry) for q in ranks)
-
-    def _has_begun(self, s: State, r: int, index: int, entry: tuple) -> bool:
-        if s.runs[r] > index:
-            return True
-        me = self.participant(s, r)
-        return s.runs[r] == index < me.pos and not me.blocks_execution(entry, index)
-
-    def _rank_step(self, s: State, r: int, event: tuple) -> State:
-        at = (r, s.ranks[r], event)
-        if at not in self._rank_steps:
-            me = self._new_participant(s, r)
-            kind, *args = event
-            calls = {
-                "poll": me.wanted,
-                "add": me.sets,
-                "end": me.sets,
-                "open": me.open_set,
-                "shut": me.shut_set,
-            }
-            call = calls.get(kind) or getattr(me, kind)
-            call(*([kind] if kind in ("add", "end") else []), *args)
-            self._rank_steps[at] = self._number(me.freeze()), tuple(me.out)
-        new, said = self._rank_steps[at]
-        up = self._queue(s.ups[r], said)
-        return s._replace(
-            ranks=s.ranks[:r] + (new,) + s.ranks[r + 1 :], ups=s.ups[:r] + (up,) + s.ups[r + 1 :]
-        )
+    def _tell(self, rank: Rank, event: tuple, pc: int) -> Rank:
+        machine, said = self._machines[rank.at].step(rank.machine, event)
+        return self._rank(rank.at, pc, machine, self._queue(rank.up, said), rank.runs, rank.aborted)
 
     def _queue(self, up: tuple, said: tuple) -> tuple:
         """Sends a message of a rank. Messages that may come in any order are kept sorted, for fewer states."""
@@ -280,6 +282,33 @@ class World:
                 i -= 1
         return tuple(queue)
 
+    # Moves of the root.
+
+    def _root_moves(self, s: State, found: list[Move]) -> None:
+        ends = s[-2:]
+        root = ends[0].now
+        for r, rank in enumerate(s[:-2]):
+            if rank.up:
+                for label, message, after in self._take(rank) if rank.taken is None else rank.taken:
+                    found.append((label, s[:r] + (after,) + s[r + 1 : -2] + self._root_step(ends, message)))
+        if root.decided:
+            found.append(("root forms batches", s[:-2] + self._root_step(ends, ("form_batches",))))
+        if self.switches.root_dissolves and not root.closed:
+            for batch, (_, _, arrived) in root.live.items():
+                if arrived:
+                    after = s[:-2] + self._root_step(ends, ("dissolve", batch))
+                    found.append((f"root dissolves {batch}", after))
+
+    def _take(self, rank: Rank) -> list[tuple[str, tuple, Rank]]:
+        """Each message in the rank's queue that may come next: a label, the message, the rank without it."""
+        found = []
+        for i in range(self._may_come_next(rank.up)):
+            left = rank.up[:i] + rank.up[i + 1 :]
+            after = self._rank(rank.at, rank.pc, rank.machine, left, rank.runs, rank.aborted)
+            found.append((f"root takes {_show(rank.up[i])}", rank.up[i], after))
+        rank.taken = found
+        return found
+
     def _may_come_next(self, up: tuple) -> int:
         """The number of messages in the queue that may be the next one to reach the root."""
         if not self.switches.merge:
@@ -293,23 +322,33 @@ class World:
         )
         return max(first, min(1, len(up)))
 
-    def _root_step(self, s: State, message: tuple) -> State:
-        at = (s.root, message)
-        if at not in self._root_steps:
-            root = self._new_coordinator(s)
-            if message[0] in ("form_batches", "dissolve"):
-                getattr(root, message[0])(*message[1:])
-            else:
-                root.receive(message)
-            self._root_steps[at] = self._number(root.freeze()), tuple(root.out)
-        new, entries = self._root_steps[at]
-        return s._replace(root=new, log=self._number(self.log(s) + entries) if entries else s.log)
+    def _root_step(self, ends: tuple[Machine, Log], message: tuple) -> tuple[Machine, Log]:
+        step = self._root_steps.get((ends, message))
+        if step is None:
+            root, log = ends
+            after, entries = self._roots.step(root, message)
+            step = after, self._log(log.entries + entries) if entries else log
+            self._root_steps[ends, message] = step
+        return step
 
-    def _number(self, thing: Any) -> int:
-        n = self._numbers.setdefault(thing, len(self._things))
-        if n == len(self._things):
-            self._things.append(thing)
-        return n
+    # Parts of states.
+
+    def _rank(self, *parts: Any) -> Rank:
+        rank = self._ranks.get(parts)
+        if rank is None:
+            rank = self._ranks[parts] = Rank(*parts)
+        return rank
+
+    def _log(self, entries: tuple) -> Log:
+        log = self._logs.get(entries)
+        if log is None:
+            log = self._logs[entries] = Log(entries)
+        return log
+
+
+def _has_come(s: State, awaited: tuple[int, int]) -> bool:
+    sender, at = awaited
+    return s[sender].pc > at
 
 
 def _keys(message: tuple) -> list[tuple]:
