@@ -22,6 +22,8 @@ EXAMPLES = HERE.parents[1] / "examples"
 TENSORFLOW_1 = {"HVD_TEST_TENSORFLOW_1": "1"}
 # Half of the epochs that the examples train by themselves are enough for the accuracy.
 HALF = ("--epochs", "10")
+# With this many epochs they classify two per cent more of the test set than is asked for.
+FEWER = ("--epochs", "8")
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -77,10 +79,10 @@ def written(folder):
 
 def test_tensorflow1_trains_and_goes_on_from_its_checkpoint(tmp_path):
     need("tensorflow")
-    output, accuracy = train(tmp_path, "tensorflow1_digits", *HALF, process_env=TENSORFLOW_1)
+    output, accuracy = train(tmp_path, "tensorflow1_digits", *FEWER, process_env=TENSORFLOW_1)
     assert accuracy >= 96.0 and "2 process(es)" in output
     expect_equal_weights(tmp_path)
-    steps = 10 * 1437 // 64
+    steps = 8 * 1437 // 64
     assert f"after step {steps} " in output
     assert f"tensorflow1/model.ckpt-{steps}.index" in written(tmp_path)
 
@@ -116,7 +118,7 @@ def test_tensorflow2_trains_with_its_step_compiled(tmp_path):
 
 def test_keras_trains_on_tensorflow(tmp_path):
     need("tensorflow", "keras")
-    output, accuracy = train(tmp_path, "keras_digits", *HALF)
+    output, accuracy = train(tmp_path, "keras_digits", *FEWER)
     assert accuracy >= 96.0 and "2 process(es)" in output and "on tensorflow" in output
     expect_equal_weights(tmp_path)
     assert written(tmp_path) == ["keras", "keras/best.weights.h5"]
@@ -125,7 +127,7 @@ def test_keras_trains_on_tensorflow(tmp_path):
 
 def test_keras_trains_on_torch(tmp_path):
     need_keras_3()
-    output, accuracy = train(tmp_path, "keras_digits", "--backend", "torch", *HALF, framework="torch")
+    output, accuracy = train(tmp_path, "keras_digits", "--backend", "torch", *FEWER, framework="torch")
     assert accuracy >= 96.0 and "on torch" in output
     expect_equal_weights(tmp_path)
     assert written(tmp_path) == ["keras", "keras/best.weights.h5"]

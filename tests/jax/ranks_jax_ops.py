@@ -76,13 +76,19 @@ def check_trees_and_groups():
 
 
 def check_moves():
-    for dtype in MOVABLE:
-        rows = all_of((2, 3), dtype)
-        back = all_of((2 * SIZE, 3), dtype)[:, 2 * ME : 2 * ME + 2]
-        for way in WAYS.values():
-            same(way(hvd.allgather)(mine((2, 3), dtype)), np.concatenate(rows), dtype)
-            same(way(lambda x: hvd.broadcast(x, SIZE - 1))(mine((2, 3), dtype)), rows[-1], dtype)
-            same(way(hvd.alltoall)(mine((2 * SIZE, 3), dtype)), np.concatenate(back), dtype)
+    """The compiled way is one program with all types, as that of check_allreduce_in_programs()."""
+
+    def moved(pairs):
+        return [(hvd.allgather(few), hvd.broadcast(few, SIZE - 1), hvd.alltoall(many)) for few, many in pairs]
+
+    pairs = [(mine((2, 3), dtype), mine((2 * SIZE, 3), dtype)) for dtype in MOVABLE]
+    for way in WAYS.values():
+        for dtype, (gathered, sent, exchanged) in zip(MOVABLE, way(moved)(pairs), strict=True):
+            rows = all_of((2, 3), dtype)
+            back = all_of((2 * SIZE, 3), dtype)[:, 2 * ME : 2 * ME + 2]
+            same(gathered, np.concatenate(rows), dtype)
+            same(sent, rows[-1], dtype)
+            same(exchanged, np.concatenate(back), dtype)
 
 
 def check_unequal_rows_at_once():
@@ -102,21 +108,24 @@ def check_reducescatter():
     for rows in (2 * SIZE, 2 * SIZE + 1):
         first = ME * 2 + min(ME, rows - 2 * SIZE)
         last = first + 2 + (rows - 2 * SIZE > ME)
-        for op, combine in COMBINE.items():
-            for way in WAYS.values():
-                found = way(lambda x, op=op: hvd.reducescatter(x, op=op))(mine((rows, 3)))
+        for way in WAYS.values():
+            scattered = way(lambda x: [hvd.reducescatter(x, op=op) for op in COMBINE])(mine((rows, 3)))
+            for combine, found in zip(COMBINE.values(), scattered, strict=True):
                 same(found, combine(all_of((rows, 3)))[first:last])
     expect(ValueError, lambda: hvd.reducescatter(mine((2,)), op=hvd.Adasum), "has no op Adasum")
 
 
 def check_factors_and_compression():
     for way in WAYS.values():
-        found = way(lambda x: hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5, postscale_factor=3))(
-            mine((4,))
-        )
-        same(found, 1.5 * all_of((4,)).sum(0))
-        for compression in (hvd.Compression.fp16, hvd.Compression.bf16):
-            found = way(lambda x, c=compression: hvd.allreduce(x, compression=c))(mine((4,)))
+        scaled, *compressed = way(
+            lambda x: [
+                hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5, postscale_factor=3),
+                hvd.allreduce(x, compression=hvd.Compression.fp16),
+                hvd.allreduce(x, compression=hvd.Compression.bf16),
+            ]
+        )(mine((4,)))
+        same(scaled, 1.5 * all_of((4,)).sum(0))
+        for found in compressed:
             assert found.dtype == jnp.float32
             np.testing.assert_allclose(found, all_of((4,)).mean(0), rtol=1e-2)
     narrow, _ = hvd.Compression.bf16.compress(mine((4,), "float16"))

@@ -41,14 +41,22 @@ def check_gradients():
             np.concatenate([values_of(r, (2 * SIZE, 3), seed=1)[:2] for r in range(SIZE)]),
         ),
     ]
-    for f, value, wanted in cases:
-        for way in (lambda f: f, jax.jit):
-            same(way(jax.grad(lambda x, f=f: f(x).sum()))(value), wanted)
-            if way is not jax.jit:
-                continue
-            checkpointed = jax.checkpoint(lambda x, f=f: f(jnp.sin(x)).sum())
-            found = jax.jit(jax.grad(checkpointed))(value)
-            np.testing.assert_allclose(found, np.asarray(wanted) * np.cos(value), rtol=1e-5, atol=1e-6)
+    values = [value for _, value, _ in cases]
+
+    def gradients(xs):
+        return [jax.grad(lambda x, f=f: f(x).sum())(x) for (f, _, _), x in zip(cases, xs)]
+
+    def of_checkpointed(xs):
+        return [
+            jax.grad(jax.checkpoint(lambda x, f=f: f(jnp.sin(x)).sum()))(x) for (f, _, _), x in zip(cases, xs)
+        ]
+
+    # One program with all operations, as compiling takes longer than running.
+    for way in (lambda f: f, jax.jit):
+        for (_, _, wanted), found in zip(cases, way(gradients)(values), strict=True):
+            same(found, wanted)
+    for (_, value, wanted), found in zip(cases, jax.jit(of_checkpointed)(values), strict=True):
+        np.testing.assert_allclose(found, np.asarray(wanted) * np.cos(value), rtol=1e-5, atol=1e-6)
 
 
 def check_gradients_of_unequal_rows_at_once():
@@ -79,12 +87,16 @@ def check_gradients_of_gradients_and_mixed_trees():
 def check_vmap_scan_and_loops():
     batch = jnp.arange(6.0).reshape(3, 2) + ME
     wanted = np.arange(6.0).reshape(3, 2) + MEAN - 1
+
+    def mapped(x):
+        once, twice = jax.vmap(hvd.allreduce)(x), jax.vmap(jax.vmap(hvd.allreduce))(x)
+        return once, twice, jax.vmap(jax.grad(lambda x: hvd.allreduce(x).sum()))(x)
+
     for way in (lambda f: f, jax.jit):
-        same(way(jax.vmap(hvd.allreduce))(batch), wanted)
-        same(way(jax.vmap(jax.vmap(hvd.allreduce)))(batch), wanted)
-        np.testing.assert_allclose(
-            way(jax.vmap(jax.grad(lambda x: hvd.allreduce(x).sum())))(batch), np.ones((3, 2))
-        )
+        once, twice, slopes = way(mapped)(batch)
+        same(once, wanted)
+        same(twice, wanted)
+        np.testing.assert_allclose(slopes, np.ones((3, 2)))
     gathered = jax.jit(jax.vmap(hvd.allgather))(batch[:, :, None])
     wanted_rows = np.stack(
         [np.concatenate([batch[i, :, None] - ME + r for r in range(SIZE)]) for i in range(3)]

@@ -72,6 +72,13 @@ def model_of(seed=0, outputs=3):
     return model
 
 
+def layer_of(seed=0):
+    """A model of one layer, for checks that count steps: they take as long as the layers are many."""
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+    set_weights(model, seed)
+    return model
+
+
 def set_weights(model, seed):
     random = np.random.RandomState(100 + seed)
     model.set_weights([random.uniform(-0.7, 0.7, w.shape) for w in model.get_weights()])
@@ -101,25 +108,33 @@ def sgd():
 
 @functools.cache
 def trained_with_sgd():
-    """The reference model for sgd()."""
+    """The weights of the reference for sgd()."""
     return train_alone(sgd())
 
 
-def train_alone(optimizer, ranks=None, model=None, **options):
-    """A model that one process trains on the data of `ranks` (all) with a plain optimizer."""
-    ranks = range(hvd.size()) if ranks is None else ranks
-    return _train(optimizer, model, joined(ranks), ROWS * len(ranks), options)
+def of_rank_0(train):
+    """The weights of the model that `train()` returns. Rank 0 alone calls it and the others get the weights, as all would
+    compute the same."""
+    weights = weights_of(train()) if hvd.rank() == 0 else np.zeros(0)
+    return numpy_of(hvd.allgather(weights, "of rank 0"))
 
 
-def train_together(optimizer, model=None, **options):
-    """A model that all ranks train on their own data."""
-    return _train(optimizer, model, data_of(hvd.rank()), ROWS, options)
+def train_alone(optimizer, model=None):
+    """The weights of a model that one process trains on the data of all ranks with a plain optimizer."""
+    size = hvd.size()
+    return of_rank_0(lambda: train_on(joined(range(size)), ROWS * size, optimizer, model))
 
 
-def _train(optimizer, model, data, rows, options):
+def train_together(optimizer, model=None, fit=False, **options):
+    """A model that all ranks train on their own data; `options` are those of compile()."""
+    return train_on(data_of(hvd.rank()), ROWS, optimizer, model, fit, **options)
+
+
+def train_on(data, rows, optimizer, model=None, fit=False, **options):
+    """A model that is trained on batches of `rows` rows of (inputs, targets)."""
     model = model or model_of()
     model.compile(optimizer, **{"loss": "mse", **compiled(), **options})
-    if options:
+    if fit:
         model.fit(*data, batch_size=rows, epochs=1, shuffle=False, verbose=0)
     else:  # without the pipeline of fit(), which costs more than the steps
         for i in range(STEPS):
@@ -168,8 +183,9 @@ def same_everywhere(values, name=None):
 
 
 def agree(model, wanted, tolerance=TOLERANCE):
-    """Raise AssertionError unless a model has the weights of another one, and the same weights on all ranks."""
-    found, wanted = weights_of(model), weights_of(wanted)
+    """Raise AssertionError unless a model has the wanted weights, those of another model or a vector, and the same on all
+    ranks."""
+    found, wanted = weights_of(model), weights_of(wanted) if hasattr(wanted, "get_weights") else wanted
     assert np.abs(found).max() < 10, "training diverged"
     np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance)
     same_everywhere(found)

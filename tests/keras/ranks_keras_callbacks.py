@@ -17,6 +17,7 @@ from keras_support import (
     data_of,
     hvd,
     keras,
+    layer_of,
     model_of,
     numpy_of,
     raises,
@@ -37,11 +38,11 @@ class Rates(keras.callbacks.Callback):
         self.rates.append(float(numpy_of(self.model.optimizer.learning_rate)))
 
 
-def fit(model, epochs, *used, optimizer=None, **options):
-    """Train with callbacks. Returns the result of fit()."""
+def fit(model, epochs, *used, optimizer=None, metrics=None, steps=STEPS, **options):
+    """Train with callbacks, `steps` steps in each epoch. Returns the result of fit()."""
     optimizer = hvd.DistributedOptimizer(optimizer or optimizers.SGD(0.1, momentum=0.9))
-    model.compile(optimizer, "mse", metrics=["mae"], **compiled())
-    x, y = data_of(hvd.rank())
+    model.compile(optimizer, "mse", metrics=metrics, **compiled())
+    x, y = data_of(hvd.rank(), steps)
     arguments = {"batch_size": ROWS, "shuffle": False, "verbose": 0, **options}
     return model.fit(x, y, epochs=epochs, callbacks=list(used), **arguments)
 
@@ -114,11 +115,9 @@ def check_metrics_are_averaged_for_those_that_come_after():
         def on_epoch_end(self, epoch, logs=None):
             self.where[epoch] = dict(logs)
 
-    model = model_of()
     x, y = data_of(hvd.rank() + 10)
-    history = fit(
-        model, 2, Keep(local), callbacks.MetricAverageCallback(), Keep(seen), validation_data=(x, y)
-    )
+    used = [Keep(local), callbacks.MetricAverageCallback(), Keep(seen)]
+    history = fit(layer_of(), 2, *used, metrics=["mae"], validation_data=(x, y))
     assert set(seen[0]) == {"loss", "mae", "val_loss", "val_mae"}
     for epoch in (0, 1):
         for name, value in seen[epoch].items():
@@ -130,7 +129,7 @@ def check_metrics_are_averaged_for_those_that_come_after():
         assert local[0]["val_loss"] != seen[0]["val_loss"]
         options = {"validation_data": (x, y)} if hvd.rank() == 0 else {}
         with raises(ValueError, "different metrics", "val_loss"):
-            fit(model_of(), 1, callbacks.MetricAverageCallback(), **options)
+            fit(layer_of(), 1, callbacks.MetricAverageCallback(), **options)
 
 
 def check_metrics_that_are_arrays_are_averaged():
@@ -155,7 +154,7 @@ def check_warm_up_batch_by_batch():
         rates, out = Rates(), io.StringIO()
         warmup = callbacks.LearningRateWarmupCallback(target, 2, steps_per_epoch=steps, verbose=1)
         with contextlib.redirect_stdout(out):
-            history = fit(model_of(), epochs, warmup, rates)
+            history = fit(layer_of(), epochs, warmup, rates)
         wanted = [
             target / size * (1 + (epoch + (batch + 1) / STEPS) * (size - 1) / 2)
             for epoch in range(2)
@@ -176,15 +175,15 @@ def check_schedules():
         callbacks.LearningRateScheduleCallback(0.1, 0.5, start_epoch=1, end_epoch=3),
         callbacks.LearningRateScheduleCallback(0.1, lambda epoch: 0.01 * epoch, start_epoch=3),
     ]
-    history = fit(model_of(), 5, *used, rates)
+    history = fit(layer_of(), 5, *used, rates, steps=2)
     wanted = [0.1, 0.1, 0.05, 0.003, 0.004]
-    np.testing.assert_allclose(rates.rates, np.repeat(wanted, STEPS), rtol=1e-6)
+    np.testing.assert_allclose(rates.rates, np.repeat(wanted, 2), rtol=1e-6)
     np.testing.assert_allclose(history.history["lr"], wanted, rtol=1e-6)
     smooth = callbacks.LearningRateScheduleCallback(
-        0.1, lambda epoch: 1 / (1 + epoch), staircase=False, steps_per_epoch=STEPS
+        0.1, lambda epoch: 1 / (1 + epoch), staircase=False, steps_per_epoch=2
     )
-    fit(model_of(), 2, smooth, rates)
-    np.testing.assert_allclose(rates.rates, [0.1 / (1 + i / STEPS) for i in range(2 * STEPS)], rtol=1e-6)
+    fit(layer_of(), 3, smooth, rates, steps=2)
+    np.testing.assert_allclose(rates.rates, [0.1 / (1 + i / 2) for i in range(6)], rtol=1e-6)
 
 
 def check_momentum_is_corrected():
@@ -222,7 +221,7 @@ def check_arguments_of_schedules():
     schedule = optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
     with raises(TypeError, "LearningRateSchedule"):
         fit(
-            model_of(),
+            layer_of(),
             1,
             callbacks.LearningRateScheduleCallback(0.1, 0.5),
             optimizer=optimizers.SGD(schedule),
@@ -236,10 +235,10 @@ def check_best_model_is_saved_where_it_is_told():
             assert callback.filepath is None
             assert callback.save_best_only
             with raises(ValueError, "attribute `filepath`"):
-                fit(model_of(), 1, callback)
+                fit(layer_of(), 1, callback)
             callback = callbacks.BestModelCheckpoint(monitor="loss", save_weights_only=weights_only)
             callback.filepath = str(Path(folder) / name)
-            fit(model_of(), 2, callback)
+            fit(layer_of(), 2, callback)
             assert (Path(folder) / name).exists()
 
 
@@ -274,9 +273,9 @@ def check_a_state_is_told_how_far_training_is():
         elastic.UpdateEpochStateCallback(state),
         elastic.CommitStateCallback(state, 3),
     ]
-    fit(model_of(), 2, *told)
+    fit(layer_of(), 2, *told)
     assert state.commits == [(0, 2), (1, 0), (1, 2), (2, 0)], state.commits
-    fit(model_of(), 1, *told)  # continues, as after a reset
+    fit(layer_of(), 1, *told)  # continues, as after a reset
     assert state.commits[4:] == [(2, 2), (3, 0)], state.commits
     for wrong in (0, 2.5, None):
         with raises(ValueError, "batches_per_commit"):

@@ -20,11 +20,13 @@ from keras_support import (
     model_of,
     modes,
     numpy_of,
+    of_rank_0,
     raises,
     same_everywhere,
     set_weights,
     sgd,
     train_alone,
+    train_on,
     train_together,
     trained_with_sgd,
     weights_of,
@@ -38,6 +40,10 @@ def check_registered_variables_stay_local():
     # The first layer has the gradients of this rank, divided by the number of ranks with scale_local_gradients.
     size = hvd.size()
     x, y = data_of(hvd.rank(), 1)
+    alone, together, start = model_of(), model_of(), model_of().get_weights()
+    for other, batch in ((alone, (x, y)), (together, joined(range(size), 1))):
+        other.compile(optimizers.SGD(0.1), "mse", **compiled())
+        other.train_on_batch(*batch)
     for scaled in (True, False):
         for partial in (True, False):
             model = model_of()
@@ -52,11 +58,7 @@ def check_registered_variables_stay_local():
                     optimizer.register_local_var(variable)
             model.compile(optimizer, "mse", **compiled())
             model.train_on_batch(x, y)
-            alone, together, before = model_of(), model_of(), model_of()
-            for other, (inputs, targets) in ((alone, (x, y)), (together, joined(range(size), 1))):
-                other.compile(optimizers.SGD(0.1), "mse", **compiled())
-                other.train_on_batch(inputs, targets)
-            found, start = model.get_weights(), before.get_weights()
+            found = model.get_weights()
             for i, (own, all_) in enumerate(zip(alone.get_weights(), together.get_weights())):
                 factor = 1 / size if scaled else 1.0
                 wanted = start[i] + (own - start[i]) * factor if i < 2 else all_
@@ -73,7 +75,7 @@ def check_process_sets():
     optimizer = hvd.DistributedOptimizer(sgd(), process_set=others)
     model = train_together(optimizer)
     ranks = [0] if hvd.rank() == 0 else others.ranks
-    wanted = train_alone(sgd(), ranks)
+    wanted = train_on(joined(ranks), ROWS * len(ranks), sgd())
     np.testing.assert_allclose(weights_of(model), weights_of(wanted), rtol=0, atol=TOLERANCE)
     hvd.remove_process_set(others)
 
@@ -101,20 +103,15 @@ def check_gradients_of_embeddings():
     x, y = (
         np.concatenate([p[i].reshape(STEPS, ROWS, 3) for p in parts], axis=1).reshape(-1, 3) for i in (0, 1)
     )
-    alone = embedding_model()
-    alone.compile(sgd(), "mse", **compiled())
-    alone.fit(x, y, batch_size=ROWS * hvd.size(), shuffle=False, verbose=0)
+    alone = of_rank_0(lambda: train_on((x, y), ROWS * hvd.size(), sgd(), embedding_model()))
     for dense, mode in [(False, mode) for mode in modes()] + [(True, modes()[0])]:
-        model = embedding_model()
         optimizer = hvd.DistributedOptimizer(sgd(), sparse_as_dense=dense)
-        model.compile(optimizer, "mse", **{**compiled(), **mode})
-        model.fit(*words_of(hvd.rank()), batch_size=ROWS, shuffle=False, verbose=0)
-        agree(model, alone)
+        agree(train_on(words_of(hvd.rank()), ROWS, optimizer, embedding_model(), **mode), alone)
     if not TORCH:
         model = embedding_model()
         model.compile(hvd.DistributedOptimizer(sgd(), backward_passes_per_step=2), "mse", **compiled())
         with raises(ValueError, "sparse_as_dense"):
-            model.fit(*words_of(hvd.rank()), batch_size=ROWS, verbose=0)
+            model.train_on_batch(*(part[:ROWS] for part in words_of(hvd.rank())))
 
 
 def check_loop_of_ones_own():

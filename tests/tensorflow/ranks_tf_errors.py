@@ -13,7 +13,7 @@ import horovod.tensorflow as hvd
 from horovod.common.process_sets import _temp_process_set_object
 from horovod.tensorflow import mpi_ops
 from horovod.tensorflow._library import operations
-from tf_support import ME, SIZE, raises
+from tf_support import ME, SIZE, graph_function, raises
 
 errors = tf.errors
 v1 = tf.compat.v1
@@ -31,7 +31,7 @@ def everywhere(kind, text, name, call):
     TensorFlow 1."""
     raises(kind, text, lambda: call(name))
     works(name)
-    function = tf.function(lambda: call(name))
+    function = graph_function(lambda: call(name))
     raises(kind, text, function)
     raises(kind, text, function)
     with tf.Graph().as_default(), v1.Session() as session:
@@ -174,7 +174,7 @@ def check_arguments_of_one_rank_in_functions():
             return hvd.allreduce(object() if mine else tf.ones([2]), name="tensor", ignore_name_scope=True)
 
     for made in (wrong_op, wrong_root, wrong_tensor):
-        function = tf.function(made)
+        function = graph_function(made)
         if mine:
             raises((ValueError, TypeError), "", function)
         else:
@@ -278,7 +278,7 @@ def check_arguments_that_the_engine_refuses():
         lambda: hvd.barrier(process_set=nowhere),
     ):
         raises(ValueError, "not been registered. Its number is 55", call)
-        raises(ValueError, "not been registered. Its number is 55", tf.function(call, autograph=False))
+        raises(ValueError, "not been registered. Its number is 55", graph_function(call))
 
 
 def check_scalars_in_functions():

@@ -7,7 +7,7 @@ import tensorflow as tf
 import horovod.tensorflow as hvd
 from horovod.tensorflow import mpi_ops
 from horovod.tensorflow._call import CallIdentity, perform
-from tf_support import ME, RANKS, SIZE, data, near
+from tf_support import ME, RANKS, SIZE, data, graph_function, near
 
 v1 = tf.compat.v1
 ROWS = 2 * SIZE
@@ -42,111 +42,121 @@ def given(rank, rows=ROWS):
     return weights(rank, ROWS * SIZE, 0)[:rows]
 
 
-def in_all_ways(call, wanted, rows=ROWS, compiled=True):
-    """Check the gradient of `loss(call(x))` with regard to x."""
-    array = data(ME, rows, 3, seed=50)
+def in_all_ways(*cases, rows=ROWS):
+    """Check the gradients of `loss(call(x))` with regard to x for cases (call, wanted, whether XLA can compile it).
 
-    def gradient(x):
+    One function of each kind has all cases, as TensorFlow needs longer to make a function than to call it."""
+    array = data(ME, rows, 3, seed=50)
+    calls, compiled = [call for call, *_ in cases], [call for call, _, compiles in cases if compiles]
+
+    def slope(call, x):
         with tf.GradientTape() as tape:
             tape.watch(x)
             value = loss(call(x), 0)
         return tape.gradient(value, x)
 
-    near(gradient(tf.constant(array)), wanted)
-    function = tf.function(gradient)
-    near(function(tf.constant(array)), wanted)
-    near(function(tf.constant(array)), wanted)
+    def gradients(x, calls=calls):
+        return [slope(call, x) for call in calls]
+
+    def agree(found, compiled=False):
+        wanted = [each for _, each, compiles in cases if compiles or not compiled]
+        for one, other in zip(found, wanted, strict=True):
+            near(one, other)
+
+    agree(gradients(tf.constant(array)))
+    function = graph_function(gradients)
+    agree(function(tf.constant(array)))
+    agree(function(tf.constant(array)))
     if compiled:
-        near(tf.function(gradient, jit_compile=True)(tf.constant(array)), wanted)
-    inner = tf.function(lambda x: call(x))  # so its gradient is a separate function
+        agree(graph_function(lambda x: gradients(x, compiled), jit_compile=True)(tf.constant(array)), True)
+    # A function of its own, so its gradient is a separate function.
+    inner = graph_function(lambda xs: [call(x) for call, x in zip(calls, xs)])
+    xs = [tf.constant(array) for _ in calls]
     with tf.GradientTape() as tape:
-        x = tf.constant(array)
-        tape.watch(x)
-        value = loss(inner(x), 0)
-    near(tape.gradient(value, x), wanted)
+        tape.watch(xs)
+        value = tf.add_n([loss(each, 0) for each in inner(xs)])
+    agree(tape.gradient(value, xs))
     with tf.Graph().as_default(), v1.Session() as session:
         holder = v1.placeholder(tf.float64, [None, 3])
-        (found,) = v1.gradients(loss(call(holder), 0), [holder])
-        near(session.run(found, {holder: array}), wanted)
+        found = [v1.gradients(loss(call(holder), 0), [holder])[0] for call in calls]
+        agree(session.run(found, {holder: array}))
 
 
 def check_allreduce():
+    cases = []
     for op, factor in ((hvd.Sum, SIZE), (hvd.Average, 1)):
         wanted = mean_of(given(r) for r in RANKS) * factor * 0.5 * 3.0
-        in_all_ways(lambda x, o=op: mpi_ops._allreduce(x, None, o, 0.5, 3.0), wanted)
-        in_all_ways(lambda x, o=op: mpi_ops._allreduce(x, "named", o, 0.5, 3.0), wanted)
+        cases += [
+            (lambda x, o=op: mpi_ops._allreduce(x, None, o, 0.5, 3.0), wanted, True),
+            (lambda x, o=op: mpi_ops._allreduce(x, "named", o, 0.5, 3.0), wanted, True),
+        ]
+    in_all_ways(*cases)
 
 
 def check_grouped_allreduce():
     parts = [mean_of(weights(r, ROWS * SIZE, i)[:ROWS] for r in RANKS) * SIZE for i in (0, 1)]
-    in_all_ways(lambda x: mpi_ops._grouped_allreduce([x, 2 * x]), parts[0] + 2 * parts[1])
-    # The loss does not depend on one member: its gradient is zeros, as the group must be the same on all ranks.
-    in_all_ways(lambda x: mpi_ops._grouped_allreduce([x, tf.cast(x, tf.float32)])[:1], parts[0])
+    in_all_ways(
+        (lambda x: mpi_ops._grouped_allreduce([x, 2 * x]), parts[0] + 2 * parts[1], True),
+        # The loss does not depend on one member: its gradient is zeros, as the group must be the same on all ranks.
+        (lambda x: mpi_ops._grouped_allreduce([x, tf.cast(x, tf.float32)])[:1], parts[0], True),
+    )
 
 
 def check_allgather():
     average = mean_of(given(r, ROWS * SIZE) for r in RANKS)
-    in_all_ways(hvd.allgather, own(lambda r: ROWS, average))
+    wanted = own(lambda r: ROWS, average)
+    in_all_ways(
+        (hvd.allgather, wanted, True),
+        # Members without a gradient, and members that cannot be reduced.
+        (lambda x: hvd.grouped_allgather([x > 0, x, tf.ones([1], tf.int32)])[1:2], wanted, True),
+    )
 
     def rows_of(rank):
         return rank + 1
 
-    # Members without a gradient, and members that cannot be reduced.
-    in_all_ways(
-        lambda x: hvd.grouped_allgather([x > 0, x, tf.ones([1], tf.int32)])[1:2], own(lambda r: ROWS, average)
-    )
     total = sum(rows_of(r) for r in RANKS)
     average = mean_of(given(r, total) for r in RANKS)
-    in_all_ways(hvd.allgather, own(rows_of, average), rows=ME + 1, compiled=SIZE == 1)
     second = mean_of(weights(r, ROWS * SIZE, 1)[:total] for r in RANKS)
+    wanted = own(rows_of, average)
     in_all_ways(
-        lambda x: hvd.grouped_allgather([x, 3 * x]),
-        own(rows_of, average) + 3 * own(rows_of, second),
+        (hvd.allgather, wanted, SIZE == 1),
+        (lambda x: hvd.grouped_allgather([x, 3 * x]), wanted + 3 * own(rows_of, second), SIZE == 1),
         rows=ME + 1,
-        compiled=SIZE == 1,
     )
 
 
 def check_broadcast():
     root = SIZE - 1
     wanted = mean_of(given(r) for r in RANKS) * float(root == ME)
-    in_all_ways(lambda x: hvd.broadcast(x, root), wanted)
     attributes = {"process_set_id": 0, "root_rank": root}
     call = CallIdentity("broadcast", None, hvd.global_process_set)
-    in_all_ways(lambda x: perform("HorovodGroupedBroadcast", [x, x > 0], attributes, call)[:1], wanted)
+    in_all_ways(
+        (lambda x: hvd.broadcast(x, root), wanted, True),
+        (lambda x: perform("HorovodGroupedBroadcast", [x, x > 0], attributes, call)[:1], wanted, True),
+    )
 
 
 def check_alltoall():
     wanted = np.concatenate([given(r)[2 * ME : 2 * ME + 2] for r in RANKS])
-    in_all_ways(hvd.alltoall, wanted)
+    cases = [(hvd.alltoall, wanted, True)]
     # j rows to rank j; the other rows are not sent.
     splits = list(RANKS)
     sent = [given(j)[ME * j : ME * j + j] for j in RANKS]
     wanted = np.concatenate([*sent, np.zeros([ROWS - sum(splits), 3])])
-    in_all_ways(lambda x: hvd.alltoall(x, splits)[0], wanted, compiled=False)
+    in_all_ways(*cases, (lambda x: hvd.alltoall(x, splits)[0], wanted, False))
 
 
 def check_reducescatter():
     shares = [len(part) for part in np.array_split(np.arange(ROWS - 1), SIZE)]
-    for op, factor in ((hvd.Sum, SIZE), (hvd.Average, 1)):
-        every = np.concatenate([given(r, share) for r, share in zip(RANKS, shares)]) * factor * 0.5
-        in_all_ways(
-            lambda x, o=op: mpi_ops._reducescatter(x, op=o, prescale_factor=0.5),
-            every,
-            rows=ROWS - 1,
-            compiled=(ROWS - 1) % SIZE == 0,
-        )
-        if op == hvd.Sum:
-            second = (
-                np.concatenate([weights(r, ROWS * SIZE, 1)[:share] for r, share in zip(RANKS, shares)])
-                * factor
-            )
-            in_all_ways(
-                lambda x: mpi_ops._grouped_reducescatter([x, 2 * x]),
-                every / 0.5 + 2 * second,
-                rows=ROWS - 1,
-                compiled=False,
-            )
+    means = np.concatenate([given(r, share) for r, share in zip(RANKS, shares)])
+    second = np.concatenate([weights(r, ROWS * SIZE, 1)[:share] for r, share in zip(RANKS, shares)])
+    even = (ROWS - 1) % SIZE == 0
+    in_all_ways(
+        (lambda x: mpi_ops._reducescatter(x, op=hvd.Sum, prescale_factor=0.5), means * SIZE * 0.5, even),
+        (lambda x: mpi_ops._reducescatter(x, op=hvd.Average, prescale_factor=0.5), means * 0.5, even),
+        (lambda x: mpi_ops._grouped_reducescatter([x, 2 * x]), (means + 2 * second) * SIZE, False),
+        rows=ROWS - 1,
+    )
 
 
 def check_second_order():
@@ -164,7 +174,7 @@ def check_second_order():
     # The inner gradient is S + 2 x T, where S and T are the sums of x² and of x over the ranks: the gradient of a
     # reduction is the same reduction. The outer gradient follows by the same rule.
     wanted = 2 * data(ME, 4) * SIZE + 4 * sum(data(r, 4) for r in RANKS)
-    for run in (twice, tf.function(twice)):
+    for run in (twice, graph_function(twice)):
         near(run(x), wanted)
 
 

@@ -214,10 +214,10 @@ def check_memory_is_given_back():
     for _ in range(20):
         function(x)
     before = resident()
-    for _ in range(200):
+    for _ in range(100):
         function(x)
         mpi_ops._allreduce(x, "large too")
-    assert resident() - before < 40_000, (before, resident())  # of 400 MB that were reduced
+    assert resident() - before < 40_000, (before, resident())  # of 200 MB that were reduced
 
 
 def check_compiled_functions_end_like_others():

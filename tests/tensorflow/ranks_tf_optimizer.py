@@ -15,26 +15,28 @@ from tf_training import (
     SHAPES,
     STEPS,
     agree,
-    alone,
     batch,
     embedded,
     loss_of,
     make_variables,
+    reference,
+    reference_of,
     together,
     train,
+    train_each,
 )
 
 
 def check_every_kind():
-    for kind in KINDS:
-        found = together(kind)
-        agree(found, alone(kind), 1e-4)
+    makers = [lambda kind=kind: hvd.DistributedOptimizer(KINDS[kind]()) for kind in KINDS]
+    for kind, found in zip(KINDS, train_each(makers, lambda step: batch(step, ME)), strict=True):
+        agree(found, reference_of(kind), 1e-4)
         same_everywhere(found, f"kind.{kind}")
 
 
 def check_options():
-    single = alone()
-    for options, tolerance in (
+    single = reference_of()
+    cases = (
         ({"gradient_predivide_factor": 4.0}, 1e-5),
         ({"compression": hvd.Compression.fp16}, 5e-3),
         ({"compression": hvd.Compression.bf16}, 5e-2),
@@ -42,9 +44,11 @@ def check_options():
         ({"groups": 2, "gradient_predivide_factor": 2.0}, 1e-5),
         ({"device_dense": "/cpu:0", "device_sparse": "/cpu:0", "use_locking": True}, 1e-5),
         ({"name": "Mine"}, 1e-5),
-    ):
-        agree(together(**options), single, tolerance)
-    agree(together(op=hvd.Sum), alone(loss=lambda *a: SIZE * loss_of(*a)))
+    )
+    makers = [lambda o=o: hvd.DistributedOptimizer(KINDS["momentum"](), **o) for o, _ in cases]
+    for (_, tolerance), found in zip(cases, train_each(makers, lambda step: batch(step, ME)), strict=True):
+        agree(found, single, tolerance)
+    agree(together(op=hvd.Sum), reference(loss=lambda *a: SIZE * loss_of(*a)))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         agree(together(num_groups=2), single)
@@ -54,7 +58,7 @@ def check_options():
             lambda variables: hvd.DistributedOptimizer(KINDS["adam"](), groups=[variables[::-1]]),
             lambda step: batch(step, ME),
         ),
-        alone("adam"),
+        reference_of("adam"),
         1e-4,
     )
 
@@ -108,7 +112,7 @@ def check_backward_passes_per_step():
             steps=steps,
             global_step=True,
         )
-        agree(found, alone(feeds=all_of, steps=2, loss=loss_of if average else scaled), 1e-4)
+        agree(found, reference(feeds=all_of, steps=2, loss=loss_of if average else scaled), 1e-4)
         assert counts == list(range(1, steps + 1)), counts
         same_everywhere(found, f"passes.{passes}")
 
@@ -126,9 +130,11 @@ def check_passes_are_kept_in_local_variables():
 
 
 def check_embeddings():
-    single = alone("adagrad", loss=embedded)
-    for options in ({}, {"sparse_as_dense": True}, {"groups": 1}):
-        agree(together("adagrad", loss=embedded, **options), single, 1e-4)
+    single = reference("adagrad", loss=embedded)
+    options = ({}, {"sparse_as_dense": True}, {"groups": 1})
+    makers = [lambda o=o: hvd.DistributedOptimizer(KINDS["adagrad"](), **o) for o in options]
+    for found in train_each(makers, lambda step: batch(step, ME), embedded):
+        agree(found, single, 1e-4)
     raises(
         ValueError,
         "sparse_as_dense",
@@ -139,7 +145,7 @@ def check_embeddings():
         lambda step: batch(step // 2, ME),
         loss=embedded,
     )
-    agree(found, alone("sgd", steps=2, loss=lambda *a: 2 * embedded(*a)), 1e-4)
+    agree(found, reference("sgd", steps=2, loss=lambda *a: 2 * embedded(*a)), 1e-4)
 
 
 def check_ranks_whose_graphs_differ():
@@ -151,7 +157,7 @@ def check_ranks_whose_graphs_differ():
     found = train(
         lambda _: hvd.DistributedOptimizer(KINDS["adam"]()), lambda step: batch(step, ME), prepare=prepare
     )
-    agree(found, alone("adam"), 1e-4)
+    agree(found, reference_of("adam"), 1e-4)
 
 
 def check_eager_mode():
@@ -176,7 +182,7 @@ def check_in_a_function():
 
     for number in range(STEPS):
         step(tf.constant(batch(number, ME), tf.float32))
-    agree(variables, alone())
+    agree(variables, reference_of())
 
 
 def check_gradients_clipped_after_the_reduction():

@@ -3,6 +3,8 @@
 Run on every rank by tests/harness.
 """
 
+import contextlib
+
 import numpy as np
 import tensorflow as tf
 
@@ -16,13 +18,15 @@ from tf_training import (
     batch,
     loss_of,
     make_variables,
+    reference,
+    reference_of,
     together,
     train,
 )
 
 
 def check_variables_that_are_no_resources():
-    agree(together("adam", resource=False), alone("adam"), 1e-4)
+    agree(together("adam", resource=False), reference_of("adam"), 1e-4)
     same_everywhere(together("sgd", resource=False, op=hvd.Adasum), "reference.adasum")
 
 
@@ -50,12 +54,16 @@ def check_passes_with_control_flow_of_tensorflow_1():
             resource=False,
             prepare=old,
         )
-        agree(found, alone("adam", steps=2, loss=lambda *a: 2 * loss_of(*a)), 1e-4)
+        agree(found, reference("adam", steps=2, loss=lambda *a: 2 * loss_of(*a)), 1e-4)
     finally:
         v1.enable_control_flow_v2()
 
 
 def check_local_variables():
+    # One step of SGD is linear in the loss: with a factor in front of it, the changes are multiplied by the factor.
+    with one_process("sgd") as variables_after:
+        start, mine = variables_after([]), variables_after([batch(0, ME)])
+        shared = variables_after([np.concatenate([batch(0, r) for r in RANKS])])
     for passes in (1, 2):
         for scaled in (True, False):
 
@@ -68,64 +76,57 @@ def check_local_variables():
 
             found = train(optimizer_of, lambda step: batch(0, ME), steps=passes)
             factor = passes / (SIZE if scaled else 1)
-            mine = train(
-                lambda _: KINDS["sgd"](),
-                lambda step: batch(0, ME),
-                steps=1,
-                loss=lambda *a, factor=factor: factor * loss_of(*a),
-            )
-            shared = train(
-                lambda _: KINDS["sgd"](),
-                lambda step: np.concatenate([batch(0, r) for r in RANKS]),
-                steps=1,
-                loss=lambda *a, passes=passes: passes * loss_of(*a),
-            )
-            agree(found, [shared[0], mine[1]])
+            wanted = start[0] + passes * (shared[0] - start[0]), start[1] + factor * (mine[1] - start[1])
+            agree(found, wanted)
 
 
 def check_unconnected_gradients():
     def partly(weight, bias, inputs):
         return tf.reduce_mean(tf.square(tf.matmul(inputs, weight)))
 
-    agree(together("adam", loss=partly), alone("adam", loss=partly), 1e-4)
-    agree(together("adam", loss=partly, groups=1), alone("adam", loss=partly), 1e-4)
+    single = reference("adam", loss=partly)
+    agree(together("adam", loss=partly), single, 1e-4)
+    agree(together("adam", loss=partly, groups=1), single, 1e-4)
     found = train(
         lambda _: hvd.DistributedOptimizer(KINDS["sgd"](), backward_passes_per_step=2),
         lambda step: batch(step // 2, ME),
         loss=partly,
     )
-    agree(found, alone("sgd", steps=2, loss=lambda *a: 2 * partly(*a)), 1e-4)
+    agree(found, reference("sgd", steps=2, loss=lambda *a: 2 * partly(*a)), 1e-4)
     if SIZE > 1:
         uneven = partly if ME else loss_of
         raises(tf.errors.FailedPreconditionError, r"shape \[0\]", lambda: together(loss=uneven))
 
 
-def adasum_by_hand(kind, passes):
-    """The weights after two steps of Adasum, each of `passes` passes, computed by sessions of one process."""
-    values = None
-    for turn in range(0, 2, passes):
-        after = []
-        for r in RANKS:
-            batches = [batch(turn + k, r) for k in range(passes)]
-            after.append(_run_from(values, KINDS[kind], batches))
-        before = values if values is not None else _run_from(None, None, [])
-        changes = [[a - b for a, b in zip(each, before)] for each in after]
-        values = [b + adasum([c[i] for c in changes]) for i, b in enumerate(before)]
-    return values
-
-
-def _run_from(values, make, batches):
+@contextlib.contextmanager
+def one_process(kind):
+    """A function that trains in one process: ``variables_after(batches)`` or, beginning with given values,
+    ``variables_after(batches, values)``."""
     with tf.Graph().as_default():
         variables = make_variables()
         inputs = v1.placeholder(tf.float32, [None, 3])
-        op = make().minimize(loss_of(*variables, inputs)) if make else None
+        op = KINDS[kind]().minimize(loss_of(*variables, inputs))
         with v1.Session() as session:
-            session.run(v1.global_variables_initializer())
-            for v, value in zip(variables, values or []):
-                v.load(np.asarray(value, np.float32), session)
-            for each in batches:
-                session.run(op, {inputs: each})
-            return [np.asarray(v, np.float64) for v in session.run(variables)]
+
+            def variables_after(batches, values=()):
+                session.run(v1.global_variables_initializer())
+                for v, value in zip(variables, values):
+                    v.load(np.asarray(value, np.float32), session)
+                for each in batches:
+                    session.run(op, {inputs: each})
+                return [np.asarray(v, np.float64) for v in session.run(variables)]
+
+            yield variables_after
+
+
+def adasum_by_hand(variables_after, passes):
+    """The weights after two steps of Adasum, each of `passes` passes, computed by one_process()."""
+    values = variables_after([])
+    for turn in range(0, 2, passes):
+        after = [variables_after([batch(turn + k, r) for k in range(passes)], values) for r in RANKS]
+        changes = [[a - b for a, b in zip(each, values)] for each in after]
+        values = [b + adasum([c[i] for c in changes]) for i, b in enumerate(values)]
+    return values
 
 
 def check_adasum():
@@ -139,10 +140,11 @@ def check_adasum():
             steps=2,
         )
         if SIZE > 1:
-            agree(found, adasum_by_hand("sgd", passes), 1e-4)
+            with one_process("sgd") as variables_after:
+                agree(found, adasum_by_hand(variables_after, passes), 1e-4)
         same_everywhere(found, f"adasum.{passes}")
     if SIZE == 1:
-        agree(together("momentum", op=hvd.Adasum), alone("momentum"))
+        agree(together("momentum", op=hvd.Adasum), reference_of("momentum"))
     same_everywhere(together("adam", op=hvd.Adasum, compression=hvd.Compression.fp16), "adasum.adam")
 
 
@@ -191,5 +193,5 @@ def check_two_optimizers_in_one_graph():
             for step in range(STEPS):
                 session.run(ops, {inputs: batch(step, ME)})
             found = session.run([ours, theirs])
-    agree(found[0], alone("sgd"))
-    agree(found[1], alone("sgd", loss=lambda *a: 3.0 * loss_of(*a)))
+    agree(found[0], reference_of("sgd"))
+    agree(found[1], reference("sgd", loss=lambda *a: 3.0 * loss_of(*a)))

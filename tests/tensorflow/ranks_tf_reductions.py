@@ -9,7 +9,17 @@ import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from tf_support import ME, RANKS, SIZE, adasum, data, eagerly_and_as_function, near, raises
+from tf_support import (
+    ME,
+    RANKS,
+    SIZE,
+    adasum,
+    data,
+    eagerly_and_as_function,
+    eagerly_and_in_one_function,
+    near,
+    raises,
+)
 
 SUM = sum(data(r, 3, 4) for r in RANKS)
 
@@ -19,7 +29,7 @@ def mine():
 
 
 def check_op_and_average():
-    for options, wanted in (
+    cases = (
         ({}, SUM / SIZE),
         ({"op": hvd.Average}, SUM / SIZE),
         ({"op": hvd.Sum}, SUM),
@@ -29,9 +39,11 @@ def check_op_and_average():
         ({"op": hvd.Product}, np.prod([data(r, 3, 4) for r in RANKS], axis=0)),
         ({"op": hvd.Adasum}, adasum([data(r, 3, 4) for r in RANKS])),
         ({"device_dense": "/cpu:0", "name": "named"}, SUM / SIZE),
-    ):
-        for run in eagerly_and_as_function(lambda o=options: hvd.allreduce(mine(), **o)):
-            near(run(), wanted)
+    )
+    calls = [lambda o=options: hvd.allreduce(mine(), **o) for options, _ in cases]
+    for results in eagerly_and_in_one_function(calls):
+        for found, (_, wanted) in zip(results, cases, strict=True):
+            near(found, wanted)
     for average, wanted in ((True, SUM / SIZE), (False, SUM), ("a name in the second place", SUM / SIZE)):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -102,22 +114,31 @@ def dense(counts):
 
 
 def check_indexed_slices():
-    for counts in ([2] * SIZE, [1 + r for r in RANKS], [3 * (r == 0) for r in RANKS]):
-        for op, factor in ((hvd.Sum, 1), (hvd.Average, 1 / SIZE)):
-            for run in eagerly_and_as_function(
-                lambda op=op, n=counts[ME]: hvd.allreduce(slices(ME, n), op=op, device_sparse="/cpu:0")
-            ):
-                found = run()
-                assert isinstance(found, tf.IndexedSlices) and found.dense_shape.numpy().tolist() == [5, 3]
-                assert found.values.shape[0] == sum(counts)
-                near(tf.convert_to_tensor(found), dense(counts) * factor)
-    for dtype, floats in ((tf.int32, tf.float64), (tf.int64, tf.float64), (tf.float32, tf.float32)):
-        whole = tf.IndexedSlices(tf.constant([ME + 1], dtype), tf.constant([ME]), tf.constant([SIZE]))
-        for run in eagerly_and_as_function(lambda whole=whole: hvd.allreduce(whole)):
-            found = run()
+    cases = [
+        (counts, op, factor)
+        for counts in ([2] * SIZE, [1 + r for r in RANKS], [3 * (r == 0) for r in RANKS])
+        for op, factor in ((hvd.Sum, 1), (hvd.Average, 1 / SIZE))
+    ]
+    calls = [
+        lambda n=counts[ME], op=op: hvd.allreduce(slices(ME, n), op=op, device_sparse="/cpu:0")
+        for counts, op, _ in cases
+    ]
+    for results in eagerly_and_in_one_function(calls):
+        for found, (counts, _, factor) in zip(results, cases, strict=True):
+            assert isinstance(found, tf.IndexedSlices) and found.dense_shape.numpy().tolist() == [5, 3]
+            assert found.values.shape[0] == sum(counts)
+            near(tf.convert_to_tensor(found), dense(counts) * factor)
+    types = ((tf.int32, tf.float64), (tf.int64, tf.float64), (tf.float32, tf.float32))
+    whole = [
+        tf.IndexedSlices(tf.constant([ME + 1], dtype), tf.constant([ME]), tf.constant([SIZE]))
+        for dtype, _ in types
+    ]
+    for results in eagerly_and_in_one_function([lambda each=each: hvd.allreduce(each) for each in whole]):
+        for found, (_, floats) in zip(results, types, strict=True):
             assert found.values.dtype == floats, found.values
             near(found.values, [(r + 1) / SIZE for r in RANKS])
-        assert hvd.allreduce(whole, op=hvd.Sum).values.dtype == dtype
+    for each, (dtype, _) in zip(whole, types, strict=True):
+        assert hvd.allreduce(each, op=hvd.Sum).values.dtype == dtype
     mixed = hvd.grouped_allreduce([mine(), slices(ME), mine()], op=hvd.Sum)
     near(mixed[0], SUM)
     near(tf.convert_to_tensor(mixed[1]), dense([2] * SIZE))
@@ -139,14 +160,16 @@ def share(total):
 
 
 def check_reducescatter():
-    for options, wanted in (
+    cases = (
         ({}, SUM / SIZE),
         ({"op": hvd.Sum}, SUM),
         ({"op": hvd.Sum, "prescale_factor": 0.5, "postscale_factor": 3.0}, 1.5 * SUM),
         ({"name": "scattered", "device_dense": "/cpu:0"}, SUM / SIZE),
-    ):
-        for run in eagerly_and_as_function(lambda o=options: hvd.reducescatter(mine(), **o)):
-            near(run(), share(wanted))
+    )
+    calls = [lambda o=options: hvd.reducescatter(mine(), **o) for options, _ in cases]
+    for results in eagerly_and_in_one_function(calls):
+        for found, (_, wanted) in zip(results, cases, strict=True):
+            near(found, share(wanted))
     found = hvd.reducescatter(mine(), compression=hvd.Compression.fp16)
     assert found.dtype == tf.float32
     near(found, share(SUM / SIZE), 2e-3)

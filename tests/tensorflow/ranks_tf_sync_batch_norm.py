@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from tf_support import KERAS_3, ME, RANKS, SIZE, data, near, raises
+from tf_support import KERAS_3, ME, RANKS, SIZE, data, graph_function, near, raises
 
 SHAPES = {"dense": (5, 3), "image": (2, 4, 3, 5), "sequence": (3, 4, 2)}
 
@@ -15,8 +15,8 @@ def plain_layer(**options):
     return tf.keras.layers.BatchNormalization(momentum=0.7, **options)
 
 
-def run(layer, inputs, weights, function=False, jit=False):
-    """The output in training, and the gradient of a weighted sum of it."""
+def step_of(layer, inputs, weights):
+    """A function of no arguments that returns the output in training and the gradient of a weighted sum of it."""
 
     def step():
         with tf.GradientTape() as tape:
@@ -27,7 +27,7 @@ def run(layer, inputs, weights, function=False, jit=False):
             loss, [inputs, *[getattr(v, "_value", v) for v in layer.trainable_weights]]
         )
 
-    return (tf.function(step, jit_compile=jit or None) if function else step)()
+    return step
 
 
 def compare(batches, weights, dtype, tolerance, function=False, jit=False, **options):
@@ -39,10 +39,12 @@ def compare(batches, weights, dtype, tolerance, function=False, jit=False, **opt
     )
     for each in (wanted_layer, layer):
         each.build((None, *batches[0].shape[1:]))
+    whole = step_of(wanted_layer, everything, factors)
+    step = step_of(layer, tf.constant(batches[ME], dtype), tf.constant(weights[ME], factors.dtype))
+    if function:
+        step = graph_function(step, jit_compile=jit or None)
     for _ in range(2):
-        wanted = run(wanted_layer, everything, factors)
-        mine = tf.constant(batches[ME], dtype)
-        found = run(layer, mine, tf.constant(weights[ME], factors.dtype), function, jit)
+        wanted, found = whole(), step()
     start = sum(len(b) for b in batches[:ME])
     rows = slice(start, start + len(batches[ME]))
     near(found[0], wanted[0][rows], tolerance)

@@ -5,7 +5,15 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from tf_parts import SHAPES, agree, gradients, loss, mean_slopes, slopes, variables
-from tf_support import ME, SIZE, eagerly_and_as_function, near, raises, same_everywhere
+from tf_support import (
+    ME,
+    SIZE,
+    eagerly_and_as_function,
+    eagerly_and_in_one_function,
+    near,
+    raises,
+    same_everywhere,
+)
 
 
 def check_average():
@@ -19,7 +27,7 @@ def check_average():
 def check_options():
     parts = variables()
     total = [SIZE * m for m in mean_slopes()]
-    for options, wanted, tolerance in (
+    cases = (
         ({"op": hvd.Sum}, total, 1e-5),
         ({"gradient_predivide_factor": 4.0}, mean_slopes(), 1e-5),
         ({"compression": hvd.Compression.fp16}, mean_slopes(), 2e-3),
@@ -30,9 +38,11 @@ def check_options():
         ({"groups": [[parts[3], parts[0]], [parts[1]]]}, mean_slopes(), 1e-5),
         ({"groups": 2, "gradient_predivide_factor": 2.0}, mean_slopes(), 1e-5),
         ({"device_dense": "/cpu:0", "device_sparse": "/cpu:0"}, mean_slopes(), 1e-5),
-    ):
-        for run in eagerly_and_as_function(lambda o=options: gradients(parts, **o)):
-            agree(run(), wanted, tolerance)
+    )
+    calls = [lambda o=options: gradients(parts, **o) for options, _, _ in cases]
+    for results in eagerly_and_in_one_function(calls):
+        for found, (_, wanted, tolerance) in zip(results, cases, strict=True):
+            agree(found, wanted, tolerance)
 
 
 def check_bad_options():
@@ -142,12 +152,11 @@ def check_unconnected_gradients():
         assert found[1] is None and found[3] is None
         return [found[0], found[2]]
 
-    for options in ({}, {"groups": 2}, {"groups": [parts]}, {"op": hvd.Adasum}):
-        for one in eagerly_and_as_function(lambda o=options: run(**o)):
-            for _ in range(2):
-                found = one()
-            if not options:
-                agree(found, [mean_slopes()[0], mean_slopes()[2]])
+    options = ({}, {"groups": 2}, {"groups": [parts]}, {"op": hvd.Adasum})
+    for all_of in eagerly_and_as_function(lambda: [run(**o) for o in options]):
+        for _ in range(2):
+            found = all_of()
+        agree(found[0], [mean_slopes()[0], mean_slopes()[2]])
     with tf.GradientTape() as tape:
         target = loss(partly)
     zeros = hvd.DistributedGradientTape(tape).gradient(

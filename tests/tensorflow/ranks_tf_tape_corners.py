@@ -11,15 +11,29 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from tf_parts import SHAPES, agree, gradients, loss, mean_slopes, slopes, variables
-from tf_support import ME, RANKS, SIZE, adasum, data, eagerly_and_as_function, job_with, near, raises
+from tf_support import (
+    ME,
+    RANKS,
+    SIZE,
+    adasum,
+    data,
+    eagerly_and_as_function,
+    eagerly_and_in_one_function,
+    graph_function,
+    job_with,
+    near,
+    raises,
+)
 
 
 def check_adasum():
     parts = variables()
     wanted = [adasum([slopes(r)[i] for r in RANKS]) for i in range(len(SHAPES))]
-    for options in ({}, {"groups": 2}, {"compression": hvd.Compression.none}):
-        for run in eagerly_and_as_function(lambda o=options: gradients(parts, op=hvd.Adasum, **o)):
-            agree(run(), wanted)
+    options = ({}, {"groups": 2}, {"compression": hvd.Compression.none})
+    calls = [lambda o=each: gradients(parts, op=hvd.Adasum, **o) for each in options]
+    for results in eagerly_and_in_one_function(calls):
+        for found in results:
+            agree(found, wanted)
 
 
 TABLE = tf.Variable(tf.ones([6, 2]))
@@ -43,22 +57,20 @@ def check_embeddings():
     for r in RANKS:
         for place, row in enumerate(embedding_rows(r)):
             wanted[row] += place + 1
-    for options, factor in (
-        ({}, 1 / SIZE),
-        ({"op": hvd.Sum}, 1),
-        ({"gradient_predivide_factor": 2.0}, 1 / SIZE),
-    ):
-        for run in eagerly_and_as_function(lambda o=options: embedding_gradient(embedding_rows(ME), **o)):
-            found = run()
-            assert isinstance(found, tf.IndexedSlices), found
+    dense = {"sparse_as_dense": True}
+    cases = (
+        ({}, 1 / SIZE, tf.IndexedSlices),
+        ({"op": hvd.Sum}, 1, tf.IndexedSlices),
+        ({"gradient_predivide_factor": 2.0}, 1 / SIZE, tf.IndexedSlices),
+        (dense, 1 / SIZE, tf.Tensor),
+        ({**dense, "groups": 1}, 1 / SIZE, tf.Tensor),
+        ({**dense, "compression": hvd.Compression.none}, 1 / SIZE, tf.Tensor),
+    )
+    calls = [lambda o=options: embedding_gradient(embedding_rows(ME), **o) for options, _, _ in cases]
+    for results in eagerly_and_in_one_function(calls):
+        for found, (_, factor, kind) in zip(results, cases, strict=True):
+            assert isinstance(found, kind), found
             near(tf.convert_to_tensor(found), wanted * factor)
-    for options in ({}, {"groups": 1}, {"compression": hvd.Compression.none}):
-        for run in eagerly_and_as_function(
-            lambda o=options: embedding_gradient(embedding_rows(ME), sparse_as_dense=True, **o)
-        ):
-            found = run()
-            assert isinstance(found, tf.Tensor)
-            near(found, wanted / SIZE)
     if SIZE > 1:
         raises(
             NotImplementedError,
@@ -73,11 +85,12 @@ def check_process_sets():
     some, alone = hvd.ProcessSet([0, 1]), hvd.ProcessSet([SIZE - 1])
     with job_with(some, alone):
         parts = variables()
-        for options in ({}, {"groups": 2}):
-            for run in eagerly_and_as_function(lambda o=options: gradients(parts, process_set=some, **o)):
-                agree(run(), mean_slopes([0, 1]) if ME < 2 else slopes(ME))
-            for run in eagerly_and_as_function(lambda o=options: gradients(parts, process_set=alone, **o)):
-                agree(run(), slopes(ME))
+        cases = [(some, mean_slopes([0, 1]) if ME < 2 else slopes(ME)), (alone, slopes(ME))] * 2
+        calls = [lambda p=members: gradients(parts, process_set=p) for members, _ in cases[:2]]
+        calls += [lambda p=members: gradients(parts, process_set=p, groups=2) for members, _ in cases[2:]]
+        for results in eagerly_and_in_one_function(calls):
+            for found, (_, wanted) in zip(results, cases, strict=True):
+                agree(found, wanted)
         with tf.GradientTape() as tape:
             target = loss(parts)
         tape = hvd.DistributedGradientTape(tape, process_set=some)
@@ -88,11 +101,12 @@ def check_process_sets():
 def check_decided_at_run_time():
     parts = variables()
     with mock.patch.dict(os.environ, {"HOROVOD_ELASTIC": "1"}):
-        for options in ({}, {"groups": 2}, {"compression": hvd.Compression.fp16}):
-            for run in eagerly_and_as_function(lambda o=options: gradients(parts, **o)):
-                for _ in range(2):
-                    agree(run(), mean_slopes(), 2e-3 if "compression" in options else 1e-5)
-        run = tf.function(lambda: embedding_gradient([ME, 1]))
+        options = ({}, {"groups": 2}, {"compression": hvd.Compression.fp16})
+        for run in eagerly_and_as_function(lambda: [gradients(parts, **o) for o in options]):
+            for _ in range(2):
+                for found, tolerance in zip(run(), (1e-5, 1e-5, 2e-3), strict=True):
+                    agree(found, mean_slopes(), tolerance)
+        run = graph_function(lambda: embedding_gradient([ME, 1]))
         wanted = np.zeros((6, 2))
         for r in RANKS:
             wanted[r] += 1 / SIZE
@@ -124,7 +138,9 @@ def check_embeddings_in_functions_compiled_by_xla():
     for r in RANKS:
         for place, row in enumerate(embedding_rows(r)):
             wanted[row] += place + 1
-    run = tf.function(lambda: tf.convert_to_tensor(embedding_gradient(embedding_rows(ME))), jit_compile=True)
+    run = graph_function(
+        lambda: tf.convert_to_tensor(embedding_gradient(embedding_rows(ME))), jit_compile=True
+    )
     near(run(), wanted / SIZE)
 
 
@@ -201,7 +217,7 @@ def check_ranks_that_differ_in_slices():
         differ.__name__ = f"differ_{number}"
         error = raises(tf.errors.FailedPreconditionError, r"shape \[0, 0\]", differ)
         assert "0 (table)" in str(error), error
-        compiled = tf.function(differ)
+        compiled = graph_function(differ)
         for _ in range(2):
             raises(tf.errors.FailedPreconditionError, r"shape \[0, 0\]", compiled)
         for run in eagerly_and_as_function(lambda o=options, w=with_part: step("slices", w, **o)):
@@ -223,10 +239,11 @@ def check_a_gradient_that_one_rank_cannot_reduce():
         return hvd.DistributedGradientTape(tape, op=hvd.Adasum).gradient(target, [*parts, TABLE])
 
     if ME == 0:
-        raises(NotImplementedError, "sparse_as_dense", tf.function(lambda: step(True)))
+        raises(NotImplementedError, "sparse_as_dense", graph_function(lambda: step(True)))
     else:
-        raises(tf.errors.InvalidArgumentError, "sparse_as_dense", tf.function(lambda: step(False)))
-    agree(tf.function(lambda: step(False))()[:4], [adasum([slopes(r)[i] for r in RANKS]) for i in range(4)])
+        raises(tf.errors.InvalidArgumentError, "sparse_as_dense", graph_function(lambda: step(False)))
+    wanted = [adasum([slopes(r)[i] for r in RANKS]) for i in range(4)]
+    agree(graph_function(lambda: step(False))()[:4], wanted)
 
 
 def check_unconnected_sources_that_cannot_be_reduced():
@@ -240,9 +257,9 @@ def check_unconnected_sources_that_cannot_be_reduced():
         assert found[:3] == [None] * 3
         return found[3:]
 
-    for options in ({}, {"groups": 2}):
-        for one in eagerly_and_as_function(lambda o=options: run(**o)):
-            agree(one(), mean_slopes())
+    for results in eagerly_and_in_one_function([run, lambda: run(groups=2)]):
+        for found in results:
+            agree(found, mean_slopes())
 
 
 def check_retraced_on_one_rank():

@@ -1,6 +1,7 @@
 """Helpers of the checks of horovod.tensorflow. Imported by ranks_tf_*.py, on every rank."""
 
 import contextlib
+import functools
 import re
 
 import numpy as np
@@ -14,9 +15,21 @@ RANKS = range(SIZE)
 KERAS_3 = hasattr(tf.keras, "ops")
 
 
+# tf.function for checks whose subject is not AutoGraph, which takes longer than the trace of a small function. The
+# checks of operations (ranks_tf_ops.py) and graphs, and the programs, have AutoGraph as programs have it.
+graph_function = functools.partial(tf.function, autograph=False)
+
+
 def eagerly_and_as_function(function):
     """The function itself, and the function as a graph: ``for run in eagerly_and_as_function(f): run()``."""
-    return function, tf.function(function)
+    return function, graph_function(function)
+
+
+def eagerly_and_in_one_function(calls):
+    """The lists of the results of all `calls`: eagerly, and of one function with all of them, as TensorFlow needs longer
+    to make a function than to call it."""
+    yield [call() for call in calls]
+    yield graph_function(lambda: [call() for call in calls])()
 
 
 def data(rank, *shape, seed=0):

@@ -1,5 +1,7 @@
 """A small model that optimizers of tf.compat.v1 train, together and in one process, for the checks of optimizers."""
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 
@@ -57,6 +59,23 @@ def train(optimizer_of, feeds, steps=STEPS, resource=True, loss=loss_of, global_
             return (values, counts) if global_step else values
 
 
+def train_each(optimizers, feeds, loss=loss_of):
+    """The variables of train() for each of these optimizers, which `optimizers` are functions that make. All are in one
+    graph, since a graph of each takes several times as long."""
+    with tf.Graph().as_default():
+        inputs = v1.placeholder(tf.float32, [None, 3])
+        variables, steps = [], []
+        for place, make in enumerate(optimizers):
+            with v1.variable_scope(f"model_{place}"):
+                variables.append(make_variables())
+            steps.append(make().minimize(loss(*variables[-1], inputs), var_list=variables[-1]))
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            for step in range(STEPS):
+                session.run(steps, {inputs: feeds(step)})
+            return session.run(variables)
+
+
 def together(kind="momentum", feeds=lambda step: batch(step, ME), resource=True, loss=loss_of, **options):
     return train(
         lambda _: hvd.DistributedOptimizer(KINDS[kind](), **options), feeds, resource=resource, loss=loss
@@ -64,12 +83,32 @@ def together(kind="momentum", feeds=lambda step: batch(step, ME), resource=True,
 
 
 def alone(kind="momentum", feeds=None, loss=loss_of, **options):
+    """The variables that one process trains on the data of all ranks, or on those of `feeds`."""
     return train(
         lambda _: KINDS[kind](),
         feeds or (lambda step: np.concatenate([batch(step, r) for r in RANKS])),
         loss=loss,
         **options,
     )
+
+
+def reference(kind="momentum", **options):
+    """alone() for checks in which all ranks call it: rank 0 has it computed, and the others get its values, as each graph
+    of TensorFlow takes time to make."""
+    return hvd.broadcast_object(alone(kind, **options) if ME == 0 else None, 0, name="reference")
+
+
+@functools.cache
+def references():
+    """reference() of each kind of optimizer, for loss_of() and STEPS steps."""
+    found = None
+    if ME == 0:
+        found = train_each(KINDS.values(), lambda step: np.concatenate([batch(step, r) for r in RANKS]))
+    return dict(zip(KINDS, hvd.broadcast_object(found, 0, name="references"), strict=True))
+
+
+def reference_of(kind="momentum"):
+    return references()[kind]
 
 
 def agree(found, wanted, tolerance=1e-5):
