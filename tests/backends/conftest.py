@@ -26,10 +26,15 @@ def library(backend_name):
 
 @pytest.fixture
 def ranks(library, tmp_path):
-    """ranks(size, body, *args, threads=False, ...): see ranks.py."""
-    from ranks import in_processes, in_threads
+    """ranks(size, body, *args, threads=False, alone=False, ...): see ranks.py.
 
-    def run(size, body, *args, threads=False, **options):
-        return (in_threads if threads else in_processes)(library, tmp_path, size, body, *args, **options)
+    alone: in processes of this call, as for ranks that are lost or enter another host.
+    """
+    from ranks import in_living_processes, in_processes, in_threads
+
+    def run(size, body, *args, threads=False, alone=False, **options):
+        own = alone or "lost" in options or "enter" in options
+        place = in_threads if threads else in_processes if own else in_living_processes
+        return place(library, tmp_path, size, body, *args, **options)
 
     return run

@@ -127,7 +127,7 @@ def leaves_nothing(comm):
 
 def test_nothing_is_left_behind(ranks, tmp_path):
     before = set(os.listdir("/dev/shm"))
-    for mapped, inherited, after in ranks(2, leaves_nothing):
+    for mapped, inherited, after in ranks(2, leaves_nothing, alone=True):
         assert mapped > 0 and inherited == 0 and after == 0
     assert left_in_shared_memory(before) == []
     assert list(tmp_path.iterdir()) == [], "keys of the rendezvous are deleted after use"

@@ -37,9 +37,8 @@ def many_sizes(comm):
 @pytest.mark.parametrize(
     "options", [{}, {"sockets_per_peer": 3, "chunk_kib": 1024}, {"small_kib": 0}], ids=str
 )
-def test_encrypted_collectives(ranks, monkeypatch, options):
-    monkeypatch.setenv("HOROVOD_TLS", "1")
-    ranks(3, many_sizes, hosts=range(3), options=options)
+def test_encrypted_collectives(ranks, options):
+    ranks(3, many_sizes, hosts=range(3), options=options, env={"HOROVOD_TLS": "1"})
 
 
 def broadcast_the_pattern(comm):

@@ -198,6 +198,6 @@ def no_threads(comm):
     return len(os.listdir("/proc/self/task"))
 
 
-def test_no_threads_of_its_own(ranks, monkeypatch):
-    alone, together = ranks(1, no_threads), ranks(2, no_threads)
-    assert together == alone * 2
+def test_no_threads_of_its_own(ranks):
+    one, two = ranks(1, no_threads, alone=True), ranks(2, no_threads, alone=True)
+    assert two == one * 2

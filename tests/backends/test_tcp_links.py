@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from abi_ctypes import ALLREDUCE, BARRIER, INVALID, REMOTE, TIMEOUT
-from reference import sample
+from reference import digest, sample
 from table_driver import Backend, Comm, failure
 
 pytestmark = pytest.mark.timeout(120)
@@ -223,7 +223,7 @@ def recreate(comm):
 
 
 def test_fifty_times_without_a_leak(ranks):
-    ranks(3, recreate)
+    ranks(3, recreate, alone=True)
 
 
 def children_inherit_nothing(comm):
@@ -236,7 +236,7 @@ def children_inherit_nothing(comm):
 
 
 def test_no_descriptor_is_inherited_by_programs(ranks):
-    for text in ranks(2, children_inherit_nothing):
+    for text in ranks(2, children_inherit_nothing, alone=True):
         assert "eventpoll" not in text and "eventfd" not in text and "socket:" not in text, text
 
 
@@ -261,7 +261,7 @@ def tcp_digest(comm, dtype, op, factors):
     for count in (5, 700, 100_003):
         mine = sample(dtype, comm.rank, count)
         comm.run(ALLREDUCE, [mine], [mine], op=op, **factors)
-        out.append(mine.tobytes())
+        out.append(digest(mine))
     return out
 
 
@@ -269,12 +269,14 @@ def tcp_digest(comm, dtype, op, factors):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int32"])
 def test_same_bits_as_shm(library, tmp_path, dtype, size):
     from libraries import find_library
-    from ranks import in_processes
+    from ranks import in_living_processes
 
     for op, factors in ((0, {}), (1, {}), (4, {"pre": 0.3, "post": 1.7})):
         results = []
         for name in ("shm", "tcp"):
             folder = tmp_path / f"{name}-{op}"
             folder.mkdir()
-            results.append(in_processes(find_library(name), folder, size, tcp_digest, dtype, op, factors))
+            results.append(
+                in_living_processes(find_library(name), folder, size, tcp_digest, dtype, op, factors)
+            )
         assert all(r == results[0][0] for r in results[0] + results[1]), (op, factors)

@@ -1,7 +1,7 @@
 """Packages that tests need, without an import: every lane collects all tests, and an import of a framework costs seconds.
 
 A module of tests says need("torch") in place of pytest.importorskip(), and `torch = Later("torch")` in place of an import
-where its tests use the framework in their own process.
+where the bodies of its tests use the framework, in a process that has it.
 """
 
 import importlib.util

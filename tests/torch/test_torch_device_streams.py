@@ -1,10 +1,12 @@
 """How the current stream of a device is found: by the convention of vendors' torch modules, or by a provider."""
 
+import contextlib
 from types import SimpleNamespace
 
 import pytest
 
 from harness.installed import Later, need
+from one_process import in_one_process
 
 need("torch")
 torch, hvd, _devices = Later("torch"), Later("horovod.torch"), Later("horovod.torch._devices")
@@ -15,53 +17,61 @@ def maia():
     return torch.device("maia", 3)
 
 
-@pytest.fixture(autouse=True)
-def _forget(monkeypatch):
-    monkeypatch.setattr("horovod.torch._devices._found", {})
-    monkeypatch.setattr("horovod.torch._devices._registered", {})
+@contextlib.contextmanager
+def with_module(**functions):
+    """No stream has been asked for yet; torch.maia has these functions, and does not exist without any."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("horovod.torch._devices._found", {})
+        patch.setattr("horovod.torch._devices._registered", {})
+        if functions:
+            patch.setattr("torch.maia", SimpleNamespace(**functions), raising=False)
+        yield
 
 
 @pytest.mark.parametrize("attribute", ["maia_stream", "sycl_queue", "native_handle"])
 @pytest.mark.parametrize(("value", "address"), [(4096, 4096), (0, 0), (None, 0)])
-def test_a_module_with_current_streams_is_asked_each_time(monkeypatch, attribute, value, address):
+@in_one_process
+def test_a_module_with_current_streams_is_asked_each_time(attribute, value, address):
     asked = []
 
     def current_stream(index):
         asked.append(index)
         return SimpleNamespace(**{attribute: value})
 
-    monkeypatch.setattr("torch.maia", SimpleNamespace(current_stream=current_stream), raising=False)
-    assert _devices.current_stream(maia()) == address
-    asked.clear()
-    assert _devices.current_stream(maia()) == address
-    assert asked == [3]
+    with with_module(current_stream=current_stream):
+        assert _devices.current_stream(maia()) == address
+        asked.clear()
+        assert _devices.current_stream(maia()) == address
+        assert asked == [3]
 
 
-def test_the_vendors_own_name_of_a_stream_comes_first(monkeypatch):
+@in_one_process
+def test_the_vendors_own_name_of_a_stream_comes_first():
     stream = SimpleNamespace(maia_stream=1, sycl_queue=2, native_handle=3)
-    monkeypatch.setattr("torch.maia", SimpleNamespace(current_stream=lambda index: stream), raising=False)
-    assert _devices.current_stream(maia()) == 1
+    with with_module(current_stream=lambda index: stream):
+        assert _devices.current_stream(maia()) == 1
 
 
-def test_a_module_whose_streams_have_no_address_is_synchronized(monkeypatch):
+@in_one_process
+def test_a_module_whose_streams_have_no_address_is_synchronized():
     waited = []
-    module = SimpleNamespace(current_stream=lambda index: object(), synchronize=waited.append)
-    monkeypatch.setattr("torch.maia", module, raising=False)
-    assert _devices.current_stream(maia()) is None
-    assert _devices.current_stream(maia()) is None
-    assert waited == [3, 3]
+    with with_module(current_stream=lambda index: object(), synchronize=waited.append):
+        assert _devices.current_stream(maia()) is None
+        assert _devices.current_stream(maia()) is None
+        assert waited == [3, 3]
 
 
+@in_one_process
 def test_without_a_module_the_error_says_what_to_do():
-    with pytest.raises(ValueError, match=r"no torch\.maia.*hvd\.register_stream_provider"):
+    with with_module(), pytest.raises(ValueError, match=r"no torch\.maia.*hvd\.register_stream_provider"):
         _devices.current_stream(maia())
 
 
-def test_who_registers_a_function_is_asked_instead(monkeypatch):
-    module = SimpleNamespace(current_stream=lambda index: SimpleNamespace(maia_stream=1))
-    monkeypatch.setattr("torch.maia", module, raising=False)
-    assert _devices.current_stream(maia()) == 1
-    hvd.register_stream_provider("maia", lambda index: 100 + index)
-    assert _devices.current_stream(maia()) == 103
-    hvd.register_stream_provider("maia", lambda index: None)
-    assert _devices.current_stream(maia()) is None
+@in_one_process
+def test_who_registers_a_function_is_asked_instead():
+    with with_module(current_stream=lambda index: SimpleNamespace(maia_stream=1)):
+        assert _devices.current_stream(maia()) == 1
+        hvd.register_stream_provider("maia", lambda index: 100 + index)
+        assert _devices.current_stream(maia()) == 103
+        hvd.register_stream_provider("maia", lambda index: None)
+        assert _devices.current_stream(maia()) is None

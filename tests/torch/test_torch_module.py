@@ -1,14 +1,14 @@
-"""Checks of one process: imports, signatures, calls before init(), arguments. In other processes (ranks_module.py) if the
-state of the module matters."""
+"""Checks of one process: imports, signatures, calls before init(), arguments. In processes of their own (ranks_module.py)
+if the state of the module matters."""
 
 import inspect
 import re
 
 import pytest
 
-from harness import run_on_ranks
-from harness.frameworks import environment_of, python_with, run_with
+from harness.frameworks import run_with
 from harness.installed import Later, need
+from one_process import call_in_one_process, in_one_process
 
 need("torch")
 torch, hvd = Later("torch"), Later("horovod.torch")
@@ -20,12 +20,8 @@ NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
 def alone(function, kind):
-    """Calls a function of ranks_module.py in a process without a launcher: its result and its output. Each kind is a
-    process."""
-    place = f"torch/ranks_module.py::{function}"
-    options = {"command": python_with("torch"), "process_env": environment_of("torch"), "kind": kind}
-    done = run_on_ranks(1, place, init=None, timeout=280, **options)
-    return done.results[0], done.output
+    """The result and the output of a function of ranks_module.py in a process of that kind."""
+    return call_in_one_process(f"torch/ranks_module.py::{function}", kind=kind)
 
 
 def test_import_prints_nothing():
@@ -66,12 +62,14 @@ CALLS_BEFORE_INIT |= {
 
 
 @pytest.mark.parametrize("name", CALLS_BEFORE_INIT)
+@in_one_process
 def test_before_init(name):
     assert not hvd.is_initialized()
     with pytest.raises(ValueError, match=re.escape(NOT_INITIALIZED)):
         CALLS_BEFORE_INIT[name]()
 
 
+@in_one_process
 def test_answers_that_need_no_init():
     assert hvd.is_initialized() is False
     hvd.shutdown()
@@ -123,6 +121,7 @@ SIGNATURES = {
 
 
 @pytest.mark.parametrize("function_name", SIGNATURES)
+@in_one_process
 def test_signature(function_name):
     function = getattr(hvd, function_name)
     parameters = inspect.signature(function).parameters
@@ -142,6 +141,7 @@ def test_signature(function_name):
     assert function.__doc__
 
 
+@in_one_process
 def test_public_names():
     for name in hvd.__all__:
         assert hasattr(hvd, name), name
@@ -152,6 +152,7 @@ def test_public_names():
     assert hvd.mpi_ops._basics.size and hvd.mpi_ops._handle_map == {}
 
 
+@in_one_process
 def test_names_that_programs_import():
     """Private and undocumented names that programs written for Horovod use."""
     from unittest import mock
@@ -184,6 +185,7 @@ def test_names_that_programs_import():
         assert hvd.size() == 7
 
 
+@in_one_process
 def test_compressors():
     for name in ("Compressor", "NoneCompressor", "FP16Compressor", "BF16Compressor"):
         assert inspect.isclass(getattr(compression, name))
@@ -195,6 +197,7 @@ def test_compressors():
     )
 
 
+@in_one_process
 def test_init_refuses():
     with pytest.raises(ValueError, match="dynamic"):
         hvd.init(process_sets="static")

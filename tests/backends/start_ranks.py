@@ -1,0 +1,42 @@
+"""The launcher of ranks that call tables, with no engine and no horovodrun: it imports what they all need, and forks.
+
+python start_ranks.py RANKS PROGRAM [ARGUMENT ...]
+"""
+
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+
+
+def _become(rank, program):
+    """Runs the program as that rank; the process ends here."""
+    code = 1
+    try:
+        os.environ["HOROVOD_RANK"] = str(rank)
+        sys.argv[:] = program
+        runpy.run_path(program[0], run_name="__main__")
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def main():
+    count, program = int(sys.argv[1]), sys.argv[2:]
+    # Every rank needs these modules and pytest, whose import costs more than a fork.
+    sys.path.insert(1, str(Path(__file__).parents[1]))
+    import ranks  # noqa: F401
+    import reference  # noqa: F401
+
+    for rank in range(count):
+        if os.fork() == 0:
+            _become(rank, program)
+    codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(count)]
+    sys.exit(int(any(codes)))
+
+
+if __name__ == "__main__":
+    main()
