@@ -22,7 +22,7 @@ from hvd_core.conformance.numerics import (
     to_real,
     to_stored,
 )
-from hvd_core.conformance.recovery import footprint, leaked
+from hvd_core.conformance.recovery import leaked, settled
 from hvd_core.conformance.verdicts import EMULATED, FAIL, NATIVE, Composed
 
 
@@ -169,7 +169,7 @@ def leaks(kit: Kit) -> None:
 
     for _ in range(5):
         once()
-    before = footprint()
+    before = settled()
     for _ in range(40):
         once()
     left = leaked(before, 40)

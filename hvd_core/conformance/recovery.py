@@ -48,15 +48,30 @@ def grown(before: dict[str, int], after: dict[str, int], rounds: int) -> str:
 
 
 def leaked(before: dict[str, int], rounds: int) -> str:
-    """The resources that have grown since `before` and stay so, as grown() names them.
+    """The resources that have grown since `before`, as grown() names them.
 
     A detached thread is counted until the system has taken it away, which may be after it has said that its work is
-    done: growth that goes back within END_SECONDS is no leak.
+    done. So where there are more threads than before, they have END_SECONDS to go.
     """
     end = time.monotonic() + END_SECONDS
-    while (left := grown(before, footprint(), rounds)) and time.monotonic() < end:
+    while (left := grown(before, now := footprint(), rounds)) and now["threads"] > before["threads"]:
+        if time.monotonic() > end:
+            break
         time.sleep(0.02)
     return left
+
+
+def settled() -> dict[str, int]:
+    """The footprint when the number of threads has not fallen for a tenth of a second: threads that are ending would
+    hide others that are left later."""
+    found, since = footprint(), time.monotonic()
+    while time.monotonic() < since + 0.1:
+        time.sleep(0.02)
+        now = footprint()
+        if now["threads"] < found["threads"]:
+            since = time.monotonic()
+        found = now
+    return found
 
 
 def _use(kit: Kit, comm: Comm, turn: int) -> None:
@@ -77,7 +92,7 @@ def recreate(kit: Kit) -> None:
         before, shared, kept = {}, SharedNames(), len(kit.backend.host.keys)
         for turn in range(turns):
             if turn == 5:
-                before, shared = footprint(), SharedNames()
+                before, shared = settled(), SharedNames()
                 kit.meet()
             comm = kit.comm(space)
             shared.look()

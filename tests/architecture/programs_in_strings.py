@@ -2,7 +2,6 @@
 
 import ast
 import textwrap
-import types
 from pathlib import Path
 
 LINES = 4  # a string with fewer of them is a one-liner that was wrapped
@@ -10,24 +9,8 @@ LINES = 4  # a string with fewer of them is a one-liner that was wrapped
 
 def programs_in_strings(path: Path) -> list[int]:
     """The numbers of the lines at which a string begins that is a program: Python of several lines with an import."""
-    source = path.read_text(encoding="utf-8")
-    if not _may_hold_programs(compile(source, path, "exec", dont_inherit=True)):
-        return []  # which saves the tree of most files: it takes longer than the compilation
-    tree = ast.parse(source)
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     return [node.lineno for node in ast.walk(tree) if _is_program(_text(node))]
-
-
-def _may_hold_programs(code: types.CodeType) -> bool:
-    """Whether the word stands in a string, or in a part of one, of this code or of a function in it."""
-    return any(map(_mentions_imports, code.co_consts))
-
-
-def _mentions_imports(constant) -> bool:
-    if isinstance(constant, str):
-        return "import " in constant
-    if isinstance(constant, (tuple, frozenset)):  # the compiler makes one of several constants
-        return any(map(_mentions_imports, constant))
-    return isinstance(constant, types.CodeType) and _may_hold_programs(constant)
 
 
 def _text(node: ast.AST) -> str:

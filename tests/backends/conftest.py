@@ -28,13 +28,14 @@ def library(backend_name):
 def ranks(library, tmp_path):
     """ranks(size, body, *args, threads=False, alone=False, ...): see ranks.py.
 
+    Variables of the ranks go by `env`: those of monkeypatch do not reach a living rank.
     alone: in processes of this call, as for ranks that are lost or enter another host.
     """
     from ranks import in_living_processes, in_processes, in_threads
 
     def run(size, body, *args, threads=False, alone=False, **options):
-        own = alone or "lost" in options or "enter" in options
-        place = in_threads if threads else in_processes if own else in_living_processes
-        return place(library, tmp_path, size, body, *args, **options)
+        new = alone or "lost" in options or "enter" in options
+        start = in_threads if threads else in_processes if new else in_living_processes
+        return start(library, tmp_path, size, body, *args, **options)
 
     return run

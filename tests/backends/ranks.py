@@ -61,9 +61,9 @@ def _with_communicator(library, store, rank, size, body, args, options, hosts):
 
 
 def in_processes(library, store, size, body, *args, options=None, timeout=60, lost=(), enter=None, hosts=()):
-    """The same on `size` ranks that are forked for this call. Ranks in `lost` need not return a result.
+    """body(comm, *args) on `size` ranks that are forked for this call; results in rank order.
 
-    enter(rank) is called first in each process, before the library is opened.
+    Ranks in `lost` need not return a result. enter(rank) is called first in each process, before the library is opened.
     """
 
     def work(rank, _):

@@ -3,17 +3,24 @@
 python start_ranks.py RANKS PROGRAM [ARGUMENT ...]
 """
 
+import ctypes
 import os
 import runpy
+import signal
 import sys
 import traceback
 from pathlib import Path
 
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
-def _become(rank, program):
+
+def _become(rank, program, launcher):
     """Runs the program as that rank; the process ends here."""
     code = 1
     try:
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)  # a rank does not outlive its launcher
+        if os.getppid() != launcher:
+            return
         os.environ["HOROVOD_RANK"] = str(rank)
         sys.argv[:] = program
         runpy.run_path(program[0], run_name="__main__")
@@ -31,9 +38,10 @@ def main():
     import ranks  # noqa: F401
     import reference  # noqa: F401
 
+    launcher = os.getpid()
     for rank in range(count):
         if os.fork() == 0:
-            _become(rank, program)
+            _become(rank, program, launcher)
     codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(count)]
     sys.exit(int(any(codes)))
 

@@ -60,7 +60,8 @@ def array_buf(array):
 
 
 def array_bufs(arrays):
-    """The C array of their buffers; None without any. There may be many thousands, of which NumPy makes it faster."""
+    """The C array of the arrays' buffers, or None if there are no arrays. NumPy fills an array of thousands of buffers
+    faster than ctypes does."""
     rows = np.array([(a.ctypes.data, 0, a.nbytes) for a in arrays], np.uint64)
     return (Buf * len(arrays)).from_buffer(rows) if arrays else None
 

@@ -169,7 +169,12 @@ def test_a_slow_peer_is_not_taken_for_a_dead_one(ranks):
     ranks(2, slow_reader, options={"peer_timeout_s": 2})
 
 
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+
 def idle(comm):
+    before_all = threads()
     for _ in range(5):
         comm.run(BARRIER)
     before = time.process_time()
@@ -183,19 +188,18 @@ def idle(comm):
         return time.process_time() - before
     used = time.process_time() - before
     comm.run(BARRIER)
+    assert threads() <= before_all
     return used
 
 
 def test_neither_idling_nor_waiting_uses_a_processor(ranks):
-    threads = threading.active_count()  # some may be left over from other tests
     assert max(ranks(3, idle)) < 0.2
-    assert threading.active_count() <= threads
 
 
 def no_threads(comm):
     a = np.ones(1_000_000, np.float32)
     comm.run(ALLREDUCE, [a], [a])
-    return len(os.listdir("/proc/self/task"))
+    return threads()
 
 
 def test_no_threads_of_its_own(ranks):

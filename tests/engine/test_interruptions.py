@@ -15,6 +15,7 @@ import numpy as np
 
 import hvd_core as hvd
 from harness import on_ranks, run_to_the_end
+from harness.launch import interpreters
 from harness.rank import await_told, expect, interrupted, is_told, tell
 from hvd_core import runtime
 from hvd_core.numpy_face import _handles
@@ -242,5 +243,5 @@ def wait_in_daemon_threads():
 
 
 def test_daemon_threads_in_a_collective_at_the_end_of_the_interpreter():
-    out = run_to_the_end(2, wait_in_daemon_threads)
+    out = run_to_the_end(2, wait_in_daemon_threads, command=interpreters(2))
     assert "terminate called" not in out, out

@@ -12,6 +12,8 @@ import pytest
 import hvd_core as hvd
 import star_backend
 from harness import finish, launch, on_ranks, run_on_ranks, run_to_the_end
+from harness.fork_servers import is_forked
+from harness.launch import interpreters
 from harness.rank import await_told, expect, ignore_the_launcher, meet, tell
 from hvd_core import runtime
 from hvd_core.backends import BackendNotInstalled, register_python_backend
@@ -192,6 +194,7 @@ ENDINGS = {
 
 
 def _ends_with(ending):
+    assert not is_forked()  # such a process would not take its modules apart
     hvd.init(backend=ChaosBackend)
     hvd.allreduce(np.ones(3), name="first")
     ENDINGS[ending]()
@@ -200,7 +203,8 @@ def _ends_with(ending):
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_interpreter_ends_well(tmp_path, ending):
     """With work under way in Python, with and without shutdown()."""
-    job = launch(2, _ends_with, ending, folder=tmp_path, env={"CHAOS": "sleep"}, init=None)
+    command = interpreters(2)
+    job = launch(2, _ends_with, ending, folder=tmp_path, env={"CHAOS": "sleep"}, init=None, command=command)
     no_crash(finish(job, 100))
 
 

@@ -22,7 +22,7 @@ EXAMPLES = HERE.parents[1] / "examples"
 TENSORFLOW_1 = {"HVD_TEST_TENSORFLOW_1": "1"}
 # Half of the epochs that the examples train by themselves are enough for the accuracy.
 HALF = ("--epochs", "10")
-# With this many epochs they classify two per cent more of the test set than is asked for.
+# With this many epochs the examples classify two per cent more of the test set than is asked for.
 FEWER = ("--epochs", "8")
 
 pytestmark = pytest.mark.timeout(900)

@@ -136,8 +136,12 @@ def run_and_end(program: Program) -> None:
     threading._shutdown()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except OSError as error:  # an interpreter does not let it pass either
+            print(f"Exception ignored in: {stream}\n{type(error).__name__}: {error}", file=sys.__stderr__)
+            code = code or 120
     # Holds Python's lock, as an interpreter does at its end: no thread of the program runs any more.
     ctypes.PyDLL(None).exit(code)
 

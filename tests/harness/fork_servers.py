@@ -64,6 +64,11 @@ def interpreter(
     return _client(python, address)
 
 
+def is_forked() -> bool:
+    """Whether this process is a child of a fork server."""
+    return fork_messages.ADDRESS in os.environ
+
+
 def same_interpreter() -> list[str]:
     """In a program that interpreter() has run: the words for another child of its server. Elsewhere the interpreter."""
     address = os.environ.get(fork_messages.ADDRESS)

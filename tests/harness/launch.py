@@ -1,12 +1,14 @@
 """A launch of its own for a check whose ranks die, are killed, or must be seen to end: nothing is kept alive.
 
-The ranks run rank_once.py: they import the function, initialise the engine, call the function and end as a program does.
+The ranks run rank_once.py: they import the function, initialise the engine, call the function and end. They are forked
+(plain.py) and end without the teardown of their modules; a test of the end takes interpreters(), as their command.
 """
 
 import os
 import pickle
 import re
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -14,6 +16,12 @@ from . import plain
 from .checks import place_of
 
 RANK_ONCE = Path(__file__).with_name("rank_once.py")
+
+
+def interpreters(ranks: int) -> list[str]:
+    """The command of ranks that are interpreters of their own, for tests of what an interpreter does at its end, or of
+    what an import loads."""
+    return [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), sys.executable]
 
 
 def launch(

@@ -1,7 +1,6 @@
-"""What each rank of a launch of its own runs: one function, then the end of the process as any program ends. See
-launch.py.
+"""What each rank of a launch of its own runs: one function, then the end of the process. See launch.py.
 
-    python rank_once.py CALL
+python rank_once.py CALL
 """
 
 import importlib

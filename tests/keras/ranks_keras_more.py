@@ -106,12 +106,13 @@ def check_gradients_of_embeddings():
     alone = of_rank_0(lambda: train_on((x, y), ROWS * hvd.size(), sgd(), embedding_model()))
     for dense, mode in [(False, mode) for mode in modes()] + [(True, modes()[0])]:
         optimizer = hvd.DistributedOptimizer(sgd(), sparse_as_dense=dense)
-        agree(train_on(words_of(hvd.rank()), ROWS, optimizer, embedding_model(), **mode), alone)
+        fit = mode == modes()[-1]
+        agree(train_on(words_of(hvd.rank()), ROWS, optimizer, embedding_model(), fit, **mode), alone)
     if not TORCH:
         model = embedding_model()
         model.compile(hvd.DistributedOptimizer(sgd(), backward_passes_per_step=2), "mse", **compiled())
         with raises(ValueError, "sparse_as_dense"):
-            model.train_on_batch(*(part[:ROWS] for part in words_of(hvd.rank())))
+            model.fit(*words_of(hvd.rank()), batch_size=ROWS, verbose=0)
 
 
 def check_loop_of_ones_own():
@@ -197,7 +198,8 @@ def check_legacy_optimizers():
     legacy = optimizers.legacy
     for make in (lambda: legacy.SGD(0.1, momentum=0.9), lambda: legacy.Adam(0.01)):
         for mode in modes():
-            agree(train_together(hvd.DistributedOptimizer(make()), **mode), train_alone(make()))
+            fit = mode == modes()[1]
+            agree(train_together(hvd.DistributedOptimizer(make()), fit=fit, **mode), train_alone(make()))
     optimizer = hvd.DistributedOptimizer(legacy.Adam(0.01))
     assert type(optimizer).__module__ == "horovod._keras"
 
@@ -224,7 +226,7 @@ def check_scaled_losses():
     wanted = train_alone(scaler(sgd()), model=half_model())
     graph = modes()[:2][-1]
     inside = scaler(hvd.DistributedOptimizer(sgd()))
-    agree(train_together(inside, half_model(), **graph), wanted, 1e-5)
+    agree(train_together(inside, half_model(), fit=True, **graph), wanted, 1e-5)
     optimizer = hvd.DistributedOptimizer(scaler(sgd()))
     agree(train_together(optimizer, half_model()), wanted, 1e-5)
     assert type(optimizer).__module__ == "horovod._keras"

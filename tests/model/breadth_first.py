@@ -30,7 +30,8 @@ def breadth_first(
     """
     came_from: dict[Hashable, Hashable] = {start: None}
     queue = deque([start])
-    # The collector of cycles would look again and again at a million tuples, in none of which there is a cycle.
+    # The collector of cycles would look again and again at a million tuples. The few cycles, between the parts of states
+    # that remember each other, go after the walk.
     collects = gc.isenabled()
     gc.disable()
     try:

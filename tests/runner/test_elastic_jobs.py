@@ -13,6 +13,11 @@ pytest.importorskip("hvd_core._core", reason="the engine is not built")
 FOUND = "cat hosts"
 
 
+@pytest.fixture
+def launcher(process_launcher):
+    return process_launcher
+
+
 def write(launcher, name, text=""):
     """Writes a file as a whole: the job reads it at any moment."""
     (launcher.folder / f"{name}.new").write_text(text)

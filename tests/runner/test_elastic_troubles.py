@@ -13,6 +13,11 @@ from horovod.runner.launch import parse_args
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 
 
+@pytest.fixture
+def launcher(process_launcher):
+    return process_launcher
+
+
 def test_a_world_whose_store_cannot_be_opened_is_formed_later(tmp_path, monkeypatch, capfd):
     opened = []
     open_store = elastic_job._Starter.open_store

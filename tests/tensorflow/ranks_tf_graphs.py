@@ -217,7 +217,7 @@ def check_memory_is_given_back():
     for _ in range(100):
         function(x)
         mpi_ops._allreduce(x, "large too")
-    assert resident() - before < 40_000, (before, resident())  # of 200 MB that were reduced
+    assert resident() - before < 20_000, (before, resident())  # of 200 MB that were reduced
 
 
 def check_compiled_functions_end_like_others():
