@@ -113,9 +113,8 @@ def imports(path: Path, package: tuple[str, ...], top_level_only: bool = False) 
     """(line number, absolute dotted name) of every import of a Python file that lies in `package`."""
     for statement in import_statements(path):
         if statement.at_top_level or not top_level_only:
-            for _, name in absolute_names(
-                statement, package
-            ):  # `from horovod import torch` names a module too
+            # `from horovod import torch` names a module too.
+            for _, name in absolute_names(statement, package):
                 yield statement.node.lineno, name
 
 

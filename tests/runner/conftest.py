@@ -1,5 +1,7 @@
 """horovodrun on this machine."""
 
+import sys
+
 import pytest
 from launchers import Launcher
 
@@ -7,16 +9,9 @@ from harness import plain
 
 
 @pytest.fixture
-def launcher(tmp_path):
-    made = Launcher(tmp_path, python=plain.python())
-    yield made
-    made.clean_up()
-
-
-@pytest.fixture
-def process_launcher(tmp_path):
-    """For tests of what processes do to each other, and of processes that may be left: horovodrun and the ranks of
-    python() are interpreters."""
-    made = Launcher(tmp_path)
+def launcher(request, tmp_path):
+    """horovodrun and the ranks of python() are forked, or interpreters for tests with the marker `interpreters`."""
+    marked = request.node.get_closest_marker("interpreters")
+    made = Launcher(tmp_path, python=[sys.executable] if marked else plain.python())
     yield made
     made.clean_up()

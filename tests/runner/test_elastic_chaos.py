@@ -16,10 +16,7 @@ pytest.importorskip("hvd_core._core", reason="the engine is not built")
 
 OPTIONS = ("-np", 3, "--min-np", 1, "-H", "localhost:3", "--blacklist-cooldown-range", 1, 2)
 
-
-@pytest.fixture
-def launcher(process_launcher):
-    return process_launcher
+pytestmark = pytest.mark.interpreters
 
 
 def workers(launcher):

@@ -12,10 +12,7 @@ pytest.importorskip("hvd_core._core", reason="the engine is not built")
 
 FOUND = "cat hosts"
 
-
-@pytest.fixture
-def launcher(process_launcher):
-    return process_launcher
+pytestmark = pytest.mark.interpreters
 
 
 def write(launcher, name, text=""):

@@ -18,10 +18,7 @@ pytest.importorskip("hvd_core._core", reason="the engine is not built")
 
 SHELL = ("--network-interfaces", "lo", "--remote-shell", "sh -c 'exec {command}' {host}")
 
-
-@pytest.fixture
-def launcher(process_launcher):
-    return process_launcher
+pytestmark = pytest.mark.interpreters
 
 
 def write(launcher, name, text=""):

@@ -12,10 +12,7 @@ from horovod.runner.launch import parse_args
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 
-
-@pytest.fixture
-def launcher(process_launcher):
-    return process_launcher
+pytestmark = pytest.mark.interpreters
 
 
 def test_a_world_whose_store_cannot_be_opened_is_formed_later(tmp_path, monkeypatch, capfd):

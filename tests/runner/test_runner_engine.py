@@ -33,10 +33,11 @@ def test_functions_work_together():
     assert horovod.run(work, (10,), num_proc=2) == [(0, [10.0, 10.0]), (1, [10.0, 10.0])]
 
 
-def test_kill_9_in_the_middle_of_work_names_the_rank_and_leaves_nothing(process_launcher):
+@pytest.mark.interpreters
+def test_kill_9_in_the_middle_of_work_names_the_rank_and_leaves_nothing(launcher):
     before = set(os.listdir("/dev/shm"))
-    process = process_launcher.start_python(3, runner_ranks.train)
-    pids = process_launcher.wait_for(3, "ready.")
+    process = launcher.start_python(3, runner_ranks.train)
+    pids = launcher.wait_for(3, "ready.")
     start = time.monotonic()
     os.kill(int(pids[1]), signal.SIGKILL)
     _, err = process.communicate(timeout=100)
@@ -46,13 +47,14 @@ def test_kill_9_in_the_middle_of_work_names_the_rank_and_leaves_nothing(process_
         lines = [line for line in err.decode().splitlines() if line.startswith(f"[{rank}]<stderr>:")]
         said = [line for line in lines if "JobEndedError" in line]
         assert said and "rank 1" in said[-1], lines
-    assert process_launcher.processes() == []
+    assert launcher.processes() == []
     assert left_in_shared_memory(before) == []
 
 
-def test_a_rank_that_never_comes_is_named(process_launcher):
-    done = process_launcher.python(2, runner_ranks.rank_1_never_comes, "--start-timeout", 2)
+@pytest.mark.interpreters
+def test_a_rank_that_never_comes_is_named(launcher):
+    done = launcher.python(2, runner_ranks.rank_1_never_comes, "--start-timeout", 2)
     assert done.returncode == 1
     assert "rank 1 of 2 has not called init()" in done.stderr
     assert "within 2 s" in done.stderr
-    assert process_launcher.processes() == []
+    assert launcher.processes() == []

@@ -5,6 +5,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 import runner_ranks
 
 
@@ -74,11 +76,12 @@ def test_callers_environment_is_kept_and_flags_beat_it(launcher):
     assert "OLDPWD" not in env
 
 
-def test_the_secret_is_nowhere_but_in_the_ranks_environment(process_launcher):
-    process = process_launcher.start_python(
+@pytest.mark.interpreters
+def test_the_secret_is_nowhere_but_in_the_ranks_environment(launcher):
+    process = launcher.start_python(
         2, runner_ranks.dump_environment_and_sleep, "--verbose", stderr=subprocess.STDOUT
     )
-    (text, _) = process_launcher.wait_for(2, "env.")
+    (text, _) = launcher.wait_for(2, "env.")
     secret = json.loads(text)["HOROVOD_SECRET_KEY"].encode()
     ranks = set()
     for entry in Path("/proc").iterdir():

@@ -19,10 +19,7 @@ from horovod.runner.exit_codes import describe_code
 
 END_S, BUSY_S = 5, 20
 
-
-@pytest.fixture
-def launcher(process_launcher):
-    return process_launcher
+pytestmark = pytest.mark.interpreters
 
 
 def test_the_keepers_times_leave_room_for_its_work():
