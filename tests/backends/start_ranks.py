@@ -1,4 +1,5 @@
-"""The launcher of ranks that call tables, with no engine and no horovodrun: it imports what they all need, and forks.
+"""The launcher of ranks that call tables, with no engine and no horovodrun. The launcher imports the modules that all
+ranks need, and forks the ranks.
 
 python start_ranks.py RANKS PROGRAM [ARGUMENT ...]
 """

@@ -14,7 +14,7 @@ from .checks import run_on_ranks
 from .environment import base
 from .job import Outcome
 
-# The programs that XLA compiles are small here and run a few times: what it optimizes costs more than they do.
+# The programs that XLA compiles are small here and run a few times: XLA's optimizations cost more than the runs.
 _XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 # Several ranks share few cores; ranks import a framework at different speeds; TensorFlow would print much.
 # Threads that wait must leave the cores to others.
