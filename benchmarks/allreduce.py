@@ -55,10 +55,9 @@ MINE = ("torch", "shared", "numpy", "tcp", "over-gloo", "levels", "encrypted", "
 QUICK = ["4", "4K", "64K", "1M", "16M"]
 
 
-def memory_figures(fleet: Fleet) -> dict:
-    """GB/s: STREAM beyond the caches, all ranks together; and the rate from one core to another."""
+def memory_figures(fleet: Fleet, nbytes: int) -> dict:
+    """GB/s: STREAM with arrays of `nbytes` bytes, all ranks together; and the rate from one core to another."""
     team, found = fleet.teams["memory"], {}
-    nbytes = 256 << 20
     for kind, name, traffic in ((0, "copy", 2), (1, "triad", 3)):
         seconds = statistics.median(team.seconds({"do": "stream", "kind": kind, "bytes": nbytes, "iters": 5}))
         found[name] = traffic * nbytes * fleet.size / seconds / 1e9
@@ -82,7 +81,7 @@ def run(options: argparse.Namespace, sizes: list[int], names: list[str]) -> dict
             "machine": report.machine(),
             "ranks": options.np,
             "rounds": options.rounds,
-            "memory_gb_s": memory_figures(fleet) if "memory" in fleet.teams else None,
+            "memory_gb_s": memory_figures(fleet, options.stream) if "memory" in fleet.teams else None,
             "sizes": {},
         }
         for nbytes in sizes:
@@ -222,6 +221,11 @@ def main() -> None:
         "--patience", type=float, default=0, metavar="SECONDS",
         help="put a turn off, or repeat it, for so long while others use the machine (default 0: never)",
     )  # fmt: skip
+    parser.add_argument(
+        "--stream",
+        default="256M",
+        help="bytes of each array of the memory's copy and triad (default 256M, beyond the caches)",
+    )
     parser.add_argument("--json", metavar="FILE", help="write everything measured to FILE")
     parser.add_argument("--plot", metavar="FILE", help="write time and bandwidth by size to FILE, an SVG")
     options = parser.parse_args()
@@ -232,6 +236,7 @@ def main() -> None:
             report.parse_size(text)
             for text in (options.sizes.split(",") if options.sizes else QUICK if options.quick else FULL)
         ]
+        options.stream = report.parse_size(options.stream)
     except ValueError as error:
         parser.error(str(error))
     skip = set(filter(None, options.skip.split(","))) | ({"openmpi", "mpich"} if options.skip_mpi else set())
