@@ -108,4 +108,5 @@ def test_a_rank_that_ends_is_named(tmp_path, victim):
     output = text + job.communicate(timeout=60)[0]
     heard = [line for line in output.splitlines() if "heard:" in line]
     assert len(heard) == 3 and all(f"rank {victim} " in line for line in heard), output
-    assert "in flight" not in output and "until this process ends" not in output, output
+    # The strand that has not failed must have settled. That the victim had an operation in flight, horovodrun may tell.
+    assert "still in flight" not in output and "until this process ends" not in output, output
