@@ -46,11 +46,13 @@ def bench(cache, tmp_path):
         scratch.mkdir(exist_ok=True)
         # A package built in place is found by this process only because of where it was started.
         package = importlib.util.find_spec("hvd_core")
-        places = [str(Path(package.origin).parents[1])] if package and package.origin else []
-        path = os.pathsep.join([*places, *filter(None, [os.environ.get("PYTHONPATH")])])
+        packages = [str(Path(package.origin).parents[1])] if package and package.origin else []
+        path = os.pathsep.join([*packages, *filter(None, [os.environ.get("PYTHONPATH")])])
+        # An import of torch._dynamo makes a folder, by default in TMPDIR.
+        places = {"TMPDIR": str(scratch), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
         done = subprocess.run(
             [sys.executable, str(BENCHMARKS / script), *arguments, "--json", str(out)],
-            env=dict(os.environ, HVD_BENCH_CACHE=str(cache), TMPDIR=str(scratch), PYTHONPATH=path, **env),
+            env=dict(os.environ, HVD_BENCH_CACHE=str(cache), **places, PYTHONPATH=path, **env),
             capture_output=True, text=True, timeout=280,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
