@@ -55,12 +55,13 @@ MINE = ("torch", "shared", "numpy", "tcp", "over-gloo", "levels", "encrypted", "
 QUICK = ["4", "4K", "64K", "1M", "16M"]
 
 
-def memory_figures(fleet: Fleet, nbytes: int) -> dict:
-    """GB/s: STREAM with arrays of `nbytes` bytes, all ranks together; and the rate from one core to another."""
+def memory_figures(fleet: Fleet, array_bytes: int) -> dict:
+    """GB/s: STREAM with arrays of `array_bytes` bytes, all ranks together; and the rate from one core to another."""
     team, found = fleet.teams["memory"], {}
     for kind, name, traffic in ((0, "copy", 2), (1, "triad", 3)):
-        seconds = statistics.median(team.seconds({"do": "stream", "kind": kind, "bytes": nbytes, "iters": 5}))
-        found[name] = traffic * nbytes * fleet.size / seconds / 1e9
+        command = {"do": "stream", "kind": kind, "bytes": array_bytes, "iters": 5}
+        seconds = statistics.median(team.seconds(command))
+        found[name] = traffic * array_bytes * fleet.size / seconds / 1e9
     nbytes, found["core_to_core"] = 16 << 20, 0.0
     for chunk in (16 << 10, 32 << 10, 48 << 10, 64 << 10, 128 << 10):
         command = {"do": "exchange", "chunk": chunk, "bytes": nbytes // 2, "iters": 9}
