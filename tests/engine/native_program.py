@@ -37,6 +37,7 @@ PROGRAMS = {
         "control/snapshot_wire.cc",
     ],
     "call_watch_test": ["call_watch.cc"],
+    "request_test": ["queue/request.cc"],
     "observer_test": [],
     "emulated_test": _EMULATED,
     "staged_test": [*_EMULATED, "data/relocated.cc", "data/staged.cc"],

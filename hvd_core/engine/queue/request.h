@@ -131,9 +131,10 @@ class Request {
   bool settled() const { return state() != kPending; }
   bool enqueued() const { return state() == kEnqueued; }
   bool failed() const { return state() == kFailed; }
-  bool ok() const { return state() == kOk || state() == kEnqueued; }  // so far
-  const std::string& error() const { return error_; }                 // when failed
-  types::Failure failure() const { return failure_; }                 // likewise
+  // So far. Read once: an enqueued request may be completed between two reads.
+  bool ok() const { return succeeds(state()); }
+  const std::string& error() const { return error_; }  // when failed
+  types::Failure failure() const { return failure_; }  // likewise
   // Throws RequestFailed if it has failed.
   void throw_if_failed() const {
     if (failed()) throw RequestFailed(failure_, error_);
@@ -156,6 +157,7 @@ class Request {
  private:
   static constexpr uint32_t kPending = 0, kOk = 1, kFailed = 2, kEnqueued = 3;
   static bool ended(uint32_t state) { return state == kOk || state == kFailed; }
+  static bool succeeds(uint32_t state) { return state == kOk || state == kEnqueued; }
   uint32_t state() const { return state_.load(std::memory_order_acquire); }
   void finish(uint32_t state);  // the caller holds a reference
 
