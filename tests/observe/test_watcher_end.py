@@ -1,5 +1,6 @@
 """When the process of a watcher ends: with its job, and when the rank that has started it begins another job."""
 
+import http.client
 import json
 import os
 import re
@@ -77,5 +78,5 @@ def _answers(page):
     """Whether a watcher refuses the question, which lacks its token."""
     try:
         return ranks.ask(page)[0] == 403
-    except OSError:
+    except (OSError, http.client.HTTPException):  # it may end in the middle of an answer
         return False
