@@ -37,7 +37,15 @@ JOBS = {
 # The optimizer's checks once more, with gradients that live in memory which the ranks share.
 SHARED = {"HVD_TEST_GRADIENT_BUFFERS": "shared"}
 JOBS[2, "shared"] = [module for module in MODULES if module.startswith("ranks_optimizer")]
-PROCESS_ENV = {"dlpack": None, "address": BY_ADDRESS, "shared": SHARED}
+# The matrix with every form of every case.
+JOBS[3, "whole"] = ["ranks_matrix"]
+PROCESS_ENV = {
+    "dlpack": None,
+    "address": BY_ADDRESS,
+    "shared": SHARED,
+    "whole": {"HVD_TEST_WHOLE_MATRIX": "1"},
+}
+SLOW = ("shared", "whole")
 CASES = [
     (module, *job, check)
     for job, modules in JOBS.items()
@@ -50,7 +58,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("module", "ranks", "path", "check"),
     [
-        pytest.param(m, n, p, c, id=f"{m}-{n}-{p}-{c}", marks=[pytest.mark.slow] if p == "shared" else [])
+        pytest.param(m, n, p, c, id=f"{m}-{n}-{p}-{c}", marks=[pytest.mark.slow] if p in SLOW else [])
         for m, n, p, c in CASES
     ],
 )
