@@ -102,7 +102,7 @@ struct Case {
   bool in_place = false, table = false;
   size_t root = 0;
   double pre = 1.0, post = 1.0;
-  int lanes = 0;  // which of the two transports
+  size_t lanes = 0;  // which of the two transports
 
   std::string text() const {
     std::string s = "collective " + std::to_string(coll) + " dtype " + std::to_string(dtype) + " op " +
@@ -274,10 +274,10 @@ class Rank {
     c.in[i] = c.out[i];
   }
 
-  void complete(int lanes) {
+  void complete(size_t lanes) {
     for (auto& w : watched_)
       if (w) w->seq = number_;
-    transports_[static_cast<size_t>(lanes)]->write_steps(schedule_, collective_);
+    transports_[lanes]->write_steps(schedule_, collective_);
     while (!schedule_.advance())
       if (schedule_.in_flight()) schedule_.wait(HVD_NO_DEADLINE);
     schedule_.clear();
@@ -318,11 +318,9 @@ class Rank {
     for (size_t r = 0; case_->coll == HVD_REDUCESCATTER && r < rank_; ++r) at += part(i, r) * width();
     std::vector<const char*> from(size_);
     for (size_t r = 0; r < size_; ++r) from[r] = input(r, i).data() + at;
-    for (uint64_t element = 0; got < end; ++element, got += width()) {
-      if (!reference::is_right(got, from, case_->dtype, case_->op, case_->pre, case_->post))
-        wrong("wrong value at element " + std::to_string(element) + " of buffer " + std::to_string(i));
-      for (const char*& p : from) p += width();
-    }
+    const uint64_t n = static_cast<uint64_t>(end - got) / width();
+    const uint64_t wrong_one = reference::first_wrong(got, from, n, case_->dtype, case_->op, case_->pre, case_->post);
+    if (wrong_one < n) wrong("wrong value at element " + std::to_string(wrong_one) + " of buffer " + std::to_string(i));
   }
 
   void barrier() {

@@ -16,12 +16,16 @@ namespace {
 using namespace hvd;
 using hierarchical::Case;
 
-constexpr int32_t kReducing[] = {HVD_UINT8,   HVD_INT8,    HVD_UINT16, HVD_INT16,    HVD_INT32,  HVD_INT64, HVD_FLOAT16,
-                                 HVD_FLOAT32, HVD_FLOAT64, HVD_BOOL,   HVD_BFLOAT16, HVD_UINT32, HVD_UINT64};
-constexpr int32_t kSome[] = {HVD_FLOAT32, HVD_INT8, HVD_INT64, HVD_FLOAT16};
-constexpr int32_t kMoving[] = {HVD_UINT8, HVD_FLOAT32, HVD_INT64, HVD_BFLOAT16, HVD_FLOAT8_E4M3FN};
-const std::vector<std::vector<uint64_t>> kSmall = {{0}, {1}, {17}, {1023}, {17, 0, 1023, 1, 300}};
-const std::vector<std::vector<uint64_t>> kLarge = {{100000}, {5000, 0, 70001, 3}};
+using Types = std::vector<int32_t>;
+using Lists = std::vector<std::vector<uint64_t>>;
+
+const Types kReducing = {HVD_UINT8,   HVD_INT8,    HVD_UINT16, HVD_INT16,    HVD_INT32,  HVD_INT64, HVD_FLOAT16,
+                         HVD_FLOAT32, HVD_FLOAT64, HVD_BOOL,   HVD_BFLOAT16, HVD_UINT32, HVD_UINT64};
+const Types kMoving = {HVD_UINT8, HVD_FLOAT32, HVD_INT64, HVD_BFLOAT16, HVD_FLOAT8_E4M3FN};
+const Lists kSmall = {{0}, {1}, {17}, {1023}, {17, 0, 1023, 1, 300}};
+const Lists kSeveral = {{17, 0, 1023, 1, 300}};
+// More than HierarchicalTransport::kSingleLaneBytes of every type that they are used with.
+const Lists kLarge = {{40000}, {5000, 0, 35001, 3}};
 
 // Counts by buffer and rank, made from counts by buffer; some are 0.
 std::vector<uint64_t> by_rank(const std::vector<uint64_t>& counts, size_t ranks) {
@@ -31,66 +35,80 @@ std::vector<uint64_t> by_rank(const std::vector<uint64_t>& counts, size_t ranks)
   return all;
 }
 
+// Every collective, in place or not, with equal parts or a table, takes every type, and each of them every operation.
+// The rest goes round: lists of counts, factors, the way through the lanes, roots. Their steps differ, so that nearly
+// every two of them meet, and each meets every type, operation and collective.
 class Cases {
  public:
   Cases(size_t ranks, bool few) : ranks_(ranks) {
+    const std::vector<int32_t> every{HVD_SUM, HVD_PROD, HVD_MIN, HVD_MAX, HVD_AVG}, summing{HVD_SUM, HVD_AVG};
     if (few) {
-      for (int32_t dtype : {HVD_FLOAT32, HVD_INT64, HVD_BFLOAT16}) reductions(dtype, {{17, 0, 1023, 1, 300}});
-      for (int32_t dtype : {HVD_FLOAT32, HVD_UINT8}) movements(dtype, {{17, 0, 1023, 1, 300}});
-      reductions(HVD_FLOAT32, kLarge);
+      reductions({HVD_FLOAT32, HVD_INT64, HVD_BFLOAT16}, every, kSeveral);
+      movements({HVD_FLOAT32, HVD_UINT8}, kSeveral);
+      reductions({HVD_FLOAT32}, summing, kLarge);
       add({.coll = HVD_BARRIER, .dtype = HVD_UINT8, .counts = {}});
       return;
     }
-    for (int32_t dtype : kReducing) reductions(dtype, kSmall);
-    for (int32_t dtype : {HVD_FLOAT32, HVD_FLOAT16, HVD_INT32, HVD_UINT64}) reductions(dtype, kLarge);
-    for (int32_t dtype : kMoving) movements(dtype, kSmall);
-    for (int32_t dtype : {HVD_UINT8, HVD_FLOAT64}) movements(dtype, kLarge);
-    for (int i = 0; i < 40; ++i) add({.coll = HVD_BARRIER, .dtype = HVD_UINT8, .counts = {}});
+    reductions(kReducing, every, kSmall);
+    reductions({HVD_FLOAT32, HVD_FLOAT16, HVD_INT32, HVD_UINT64}, summing, kLarge);
+    movements(kMoving, kSmall);
+    movements({HVD_UINT8, HVD_FLOAT64}, kLarge);
+    for (size_t i = 0; i < 40; ++i) add({.coll = HVD_BARRIER, .dtype = HVD_UINT8, .counts = {}, .lanes = i % 2});
   }
   std::vector<Case> all;
 
  private:
-  static bool in_some(int32_t dtype) { return std::find(std::begin(kSome), std::end(kSome), dtype) != std::end(kSome); }
   void add(Case c) {
-    // Factors and the way through the lanes change from case to case, not in step with one another; some types go
-    // both ways with everything.
+    if (c.table) c.counts = by_rank(c.counts, ranks_);
+    all.push_back(c);
+  }
+  void reductions(const Types& types, const std::vector<int32_t>& ops, const Lists& lists) {
     constexpr double kFactors[][2] = {{1, 1}, {0.5, 3}, {1, 1}, {1, 0.75}, {2, 1}};
-    const auto& f = kFactors[all.size() % 5];
-    if (c.dtype != HVD_BOOL) c.pre = f[0], c.post = f[1];
-    c.lanes = static_cast<int>(reference::mix(all.size()) % 2);
-    all.push_back(c);
-    if (!in_some(c.dtype)) return;
-    c.lanes = 1 - c.lanes;
-    all.push_back(c);
-  }
-  // With equal parts for all ranks, and with a table.
-  void add_parts(Case c) {
-    add(c);
-    c.counts = by_rank(c.counts, ranks_);
-    c.table = true;
-    add(c);
-  }
-  void reductions(int32_t dtype, const std::vector<std::vector<uint64_t>>& lists) {
-    for (int32_t op = HVD_SUM; op <= HVD_AVG; ++op) {
-      if (op == HVD_AVG && dtype == HVD_BOOL) continue;
-      for (const auto& counts : lists) {
-        if (counts[0] > 1023 && op != HVD_SUM && op != HVD_AVG) continue;
-        for (bool in_place : {false, true})
-          add({.coll = HVD_ALLREDUCE, .dtype = dtype, .op = op, .counts = counts, .in_place = in_place});
-        add_parts({.coll = HVD_REDUCESCATTER, .dtype = dtype, .op = op, .counts = counts});
-        for (size_t root = 0; in_some(dtype) && root < ranks_; ++root)
-          add({.coll = HVD_REDUCE, .dtype = dtype, .op = op, .counts = counts, .root = root});
+    for (size_t t = 0; t < types.size(); ++t) {
+      for (size_t o = 0; o < ops.size(); ++o) {
+        if (ops[o] == HVD_AVG && types[t] == HVD_BOOL) continue;
+        // From v = 4 on, reduce with root v - 4: with every root for some of the types, with one for each other.
+        for (size_t v = 0; v < 4 + ranks_; ++v) {
+          if (v >= 4 && t % 3 > 0 && v - 4 != (t + 2 * o) % ranks_) continue;
+          Case c{.coll = v < 2   ? HVD_ALLREDUCE
+                         : v < 4 ? HVD_REDUCESCATTER
+                                 : HVD_REDUCE,
+                 .dtype = types[t],
+                 .op = ops[o],
+                 .counts = lists[(t + o + v) % lists.size()],
+                 .in_place = v == 1,
+                 .table = v == 3,
+                 .lanes = (t / lists.size() + o + v / 2) % 2};
+          if (v >= 4) c.root = v - 4;
+          const auto& f = kFactors[(3 * t + 2 * o + v) % 5];
+          if (c.dtype != HVD_BOOL) c.pre = f[0], c.post = f[1];
+          add(c);
+        }
       }
     }
   }
-  void movements(int32_t dtype, const std::vector<std::vector<uint64_t>>& lists) {
-    for (const auto& counts : lists) {
-      for (bool in_place : {false, true}) {
-        for (size_t root = 0; root < ranks_; ++root)
-          add({.coll = HVD_BROADCAST, .dtype = dtype, .counts = counts, .in_place = in_place, .root = root});
-        add_parts({.coll = HVD_ALLGATHER, .dtype = dtype, .counts = counts, .in_place = in_place});
+  void movements(const Types& types, const Lists& lists) {
+    for (size_t l = 0; l < lists.size(); ++l) {
+      for (size_t v = 0; v < 6; ++v) {
+        for (size_t lane = 0; lane < 2; ++lane) {
+          add({.coll = v < 4 ? HVD_ALLGATHER : HVD_ALLTOALL,
+               .dtype = types[(v + l + lane) % types.size()],
+               .counts = lists[l],
+               .in_place = v == 1 || v == 3,
+               .table = v == 2 || v == 3 || v == 5,
+               .lanes = lane});
+        }
       }
-      add_parts({.coll = HVD_ALLTOALL, .dtype = dtype, .counts = counts});
+      for (size_t root = 0; root < ranks_; ++root) {
+        for (size_t in_place = 0; in_place < 2; ++in_place) {
+          add({.coll = HVD_BROADCAST,
+               .dtype = types[(root / 2 + 2 * l + in_place) % types.size()],
+               .counts = lists[l],
+               .in_place = in_place > 0,
+               .root = root,
+               .lanes = (root + l + in_place) % 2});
+        }
+      }
     }
   }
   const size_t ranks_;

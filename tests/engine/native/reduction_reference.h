@@ -61,37 +61,46 @@ inline double as_double(const char* p, int32_t dtype) {
     return f;
   }
   const int exponent = h >> 10 & 31, mantissa = h & 0x3ff;
-  double v = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(mantissa + 1024, exponent - 25);
+  constexpr double kSmallest = 0x1p-24;
+  double v = exponent == 0 ? mantissa * kSmallest : (mantissa + 1024) * (kSmallest * (1u << (exponent - 1)));
   if (exponent == 31) v = mantissa ? NAN : INFINITY;
   return h & 0x8000 ? -v : v;
 }
 
-// Whether `got` is the reduction of the ranks' elements at `from` (one each). One rounding of the sum per level is
-// allowed.
-inline bool float_is_right(const char* got, const std::vector<const char*>& from, int32_t dtype, int32_t op, double pre,
+// The functions below compare `n` reduced elements with the ranks' elements at `from` (one pointer per rank). They give
+// the index of the first wrong element, or n.
+
+// One rounding of the sum per level is allowed.
+template <int32_t dtype>
+uint64_t first_wrong_float(const char* got, const std::vector<const char*>& from, uint64_t n, int32_t op, double pre,
                            double post) {
-  double value = 0, size = 0;
-  for (size_t r = 0; r < from.size(); ++r) {
-    const double v = as_double(from[r], dtype) * pre;
-    size += std::abs(v);
-    if (r == 0)
-      value = v;
-    else if (op == HVD_SUM || op == HVD_AVG)
-      value += v;
-    else if (op == HVD_PROD)
-      value *= v;
-    else
-      value = (op == HVD_MIN) == (v < value) ? v : value;
-  }
+  constexpr uint64_t kWidth = dtype == HVD_FLOAT64 ? 8 : dtype == HVD_FLOAT32 ? 4 : 2;
+  constexpr double kUnit = dtype == HVD_FLOAT64   ? 0x1p-53
+                           : dtype == HVD_FLOAT32 ? 0x1p-24
+                           : dtype == HVD_FLOAT16 ? 0x1p-11
+                                                  : 0x1p-8;
   const double divisor = op == HVD_AVG ? static_cast<double>(from.size()) : 1.0;
-  const double unit = dtype == HVD_FLOAT64   ? 0x1p-53
-                      : dtype == HVD_FLOAT32 ? 0x1p-24
-                      : dtype == HVD_FLOAT16 ? 0x1p-11
-                                             : 0x1p-8;
-  const double scale = op == HVD_PROD ? std::abs(value) : size;
   const double roundings = 3.0 + static_cast<double>(from.size());
-  return std::abs(as_double(got, dtype) - value / divisor * post) <=
-         roundings * unit * scale / divisor * post + (dtype == HVD_FLOAT16 ? 0x1p-23 : 0.0);
+  for (uint64_t i = 0; i < n; ++i) {
+    double value = 0, size = 0;
+    for (size_t r = 0; r < from.size(); ++r) {
+      const double v = as_double(from[r] + i * kWidth, dtype) * pre;
+      size += std::abs(v);
+      if (r == 0)
+        value = v;
+      else if (op == HVD_SUM || op == HVD_AVG)
+        value += v;
+      else if (op == HVD_PROD)
+        value *= v;
+      else
+        value = (op == HVD_MIN) == (v < value) ? v : value;
+    }
+    const double scale = op == HVD_PROD ? std::abs(value) : size;
+    const double off = std::abs(as_double(got + i * kWidth, dtype) - value / divisor * post);
+    const double allowed = roundings * kUnit * scale / divisor * post + (dtype == HVD_FLOAT16 ? 0x1p-23 : 0.0);
+    if (!(off <= allowed)) return i;
+  }
+  return n;
 }
 
 template <class T>
@@ -105,48 +114,65 @@ T scaled(T v, double factor) {
 
 // Integers are exact: sums and products wrap as the type does, averages do not.
 template <class T>
-bool integer_is_right(const char* got, const std::vector<const char*>& from, int32_t op, double pre, double post) {
-  T value = 0;
-  __int128 sum = 0;
-  unsigned __int128 product = 1;
-  for (size_t r = 0; r < from.size(); ++r) {
-    const T v = scaled(load<T>(from[r]), pre);
-    sum += v;
-    product *= static_cast<unsigned __int128>(static_cast<__int128>(v));
-    if (r == 0 || (op == HVD_MIN ? v < value : v > value)) value = v;
+uint64_t first_wrong_integer(const char* got, const std::vector<const char*>& from, uint64_t n, int32_t op, double pre,
+                             double post) {
+  for (uint64_t i = 0; i < n; ++i) {
+    T value = 0;
+    __int128 sum = 0;
+    unsigned __int128 product = 1;
+    for (size_t r = 0; r < from.size(); ++r) {
+      const T v = scaled(load<T>(from[r] + i * sizeof(T)), pre);
+      sum += v;
+      product *= static_cast<unsigned __int128>(static_cast<__int128>(v));
+      if (r == 0 || (op == HVD_MIN ? v < value : v > value)) value = v;
+    }
+    if (op == HVD_SUM) value = static_cast<T>(sum);
+    if (op == HVD_PROD) value = static_cast<T>(product);
+    if (op == HVD_AVG) value = static_cast<T>(sum / static_cast<__int128>(from.size()));
+    if (load<T>(got + i * sizeof(T)) != scaled(value, post)) return i;
   }
-  if (op == HVD_SUM) value = static_cast<T>(sum);
-  if (op == HVD_PROD) value = static_cast<T>(product);
-  if (op == HVD_AVG) value = static_cast<T>(sum / static_cast<__int128>(from.size()));
-  return load<T>(got) == scaled(value, post);
+  return n;
 }
 
-inline bool is_right(const char* got, const std::vector<const char*>& from, int32_t dtype, int32_t op, double pre,
-                     double post) {
-  if (is_float(dtype)) return float_is_right(got, from, dtype, op, pre, post);
-  switch (dtype) {
-    case HVD_UINT8:
-      return integer_is_right<uint8_t>(got, from, op, pre, post);
-    case HVD_INT8:
-      return integer_is_right<int8_t>(got, from, op, pre, post);
-    case HVD_UINT16:
-      return integer_is_right<uint16_t>(got, from, op, pre, post);
-    case HVD_INT16:
-      return integer_is_right<int16_t>(got, from, op, pre, post);
-    case HVD_UINT32:
-      return integer_is_right<uint32_t>(got, from, op, pre, post);
-    case HVD_INT32:
-      return integer_is_right<int32_t>(got, from, op, pre, post);
-    case HVD_UINT64:
-      return integer_is_right<uint64_t>(got, from, op, pre, post);
-    case HVD_INT64:
-      return integer_is_right<int64_t>(got, from, op, pre, post);
-    default:
-      break;
+inline uint64_t first_wrong_boolean(const char* got, const std::vector<const char*>& from, uint64_t n, int32_t op) {
+  for (uint64_t i = 0; i < n; ++i) {
+    bool any = false, all = true;
+    for (const char* p : from) any = any || p[i], all = all && p[i];
+    if (got[i] != static_cast<char>(op == HVD_SUM || op == HVD_MAX ? any : all)) return i;
   }
-  bool any = false, all = true;  // booleans
-  for (const char* p : from) any = any || *p, all = all && *p;
-  return *got == static_cast<char>(op == HVD_SUM || op == HVD_MAX ? any : all);
+  return n;
+}
+
+inline uint64_t first_wrong(const char* got, const std::vector<const char*>& from, uint64_t n, int32_t dtype,
+                            int32_t op, double pre, double post) {
+  switch (dtype) {
+    case HVD_FLOAT16:
+      return first_wrong_float<HVD_FLOAT16>(got, from, n, op, pre, post);
+    case HVD_BFLOAT16:
+      return first_wrong_float<HVD_BFLOAT16>(got, from, n, op, pre, post);
+    case HVD_FLOAT32:
+      return first_wrong_float<HVD_FLOAT32>(got, from, n, op, pre, post);
+    case HVD_FLOAT64:
+      return first_wrong_float<HVD_FLOAT64>(got, from, n, op, pre, post);
+    case HVD_UINT8:
+      return first_wrong_integer<uint8_t>(got, from, n, op, pre, post);
+    case HVD_INT8:
+      return first_wrong_integer<int8_t>(got, from, n, op, pre, post);
+    case HVD_UINT16:
+      return first_wrong_integer<uint16_t>(got, from, n, op, pre, post);
+    case HVD_INT16:
+      return first_wrong_integer<int16_t>(got, from, n, op, pre, post);
+    case HVD_UINT32:
+      return first_wrong_integer<uint32_t>(got, from, n, op, pre, post);
+    case HVD_INT32:
+      return first_wrong_integer<int32_t>(got, from, n, op, pre, post);
+    case HVD_UINT64:
+      return first_wrong_integer<uint64_t>(got, from, n, op, pre, post);
+    case HVD_INT64:
+      return first_wrong_integer<int64_t>(got, from, n, op, pre, post);
+    default:
+      return first_wrong_boolean(got, from, n, op);
+  }
 }
 
 }  // namespace reference
