@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 
+from hvd_core.conformance import interpreter
 from hvd_core.conformance.backend import Backend, BackendFailure
 from hvd_core.conformance.call_watch import Calls, watch
 from hvd_core.conformance.cases import all_cases
@@ -75,10 +76,10 @@ class Alone:
         target = self._target
         about = {"name": target.name, "path": target.path, "python": target.python, "origin": target.origin}
         about |= {"described": target.descriptor is not None, "modules": self._modules, "search": sys.path}
-        about["patience"] = self._patience
+        about |= {"patience": self._patience, "interpreter": interpreter.WORDS}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "hvd_core.conformance.alone"],
+            [*interpreter.WORDS, "-m", "hvd_core.conformance.alone"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
         )  # fmt: skip
         self._process.stdin.write(json.dumps(about).encode() + b"\n")
@@ -98,6 +99,7 @@ def main() -> None:
     os.dup2(2, 1)
     about = json.loads(sys.stdin.readline())
     sys.path += [place for place in about["search"] if place not in sys.path]
+    interpreter.WORDS[:] = about["interpreter"]
     cases = {case.name: case for case in all_cases(about["modules"])}
     target = Target(about["name"], about["path"], about["origin"], about["python"])
     if about["described"]:

@@ -6,11 +6,11 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from hvd_core.conformance import interpreter
 from hvd_core.conformance.alone import Bare
 from hvd_core.conformance.cases import case
 from hvd_core.conformance.lint_description import described
@@ -113,7 +113,7 @@ def _mirror(top: str, site: Path) -> bool:
 
 def _ask(place: str, entry: str, folder: str, variable: str = "") -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-c", _ASK, json.dumps([place, entry, folder, variable])],
+        [*interpreter.WORDS, "-c", _ASK, json.dumps([place, entry, folder, variable])],
         capture_output=True,
         text=True,
         errors="replace",

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from hvd_core.bootstrap import StoreServer
 from hvd_core.bootstrap.auth import new_secret
 from hvd_core.bootstrap.identity import identify
+from hvd_core.conformance import interpreter
 from hvd_core.conformance.resolve import Target
 from hvd_core.conformance.verdicts import FAIL, SKIPPED, Result, merge
 
@@ -62,7 +63,7 @@ class LocalRanks:
             errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
             mine = {name: value.replace("{rank}", str(rank)) for name, value in self.environment.items()}
             process = subprocess.Popen(
-                [sys.executable, "-m", "hvd_core.conformance.worker"],
+                [*interpreter.WORDS, "-m", "hvd_core.conformance.worker"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0, env=environment | mine,
             )  # fmt: skip
             self._processes.append(process)

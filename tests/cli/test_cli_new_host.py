@@ -12,6 +12,7 @@ from launchers import program_words
 
 import job_programs
 from command_line import ROOT
+from harness import kit as conformance_kit
 
 CASES = ("L2.allgatherv", "L3.ownership", "L4.abort", "L4.killed_rank")
 
@@ -54,7 +55,7 @@ def test_the_project_is_small_and_the_author_s_alone(project):
 
 
 def kit(library, *options):
-    words = [sys.executable, "-m", "hvd_core.conformance", "acme", "-np", "2", "--quick", "--patience", "3"]
+    words = [*conformance_kit.command(), "acme", "-np", "2", "--quick", "--patience", "3"]
     words += ["--library", str(library), "--json", "-", *options]
     done = subprocess.run(words, capture_output=True, text=True, timeout=600, env=environment())
     return {case["case"]: case["verdict"] for case in json.loads(done.stdout)["cases"]}, done

@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from harness import kit as forked_kit
+
 pytestmark = pytest.mark.timeout(400)
 HERE = Path(__file__).parent
 
@@ -20,8 +22,15 @@ def run(command, **environment):
     return subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment, check=False)
 
 
-def kit(*arguments, **environment):
-    return run([sys.executable, "-m", "hvd_core.conformance", *map(str, arguments)], **environment)
+def kit(*arguments, command=None, **environment):
+    """The command as a user starts it, on ranks that it starts; or another command with its arguments."""
+    words = command or [sys.executable, "-m", "hvd_core.conformance"]
+    return run([*words, *map(str, arguments)], **environment)
+
+
+def kit_of_forks(*arguments, **environment):
+    """The same without the start of interpreters."""
+    return kit(*arguments, command=forked_kit.command(), **environment)
 
 
 CASES = ("L0.tables", "L2.allreduce", "L2.send_recv", "L2.groups", "L4.split")
@@ -79,11 +88,11 @@ def test_matrix_replaces_only_its_own_part(reports):
 def test_matrix_does_not_overwrite_other_text(tmp_path):
     readme, new = tmp_path / "README.md", tmp_path / "matrix.md"
     readme.write_text("# Mine\n")
-    done = kit("shm", "-np", 1, "--case", "L0.tables", "--matrix", readme)
+    done = kit_of_forks("shm", "-np", 1, "--case", "L0.tables", "--matrix", readme)
     assert done.returncode == 2 and "its contents are not overwritten" in done.stderr
     assert "<!-- support matrix: begin -->" in done.stderr and "PASS" not in done.stdout
     assert readme.read_text() == "# Mine\n"
-    assert kit("shm", "-np", 1, "--case", "L0.tables", "--matrix", new).returncode == 0
+    assert kit_of_forks("shm", "-np", 1, "--case", "L0.tables", "--matrix", new).returncode == 0
     assert new.read_text().startswith("<!-- support matrix: begin")
 
 
@@ -99,18 +108,18 @@ def test_matrix_does_not_overwrite_other_text(tmp_path):
     ids=["not installed", "no library", "no such case", "nothing", "no such module"],
 )
 def test_refusals(arguments, status, text):
-    done = kit(*arguments)
+    done = kit_of_forks(*arguments)
     assert done.returncode == status and text in done.stderr
 
 
 def test_list():
-    done = kit("--list", "--level", "L4")
+    done = kit_of_forks("--list", "--level", "L4")
     assert done.returncode == 0 and "L4.killed_rank " in done.stdout and "L2." not in done.stdout
 
 
 def test_a_failure_is_the_exit_status(shim, library_of, tmp_path):
     junit = tmp_path / "r.xml"
-    done = kit(
+    done = kit_of_forks(
         *("shm", "-np", 2, "--library", shim, "--case", "L2.broadcast", "--junit", junit),
         HVD_MUTANT="ignores_root",
         HVD_MUTANT_LIBRARY=str(library_of("shm")),
@@ -120,7 +129,7 @@ def test_a_failure_is_the_exit_status(shim, library_of, tmp_path):
 
 
 def test_json_alone_on_standard_output():
-    done = kit("shm", "-np", 1, "--case", "L0.identity", "--json", "-")
+    done = kit_of_forks("shm", "-np", 1, "--case", "L0.identity", "--json", "-")
     assert json.loads(done.stdout)["summary"] == {"PASS": 1}
 
 

@@ -2,10 +2,11 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from compiled import cc, compiled
+
+from harness import kit
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "backends" / "eccl_stub"
@@ -34,11 +35,14 @@ def program_side():
     )
 
 
-def run(program, *arguments, **environment):
-    """Runs a function of eccl_programs.py in a process of its own and returns what it printed."""
+def run(program, *arguments, python=None, **environment):
+    """Runs a function of eccl_programs.py in a process of its own and returns what it printed.
+
+    python: the interpreter; default: a child of a process that has imported the kit.
+    """
     words = [PROGRAMS, program.__name__, *arguments]
     done = subprocess.run(
-        [sys.executable, *map(str, words)],
+        [*([python] if python else kit.python()), *map(str, words)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -50,7 +54,7 @@ def run(program, *arguments, **environment):
 
 def conformance(*args, ranks=2, **environment):
     """Runs the kit on the library; (exit status, everything it printed)."""
-    command = [sys.executable, "-m", "hvd_core.conformance", "eccl_stub", "--library", str(library())]
+    command = [*kit.command(), "eccl_stub", "--library", str(library())]
     done = subprocess.run(
         [*command, "-np", str(ranks), "--quick", *args],
         capture_output=True,

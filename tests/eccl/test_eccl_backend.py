@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from importlib.metadata import entry_points
 
 import pytest
@@ -31,7 +32,9 @@ def test_the_version_is_said_once_in_each_language():
 
 
 def test_describing_imports_nothing_heavy_and_probing_opens_no_device():
-    said = stub_backend.run(eccl_programs.describe_and_probe, stub_backend.PACKAGE.parent)
+    said = stub_backend.run(
+        eccl_programs.describe_and_probe, stub_backend.PACKAGE.parent, python=sys.executable
+    )
     assert said == "True libeccl_sim.so 3.1.0, 8 devices\n"
 
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from abi_ctypes import ALLREDUCE, SUM
+from harness import kit as conformance_kit
 
 pytestmark = pytest.mark.timeout(900)
 
 
 def kit(library, report, *words):
     """The kit's verdict on each case."""
-    command = [sys.executable, "-m", "hvd_core.conformance", "gloo", "--library", library, "--json", report]
+    command = [*conformance_kit.command(), "gloo", "--library", library, "--json", report]
     command += ["--patience", "3"]  # the machine has other work
     done = subprocess.run([*map(str, command), *words], capture_output=True, text=True, timeout=880)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
