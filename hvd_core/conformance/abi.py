@@ -61,11 +61,16 @@ class Hdr(C.Structure):
     ]
 
 
+# Headers by struct, which new() copies.
+_HEADERS: dict[type[C.Structure], Hdr] = {}
+
+
 def new(struct):
     """A zeroed struct with its header filled in."""
-    made = struct()
-    made.hdr = Hdr(C.sizeof(struct), 1, 0, None)
-    return made
+    header = _HEADERS.get(struct)
+    if header is None:
+        header = _HEADERS[struct] = Hdr(C.sizeof(struct), 1, 0, None)
+    return struct(header)
 
 
 class Error(C.Structure):

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 # Calls that may wait for other ranks or for a device until their deadline, which is at most 25 s away.
 WAITING = frozenset(
@@ -35,16 +34,9 @@ class Calls:
         self._running: dict[int, tuple[str, float]] = {}
         self.longest: dict[str, float] = {}
 
-    @contextmanager
-    def running(self, slot: str) -> Iterator[None]:
+    def running(self, slot: str) -> _Call:
         """The calling thread is in a call of ``slot`` inside of the block."""
-        thread, began = threading.get_native_id(), time.monotonic()
-        self._running[thread] = (slot, began)
-        try:
-            yield
-        finally:
-            self._running.pop(thread, None)
-            self.longest[slot] = max(self.longest.get(slot, 0.0), time.monotonic() - began)
+        return _Call(self, slot)
 
     def stuck(self, patience: float) -> str:
         """The slot whose call has exceeded its limit, in words; "" if there is no such call."""
@@ -54,6 +46,26 @@ class Calls:
             if now - began > limit:
                 return f"the call {slot} has not come back within {limit:g} s"
         return ""
+
+
+class _Call:
+    """One call, as a context. It is a class because the kit makes a hundred thousand calls, and a generator costs more
+    than many of them."""
+
+    __slots__ = ("_began", "_calls", "_slot", "_thread")
+
+    def __init__(self, calls: Calls, slot: str) -> None:
+        self._calls, self._slot = calls, slot
+
+    def __enter__(self) -> None:
+        self._thread, self._began = threading.get_native_id(), time.monotonic()
+        self._calls._running[self._thread] = (self._slot, self._began)
+
+    def __exit__(self, *_) -> None:
+        self._calls._running.pop(self._thread, None)
+        took, longest = time.monotonic() - self._began, self._calls.longest
+        if took >= longest.get(self._slot, 0.0):
+            longest[self._slot] = took
 
 
 def watch(calls: Calls, patience: float, report: Callable[[str], None]) -> None:

@@ -29,6 +29,10 @@ from hvd_core.conformance.verdicts import Failed
 
 LISTS = ("in_counts", "out_counts")
 
+# Between two looks at an operation on a stream. Pauses grow, so that a wait of seconds is no busy one; they stay below a
+# tenth of the wait, so that measured times stay what they are.
+_FIRST_PAUSE_S, _NEXT_PAUSE = 0.0002, 1.1
+
 
 class Pending:
     """An operation that was started. ``wait`` completes it."""
@@ -55,13 +59,14 @@ class Pending:
     def wait(self, how: str = "wait", until: int | None = None) -> None:
         """Until it is complete; ``how`` is wait or poll. Raises BackendFailure when it failed, Failed when it is
         neither complete nor failed five seconds after its deadline (or at ``until``)."""
-        limit = until or self.until + 5 * 10**9
+        limit, pause = until or self.until + 5 * 10**9, _FIRST_PAUSE_S
         while not (self.test() if how == "poll" or self.event else self._sleep(limit)):
             if time.monotonic_ns() > limit:
                 raise Failed("neither complete nor failed by its deadline + 5 s")
             if self.event:
                 self.comm.raise_async_error()
-                time.sleep(0.0002)
+                time.sleep(pause)
+                pause *= _NEXT_PAUSE
 
     def _sleep(self, limit: int) -> bool:
         if self.done:
