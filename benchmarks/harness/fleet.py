@@ -16,6 +16,8 @@ from hvd_core.bench.conductor import BARRIER_BYTES, Unavailable
 from . import build
 
 WORKERS = build.ROOT / "benchmarks" / "workers"
+# The words in front of a worker. Programs that run the benchmarks many times may give them ranks that start faster.
+INTERPRETER: list[str] = [sys.executable]
 
 
 def worker_spec(
@@ -23,15 +25,16 @@ def worker_spec(
     title: str,
     worker: list[str],
     prefix: list[str] | None = None,
-    python: str = sys.executable,
+    python: str | None = None,
     env: dict[str, str] | None = None,
     shared_bytes: int = BARRIER_BYTES,
     variants: list[dict] | None = None,
 ) -> conductor.Spec:
-    """How to start one alternative: `worker` is a script in workers/ with its arguments. Raises Unavailable."""
+    """How to start one alternative: `worker` is a script in workers/ with its arguments, `python` another interpreter
+    than INTERPRETER. Raises Unavailable."""
     path = os.pathsep.join(filter(None, [str(build.ROOT / "benchmarks"), os.environ.get("PYTHONPATH")]))
     env = {"PYTHONPATH": path, "HVD_BENCH_BARRIER": str(build.native("memory")), **(env or {})}
-    command = [python, str(WORKERS / worker[0]), *worker[1:]]
+    command = [*([python] if python else INTERPRETER), str(WORKERS / worker[0]), *worker[1:]]
     return conductor.Spec(name, title, command, prefix, env, shared_bytes, variants or [{}])
 
 
