@@ -10,6 +10,8 @@ import pytest
 from launchers import first_by
 
 from bootstrap_job import RANK_PROGRAM, check_healthy, reports, start
+from harness.frameworks import torchrun
+from harness.installed import need
 
 pytestmark = pytest.mark.timeout(180)
 PROGRAM = [sys.executable, RANK_PROGRAM]
@@ -87,9 +89,8 @@ def test_mpirun_with_an_mpi4py_of_another_mpi_is_told(mpirun):
 
 
 def test_torchrun():
-    pytest.importorskip("torch", reason="torchrun comes with it")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    job = start([*command, RANK_PROGRAM, "twice"])
+    need("torch", reason="torchrun comes with it")
+    job = start([*torchrun(), RANK_PROGRAM, "twice"])
     check_healthy(reports([job], timeout=120), 2, "torchrun")
 
 

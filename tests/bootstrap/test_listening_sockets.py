@@ -10,6 +10,8 @@ from compiled import cc, compiled
 
 import hvd_core as hvd
 from harness import run_to_the_end
+from harness.frameworks import ONE_AGENT, torchrun
+from harness.installed import need
 from harness.rank import tell
 
 pytestmark = pytest.mark.timeout(180)
@@ -24,12 +26,17 @@ def work():
     tell(f"pid.{os.getpid()}")
 
 
-def listening(folder, command=None, **env):
-    """The addresses on which the ranks have listened, and, if `command` is None, their launcher."""
+def listening(folder, command=None, launcher=(), **env):
+    """The addresses on which the ranks have listened, and, if `command` is None, their launcher.
+
+    launcher: words in front of `command` that start it without the library that notes the calls.
+    """
     shim = compiled("listen_log.so", [cc(), "-shared", "-fPIC", "-O1"], [SOURCE], after=["-ldl"])
     log = folder / "listening"
-    env |= {"LD_PRELOAD": str(shim), "HVD_LISTEN_LOG": str(log)}
-    run_to_the_end(2, work, folder=folder, command=command, env=env)
+    noted = {"LD_PRELOAD": str(shim), "HVD_LISTEN_LOG": str(log)}
+    if launcher:
+        command = [*launcher, "env", *(f"{name}={value}" for name, value in noted.items()), *command]
+    run_to_the_end(2, work, folder=folder, command=command, env=env if launcher else env | noted)
     lines = [line.split() for line in log.read_text().splitlines()]
     ranks = {path.name.rpartition(".")[2] for path in folder.glob("told.*")}
     assert len(ranks) == 2
@@ -52,9 +59,9 @@ def test_under_mpirun(tmp_path, mpirun):
 
 
 def test_under_torchrun(tmp_path):
-    pytest.importorskip("torch", reason="torchrun comes with it")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    assert listening(tmp_path, command, **TCP) <= LOOPBACK
+    need("torch", reason="torchrun comes with it")
+    launcher = torchrun(*ONE_AGENT, "--no-python")
+    assert listening(tmp_path, [sys.executable], launcher, **TCP) <= LOOPBACK
 
 
 def test_ranks_that_count_as_several_hosts_listen_on_single_addresses(tmp_path):

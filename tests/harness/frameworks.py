@@ -79,6 +79,17 @@ def launcher(framework: str, ranks: int) -> list[str]:
     return [*words, "-m", "horovod.runner.launch", "-np", str(ranks), *python_with(framework)]
 
 
+def torchrun(*options: str) -> list[str]:
+    """The words of torchrun with two ranks, in a process that has PyTorch already; a program comes behind them. Its ranks
+    are interpreters, and its children."""
+    return [*python_with("torch"), "-m", "torch.distributed.run", "--nproc-per-node", "2", *options]
+
+
+# Options of torchrun: it begins at once, as it looks for no other agents. That search takes 1 s of processor time where
+# torchrun has many modules. Ranks get a MASTER_PORT that is not to be used.
+ONE_AGENT = ("--master-port", "0")
+
+
 def mxnet_python() -> str:
     """The interpreter with MXNet."""
     return _PYTHON["mxnet"]

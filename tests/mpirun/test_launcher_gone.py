@@ -16,6 +16,8 @@ from launchers import first_by
 import hvd_core as hvd
 from harness import launch
 from harness import rank as tools
+from harness.frameworks import ONE_AGENT, torchrun
+from harness.installed import need
 from hvd_core.bootstrap.identity import (
     LAUNCHER_NAMES,
     Identity,
@@ -131,9 +133,8 @@ def test_a_rank_in_init_ends_when_mpirun_is_killed(mpirun, tmp_path):
 
 
 def test_ranks_end_when_torchrun_is_killed(tmp_path):
-    pytest.importorskip("torch", reason="torchrun comes with it")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    check_ranks_end_without(command, tmp_path / "job", ["torchrun"])
+    need("torch", reason="torchrun comes with it")
+    check_ranks_end_without(torchrun(*ONE_AGENT), tmp_path / "job", ["torchrun"])
 
 
 def test_a_parent_between_launcher_and_rank_may_end(tmp_path):
