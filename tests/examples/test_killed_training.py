@@ -1,6 +1,8 @@
 """`kill -9` in the middle of training, DataLoader workers alive: the job ends at once, says who died, leaves nothing.
 
-The job is the example as a user starts it; ranks are found and killed by their process ids.
+Ranks are found and killed by their process ids. In one of the tests the job is the example as a user starts it, with
+interpreters: the rank that is left ends as an interpreter does, and horovodrun ends the workers of the one that is gone.
+In the other one no rank is left, and a fork server has imported PyTorch for both.
 """
 
 import os
@@ -15,6 +17,7 @@ import psutil
 import pytest
 from launchers import left_in_shared_memory
 
+from harness.frameworks import launcher
 from harness.installed import need
 
 need("torch", reason="the example trains with torch")
@@ -22,14 +25,15 @@ need("sklearn", reason="the example's data set comes with scikit-learn")
 need("matplotlib", reason="the example draws with matplotlib")
 
 EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "pytorch_digits.py")
+TELL_AND_RUN = str(Path(__file__).with_name("tell_and_run.py"))
 
 pytestmark = pytest.mark.timeout(400)
 
 
-def family(launcher):
-    """All living processes below the launcher."""
+def family(pid):
+    """All living processes below one."""
     try:
-        return psutil.Process(launcher.pid).children(recursive=True)
+        return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
 
@@ -49,26 +53,42 @@ def rank_of(process):
         return None
 
 
+def ranks_below(job):
+    """The ranks that are interpreters below the launcher."""
+    return {rank_of(process): process for process in family(job.pid)}
+
+
+def ranks_told(job):
+    """The ranks that have been forked: their parent is the fork server, and below the launcher are its clients."""
+    told = {rank: job.log.with_name(f"pid.{rank}") for rank in range(2)}
+    return {rank: psutil.Process(int(path.read_text())) for rank, path in told.items() if path.exists()}
+
+
 @pytest.fixture
-def job(tmp_path):
-    """The example on two ranks with one DataLoader worker each, well into its training."""
-    command = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable, EXAMPLE]
+def job(tmp_path, request):
+    """The example on two ranks with one DataLoader worker each, well into its training. The parameter is the function
+    that finds the ranks."""
+    if request.param is ranks_below:
+        command = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable, EXAMPLE]
+    else:
+        command = [*launcher("torch", 2), TELL_AND_RUN, str(tmp_path), EXAMPLE]
     options = ["--epochs", "100000", "--workers", "1", "--output", str(tmp_path / "out")]
     shared_before = set(os.listdir("/dev/shm"))
     log = (tmp_path / "log").open("w+")
-    launcher = subprocess.Popen([*command, *options], stdout=log, stderr=subprocess.STDOUT, cwd=tmp_path)
-    launcher.log, launcher.shared_before = tmp_path / "log", shared_before
+    job = subprocess.Popen([*command, *options], stdout=log, stderr=subprocess.STDOUT, cwd=tmp_path)
+    job.log, job.shared_before, job.ranks = tmp_path / "log", shared_before, request.param
     try:
         until = time.monotonic() + 240
-        while not re.search(r" [1-9]\d*/100000 ", launcher.log.read_text()):
-            assert launcher.poll() is None, f"the job ended by itself:\n{launcher.log.read_text()}"
-            assert time.monotonic() < until, f"no epoch was finished in 240 s:\n{launcher.log.read_text()}"
-            time.sleep(0.2)
-        yield launcher
+        # It is written at the end of an epoch; the progress bar waits another second.
+        while not (tmp_path / "out" / "checkpoint.pt").exists():
+            assert job.poll() is None, f"the job ended by itself:\n{job.log.read_text()}"
+            assert time.monotonic() < until, f"no epoch was finished in 240 s:\n{job.log.read_text()}"
+            time.sleep(0.05)
+        yield job
     finally:
-        remaining = family(launcher)
-        launcher.kill()
-        launcher.wait()
+        remaining = family(job.pid)
+        job.kill()
+        job.wait()
         for process in remaining:
             if process.is_running():
                 process.kill()
@@ -80,11 +100,11 @@ def kill_ranks(job, ranks):
 
     On a machine without other work it takes less than 5 s (tests/runner); tests leave room for a busy one.
     """
-    members = family(job)
-    by_rank = {rank_of(process): process for process in members}
-    assert {0, 1} <= by_rank.keys(), f"ranks not found among {members}"
-    workers = [process for process in members if process.ppid() in {by_rank[0].pid, by_rank[1].pid}]
+    by_rank = job.ranks(job)
+    assert {0, 1} <= by_rank.keys(), f"ranks not found among {family(job.pid)}"
+    workers = [worker for rank in range(2) for worker in family(by_rank[rank].pid)]
     assert workers, "no DataLoader worker is alive: this would not be the case that was to be tried"
+    members = [*family(job.pid), by_rank[0], by_rank[1], *workers]
     started = time.monotonic()
     for rank in ranks:
         os.kill(by_rank[rank].pid, signal.SIGKILL)
@@ -95,6 +115,7 @@ def kill_ranks(job, ranks):
     return seconds, job.log.read_text()
 
 
+@pytest.mark.parametrize("job", [pytest.param(ranks_below, id="interpreters")], indirect=True)
 def test_kill_9_of_one_rank_ends_the_job_and_names_the_rank(job):
     seconds, output = kill_ranks(job, [1])
     assert seconds < 25, f"took {seconds:.1f} s\n{output}"
@@ -105,6 +126,7 @@ def test_kill_9_of_one_rank_ends_the_job_and_names_the_rank(job):
     assert left_in_shared_memory(job.shared_before) == []
 
 
+@pytest.mark.parametrize("job", [pytest.param(ranks_told, id="forked")], indirect=True)
 def test_kill_9_of_all_ranks_leaves_nothing(job):
     seconds, output = kill_ranks(job, [0, 1])
     assert seconds < 25, f"took {seconds:.1f} s\n{output}"
