@@ -58,25 +58,19 @@ def compiled():
     return {} if TORCH else {"run_eagerly": True}
 
 
-def model_of(seed=0, outputs=3):
-    """A model of three layers. The same seed gives the same weights on all ranks."""
-    model = keras.Sequential(
-        [
-            keras.Input((6,)),
-            keras.layers.Dense(8, activation="tanh"),
-            keras.layers.Dense(8, activation="tanh"),
-            keras.layers.Dense(outputs),
-        ]
-    )
+def model_of(seed=0, outputs=3, hidden=2 if TORCH else 1):
+    """A model with hidden layers. The same seed gives the same weights on all ranks.
+
+    A step of Keras on TensorFlow takes as long as the variables are many, so there are fewer of them."""
+    layers = [keras.layers.Dense(8, activation="tanh") for _ in range(hidden)]
+    model = keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(outputs)])
     set_weights(model, seed)
     return model
 
 
 def layer_of(seed=0):
     """A model of one layer, for checks that count steps: they take as long as the layers are many."""
-    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
-    set_weights(model, seed)
-    return model
+    return model_of(seed, hidden=0)
 
 
 def set_weights(model, seed):

@@ -95,12 +95,15 @@ def momentum():
 def check_what_no_rank_has_is_left_alone():
     # With a gradient of zeros the velocity would change the variable, which plain Keras does not.
     both, first, second = (True, True), (True, False), (False, True)
-    for compiled in (False,) if TORCH else (False, True, "xla"):
-        for patterns in ((both, first, both, second), (first, both, first, second)):
-            wanted = steps_with(momentum(), *patterns, alone=True)
-            found = steps_with(hvd.DistributedOptimizer(momentum()), *patterns, compiled=compiled)
-            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12, err_msg=f"{compiled} {patterns}")
-            same_everywhere(found)
+    begins_with_both, begins_with_one = (both, first, both, second), (first, both, first, second)
+    cases = [(False, begins_with_both), (False, begins_with_one)]
+    if not TORCH:  # a function is traced for each pattern, so each kind of function has one order of them
+        cases += [(True, begins_with_one), ("xla", begins_with_both)]
+    for compiled, patterns in cases:
+        wanted = steps_with(momentum(), *patterns, alone=True)
+        found = steps_with(hvd.DistributedOptimizer(momentum()), *patterns, compiled=compiled)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12, err_msg=f"{compiled} {patterns}")
+        same_everywhere(found)
 
 
 def check_zeros_count_where_another_rank_has_a_gradient():
@@ -119,11 +122,11 @@ def check_a_rank_that_traces_anew_alone():
     if TORCH or hvd.size() == 1:
         return
     last = hvd.rank() == hvd.size() - 1
-    for compiled in (True, "xla"):
-        for before, after in (((True, False), (True, True)), ((True, True), (True, False))):
-            optimizer = hvd.DistributedOptimizer(momentum())
-            with raises(Exception, "Mismatched"):
-                steps_with(optimizer, before, after if last else before, compiled=compiled)
+    one, both = (True, False), (True, True)
+    for compiled, before, after in ((True, one, both), ("xla", both, one)):
+        optimizer = hvd.DistributedOptimizer(momentum())
+        with raises(Exception, "Mismatched"):
+            steps_with(optimizer, before, after if last else before, compiled=compiled)
     same_everywhere(steps_with(hvd.DistributedOptimizer(momentum()), (True, True)))  # and training continues
 
 

@@ -15,6 +15,7 @@ from keras_support import (
     hvd,
     joined,
     keras,
+    layer_of,
     model_of,
     modes,
     numpy_of,
@@ -66,7 +67,7 @@ def check_several_optimizers():
         lambda: optimizers.Adagrad(0.01),
     )
     for make in makes if TORCH else makes[:2]:  # Keras on TensorFlow takes several times as long
-        agree(train_together(hvd.DistributedOptimizer(make())), train_alone(make()))
+        agree(train_together(hvd.DistributedOptimizer(make()), layer_of()), train_alone(make(), layer_of()))
 
 
 def check_clipping_sees_reduced_gradients():
@@ -104,7 +105,7 @@ def in_double_batches(optimizer):
     """The weights of a model that one process trains on the joined batches, two at a time."""
 
     def train():
-        model = model_of()
+        model = layer_of()
         model.compile(optimizer, "mse", **compiled())
         for inputs, targets in zip(*(np.split(part, STEPS // 2) for part in joined(range(hvd.size())))):
             model.train_on_batch(inputs, targets)
@@ -126,7 +127,7 @@ def check_passes_are_summed_locally():
             optimizer = hvd.DistributedOptimizer(
                 make(), backward_passes_per_step=2, average_aggregated_gradients=average
             )
-            agree(train_together(optimizer, fit=True, **mode), alone)
+            agree(train_together(optimizer, layer_of(), fit=True, **mode), alone)
             if KERAS3:
                 assert int(numpy_of(optimizer.iterations)) == STEPS // 2
                 assert int(numpy_of(optimizer._iterations)) == STEPS
@@ -139,7 +140,7 @@ def check_adam_counts_steps_where_passes_are_summed():
     optimizer = hvd.DistributedOptimizer(
         optimizers.Adam(0.02), backward_passes_per_step=2, average_aggregated_gradients=True
     )
-    agree(train_together(optimizer), alone)
+    agree(train_together(optimizer, layer_of()), alone)
 
 
 def check_accumulation_of_keras():
