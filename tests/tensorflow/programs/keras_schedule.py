@@ -9,7 +9,7 @@ from handwritten import load_data
 import horovod.keras as hvd
 
 BASE_LR = 1.0
-EPOCHS, WARMUP_EPOCHS, BATCH_SIZE = 5, 2, 32
+EPOCHS, WARMUP_EPOCHS, BATCH_SIZE = 5, 2, 64
 CHECKPOINT = "./checkpoint-{epoch}.h5"
 
 hvd.init()
@@ -37,12 +37,10 @@ if resume_from_epoch > 0 and hvd.rank() == 0:
 else:
     model = keras.models.Sequential()
     model.add(keras.layers.Conv2D(8, kernel_size=(3, 3), activation="relu", input_shape=(8, 8, 1)))
-    model.add(keras.layers.Conv2D(16, (3, 3), activation="relu"))
     model.add(keras.layers.MaxPooling2D(pool_size=(2, 2)))
     model.add(keras.layers.Dropout(0.25))
     model.add(keras.layers.Flatten())
     model.add(keras.layers.Dense(64, activation="relu"))
-    model.add(keras.layers.Dropout(0.5))
     model.add(keras.layers.Dense(10, activation="softmax"))
 
     opt = keras.optimizers.Adadelta(initial_lr)

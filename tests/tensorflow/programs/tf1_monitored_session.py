@@ -49,7 +49,7 @@ train_op = opt.minimize(loss, global_step=global_step)
 
 hooks = [
     hvd.BroadcastGlobalVariablesHook(0),
-    tf.train.StopAtStepHook(last_step=1000 // hvd.size()),
+    tf.train.StopAtStepHook(last_step=500 // hvd.size()),
     tf.train.LoggingTensorHook(tensors={"step": global_step, "loss": loss}, every_n_iter=100),
 ]
 

@@ -21,17 +21,15 @@ if gpus:
 dataset = tf.data.Dataset.from_tensor_slices(
     (tf.cast(images[..., tf.newaxis] / 255.0, tf.float32), tf.cast(labels, tf.int64))
 )
-dataset = dataset.repeat().shuffle(10000).batch(64)
+dataset = dataset.repeat().shuffle(len(images)).batch(64)
 
 model = tf.keras.Sequential(
     [
         tf.keras.layers.Conv2D(8, [3, 3], activation="relu"),
-        tf.keras.layers.Conv2D(16, [3, 3], activation="relu"),
         tf.keras.layers.MaxPooling2D(pool_size=(2, 2)),
         tf.keras.layers.Dropout(0.25),
         tf.keras.layers.Flatten(),
         tf.keras.layers.Dense(64, activation="relu"),
-        tf.keras.layers.Dropout(0.5),
         tf.keras.layers.Dense(10, activation="softmax"),
     ]
 )
@@ -61,7 +59,7 @@ def training_step(images, labels, first_batch):
     return loss_value
 
 
-for batch, (images, labels) in enumerate(dataset.take(500 // hvd.size())):
+for batch, (images, labels) in enumerate(dataset.take(300 // hvd.size())):
     loss_value = training_step(images, labels, batch == 0)
 
     if batch % 100 == 0 and hvd.local_rank() == 0:

@@ -18,17 +18,15 @@ if gpus:
 dataset = tf.data.Dataset.from_tensor_slices(
     (tf.cast(images[..., tf.newaxis] / 255.0, tf.float32), tf.cast(labels, tf.int64))
 )
-dataset = dataset.repeat().shuffle(10000).batch(64)
+dataset = dataset.repeat().shuffle(len(images)).batch(64)
 
 model = tf.keras.Sequential(
     [
         tf.keras.layers.Conv2D(8, [3, 3], activation="relu"),
-        tf.keras.layers.Conv2D(16, [3, 3], activation="relu"),
         tf.keras.layers.MaxPooling2D(pool_size=(2, 2)),
         tf.keras.layers.Dropout(0.25),
         tf.keras.layers.Flatten(),
         tf.keras.layers.Dense(64, activation="relu"),
-        tf.keras.layers.Dropout(0.5),
         tf.keras.layers.Dense(10, activation="softmax"),
     ]
 )
@@ -55,4 +53,4 @@ if hvd.rank() == 0:
     callbacks.append(tf.keras.callbacks.ModelCheckpoint("./checkpoint-{epoch}.h5"))
 
 verbose = 1 if hvd.rank() == 0 else 0
-model.fit(dataset, steps_per_epoch=200 // hvd.size(), callbacks=callbacks, epochs=4, verbose=verbose)
+model.fit(dataset, steps_per_epoch=120 // hvd.size(), callbacks=callbacks, epochs=4, verbose=verbose)
