@@ -16,7 +16,8 @@ KERAS_3 = hasattr(tf.keras, "ops")
 
 
 # tf.function for checks whose subject is not AutoGraph, which takes longer than the trace of a small function. The
-# checks of operations (ranks_tf_ops.py) and graphs, and the programs, have AutoGraph as programs have it.
+# checks of operations on process sets (ranks_tf_ops.py) and of graphs, and the programs, have AutoGraph, as users have
+# it.
 graph_function = functools.partial(tf.function, autograph=False)
 
 
