@@ -18,7 +18,7 @@ from tf_support import ME, RANKS, SIZE, near
 
 v1 = tf.compat.v1
 
-GRAPHS = int(os.environ.get("HVD_TEST_TF_GRAPHS", "60"))
+GRAPHS = int(os.environ.get("HVD_TEST_TF_GRAPHS", "28"))
 SHAPE = (2 * SIZE, 2)
 COLLECTIVES = ("sum", "average", "max", "broadcast", "gather", "scatter", "group", "exchange")
 ORDINARY = ("constant", "add", "halve", "identity", "zero", "again", "branch", "unused")
@@ -35,16 +35,23 @@ OPTIMIZERS = (
 )
 
 
-def steps_of(dice):
+def steps_of(dice, met):
     """Steps: (kind, first operand, second operand, number). An operand is a place in the list of values, which begins
-    with the input."""
+    with the input.
+
+    met: the pairs (kind of the first operand, kind) of earlier graphs. Other pairs are taken first, so that few graphs
+        have nearly all of them.
+    """
     kinds = [dice.choice(COLLECTIVES) for _ in range(dice.randint(3, 7))]
     kinds += [dice.choice(ORDINARY) for _ in range(dice.randint(3, 9))]
     dice.shuffle(kinds)
-    count, steps = 1, []
+    made, steps = ["input"], []
     for kind in kinds:
-        steps.append((kind, dice.randrange(count), dice.randrange(count), dice.randint(1, 4)))
-        count += 2 if kind == "group" else 1
+        new = [place for place, maker in enumerate(made) if (maker, kind) not in met]
+        first = dice.choice(new or range(len(made)))
+        met.add((made[first], kind))
+        steps.append((kind, first, dice.randrange(len(made)), dice.randint(1, 4)))
+        made += [kind] * (2 if kind == "group" else 1)
     return steps
 
 
@@ -159,13 +166,14 @@ def run_as_graph(steps, x, own):
 
 def check_random_graphs():
     before = tf.config.optimizer.get_experimental_options()
-    different = 0
+    different, met, kinds = 0, set(), {run_as_graph: set(), run_as_function: set()}
     for seed in range(GRAPHS):
-        steps = steps_of(random.Random(seed))
+        steps = steps_of(random.Random(seed), met)
         own = random.Random(1000 * seed + ME)
         inputs = [np.random.RandomState(97 * seed + r).uniform(-1, 1, SHAPE) for r in RANKS]
         wanted = [value[ME] for value in in_numpy(steps, inputs)]
         run = run_as_graph if seed % 4 == 3 else run_as_function
+        kinds[run].update(step[0] for step in steps)
         for found in run(steps, inputs[ME], own):
             assert len(found) == len(wanted), (seed, len(found), len(wanted))
             for place, (value, right) in enumerate(zip(found, wanted)):
@@ -178,3 +186,6 @@ def check_random_graphs():
     tf.config.optimizer.set_jit(False)
     tf.config.optimizer.set_experimental_options({name: before.get(name, True) for name in OPTIMIZERS[:6]})
     assert different > 0.9 * GRAPHS, different
+    every = {*COLLECTIVES, *ORDINARY}
+    assert all(found == every for found in kinds.values()), kinds
+    assert len(met) > 0.85 * (len(every) + 1) * len(every), len(met)
