@@ -130,6 +130,23 @@ inline Buffers make(const Case& x, int rank, int size, const data::HostMath& mat
   return b;
 }
 
+// The same memory once more, for another run.
+inline Buffers copy(const Buffers& from) {
+  Buffers to = from;
+  for (auto* list : {&to.c.in, &to.c.out}) {
+    for (hvd_buf& b : *list) {
+      for (size_t k = 0; k < from.memory.size(); ++k) {
+        const char *const begin = from.memory[k].data(), *const end = begin + from.memory[k].size();
+        const char* const p = static_cast<const char*>(b.base);
+        if (p < begin || p >= end) continue;
+        b.base = to.memory[k].data() + (p - begin);
+        break;
+      }
+    }
+  }
+  return to;
+}
+
 // Writes nothing where it must not: a non-root's result of a reduce is left out of the comparison, all else is in.
 inline bool same(const Case& x, const Buffers& a, const Buffers& b, int rank) {
   if (x.coll == HVD_REDUCE && rank != x.root) return true;
@@ -144,8 +161,9 @@ inline bool same(const Case& x, const Buffers& a, const Buffers& b, int rank) {
   return true;
 }
 
-// Every collective with every type and reduction, `variants` times with other shapes, factors and so on.
-inline std::vector<Case> make_cases(int size, uint64_t seed, int variants) {
+// Every collective with every type and reduction, some times with other shapes, factors and so on: `reducing` times the
+// reductions, of which each type has several, and `moving` times the others.
+inline std::vector<Case> make_cases(int size, uint64_t seed, int reducing, int moving) {
   std::vector<Case> all;
   std::mt19937_64 random(seed);
   const std::vector<std::vector<uint64_t>> shapes{{1}, {17}, {0}, {5, 1, 9}, {3, 0}, {1023}, {64, 64}, {2500}};
@@ -153,7 +171,7 @@ inline std::vector<Case> make_cases(int size, uint64_t seed, int variants) {
   for (int32_t coll : {HVD_ALLREDUCE, HVD_REDUCE, HVD_BROADCAST, HVD_ALLGATHER, HVD_REDUCESCATTER, HVD_ALLTOALL}) {
     for (int32_t dtype : kDtypes) {
       for (int32_t op = 0; op < (types::has_reduction(coll) ? HVD_REDOP_COUNT : 1); ++op) {
-        for (int variant = 0; variant < variants; ++variant) {
+        for (int k = 0; k < (types::has_reduction(coll) ? reducing : moving); ++k) {
           Case x;
           x.coll = coll;
           x.dtype = dtype;
