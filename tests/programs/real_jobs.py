@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,10 @@ from world import World
 
 HERE = Path(__file__).parent
 STYLE = Style(stalls=False)
+# Programs of a second, about as many as a launch runs in one. To prepare one costs 2 to 5 ms; what is left over is lost,
+# and after too few another launch follows.
+PREPARED_PER_SECOND = 20
+Words = Sequence[str]
 
 
 class RealJob(NamedTuple):
@@ -65,9 +70,17 @@ def _needs_who_has_joined(x: Round) -> bool:
 
 
 def launch(
-    jobs: list[RealJob], ranks: int, env: dict, seconds: float, least: int = 0, hang: float = 30
+    jobs: list[RealJob],
+    ranks: int,
+    env: dict,
+    seconds: float,
+    least: int = 0,
+    hang: float = 30,
+    launcher: Words = (sys.executable,),
+    python: Words = (sys.executable,),
 ) -> tuple[int, str]:
-    """(exit code, output). Stops after so long, but not before `least` programs are done.
+    """(exit code, output). Stops after so long, but not before `least` programs are done. `launcher` and `python` are the
+    interpreters of the launcher and of its ranks.
 
     Code 124: the launcher itself did not come back.
     """
@@ -76,7 +89,7 @@ def launch(
         path.write_bytes(pickle.dumps(jobs))
         paths = [HERE, HERE.parent / "model", HERE.parent / "engine", HERE.parents[1]]
         job = subprocess.Popen(
-            [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), sys.executable]
+            [*launcher, "-m", "horovod.runner.launch", "-np", str(ranks), *python]
             + [str(HERE / "real_rank.py"), str(path), folder, str(seconds), str(least)],
             env={
                 **os.environ,
@@ -99,18 +112,24 @@ def launch(
 
 
 def run_for(
-    seconds: float, first_seed: int, ranks: int, env: dict, least: int = 1, minimise_seconds: float = 120
+    seconds: float,
+    first_seed: int,
+    ranks: int,
+    env: dict,
+    least: int = 1,
+    minimise_seconds: float = 120,
+    **interpreters: Words,
 ) -> Report:
-    """Programs from that seed on, for that long, and at least so many."""
+    """Programs from that seed on, for that long, and at least so many. `interpreters` are launch()'s."""
     began, seed, done = time.monotonic(), first_seed, 0
     while (left := seconds - (time.monotonic() - began)) > 0 or done < least:
         jobs: list[RealJob] = []
-        while len(jobs) < min(100 * left, 3000) + least + 10:
+        while len(jobs) < min(PREPARED_PER_SECOND * max(left, 1), 3000) + least:
             if job := prepare(seed, generate(seed, STYLE, ranks).program):
                 jobs.append(job)
             seed += 1
         left = max(1, seconds - (time.monotonic() - began))
-        code, output = launch(jobs, ranks, env, left, least - done)
+        code, output = launch(jobs, ranks, env, left, max(0, least - done), **interpreters)
         finished = re.findall(r"DONE (\d+) programs", output)
         if code != 0 or len(finished) != ranks:
             return Report(True, done, _explain(jobs, ranks, env, code, output, minimise_seconds))
