@@ -45,7 +45,10 @@ def run(launcher, size, scenario, timeout=250, code=0, **env):
 def _run_once(launcher, size, scenario, timeout, code, env):
     paths = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
     # A rank of mpirun finds its job by its parents.
-    python = plain.python() if launcher == HOROVODRUN else [sys.executable]
+    python = [sys.executable]
+    if launcher == HOROVODRUN:
+        python = plain.python()
+        launcher = [*python, *HOROVODRUN[1:]]
     job = subprocess.Popen(
         [
             *launcher,
