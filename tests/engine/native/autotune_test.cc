@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -134,7 +133,7 @@ void no_100_steps_are_5_percent_slower_where_the_default_is_the_best() {
     job.steps(3000);
     EXPECT(job.tuner().is_done());
     EXPECT(job.setting.threshold == kStart.threshold && job.setting.coalesce_ns == kStart.coalesce_ns);
-    if (job.worst_100() > 1.05) std::printf("penalty %g: %g\n", penalty, job.worst_100()), ++failures;
+    if (job.worst_100() > 1.05) std::printf("penalty %g: %g\n", penalty, job.worst_100()), ++named_checks::failures;
   }
 }
 
@@ -182,7 +181,7 @@ void a_join_makes_no_setting_the_best() {
     for (int i = 1; i <= 4000; ++i) {
       job.step();
       if (i % every == 0) job.joined_steps(20);
-      if (!job.log.empty() && job.log.back().ends_with(",better")) ++failures;
+      if (!job.log.empty() && job.log.back().ends_with(",better")) ++named_checks::failures;
     }
     job.steps(2000);
     EXPECT(job.tuner().is_done());
@@ -250,8 +249,7 @@ void the_coordinator_changes_its_setting_between_two_batches() {
   EXPECT((step() == std::vector<std::string>{"EXEC a b"}));
 }
 
-#define CHECK(name) {#name, name}
-const std::vector<std::pair<const char*, void (*)()>> kChecks = {
+const named_checks::List kChecks = {
     CHECK(the_best_of_a_valley_is_found_and_kept),
     CHECK(noise_does_not_keep_it_from_the_best),
     CHECK(no_100_steps_are_5_percent_slower_where_the_default_is_the_best),
@@ -268,12 +266,4 @@ const std::vector<std::pair<const char*, void (*)()>> kChecks = {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  for (const auto& [name, check] : kChecks) {
-    if (argc < 2) std::printf("%s\n", name);
-    if (argc < 2 || std::strcmp(argv[1], name) != 0) continue;
-    check();
-    return failures ? 1 : 0;
-  }
-  return argc < 2 ? 0 : 2;
-}
+int main(int argc, char** argv) { return named_checks::run(kChecks, argc, argv); }

@@ -5,25 +5,13 @@
 #include "engine/call_watch.h"
 
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
 #include <string>
-#include <utility>
-#include <vector>
+
+#include "named_checks.h"
 
 namespace {
 
 using hvd::plugin::Call;
-
-int failures = 0;
-
-#define EXPECT(condition)                                                 \
-  do {                                                                    \
-    if (!(condition)) {                                                   \
-      std::printf("%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                         \
-    }                                                                     \
-  } while (false)
 
 constexpr int64_t kSecond = 1'000'000'000, kHour = 3600 * kSecond, kLimit = 600 * kSecond, kEnd = 60 * kSecond;
 const std::string kName = "x";
@@ -135,8 +123,7 @@ void a_driver_that_is_stuck_after_the_end_ends_the_process_that_closes() {
   EXPECT(has(e.process_end, "has not returned from req_free for 120"));
 }
 
-#define CHECK(name) {#name, name}
-const std::vector<std::pair<const char*, void (*)()>> kChecks = {
+const named_checks::List kChecks = {
     CHECK(time_in_which_the_process_was_stopped_does_not_count),
     CHECK(an_operation_ends_the_job_at_its_limit),
     CHECK(idle_time_counts_for_no_call),
@@ -147,12 +134,4 @@ const std::vector<std::pair<const char*, void (*)()>> kChecks = {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  for (const auto& [name, check] : kChecks) {
-    if (argc < 2) std::printf("%s\n", name);
-    if (argc < 2 || std::strcmp(argv[1], name) != 0) continue;
-    check();
-    return failures ? 1 : 0;
-  }
-  return argc < 2 ? 0 : 2;
-}
+int main(int argc, char** argv) { return named_checks::run(kChecks, argc, argv); }

@@ -1,7 +1,6 @@
 // Requests and a coordinator with a readable log, for the checks of control_test.cc.
 #pragma once
 
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,17 +9,11 @@
 #include "engine/control/coordinator.h"
 #include "engine/control/fusion.h"
 #include "hvd/backend_abi.h"
+#include "named_checks.h"
 
 namespace hvd::native {
 
 using namespace hvd::control;
-
-inline int failures = 0;
-
-#define EXPECT(condition)                                                             \
-  do {                                                                                \
-    if (!(condition)) ++failures, std::printf("line %d: %s\n", __LINE__, #condition); \
-  } while (false)
 
 constexpr int64_t kDelay = 1000;  // the coalescing delay in these checks
 

@@ -3,8 +3,6 @@
 //   control_test          prints the names of the checks
 //   control_test NAME     runs one; exits with 1 and a line for each failed expectation
 #include <algorithm>
-#include <cstdio>
-#include <cstring>
 #include <map>
 #include <random>
 #include <set>
@@ -356,8 +354,7 @@ void coordinator_takes_a_merged_message_about_two_rounds() {
   EXPECT((root.entries() == Batches{"EXEC a"}));
 }
 
-#define CHECK(name) {#name, name}
-const std::vector<std::pair<const char*, void (*)()>> kChecks = {
+const named_checks::List kChecks = {
     CHECK(fusion_puts_equal_requests_into_one_batch),
     CHECK(fusion_separates_what_cannot_share_a_batch),
     CHECK(fusion_separates_process_sets),
@@ -389,12 +386,4 @@ const std::vector<std::pair<const char*, void (*)()>> kChecks = {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  for (const auto& [name, check] : kChecks) {
-    if (argc < 2) std::printf("%s\n", name);
-    if (argc < 2 || std::strcmp(argv[1], name) != 0) continue;
-    check();
-    return failures ? 1 : 0;
-  }
-  return argc < 2 ? 0 : 2;
-}
+int main(int argc, char** argv) { return named_checks::run(kChecks, argc, argv); }

@@ -7,31 +7,20 @@
 
 #include <malloc.h>
 
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "engine/observe/texts.h"
 #include "engine/observe/timeline_format.h"
 #include "engine/types/operations.h"
+#include "named_checks.h"
 
 using namespace hvd::observe;
 
 namespace {
-
-int failures = 0;
-
-#define EXPECT(condition)                                                 \
-  do {                                                                    \
-    if (!(condition)) {                                                   \
-      std::printf("%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                         \
-    }                                                                     \
-  } while (false)
 
 constexpr auto kAllreduce = static_cast<uint8_t>(hvd::types::OpKind::Allreduce);
 
@@ -171,9 +160,8 @@ void a_ring_stays_at_its_bound_for_an_hour() {
     EXPECT(ring.read(first + n, &event) == EventRing::Read::Taken && event.a == n);
 }
 
-#define CHECK(name) {#name, name}
 // clang-format off
-const std::vector<std::pair<const char*, void (*)()>> kChecks = {
+const named_checks::List kChecks = {
     CHECK(batches_share_a_tensor_without_a_name),
     CHECK(a_batch_that_comes_again_ends),
     CHECK(operations_without_names_leave_nothing),
@@ -184,12 +172,4 @@ const std::vector<std::pair<const char*, void (*)()>> kChecks = {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  for (const auto& [name, check] : kChecks) {
-    if (argc < 2) std::printf("%s\n", name);
-    if (argc < 2 || std::strcmp(argv[1], name) != 0) continue;
-    check();
-    return failures ? 1 : 0;
-  }
-  return argc < 2 ? 0 : 2;
-}
+int main(int argc, char** argv) { return named_checks::run(kChecks, argc, argv); }

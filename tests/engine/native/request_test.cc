@@ -6,25 +6,14 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdio>
-#include <cstring>
 #include <thread>
-#include <utility>
 #include <vector>
+
+#include "named_checks.h"
 
 namespace {
 
 using hvd::queue::Request;
-
-int failures = 0;
-
-#define EXPECT(condition)                                                 \
-  do {                                                                    \
-    if (!(condition)) {                                                   \
-      std::printf("%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                         \
-    }                                                                     \
-  } while (false)
 
 constexpr int kRequests = 100'000;
 constexpr std::chrono::seconds kLongest{2};  // on a busy machine fewer requests are made
@@ -62,19 +51,10 @@ void an_enqueued_request_stays_ok_while_it_is_completed() {
   EXPECT(wrong == 0);
 }
 
-#define CHECK(name) {#name, name}
-const std::vector<std::pair<const char*, void (*)()>> kChecks = {
+const named_checks::List kChecks = {
     CHECK(an_enqueued_request_stays_ok_while_it_is_completed),
 };
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  for (const auto& [name, check] : kChecks) {
-    if (argc < 2) std::printf("%s\n", name);
-    if (argc < 2 || std::strcmp(argv[1], name) != 0) continue;
-    check();
-    return failures ? 1 : 0;
-  }
-  return argc < 2 ? 0 : 2;
-}
+int main(int argc, char** argv) { return named_checks::run(kChecks, argc, argv); }

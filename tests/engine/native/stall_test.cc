@@ -8,9 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <future>
 #include <memory>
@@ -22,20 +20,11 @@
 #include "engine/control/wire.h"
 #include "engine/observe/looker.h"
 #include "engine/observe/stacks.h"
+#include "named_checks.h"
 
 using namespace hvd::observe;
 
 namespace {
-
-int failures = 0;
-
-#define EXPECT(condition)                                                 \
-  do {                                                                    \
-    if (!(condition)) {                                                   \
-      std::printf("%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                         \
-    }                                                                     \
-  } while (false)
 
 Place place(const std::string& file, int32_t line, const std::string& source = "") {
   return {file, line, "train", source, "", 0};
@@ -258,8 +247,7 @@ void a_file_that_hangs_keeps_no_report() {
   ::rmdir(folder);
 }
 
-#define CHECK(name) {#name, name}
-const std::vector<std::pair<const char*, void (*)()>> kChecks = {
+const named_checks::List kChecks = {
     CHECK(another_name_at_the_same_line),
     CHECK(fewer_steps_if_the_rank_came_by_before),
     CHECK(a_condition_on_the_rank_is_told),
@@ -277,12 +265,4 @@ const std::vector<std::pair<const char*, void (*)()>> kChecks = {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  for (const auto& [name, check] : kChecks) {
-    if (argc < 2) std::printf("%s\n", name);
-    if (argc < 2 || std::strcmp(argv[1], name) != 0) continue;
-    check();
-    return failures ? 1 : 0;
-  }
-  return argc < 2 ? 0 : 2;
-}
+int main(int argc, char** argv) { return named_checks::run(kChecks, argc, argv); }
