@@ -5,6 +5,7 @@ are compared with backend_slots.inc. Numbers and structs only; backend.py makes 
 """
 
 import ctypes as C
+import functools
 
 OK, INPROGRESS, INVALID, UNSUPPORTED, UNAVAILABLE, NOMEM, TIMEOUT, ABORTED, REMOTE, DEVICE, INTERNAL, ABI = (
     range(12)
@@ -61,16 +62,14 @@ class Hdr(C.Structure):
     ]
 
 
-# Headers by struct, which new() copies.
-_HEADERS: dict[type[C.Structure], Hdr] = {}
+@functools.cache
+def _header(struct):
+    return Hdr(C.sizeof(struct), 1, 0, None)
 
 
 def new(struct):
     """A zeroed struct with its header filled in."""
-    header = _HEADERS.get(struct)
-    if header is None:
-        header = _HEADERS[struct] = Hdr(C.sizeof(struct), 1, 0, None)
-    return struct(header)
+    return struct(_header(struct))
 
 
 class Error(C.Structure):
