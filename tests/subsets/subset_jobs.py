@@ -13,7 +13,7 @@ PROGRAM = str(Path(__file__).with_name("subset_ranks.py"))
 ROOT = str(Path(hvd_core.__file__).parents[1])
 # Of the mpirun of Open MPI, before it starts any rank; seen once in thousands of runs, on a busy machine.
 _NOT_STARTED = "The PMIx server's listener thread failed to start"
-HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch"]
+HOROVODRUN = ["horovodrun"]  # plain.horovodrun() has its words
 # Above the tests' own time limit: what is found out only by waiting makes a test fail.
 PATIENCE = {"HOROVOD_START_TIMEOUT": "600"}
 
@@ -44,20 +44,13 @@ def run(launcher, size, scenario, timeout=250, code=0, **env):
 
 def _run_once(launcher, size, scenario, timeout, code, env):
     paths = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
-    # A rank of mpirun finds its job by its parents.
-    python = [sys.executable]
     if launcher == HOROVODRUN:
-        python = plain.python()
-        launcher = [*python, *HOROVODRUN[1:]]
+        words = plain.horovodrun(size)
+    else:  # a rank of mpirun finds its job by its parents
+        option = () if launcher[-1] == "--nproc-per-node" else ("-np",)
+        words = [*launcher, *option, str(size), sys.executable]
     job = subprocess.Popen(
-        [
-            *launcher,
-            *(() if launcher[-1] == "--nproc-per-node" else ("-np",)),
-            str(size),
-            *python,
-            PROGRAM,
-            scenario,
-        ],
+        [*words, PROGRAM, scenario],
         env={**os.environ, "PYTHONPATH": paths, **PATIENCE, **env},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

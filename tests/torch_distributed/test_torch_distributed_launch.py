@@ -17,23 +17,23 @@ need("torch")
 
 HERE = Path(__file__).parent
 PROGRAM = str(HERE / "launched_program.py")
-TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 COMMANDS = {
-    "horovodrun": ["-m", "horovod.runner.launch", "-np", "2", sys.executable, PROGRAM],
-    "spawn": [PROGRAM, "spawn"],
+    "horovodrun": [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable, PROGRAM],
+    "spawn": [sys.executable, PROGRAM, "spawn"],
 }
 
 
-def run(*words, python=(sys.executable,), **variables):
+def run(*words, **variables):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HOROVOD_START_TIMEOUT": "200", **variables}
-    done = subprocess.run([*python, *words], env=environment, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def test_a_program_of_torch_under_torchrun():
     words = [*torchrun("--no-python"), *python_with("torch"), PROGRAM]
-    assert "hvd on 2 ranks: done" in run(*words, python=())
+    assert "hvd on 2 ranks: done" in run(*words)
 
 
 @pytest.mark.slow
