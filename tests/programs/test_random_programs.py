@@ -19,7 +19,7 @@ from sim_jobs import check_seed
 core = pytest.importorskip("hvd_core._core", reason="the engine is not built")
 
 SEEDS, PARTS = 1200, 8
-QUICK = 4  # parts in `make test`
+QUICK = 2  # parts in `make test`
 
 
 def check_part(part: int) -> str:
@@ -96,8 +96,8 @@ def run_on_real_ranks(job: str, seconds: float) -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("job", REAL)
 def test_on_real_ranks(job: str) -> None:
-    """Two seconds each, or as long as LEAST programs take; soak.py goes on for as long as wanted."""
-    run_on_real_ranks(job, 2)
+    """A second each, or as long as LEAST programs take; soak.py goes on for as long as wanted."""
+    run_on_real_ranks(job, 1)
 
 
 @pytest.mark.slow

@@ -34,6 +34,12 @@ def model_of(seed=0):
     return torch.nn.Sequential(*layers).double()
 
 
+def layer_of(seed=0):
+    """A model that a compiler is soon through with."""
+    torch.manual_seed(seed)
+    return torch.nn.Linear(6, 3).double()
+
+
 def batch_of(step, rank, passes=0):
     generator = torch.Generator().manual_seed(1000 * step + 10 * rank + passes)
     return torch.randn(5, 6, generator=generator, dtype=torch.float64), torch.randint(
@@ -46,9 +52,9 @@ def loss_of(model, step, rank, passes=0):
     return F.cross_entropy(model(inputs), labels)
 
 
-def train_alone(make, passes=1, scale=1.0):
+def train_alone(make, passes=1, scale=1.0, new_model=model_of):
     """One process, all ranks' batches, gradients averaged over ranks, summed over passes, times `scale`."""
-    model = model_of()
+    model = new_model()
     optimizer = make(model.parameters())
     for step in range(STEPS):
         optimizer.zero_grad()
