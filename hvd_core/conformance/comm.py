@@ -30,8 +30,8 @@ from hvd_core.conformance.verdicts import Failed
 LISTS = ("in_counts", "out_counts")
 
 # Between two looks at an operation on a stream. Pauses grow, so that a wait of seconds is no busy one; they stay below a
-# tenth of the wait, so that measured times stay what they are.
-_FIRST_PAUSE_S, _NEXT_PAUSE = 0.0002, 1.1
+# tenth of the wait, so that measured times stay what they are, and short, so that an error is seen when it comes.
+_FIRST_PAUSE_S, _NEXT_PAUSE, _LONGEST_PAUSE_S = 0.0002, 1.1, 0.02
 
 
 class Pending:
@@ -66,7 +66,7 @@ class Pending:
             if self.event:
                 self.comm.raise_async_error()
                 time.sleep(pause)
-                pause *= _NEXT_PAUSE
+                pause = min(pause * _NEXT_PAUSE, _LONGEST_PAUSE_S)
 
     def _sleep(self, limit: int) -> bool:
         if self.done:
