@@ -29,6 +29,7 @@ from horovod.runner.exit_codes import describe_code
 from horovod.runner.last_call import place_of_end
 from horovod.runner.output import Output, OutputClosedError
 from horovod.runner.processes import Job, Outcome
+from horovod.runner.signal_wakeup import SignalWakeup
 
 # After the machine could not start a process, it gets this time.
 _START_PAUSE_S = 5.0
@@ -91,6 +92,7 @@ class ElasticJob(Job):
 
     def run(self) -> Outcome:
         """As Job.run()."""
+        self._wakeup = SignalWakeup(self._selector)
         try:
             while not self._is_over():
                 self._turn(self._soonest())

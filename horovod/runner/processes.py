@@ -18,6 +18,7 @@ from horovod.runner.last_call import place_of_end
 from horovod.runner.local_ranks import STREAMS, LocalRanks
 from horovod.runner.output import Output, OutputClosedError, RankStream
 from horovod.runner.remote_ranks import RemoteRanks
+from horovod.runner.signal_wakeup import SignalWakeup
 
 # After one host has failed, the other hosts get this time to report their failures too.
 _OTHER_FAILURES_S = 1.0
@@ -118,6 +119,7 @@ class Job:
         Raises OSError if processes or output files cannot be made, and OutputClosedError if the reader of the output has
         gone. Any other exception (KeyboardInterrupt) ends the job first and is raised then.
         """
+        self._wakeup = SignalWakeup(self._selector)
         try:
             for rank in sorted(rank for site in self._sites for rank in site.ranks):
                 for index, name in enumerate(STREAMS):
@@ -308,6 +310,7 @@ class Job:
             except OutputClosedError:
                 pass
         self._streams.clear()
+        self._wakeup.close()
         self._selector.close()
         wake, self._wake = self._wake, -1
         os.close(wake)
