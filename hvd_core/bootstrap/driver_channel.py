@@ -201,8 +201,9 @@ def _open(text: str) -> DriverChannel:
 
 
 def _in_forked_child() -> None:
+    # The child of a worker has no channel, even if the worker has not opened its own yet.
     global _channel, _opened
-    _channel, _opened = None, True
+    _channel, _opened = None, _opened or DESCRIPTOR in os.environ
     preemption.forget()
 
 

@@ -21,8 +21,9 @@ def name_of(mpirun):
     return "openmpi" if len(mpirun) > 1 else "mpich"
 
 
+# The next tests have jobs of two and three.
 @pytest.mark.mpi
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.slow), 4])
 def test_mpirun(mpirun, size):
     worlds = reports([start([*mpirun, "-np", str(size), *PROGRAM])])
     worlds = check_healthy(worlds, size, name_of(mpirun))

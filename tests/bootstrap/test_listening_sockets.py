@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from compiled import cc, compiled
+from launchers import first_by
 
 import hvd_core as hvd
 from harness import run_to_the_end
@@ -54,6 +55,7 @@ def test_under_horovodrun(tmp_path):
 
 
 @pytest.mark.mpi
+@first_by("mpich")
 def test_under_mpirun(tmp_path, mpirun):
     assert listening(tmp_path, [*mpirun, "-np", "2", sys.executable], **TCP) <= LOOPBACK
 

@@ -1,10 +1,11 @@
-"""A folder on this process's own path, and the real launcher."""
+"""A folder on this process's own path, and the real launcher, forked."""
 
 from __future__ import annotations
 
 import pytest
-from launchers import Launcher
+from launchers import Launcher, program_words
 
+from harness import plain
 from hvd_core.backends import discovery
 
 
@@ -19,8 +20,15 @@ def site(tmp_path, monkeypatch):
     discovery.forget()
 
 
+class WithNewRanks(Launcher):
+    """horovodrun is forked. Its ranks are interpreters: they tell which modules they have imported."""
+
+    def python(self, count, program, *words, **options):
+        return self.run("-np", count, *words, *program_words(program), **options)
+
+
 @pytest.fixture
 def launcher(tmp_path):
-    launcher = Launcher(tmp_path)
+    launcher = WithNewRanks(tmp_path, python=plain.python())
     yield launcher
     launcher.clean_up()

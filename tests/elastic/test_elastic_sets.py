@@ -4,7 +4,6 @@ import os
 import signal
 
 import pytest
-from launchers import program_words
 
 import elastic_sets
 from worlds import wait_for_ranks
@@ -13,9 +12,9 @@ pytest.importorskip("hvd_core._core", reason="the engine is not built")
 
 
 def test_sets_come_back_in_each_world(launcher):
-    words = program_words(elastic_sets.sets)
+    words = ("--min-np", 2, "-H", "localhost:3")
     env = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
-    process = launcher.start("-np", 3, "--min-np", 2, "-H", "localhost:3", *words, env=env)
+    process = launcher.start_python(3, elastic_sets.sets, *words, env=env)
     _, killed, _ = wait_for_ranks(launcher, process, 3)
     for noted in launcher.folder.glob("in.3.*"):
         noted.unlink()

@@ -12,19 +12,20 @@ import shutil
 import sys
 
 import pytest
+from launchers import first_by
 
 import affinity_ranks
-from harness import run_on_ranks, run_to_the_end
+from harness import plain, run_on_ranks, run_to_the_end
 from hvd_core.bootstrap import affinity
 
 CORES = sorted(os.sched_getaffinity(0))
 two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 
 
-def job(tmp_path, ranks, before=(), launcher=(), env=None):
+def job(tmp_path, ranks, before=(), launcher=(), env=None, python=(sys.executable,)):
     """A launch of its own, for what ranks inherit; returns (reports by rank, all that was printed)."""
     launcher = launcher or [sys.executable, "-m", "horovod.runner.launch"]
-    command = [*before, *launcher, "-np", str(ranks), sys.executable]
+    command = [*before, *launcher, "-np", str(ranks), *python]
     print_report = affinity_ranks.print_report
     output = run_to_the_end(ranks, print_report, folder=tmp_path, command=command, env=env, init=None)
     found = [json.loads(text) for text in re.findall(r"REPORT (\{.*\})", output)]
@@ -55,16 +56,20 @@ def check_kept_within(report):
 
 @pytest.mark.skipif(shutil.which("taskset") is None, reason="needs taskset (util-linux)")
 @two_cores
-def test_taskset(tmp_path):
-    reports, _ = job(tmp_path, 2, before=["taskset", "-c", str(CORES[1])])
+def test_taskset_and_a_setting_that_does_not_widen_the_mask(tmp_path):
+    wish = {"HOROVOD_THREAD_AFFINITY": f"{CORES[1]},{CORES[0]}"}
+    reports, output = job(tmp_path, 2, before=["taskset", "-c", str(CORES[1])], env=wish)
+    assert f"core {CORES[0]} for local rank 1, which may use {CORES[1]}" in output
     for report in reports:
         assert report["inherited"] == str(CORES[1])
         check_kept_within(report)
         assert report["cores"] == [[CORES[1]]] * 2
 
 
+# The bindings of both MPIs are those of the next test.
 @pytest.mark.mpi
 @two_cores
+@first_by("openmpi")
 def test_mpirun_bound_to_cores(mpirun, tmp_path):
     option = "--bind-to" if len(mpirun) > 1 else "-bind-to"
     reports, _ = job(tmp_path, 2, launcher=[*mpirun, option, "core"])
@@ -94,6 +99,7 @@ def test_mpirun_several_ranks_on_a_core(mpirun, tmp_path):
 
 
 @pytest.mark.mpi
+@first_by("mpich")
 def test_mpirun_bound_to_numa(mpirun, tmp_path):
     option = "--bind-to" if len(mpirun) > 1 else "-bind-to"
     reports, _ = job(tmp_path, 2, launcher=[*mpirun, option, "numa"])
@@ -106,8 +112,9 @@ def test_mpirun_bound_to_numa(mpirun, tmp_path):
 def test_a_core_for_each_local_rank(tmp_path, through_flag):
     wish = f"{CORES[1]},{CORES[0]}"
     if through_flag:
-        launcher = [sys.executable, "-m", "horovod.runner.launch", "--thread-affinity", wish]
-        reports, output = job(tmp_path, 2, launcher=launcher)
+        python = plain.python()
+        launcher = [*python, "-m", "horovod.runner.launch", "--thread-affinity", wish]
+        reports, output = job(tmp_path, 2, launcher=launcher, python=python)
     else:
         reports, output = reports_with(2, wish)
     assert "HOROVOD_THREAD_AFFINITY" not in output
@@ -152,17 +159,6 @@ def test_too_few_entries():
     reports, output = reports_with(3, f"{CORES[0]},{CORES[-1]}")
     assert output.count("it has 2 cores for 3 ranks") == 1, output
     assert all(engine_threads(report) == [frozenset(CORES)] for report in reports)
-
-
-@pytest.mark.skipif(shutil.which("taskset") is None, reason="needs taskset (util-linux)")
-@two_cores
-def test_the_setting_does_not_widen_the_mask(tmp_path):
-    before = ["taskset", "-c", str(CORES[0])]
-    wish = {"HOROVOD_THREAD_AFFINITY": f"{CORES[0]},{CORES[1]}"}
-    reports, output = job(tmp_path, 2, before=before, env=wish)
-    assert f"core {CORES[1]} for local rank 1, which may use {CORES[0]}" in output
-    for report in reports:
-        check_kept_within(report)
 
 
 def test_one_process_without_a_launcher(tmp_path):

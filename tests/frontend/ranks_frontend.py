@@ -247,7 +247,7 @@ def check_eight_threads():
 
     def work(number: int) -> None:
         try:
-            for k in range(40):
+            for k in range(24):
                 x = data(rank, (k,), "float32", number + k)
                 y = np.empty_like(x)
                 verb = "run" if (number + k) % 3 == 0 else "submit"
@@ -335,7 +335,7 @@ def check_process_sets():
 
 
 def check_many_pending_at_once():
-    xs = [np.full(2, rank + k, np.float32) for k in range(1000)]
+    xs = [np.full(2, rank + k, np.float32) for k in range(400)]
     ys = [np.empty_like(x) for x in xs]
     calls = [table.submit(nt.ALLREDUCE, [x], [y], f"many.{k}") for k, (x, y) in enumerate(zip(xs, ys))]
     table.submit(nt.BARRIER).ok()

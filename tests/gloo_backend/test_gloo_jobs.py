@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from launchers import first_by
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("gloo_library")]
@@ -38,6 +39,7 @@ def said(command, cwd, timeout=100):
 
 
 @pytest.mark.mpi
+@first_by("openmpi")
 def test_a_job_of_mpirun(mpirun, tmp_path):
     out = said([*mpirun, "--bind-to", "numa", "-np", 2, sys.executable, PROGRAM], tmp_path)
     assert re.search(r"allreduce +cpu +gloo .*libgloo 0\.", out), out

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from importlib.metadata import entry_points
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 
 from abi_ctypes import ALLREDUCE, SUM
 from harness import kit as conformance_kit
+from harness import plain
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -83,7 +83,7 @@ def test_the_package_says_what_it_is(gloo_library):
     assert described.library == gloo_library and described.devices == ("cpu",) and described.spans_hosts
     assert described.probe().detail == "Gloo over TCP"
     shown = subprocess.run(
-        [sys.executable, "-m", "hvd_core.cli", "plugin", "show", "gloo"],
+        [*plain.python(), "-m", "hvd_core.cli", "plugin", "show", "gloo"],
         capture_output=True,
         text=True,
         timeout=200,

@@ -102,7 +102,7 @@ def print_odd_bytes():
 
 
 def print_much():
-    for number in range(200_000):
+    for number in range(120_000):
         print(number, "." * 100)
     print("all said", file=sys.stderr)
 

@@ -39,7 +39,9 @@ def test_collectives_give_the_right_results(cluster, slots):
 def test_functions_meet_over_hosts(cluster):
     made = cluster(1, 1)
     environment = made.environment({"HOROVOD_REMOTE_SHELL": "ip netns exec {host}"})
-    words = program_words(host_programs.run_a_function_that_sums, made.network.spec(1, 1))
+    words = program_words(
+        host_programs.run_a_function_that_sums, made.network.spec(1, 1), python=made.interpreter
+    )
     done = made.network[0].run(*words, env=environment, cwd=made.folder, check=False)
     assert done.stdout == "[(0, [30.0, 30.0]), (1, [30.0, 30.0])]\n", done.stderr
 

@@ -97,32 +97,33 @@ def check_vmap_scan_and_loops():
         same(once, wanted)
         same(twice, wanted)
         np.testing.assert_allclose(slopes, np.ones((3, 2)))
-    gathered = jax.jit(jax.vmap(hvd.allgather))(batch[:, :, None])
     wanted_rows = np.stack(
         [np.concatenate([batch[i, :, None] - ME + r for r in range(SIZE)]) for i in range(3)]
     )
+    along = jax.grad(lambda x: jax.lax.scan(lambda c, w: (hvd.allreduce(c * w), c), x, jnp.ones(4))[0].sum())
+
+    @jax.jit  # few programs, as compiling takes longer than running
+    def more_of_vmap(batch, y):
+        mixed = jax.vmap(lambda x, y: hvd.grouped_allreduce([x, y]), in_axes=(0, None))(batch, y)
+        return jax.vmap(hvd.allgather)(batch[:, :, None]), mixed[0]
+
+    gathered, mixed = more_of_vmap(batch, np.ones(2, np.float32))
     same(gathered, wanted_rows)
-    mixed = jax.jit(jax.vmap(lambda x, y: hvd.grouped_allreduce([x, y]), in_axes=(0, None)))(
-        batch, jnp.ones(2)
-    )
-    same(mixed[0], wanted)
-    end, _ = jax.jit(lambda x: jax.lax.scan(lambda c, _: (hvd.allreduce(c), None), x, None, length=20))(
-        jnp.full(3, float(ME))
-    )
-    same(end, np.full(3, MEAN - 1))
-    same(
-        jax.jit(lambda x: jax.lax.fori_loop(0, 5, lambda i, c: hvd.allreduce(c) + 1, x))(jnp.zeros(2)), [5, 5]
-    )
-    found = jax.jit(lambda x: jax.lax.while_loop(lambda c: c[0] < 3, lambda c: hvd.allreduce(c) + 1, x))(
-        jnp.zeros(2)
-    )
-    same(found, [3, 3])
-    found = jax.jit(lambda p, x: jax.lax.cond(p, hvd.allreduce, lambda x: x, x))(True, mine((3,)))
-    same(found, all_of((3,)).mean(0))
-    sums = jax.jit(
-        jax.grad(lambda x: jax.lax.scan(lambda c, w: (hvd.allreduce(c * w), c), x, jnp.ones(4))[0].sum())
-    )
-    np.testing.assert_allclose(sums(jnp.ones(2)), np.ones(2), rtol=1e-6)
+    same(mixed, wanted)
+
+    @jax.jit
+    def one_loop_after_the_other(x):
+        scanned, _ = jax.lax.scan(lambda c, _: (hvd.allreduce(c), None), x, None, length=20)
+        counted = jax.lax.fori_loop(0, 5, lambda i, c: hvd.allreduce(c) + 1, scanned)
+        until = jax.lax.while_loop(lambda c: c[0] < 9, lambda c: hvd.allreduce(c) + 1, counted)
+        return scanned, counted, until, jax.lax.cond(until[0] > 8, hvd.allreduce, lambda x: x, x)
+
+    scanned, counted, until, taken = one_loop_after_the_other(np.full(3, ME, np.float32))
+    same(scanned, np.full(3, MEAN - 1))
+    same(counted, np.full(3, MEAN + 4))
+    same(until, np.full(3, 9 + MEAN % 1))
+    same(taken, scanned)
+    np.testing.assert_allclose(jax.jit(along)(np.ones(2, np.float32)), np.ones(2), rtol=1e-6)
 
 
 def check_versions_without_handlers_warn_once():

@@ -3,7 +3,7 @@
 import pytest
 
 from harness import check_names
-from harness.frameworks import run_check
+from harness.frameworks import environment_of, run_check
 from harness.installed import need
 
 need("jax", "optax")
@@ -20,7 +20,7 @@ CASES = [(ranks, m, c) for ranks in (2, 3, 1) for m in MODULES for c in check_na
 # what runs on two.
 SELDOM = "ranks_jax_matrix"
 OFTEN = {"check_process_sets", "check_reducescatter", "check_ranks_trace_in_different_order"}
-DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+DEVICES = {"XLA_FLAGS": environment_of("jax")["XLA_FLAGS"] + " --xla_force_host_platform_device_count=2"}
 ON_A_MESH = ("check_a_mesh_of_several_devices_is_refused", "check_programs_that_the_compiler_divides")
 
 

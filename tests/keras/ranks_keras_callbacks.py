@@ -13,6 +13,7 @@ from keras_support import (
     ROWS,
     STEPS,
     TORCH,
+    batches,
     compiled,
     data_of,
     hvd,
@@ -42,9 +43,8 @@ def fit(model, epochs, *used, optimizer=None, metrics=None, steps=STEPS, **optio
     """Train with callbacks, `steps` steps in each epoch. Returns the result of fit()."""
     optimizer = hvd.DistributedOptimizer(optimizer or optimizers.SGD(0.1, momentum=0.9))
     model.compile(optimizer, "mse", metrics=metrics, **compiled())
-    x, y = data_of(hvd.rank(), steps)
-    arguments = {"batch_size": ROWS, "shuffle": False, "verbose": 0, **options}
-    return model.fit(x, y, epochs=epochs, callbacks=list(used), **arguments)
+    arguments, how = batches(*data_of(hvd.rank(), steps))
+    return model.fit(*arguments, epochs=epochs, callbacks=list(used), verbose=0, **how, **options)
 
 
 def check_variables_are_broadcast_at_the_end_of_the_first_batch():
@@ -115,9 +115,10 @@ def check_metrics_are_averaged_for_those_that_come_after():
         def on_epoch_end(self, epoch, logs=None):
             self.where[epoch] = dict(logs)
 
-    x, y = data_of(hvd.rank() + 10)
+    other, _ = batches(*data_of(hvd.rank() + 10, 1))
+    validation = {"validation_data": other[0] if len(other) == 1 else other}
     used = [Keep(local), callbacks.MetricAverageCallback(), Keep(seen)]
-    history = fit(layer_of(), 2, *used, metrics=["mae"], validation_data=(x, y))
+    history = fit(layer_of(), 2, *used, metrics=["mae"], steps=2, **validation)
     assert set(seen[0]) == {"loss", "mae", "val_loss", "val_mae"}
     for epoch in (0, 1):
         for name, value in seen[epoch].items():
@@ -127,9 +128,9 @@ def check_metrics_are_averaged_for_those_that_come_after():
             assert history.history[name][epoch] == value, "History keeps another value"
     if hvd.size() > 1:
         assert local[0]["val_loss"] != seen[0]["val_loss"]
-        options = {"validation_data": (x, y)} if hvd.rank() == 0 else {}
+        options = validation if hvd.rank() == 0 else {}
         with raises(ValueError, "different metrics", "val_loss"):
-            fit(layer_of(), 1, callbacks.MetricAverageCallback(), **options)
+            fit(layer_of(), 1, callbacks.MetricAverageCallback(), steps=1, **options)
 
 
 def check_metrics_that_are_arrays_are_averaged():
@@ -149,21 +150,21 @@ def check_metrics_that_are_arrays_are_averaged():
 
 
 def check_warm_up_batch_by_batch():
-    size, target = hvd.size(), 0.2
-    for steps, epochs in ((None, 3), (STEPS, 2)):
+    size, target, batches_of_epoch = hvd.size(), 0.2, 2
+    for steps, epochs in ((None, 3), (batches_of_epoch, 2)):
         rates, out = Rates(), io.StringIO()
         warmup = callbacks.LearningRateWarmupCallback(target, 2, steps_per_epoch=steps, verbose=1)
         with contextlib.redirect_stdout(out):
-            history = fit(layer_of(), epochs, warmup, rates)
+            history = fit(layer_of(), epochs, warmup, rates, steps=batches_of_epoch)
         wanted = [
-            target / size * (1 + (epoch + (batch + 1) / STEPS) * (size - 1) / 2)
+            target / size * (1 + (epoch + (batch + 1) / batches_of_epoch) * (size - 1) / 2)
             for epoch in range(2)
-            for batch in range(STEPS)
+            for batch in range(batches_of_epoch)
         ]
-        wanted += [target] * STEPS * (epochs - 2)
+        wanted += [target] * batches_of_epoch * (epochs - 2)
         np.testing.assert_allclose(rates.rates, wanted, rtol=1e-6)
         np.testing.assert_allclose(
-            history.history["lr"], [wanted[STEPS - 1], *[target] * (epochs - 1)], rtol=1e-6
+            history.history["lr"], [wanted[batches_of_epoch - 1], *[target] * (epochs - 1)], rtol=1e-6
         )
         assert "\nEpoch 2: finished gradual learning rate warmup to 0.2." in out.getvalue()
 
@@ -182,8 +183,8 @@ def check_schedules():
     smooth = callbacks.LearningRateScheduleCallback(
         0.1, lambda epoch: 1 / (1 + epoch), staircase=False, steps_per_epoch=2
     )
-    fit(layer_of(), 3, smooth, rates, steps=2)
-    np.testing.assert_allclose(rates.rates, [0.1 / (1 + i / 2) for i in range(6)], rtol=1e-6)
+    fit(layer_of(), 2, smooth, rates, steps=2)
+    np.testing.assert_allclose(rates.rates, [0.1 / (1 + i / 2) for i in range(4)], rtol=1e-6)
 
 
 def check_momentum_is_corrected():
@@ -200,7 +201,8 @@ def check_momentum_is_corrected():
         )
         optimizer = hvd.DistributedOptimizer(optimizers.SGD(0.1, momentum=0.9))
         model.compile(optimizer, "mse", **compiled())
-        model.fit(x, y, batch_size=ROWS, epochs=3, verbose=0, callbacks=[schedule])
+        arguments, how = batches(x, y)
+        model.fit(*arguments, epochs=3, verbose=0, callbacks=[schedule], **how)
         w, v, before = start, np.zeros_like(start), per_epoch[0]
         for rate in per_epoch:
             gradient = 2 * x.T @ (x @ w - y) / y.size
@@ -230,16 +232,17 @@ def check_arguments_of_schedules():
 
 def check_best_model_is_saved_where_it_is_told():
     with TemporaryDirectory() as folder:
+        used = []
         for weights_only, name in ((False, "best.keras"), (True, "best.weights.h5")):
             callback = callbacks.BestModelCheckpoint(monitor="loss", save_weights_only=weights_only)
             assert callback.filepath is None
             assert callback.save_best_only
             with raises(ValueError, "attribute `filepath`"):
-                fit(layer_of(), 1, callback)
-            callback = callbacks.BestModelCheckpoint(monitor="loss", save_weights_only=weights_only)
-            callback.filepath = str(Path(folder) / name)
-            fit(layer_of(), 2, callback)
-            assert (Path(folder) / name).exists()
+                fit(layer_of(), 1, callback, steps=1)
+            used.append(callbacks.BestModelCheckpoint(monitor="loss", save_weights_only=weights_only))
+            used[-1].filepath = str(Path(folder) / name)
+        fit(layer_of(), 2, *used, steps=1)
+        assert all(Path(callback.filepath).exists() for callback in used)
 
 
 def check_arguments_of_the_best_model_by_place():

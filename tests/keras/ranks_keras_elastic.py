@@ -8,7 +8,18 @@ import numpy as np
 
 from horovod.common import elastic_step
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from keras_support import ROWS, compiled, data_of, hvd, keras, model_of, numpy_of, raises, same_everywhere
+from keras_support import (
+    ROWS,
+    batches,
+    compiled,
+    data_of,
+    hvd,
+    keras,
+    model_of,
+    numpy_of,
+    raises,
+    same_everywhere,
+)
 
 ME = hvd.rank()
 
@@ -22,8 +33,8 @@ def made(seed=0, optimizer=None, **options):
 
 
 def fit(model, *callbacks, epochs=1):
-    x, y = data_of(ME)
-    model.fit(x, y, batch_size=ROWS, epochs=epochs, shuffle=False, verbose=0, callbacks=list(callbacks))
+    arguments, options = batches(*data_of(ME))
+    model.fit(*arguments, epochs=epochs, verbose=0, callbacks=list(callbacks), **options)
 
 
 def values(model):

@@ -127,7 +127,7 @@ def check_passes_are_summed_locally():
             optimizer = hvd.DistributedOptimizer(
                 make(), backward_passes_per_step=2, average_aggregated_gradients=average
             )
-            agree(train_together(optimizer, layer_of(), fit=True, **mode), alone)
+            agree(train_together(optimizer, layer_of(), **mode), alone)
             if KERAS3:
                 assert int(numpy_of(optimizer.iterations)) == STEPS // 2
                 assert int(numpy_of(optimizer._iterations)) == STEPS

@@ -21,6 +21,7 @@ from keras_support import (
     hvd,
     joined,
     keras,
+    layer_of,
     numpy_of,
     raises,
     same_everywhere,
@@ -142,7 +143,7 @@ class Sgd2(optimizers.SGD):
 
 
 def check_loading_optimizers_of_ones_own():
-    model = train_together(hvd.DistributedOptimizer(Sgd2(0.1)))
+    model = train_together(hvd.DistributedOptimizer(Sgd2(0.1)), layer_of())
     with TemporaryDirectory() as folder:
         path = saved(model, folder, "keras")
         for options in ({"custom_optimizers": [Sgd2]}, {"custom_objects": {"Sgd2": Sgd2}}):
@@ -150,7 +151,7 @@ def check_loading_optimizers_of_ones_own():
             assert type(again.optimizer).__name__ == "Sgd2"
             assert isinstance(again.optimizer, Sgd2)
             assert type(again.optimizer).__module__ == "horovod._keras"
-    model = train_together(hvd.DistributedOptimizer(optimizers.Adam(0.01)))
+    model = train_together(hvd.DistributedOptimizer(optimizers.Adam(0.01)), layer_of())
     with TemporaryDirectory() as folder:
         again = hvd.load_model(saved(model, folder, "keras"), compression=hvd.Compression.fp16)
         assert again.optimizer._hvd_options.compression is hvd.Compression.fp16
@@ -159,7 +160,7 @@ def check_loading_optimizers_of_ones_own():
 
 
 def check_a_saved_model_does_not_name_us():
-    model = train_together(hvd.DistributedOptimizer(optimizers.Adam(0.01)))
+    model = train_together(hvd.DistributedOptimizer(optimizers.Adam(0.01)), layer_of())
     with TemporaryDirectory() as folder:
         path = saved(model, folder, "keras")
         with zipfile.ZipFile(path) as archive:

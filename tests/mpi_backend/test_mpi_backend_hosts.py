@@ -36,7 +36,17 @@ def across(mpi_job, network, tmp_path):
     return [*begin, *mpi_job.mpirun, *agent, "-H", f"{first}:2,{second}:2"]
 
 
-@pytest.mark.parametrize("backend", ["mpi", "shm,mpi"])
+def slow(mpirun, backend):
+    return pytest.param(mpirun, backend, marks=pytest.mark.slow)
+
+
+# Each MPI starts ranks on two hosts, and each choice of backends is made there. One host that counts as two has the
+# levels under Open MPI too.
+@pytest.mark.parametrize(
+    "mpirun, backend",
+    [("openmpi", "mpi"), ("mpich", "shm,mpi"), slow("openmpi", "shm,mpi"), slow("mpich", "mpi")],
+    indirect=["mpirun"],
+)
 def test_two_hosts(mpi_job, hosts, tmp_path, backend):
     pytest.importorskip("mpi4py", reason="the ranks of mpirun meet over hosts by it")
     mpi_job.mpirun = across(mpi_job, hosts(2), tmp_path)
@@ -46,7 +56,7 @@ def test_two_hosts(mpi_job, hosts, tmp_path, backend):
 
 
 @pytest.mark.parametrize("backend", ["shm,mpi"])
-@first_by("mpich")
+@first_by("openmpi")
 def test_two_simulated_hosts(mpi_job, backend):
     done = mpi_job.run("two_hosts", size=4, HOROVOD_BACKEND=backend, HOROVOD_SIMULATED_HOSTS="0,0,1,1")
     assert "over shm x mpi" in done.stdout

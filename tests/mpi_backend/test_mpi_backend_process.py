@@ -2,27 +2,37 @@
 
 import os
 import subprocess
-import sys
 
 import pytest
 from launchers import first_by
 
+from harness import plain
+
 pytestmark = pytest.mark.mpi
 
 
-@pytest.mark.parametrize("order", ["mpi4py_first", "hvd_first"])
+def each_by_one(name, openmpi, mpich):
+    """For a test with the fixture mpirun, whose cases are of this backend more than of an MPI: each MPI has one of them;
+    the others are slow."""
+    slow = [pytest.param(*case, marks=pytest.mark.slow) for case in (("openmpi", mpich), ("mpich", openmpi))]
+    cases = [("openmpi", openmpi), ("mpich", mpich), *slow]
+    return pytest.mark.parametrize(f"mpirun, {name}", cases, indirect=["mpirun"])
+
+
+@each_by_one("order", openmpi="mpi4py_first", mpich="hvd_first")
 def test_mpi4py_beside_us_in_either_order(mpi_job, order):
     pytest.importorskip("mpi4py", reason="the program uses MPI besides")
     mpi_job.run(order)
 
 
+@first_by("openmpi")
 def test_whoever_finalizes_early_gets_an_error(mpi_job):
     pytest.importorskip("mpi4py", reason="the program uses MPI besides")
     done = mpi_job.start(mpi_job.words("finalizes_early"))  # its exit status is MPI's own affair
     assert done.stdout.count("done") == 2, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("how", ["HOROVOD_MPI_THREADS_DISABLE", "serialized"])
+@each_by_one("how", openmpi="serialized", mpich="HOROVOD_MPI_THREADS_DISABLE")
 def test_below_multiple_one_thread_makes_all_calls(mpi_job, how):
     if how == "serialized":
         pytest.importorskip("mpi4py", reason="the program uses MPI besides")
@@ -62,9 +72,9 @@ def test_the_library_of_another_mpi_than_the_launchers_is_refused(mpi_job):
 
 def test_processes_that_mpi_sees_alone(mpi_job, tmp_path):
     """Not started by mpirun, each would be a program of its own in MPI, and the sums would be wrong."""
-    launcher = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2"]
+    program = mpi_job.words("only_init")[1:]
     done = subprocess.run(
-        [*launcher, *mpi_job.words("only_init")],
+        list(map(str, [*plain.horovodrun(2, "--gloo"), *program])),
         env=mpi_job.environment(HOROVOD_BACKEND="", HOROVOD_BACKEND_MPI_LIBRARY=mpi_job.library),
         capture_output=True, text=True, timeout=200, cwd=tmp_path,
     )  # fmt: skip

@@ -3,6 +3,8 @@ arguments behind."""
 
 import os
 import sys
+import time
+from pathlib import Path
 
 from horovod.common import exports
 from horovod.common.basics import HorovodBasics
@@ -54,13 +56,14 @@ def recipe(front_end, backend):
     print("recipe done", flush=True)
 
 
-def two_of_three_ask(mpi):
-    """In a job of two of the three processes; with "running", all of them have started MPI."""
+def two_of_three_ask(folder):
+    """In jobs of two of the three processes: before MPI starts, and when all of them have started it. The third one waits
+    for the first job's end, which files in the folder tell: it would help a question that starts MPI."""
     hvd, ones = _front_end("numpy")
     rank = int(os.environ.get("PMIX_RANK") or os.environ["PMI_RANK"])
-    if mpi == "running":
-        from mpi4py import MPI  # noqa: F401
-    if rank < 2:
+    ends = [Path(folder, f"end.{asked}") for asked in (0, 1)]
+
+    def ask_in_a_job():
         hvd.init(comm=[0, 1])
         try:
             answer = hvd.mpi_threads_supported()
@@ -69,6 +72,16 @@ def two_of_three_ask(mpi):
         assert hvd.allreduce(ones(3), op=hvd.Sum)[0] == 2
         hvd.shutdown()
         print("answer:", answer, flush=True)
+
+    if rank < 2:
+        ask_in_a_job()
+        ends[rank].touch()
+    while not all(end.exists() for end in ends):
+        time.sleep(0.01)
+    from mpi4py import MPI  # noqa: F401 (initialises MPI)
+
+    if rank < 2:
+        ask_in_a_job()
 
 
 def ask():

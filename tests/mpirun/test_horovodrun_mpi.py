@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launchers import program_words
+from launchers import first_by, program_words
 
 import horovod
 import mpirun_ranks
@@ -63,15 +63,15 @@ def test_labels_of_the_users_own(by_horovodrun):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_end_of_the_launcher(by_horovodrun, number):
-    job = by_horovodrun.start("--mpi", "-np", 2, *program_words(mpirun_ranks.sleep_after_a_sum))
+def test_end_of_the_launcher(by_interpreter, number):
+    job = by_interpreter.start("--mpi", "-np", 2, *program_words(mpirun_ranks.sleep_after_a_sum))
     seen = b""
     while seen.count(b"up") < 2:
         seen += job.stdout.readline()
     job.send_signal(number)
     out, err = job.communicate(timeout=100)
     assert job.returncode == (130 if number == signal.SIGINT else -9), out + err
-    assert by_horovodrun.wait_for_none() == []
+    assert by_interpreter.wait_for_none() == []
 
 
 def test_exit_code_and_files(by_horovodrun):
@@ -106,8 +106,8 @@ def test_another_host(by_horovodrun):
     assert len(secrets) == 1 and secrets.pop() not in record.read_text()
 
 
-def test_function(by_horovodrun, monkeypatch, capfd):
-    monkeypatch.setenv("PATH", by_horovodrun.path)
+def worker():
+    """A function that is pickled as a whole, as it is no module's: ranks need not import this file."""
 
     def work(offset):
         import numpy as np
@@ -119,13 +119,25 @@ def test_function(by_horovodrun, monkeypatch, capfd):
             raise KeyError("lost")
         return hvd.rank(), float(hvd.allreduce(np.full(1, offset, np.float64), op=hvd.Sum)[0])
 
-    assert horovod.run(work, (3,), num_proc=2, use_mpi=True) == [(0, 6.0), (1, 6.0)]
+    return work
+
+
+@first_by("openmpi")
+def test_function(by_horovodrun, monkeypatch, capfd):
+    monkeypatch.setenv("PATH", by_horovodrun.path)
+    assert horovod.run(worker(), (3,), num_proc=2, use_mpi=True) == [(0, 6.0), (1, 6.0)]
+
+
+def test_function_that_fails(by_horovodrun, monkeypatch, capfd):
+    """How mpirun ends then, and with which exit code, differs between both."""
+    monkeypatch.setenv("PATH", by_horovodrun.path)
     with pytest.raises(RuntimeError, match="mpirun failed with exit code") as caught:
-        horovod.run(work, (-1,), num_proc=2, use_mpi=True)
+        horovod.run(worker(), (-1,), num_proc=2, use_mpi=True)
     assert isinstance(caught.value.__cause__, KeyError)
     assert "KeyError: 'lost'" in str(caught.value)
 
 
+@first_by("mpich")
 def test_backend_mpi_without_mpi(by_horovodrun):
     """Asked for the backend, horovodrun takes mpirun by itself; --gloo is a contradiction."""
     library = Path(horovod.__file__).resolve().parents[1] / "backends/mpi/src/hvd_backend_mpi/lib"

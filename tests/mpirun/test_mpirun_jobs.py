@@ -34,6 +34,7 @@ def test_script_binding_and_variables(by_mpirun):
     assert [word[7:9] for word in made] == [["yes", "1048576"]] * 2
 
 
+@first_by("mpich")
 def test_one_core_each(by_mpirun):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("mpirun binds two ranks to a core each only where there are two")
@@ -46,6 +47,7 @@ def test_one_core_each(by_mpirun):
     assert done.stderr.count("it names cores that the ranks may not use") == 1, done.stderr
 
 
+@first_by("mpich")
 @pytest.mark.skipif(os.getuid() != 0, reason="the other tests run as an ordinary user already")
 def test_ordinary_user(by_mpirun):
     if shutil.which("setpriv") is None:

@@ -1,5 +1,6 @@
 """The programs of these tests' ranks: one function each, named on the command line."""
 
+import os
 import sys
 
 import numpy as np
@@ -10,8 +11,16 @@ from horovod.common.basics import HorovodBasics
 hvd = HorovodBasics()
 
 
-def print_the_way():
-    """Rank 0 prints which way the data went, and the facts about MPI."""
+def print_the_way(*then):
+    """Rank 0 prints which way the data went, and the facts about MPI. For each word behind, the process is in one more
+    job, with this value of HOROVOD_SIMULATED_HOSTS."""
+    _print_the_way()
+    for hosts in then:
+        os.environ["HOROVOD_SIMULATED_HOSTS"] = hosts
+        _print_the_way()
+
+
+def _print_the_way():
     hvd.init()
     assert hvd_core.allreduce(np.full(3, float(hvd.rank())), op=hvd_core.Sum).tolist() == [1.0] * 3
     if hvd.rank() == 0:
@@ -44,4 +53,4 @@ def begin_twice():
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]]()
+    globals()[sys.argv[1]](*sys.argv[2:])

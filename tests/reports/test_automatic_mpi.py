@@ -23,36 +23,44 @@ def with_mpi(site):
     return site
 
 
-def said(mpirun, site, **variables):
-    """({what rank 0 prints by its first word}, standard error)."""
-    done = run([*mpirun, "-np", "2", *program_words(report_ranks.print_the_way)], site, **variables)
+def said(mpirun, site, *then, **variables):
+    """([{what rank 0 prints of a job by its first word}], standard error). `then`: see print_the_way()."""
+    done = run([*mpirun, "-np", "2", *program_words(report_ranks.print_the_way, *then)], site, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
-    return dict(re.findall(r"^(over|threads|enabled|loaded) (.*)$", done.stdout, re.MULTILINE)), done.stderr
+    lines = re.findall(r"^(over|threads|enabled|loaded) (.*)$", done.stdout, re.MULTILINE)
+    return [dict(lines[first : first + 4]) for first in range(0, len(lines), 4)], done.stderr
 
 
 @pytest.mark.mpi
 def test_between_hosts_it_is_used_and_within_one_nobody_loads_it(mpirun, with_mpi):
-    assert said(mpirun, with_mpi, **APART)[0] == {
-        "over": "shm x mpi automatic",
-        "threads": "True",
-        "enabled": "True False True",
-        "loaded": "True",
-    }
-    assert said(mpirun, with_mpi)[0] == {
+    """The same processes are on one host first, and then on two."""
+    within, between = said(mpirun, with_mpi, APART["HOROVOD_SIMULATED_HOSTS"])[0]
+    assert within == {
         "over": "shm automatic",
         "threads": "False",
         "enabled": "False True True",
         "loaded": "False",
     }
-    single = said(mpirun, with_mpi, **APART, HOROVOD_MPI_THREADS_DISABLE="1")[0]
-    assert (single["over"], single["threads"]) == ("shm x mpi automatic", "False")
+    assert between == {
+        "over": "shm x mpi automatic",
+        "threads": "True",
+        "enabled": "True False True",
+        "loaded": "True",
+    }
+
+
+@pytest.mark.mpi
+@first_by("openmpi")
+def test_between_hosts_its_threads_can_be_disabled(mpirun, with_mpi):
+    (found,), _ = said(mpirun, with_mpi, **APART, HOROVOD_MPI_THREADS_DISABLE="1")
+    assert (found["over"], found["threads"]) == ("shm x mpi automatic", "False")
 
 
 @pytest.mark.mpi
 @first_by("openmpi")
 def test_where_it_does_not_work_tcp_goes_between_hosts_and_the_log_says_why(mpirun, with_mpi):
     missing = {"HOROVOD_BACKEND_MPI_LIBRARY": "/nowhere/libmpi.so", "HOROVOD_LOG_LEVEL": "info"}
-    found, log = said(mpirun, with_mpi, **APART, **missing)
+    (found,), log = said(mpirun, with_mpi, **APART, **missing)
     assert found["over"] == "shm x tcp automatic" and found["loaded"] == "False"
     launcher = "openmpi" if len(mpirun) > 1 else "mpich"
     text = (

@@ -4,17 +4,16 @@ import re
 import sys
 
 import pytest
-from launchers import program_words
+from launchers import first_by, program_words
 
 import report_ranks
 from announced import IN_PYTHON, backend, run
+from harness import plain
 
-HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
 
-
-def job(start, site, **variables):
+def job(start, site, python=(sys.executable,), **variables):
     """(what the job's data went over, what it said in warnings, horovodrun's own among them)."""
-    done = run([*start, *program_words(report_ranks.begin_twice)], site, **variables)
+    done = run([*start, *program_words(report_ranks.begin_twice, python=python)], site, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     (over,) = (line.rpartition("over ")[2] for line in done.stdout.splitlines() if "over " in line)
     return over, re.findall(r"horovod(?:run| WARNING)?: (.*)", done.stderr)
@@ -29,7 +28,8 @@ def with_mpi(site):
 
 def test_operations_of_mpi_without_mpi(with_mpi):
     """Ranks of horovodrun are alone in their MPI: the job must neither die of it nor be silent."""
-    over, said = job(HOROVODRUN, with_mpi, HOROVOD_CPU_OPERATIONS="MPI", HOROVOD_CONTROLLER="mpi")
+    settings = {"HOROVOD_CPU_OPERATIONS": "MPI", "HOROVOD_CONTROLLER": "mpi"}
+    over, said = job(plain.horovodrun(2), with_mpi, python=(), **settings)
     assert over == "shm"
     assert said == [
         "HOROVOD_CONTROLLER=mpi is ignored; mpirun starts the processes with --mpi",
@@ -39,12 +39,14 @@ def test_operations_of_mpi_without_mpi(with_mpi):
 
 
 @pytest.mark.mpi
+@first_by("openmpi")
 def test_operations_of_mpi_under_mpirun(mpirun, with_mpi):
     over, said = job([*mpirun, "-np", "2"], with_mpi, HOROVOD_CPU_OPERATIONS="MPI", HOROVOD_CONTROLLER="mpi")
     assert (over, said) == ("mpi", [])
 
 
 @pytest.mark.mpi
+@first_by("mpich")
 def test_a_controller_that_is_nowhere(mpirun, site):
     over, said = job([*mpirun, "-np", "2"], site, HOROVOD_CONTROLLER="MPI", HOROVOD_CPU_OPERATIONS="CCL")
     assert over == "shm"

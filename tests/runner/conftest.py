@@ -1,11 +1,15 @@
 """horovodrun on this machine."""
 
+import functools
+import shlex
 import sys
 
 import pytest
 from launchers import Launcher
 
+import horovod
 from harness import plain
+from horovod.runner.import_path import python_path
 
 
 @pytest.fixture
@@ -15,3 +19,16 @@ def launcher(request, tmp_path):
     made = Launcher(tmp_path, python=[sys.executable] if marked else plain.python())
     yield made
     made.clean_up()
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """horovod.run() whose processes are forked, for tests of what becomes of the function and its result.
+
+    The program that stands for Python is not this process's Python, so horovod.run() hands no import path to it.
+    """
+    program = tmp_path / "forked-python"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(plain.python())} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", python_path())
+    return functools.partial(horovod.run, executable=str(program))

@@ -34,7 +34,9 @@ def _any_rank(condition):
 
 
 def count_steps():
-    """Adds 1 to a sum in each step, until the file `enough` is there. Commits after every step."""
+    """Adds 1 to a sum in each step, until the file `enough` is there. Commits after every step. An elastic job's
+    process notes its number."""
+    _note(f"begun.{os.environ.get('HOROVOD_ELASTIC_WORKER', '')}")
     init()
     state = _state(steps=0, total=0.0)
 
@@ -45,7 +47,7 @@ def count_steps():
             gradient = hvd.allreduce(np.full(1000, 1.0), op=hvd.Average, name="gradient")
             state.total += float(gradient[0])
             state.steps += 1
-            time.sleep(0.002)
+            time.sleep(0.005)
             state.commit()
             if not noted:
                 noted = True

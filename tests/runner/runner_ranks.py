@@ -170,6 +170,35 @@ def meet_in_the_store():
     client.close()
 
 
+class OddError(Exception):
+    """Cannot be made again from its args."""
+
+    def __init__(self, first, second):
+        super().__init__(first)
+
+
+def rank_in_the_job():
+    """Asked anew each time: horovod.run() sends functions to ranks together with the variables that they use."""
+    return int(os.environ["HOROVOD_RANK"])
+
+
+def fail_and_end_slowly():
+    """Rank 1 fails, and rank 0 because of it; rank 1's process then does not end by itself."""
+    import atexit
+
+    import numpy as np
+
+    import hvd_core as hvd
+
+    if rank_in_the_job() == 1:
+        atexit.register(time.sleep, 600)  # runs after shutdown(), which is registered later
+    hvd.init()
+    hvd.allreduce(np.ones(1), name="first")
+    if rank_in_the_job() == 1:
+        raise KeyError("lost")
+    hvd.allreduce(np.ones(1), name="second")
+
+
 def run_until_ctrl_c():
     """Not a rank: a program that calls horovod.run()."""
     import horovod

@@ -16,44 +16,58 @@ pytest.importorskip("hvd_core._core", reason="the engine is not built")
 
 OPTIONS = ("-np", 3, "--min-np", 1, "-H", "localhost:3", "--blacklist-cooldown-range", 1, 2)
 
-pytestmark = pytest.mark.interpreters
+
+def program(launcher, function):
+    return program_words(function, python=launcher.interpreter)
+
+
+def noted(launcher, what):
+    """The living processes that have left such a note."""
+    pids = {int(file.suffix[1:]) for file in launcher.folder.glob(f"{what}.*[0-9]")}
+    return {pid for pid in pids if Path(f"/proc/{pid}").exists()}
 
 
 def workers(launcher):
-    """The processes that run the program, apart from horovodrun and its helpers."""
-    found = []
+    """The processes that run the program, apart from horovodrun and its helpers.
+
+    A forked one is known by its note. Before that, the client that stands for it is found, by its command: its end is
+    that of the fork.
+    """
+    noted_numbers = {file.name.split(".")[1] for file in launcher.folder.glob("begun.*[0-9]")}
+    variables = {f"HOROVOD_ELASTIC_WORKER={number}".encode() for number in noted_numbers}
+    found = noted(launcher, "begun")
+    place = len(launcher.interpreter)
     for pid in launcher.processes():
         with contextlib.suppress(OSError):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if words[1:2] == [elastic_ranks.__file__.encode()]:
-                found.append(pid)
-    return found
+            words, environment = (
+                Path(f"/proc/{pid}/{name}").read_bytes().split(b"\0") for name in ("cmdline", "environ")
+            )
+            if words[place : place + 1] == [elastic_ranks.__file__.encode()]:
+                found |= set() if variables.intersection(environment) else {pid}
+    return sorted(found)
 
 
 def trained(launcher):
     """The processes that have been in a world and live: each holds the state."""
-    alive = set(workers(launcher))
-    noted = {
-        int(file.name.rpartition(".")[2]) for file in launcher.folder.glob("in.*") if "tmp" not in file.name
-    }
-    return sorted(alive & noted)
+    return sorted(noted(launcher, "in"))
 
 
 def wait_for(condition):
     deadline = time.monotonic() + 120
     while not (found := condition()):
         assert time.monotonic() < deadline
-        time.sleep(0.01)
+        time.sleep(0.02)
     return found
 
 
-SEEDS = [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 300))]
+SLOW = (pytest.mark.slow, pytest.mark.interpreters)
+SEEDS = [*range(2), *(pytest.param(seed, marks=SLOW) for seed in range(2, 300))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_kills(launcher, seed):
     chance = random.Random(seed)
-    process = launcher.start(*OPTIONS, *program_words(elastic_ranks.count_steps))
+    process = launcher.start(*OPTIONS, *program(launcher, elastic_ranks.count_steps))
     killed = set()  # a process that was sent SIGKILL may be there for a while
 
     def two_hold_the_state():
@@ -79,7 +93,7 @@ def test_random_kills(launcher, seed):
 @pytest.mark.parametrize("victim", range(3))
 @pytest.mark.parametrize("after_ms", [0, 2, 4, 6, 8, 10, 13, 16, 20, 25, 30, 50])
 def test_a_death_at_any_moment_of_init(launcher, victim, after_ms):
-    words = program_words(elastic_ranks.dies_some_ms_after_its_place_is_told)
+    words = program(launcher, elastic_ranks.dies_some_ms_after_its_place_is_told)
     done = launcher.run(*OPTIONS, *words, env={"VICTIM": str(victim), "AFTER_MS": str(after_ms)})
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) >= 2
@@ -98,7 +112,7 @@ def test_a_death_at_any_moment_of_init(launcher, victim, after_ms):
 )
 def test_a_death_in_each_phase(launcher, phase, victim):
     """Beside the victim, process 2 dies. One of the other two is always left, and the sum is exact."""
-    words = program_words(elastic_ranks.dies_in_a_phase)
+    words = program(launcher, elastic_ranks.dies_in_a_phase)
     options = ("-np", 4, "--min-np", 1, "-H", "localhost:4", "--blacklist-cooldown-range", 1, 2)
     done = launcher.run(*options, *words, env={"VICTIM": str(victim), "PHASE": phase})
     assert done.returncode == 0, done.stderr
@@ -110,8 +124,8 @@ def test_a_death_in_each_phase(launcher, phase, victim):
 
 def test_horovodrun_kills_ranks_on_purpose(launcher):
     """Until two of them have been killed and training goes on; then the job is ended."""
-    words = ("--elastic-chaos", 1, *program_words(elastic_ranks.count_steps))
-    process = launcher.start("-np", 3, "--min-np", 1, "-H", "localhost:3", *words)
+    words = ("--min-np", 1, "-H", "localhost:3", "--elastic-chaos", 1)
+    process = launcher.start_python(3, elastic_ranks.count_steps, *words)
     text, kills = "", 0
     while kills < 2 or "world " not in text.rpartition("on purpose")[2]:
         line = process.stderr.readline().decode()

@@ -11,9 +11,9 @@ from horovod.runner.launch import parse_args
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 
 
-def test_the_results_are_those_of_the_first_ranks_of_the_last_world():
+def test_the_results_are_those_of_the_first_ranks_of_the_last_world(run):
     """Rank 0 of the first world dies, so the processes 1 and 2 are the first ranks of the second world."""
-    found = horovod.run(
+    found = run(
         elastic_ranks.rank_0_of_the_first_world_dies,
         (b"x" * 100_000,),
         num_proc=3,
@@ -26,12 +26,13 @@ def test_the_results_are_those_of_the_first_ranks_of_the_last_world():
 
 
 def test_min_num_proc_alone_is_the_number_of_processes():
+    """Of interpreters, to which horovod.run() hands the import path."""
     assert horovod.run(elastic_ranks.rank_and_size, min_num_proc=2) == [(0, 2), (1, 2)]
 
 
-def test_the_results_of_another_host_come_back(monkeypatch):
+def test_the_results_of_another_host_come_back(run, monkeypatch):
     monkeypatch.setenv("HOROVOD_REMOTE_SHELL", "sh -c 'exec {command}' {host}")
-    found = horovod.run(
+    found = run(
         elastic_ranks.rank_and_size,
         min_num_proc=2,
         hosts="localhost:1,elsewhere:1",
@@ -40,9 +41,9 @@ def test_the_results_of_another_host_come_back(monkeypatch):
     assert found == [(0, 2), (1, 2)]
 
 
-def test_the_exception_of_the_process_that_failed_first_is_raised():
+def test_the_exception_of_the_process_that_failed_first_is_raised(run):
     with pytest.raises(RuntimeError, match="ValueError: a mistake in the program") as raised:
-        horovod.run(elastic_ranks.fails, min_num_proc=1)
+        run(elastic_ranks.fails, min_num_proc=1)
     assert isinstance(raised.value.__cause__, ValueError)
 
 
@@ -53,15 +54,15 @@ def test_the_exception_of_the_process_that_failed_first_is_raised():
         (elastic_ranks.rank_1_dies_when_rank_0_has_returned, "rank 0 .* was the first to leave"),
     ],
 )
-def test_a_death_while_functions_return_is_an_error(function, cause):
+def test_a_death_while_functions_return_is_an_error(run, function, cause):
     """After the first return no world is formed any more."""
     with pytest.raises(RuntimeError, match=f"(?s)Process name: 1.*{cause}"):
-        horovod.run(function, num_proc=3, min_num_proc=1, max_num_proc=3)
+        run(function, num_proc=3, min_num_proc=1, max_num_proc=3)
 
 
-def test_a_function_that_does_not_call_init_has_no_ranks():
+def test_a_function_that_does_not_call_init_has_no_ranks(run):
     with pytest.raises(RuntimeError, match=r"none of them has called hvd.init\(\)"):
-        horovod.run(os.getpid, min_num_proc=1)
+        run(os.getpid, min_num_proc=1)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_the_explanation_fits_the_launcher(environ, why, fix):
 
 def test_horovodrun_with_a_fixed_number_of_processes(launcher):
     (launcher.folder / "enough").touch()
-    done = launcher.run("-np", 2, *program_words(elastic_ranks.count_steps))
+    done = launcher.python(2, elastic_ranks.count_steps)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("is done, no steps") == 2
     assert done.stderr.count("this job is not elastic: horovodrun started it with a fixed number") == 1

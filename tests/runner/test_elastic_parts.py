@@ -18,7 +18,6 @@ from horovod.runner.elastic_cooldown import Cooldown
 from horovod.runner.elastic_discovery import Discovery, FixedHosts, HostDiscovery, HostDiscoveryScript
 from horovod.runner.elastic_membership import Enter, Leave, Membership, Phase, Update
 from horovod.runner.elastic_names import HostNames
-from hvd_core.bootstrap import driver_channel
 from hvd_core.bootstrap.driver_channel import DriverChannel, LeftJob
 from hvd_core.bootstrap.identity import identify
 
@@ -231,14 +230,6 @@ def test_a_worker_that_is_not_needed_ends_with_0(ends, end):
     with pytest.raises(LeftJob) as left:
         channel.enter()
     assert left.value.code == 0
-
-
-def test_a_socket_that_is_none_is_explained(monkeypatch, tmp_path):
-    monkeypatch.setattr(driver_channel, "_opened", False)
-    with open(tmp_path / "file", "w") as file:
-        monkeypatch.setenv(driver_channel.DESCRIPTOR, str(file.fileno()))
-        with pytest.raises(ValueError, match="is not the socket of an elastic job"):
-            driver_channel.channel()
 
 
 def test_the_number_of_a_world_is_told():

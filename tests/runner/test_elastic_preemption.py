@@ -18,8 +18,6 @@ pytest.importorskip("hvd_core._core", reason="the engine is not built")
 
 SHELL = ("--network-interfaces", "lo", "--remote-shell", "sh -c 'exec {command}' {host}")
 
-pytestmark = pytest.mark.interpreters
-
 
 def write(launcher, name, text=""):
     """Writes a file as a whole: the job reads it at any moment."""
@@ -33,6 +31,7 @@ def finish(process, code=0):
     return out, err
 
 
+@pytest.mark.interpreters
 def test_a_rank_that_gets_sigterm_leaves_at_its_next_commit_and_no_step_is_lost(launcher):
     words = ("-np", 2, "--min-np", 1, "--preemption-grace", 300)
     process = launcher.start(*words, *program_words(elastic_ranks.count_executed_steps))
@@ -51,7 +50,8 @@ def test_a_rank_that_gets_sigterm_leaves_at_its_next_commit_and_no_step_is_lost(
     "helper", ["keeper.py", pytest.param("horovod.runner.agent", marks=pytest.mark.slow)]
 )
 def test_sigterm_to_a_helper_of_a_rank_is_passed_on(launcher, helper):
-    """The rank of the host "elsewhere" has both: its agent, and the agent's keeper."""
+    """The rank of the host "elsewhere" has both: its agent, and the agent's keeper. The ranks are interpreters: a fork
+    is no descendant of its launcher."""
     words = ("-np", 2, "--min-np", 1, "-H", "localhost:1,elsewhere:1", *SHELL, "--preemption-grace", 300)
     process = launcher.start(*words, *program_words(elastic_ranks.count_executed_steps))
     (told,) = launcher.wait_for(1, "in.2.rank1")
@@ -65,8 +65,8 @@ def test_sigterm_to_a_helper_of_a_rank_is_passed_on(launcher, helper):
 
 def test_a_rank_that_does_not_leave_in_time_is_killed(launcher):
     """The ranks never commit. Rank 0 goes on alone when rank 1 has been killed."""
-    words = ("-np", 2, "--min-np", 1, "--preemption-grace", 1)
-    process = launcher.start(*words, *program_words(elastic_ranks.loses_uncommitted_steps))
+    words = ("--min-np", 1, "--preemption-grace", 1)
+    process = launcher.start_python(2, elastic_ranks.loses_uncommitted_steps, *words)
     (told,) = launcher.wait_for(1, "committed.rank1")
     launcher.wait_for(1, "committed.rank0")
     os.kill(int(told), signal.SIGTERM)
@@ -77,18 +77,8 @@ def test_a_rank_that_does_not_leave_in_time_is_killed(launcher):
 
 def test_a_host_is_left_when_its_replacement_is_ready(launcher):
     write(launcher, "hosts", "localhost:1\nelsewhere:1\n")
-    words = (
-        "-np",
-        2,
-        "--min-np",
-        1,
-        "--host-discovery-script",
-        "cat hosts",
-        *SHELL,
-        "--preemption-grace",
-        600,
-    )
-    process = launcher.start(*words, *program_words(elastic_ranks.count_executed_steps))
+    words = ("--min-np", 1, "--host-discovery-script", "cat hosts", *SHELL, "--preemption-grace", 600)
+    process = launcher.start_python(2, elastic_ranks.count_executed_steps, *words)
     (going,) = launcher.wait_for(1, "in.2.rank1")
     launcher.wait_for(1, "in.2.rank0")
     for file in launcher.folder.glob("in.2.*"):
@@ -155,8 +145,8 @@ def test_the_end_is_known_at_every_moment_of_reading():
 
 def test_ctrl_c_ends_a_job_with_a_grace_at_once(launcher):
     """The ranks are ended by SIGTERM, whose announcement would last for minutes."""
-    words = ("-np", 2, "--min-np", 1, "--preemption-grace", 600)
-    process = launcher.start(*words, *program_words(elastic_ranks.count_steps))
+    words = ("--min-np", 1, "--preemption-grace", 600)
+    process = launcher.start_python(2, elastic_ranks.count_steps, *words)
     launcher.wait_for(2, "in.2.rank")
     process.send_signal(signal.SIGINT)
     _, err = finish(process, 128 + signal.SIGINT)

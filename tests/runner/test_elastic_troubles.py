@@ -7,12 +7,11 @@ import pytest
 from launchers import program_words
 
 import elastic_ranks
+from harness import plain
 from horovod.runner import elastic_job
 from horovod.runner.launch import parse_args
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
-
-pytestmark = pytest.mark.interpreters
 
 
 def test_a_world_whose_store_cannot_be_opened_is_formed_later(tmp_path, monkeypatch, capfd):
@@ -27,9 +26,8 @@ def test_a_world_whose_store_cannot_be_opened_is_formed_later(tmp_path, monkeypa
 
     monkeypatch.setattr(elastic_job._Starter, "open_store", fails_once)
     monkeypatch.chdir(tmp_path)
-    args = parse_args(
-        ["-np", "3", "--min-np", "2", *map(str, program_words(elastic_ranks.dies_in_its_first_init))]
-    )
+    command = program_words(elastic_ranks.dies_in_its_first_init, python=plain.python())
+    args = parse_args(["-np", "3", "--min-np", "2", *command])
     outcome = elastic_job.run_elastic_job(args, args.command, lambda job: None)
     assert outcome.exit_code == 0
     out, err = capfd.readouterr()
@@ -41,8 +39,8 @@ def test_training_goes_on_if_a_replacement_cannot_be_started(launcher):
     output = launcher.folder / "output"
     output.mkdir()
     (output / "rank.2").touch()  # a folder is needed there
-    words = ("-np", 2, "--min-np", 1, "--output-filename", output)
-    process = launcher.start(*words, *program_words(elastic_ranks.count_steps))
+    words = ("--min-np", 1, "--output-filename", output)
+    process = launcher.start_python(2, elastic_ranks.count_steps, *words)
     launcher.wait_for(1, "in.2.rank0")
     (killed,) = launcher.wait_for(1, "in.2.rank1")
     for file in launcher.folder.glob("in.2.*"):
@@ -57,11 +55,12 @@ def test_training_goes_on_if_a_replacement_cannot_be_started(launcher):
 
 
 def test_a_rank_that_leaves_too_early_is_no_success(launcher):
-    done = launcher.run("-np", 2, "--min-np", 1, *program_words(elastic_ranks.leaves_too_early))
+    done = launcher.python(2, elastic_ranks.leaves_too_early, "--min-np", 1)
     assert done.returncode == 1, done.stderr
     assert "process 0 lost its world before it had finished, although another one has finished" in done.stderr
 
 
+@pytest.mark.interpreters
 def test_the_discovery_script_ends_with_a_horovodrun_that_is_killed(launcher):
     """The script's shell waits for a command: both end."""
     script = "echo > asked.1; sleep 600; echo localhost:1"
@@ -76,19 +75,8 @@ def test_the_discovery_script_ends_with_a_horovodrun_that_is_killed(launcher):
 def test_a_remote_shell_that_ignores_its_end_does_not_stop_the_driver(launcher):
     """The shell for "elsewhere" never answers and ignores SIGTERM; meanwhile a killed rank is replaced as usual."""
     shell = "sh -c 'trap : TERM HUP; exec 1>&- 2>&-; echo > stuck.{host}; while :; do sleep 1; done' {host}"
-    words = (
-        "-np",
-        1,
-        "--min-np",
-        1,
-        "--max-np",
-        3,
-        "-H",
-        "localhost:2,elsewhere:1",
-        "--network-interfaces",
-        "lo",
-    )
-    process = launcher.start(*words, "--remote-shell", shell, *program_words(elastic_ranks.count_steps))
+    words = ("--min-np", 1, "--max-np", 3, "-H", "localhost:2,elsewhere:1", "--network-interfaces", "lo")
+    process = launcher.start_python(1, elastic_ranks.count_steps, *words, "--remote-shell", shell)
     launcher.wait_for(1, "stuck.elsewhere")
     launcher.wait_for(1, "in.2.rank0")
     launcher.wait_for(1, "in.2.rank1")

@@ -13,24 +13,15 @@ from launchers import program_words
 import horovod
 import runner_ranks
 from horovod.common.exceptions import NotInitializedError
+from runner_ranks import OddError, fail_and_end_slowly
+from runner_ranks import rank_in_the_job as rank
 
 
-class OddError(Exception):
-    """Cannot be made again from its args."""
-
-    def __init__(self, first, second):
-        super().__init__(first)
-
-
-def rank():
-    return int(os.environ["HOROVOD_RANK"])
-
-
-def test_results_in_rank_order():
+def test_results_in_rank_order(run):
     def work(a, b=0):
         return rank(), os.environ["HOROVOD_SIZE"], a + b
 
-    assert horovod.run(work, (1,), {"b": 2}, num_proc=3) == [(0, "3", 3), (1, "3", 3), (2, "3", 3)]
+    assert run(work, (1,), {"b": 2}, num_proc=3) == [(0, "3", 3), (1, "3", 3), (2, "3", 3)]
 
 
 def test_functions_of_modules_are_found():
@@ -41,14 +32,14 @@ def test_one_process_is_the_default():
     assert horovod.run(os.getpid)[0] != os.getpid()
 
 
-def test_large_values_and_none():
+def test_large_values_and_none(run):
     data = os.urandom(8 << 20)
-    assert horovod.run(lambda x: x[::-1] if rank() else None, (data,), num_proc=2) == [None, data[::-1]]
+    assert run(lambda x: x[::-1] if rank() else None, (data,), num_proc=2) == [None, data[::-1]]
 
 
-def test_old_spellings():
+def test_old_spellings(run):
     with pytest.warns(DeprecationWarning, match=r"horovod.run\(np=...\) is deprecated, use num_proc"):
-        assert horovod.run(rank, np=2, use_gloo=True) == [0, 1]
+        assert run(rank, np=2, use_gloo=True) == [0, 1]
 
 
 def test_signature():
@@ -74,7 +65,7 @@ def test_signature():
     assert {p.kind for p in parameters} == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
 
 
-def test_failure_tells_the_first_process_and_its_traceback(capfd):
+def test_failure_tells_the_first_process_and_its_traceback(run, capfd):
     def work():
         if rank() == 1:
             raise KeyError("lost")
@@ -83,30 +74,12 @@ def test_failure_tells_the_first_process_and_its_traceback(capfd):
         time.sleep(600)
 
     with pytest.raises(RuntimeError) as caught:
-        horovod.run(work, num_proc=2)
+        run(work, num_proc=2)
     text = str(caught.value)
     assert "The first process to do so was:\nProcess name: 1\nExit code: 1\n" in text
     assert "KeyError: 'lost'" in text
     assert isinstance(caught.value.__cause__, KeyError)
     assert "[1]<stderr>:KeyError: 'lost'" in capfd.readouterr().err
-
-
-def fail_and_end_slowly():
-    """Rank 1 fails, and rank 0 because of it; rank 1's process then does not end by itself."""
-    import atexit
-    import time
-
-    import numpy as np
-
-    import hvd_core as hvd
-
-    if rank() == 1:
-        atexit.register(time.sleep, 600)  # runs after shutdown(), which is registered later
-    hvd.init()
-    hvd.allreduce(np.ones(1), name="first")
-    if rank() == 1:
-        raise KeyError("lost")
-    hvd.allreduce(np.ones(1), name="second")
 
 
 def test_a_rank_that_heard_of_the_failure_is_not_its_cause():
@@ -127,29 +100,29 @@ def test_the_exceptions_of_horovod_are_those_of_the_caller():
     assert isinstance(caught.value.__cause__, NotInitializedError)
 
 
-def test_exception_that_cannot_be_pickled():
+def test_exception_that_cannot_be_pickled(run):
     def work():
         raise OddError(1, 2)
 
     with pytest.raises(RuntimeError, match="OddError: 1") as caught:
-        horovod.run(work)
+        run(work)
     assert caught.value.__cause__ is None
 
 
-def test_result_that_cannot_be_pickled():
+def test_result_that_cannot_be_pickled(run):
     with pytest.raises(RuntimeError, match="cannot pickle"):
-        horovod.run(lambda: (x for x in range(3)))
+        run(lambda: (x for x in range(3)))
 
 
 @pytest.mark.parametrize("how, code", [(lambda: sys.exit(3), 3), (lambda: os.kill(os.getpid(), 9), 137)])
-def test_exit_and_death(how, code):
+def test_exit_and_death(run, how, code):
     with pytest.raises(RuntimeError, match=rf"Process name: 0\nExit code: {code}\n"):
-        horovod.run(how)
+        run(how)
 
 
-def test_functions_that_exit_with_0_have_no_result():
+def test_functions_that_exit_with_0_have_no_result(run):
     with pytest.raises(RuntimeError, match=r"Process 0 ended with status 0 before the function returned"):
-        horovod.run(lambda: os._exit(0))
+        run(lambda: os._exit(0))
 
 
 @pytest.mark.parametrize(
@@ -173,33 +146,33 @@ def test_wrong_arguments(arguments, error, message):
         horovod.run(rank, **arguments)
 
 
-def test_output_folder(tmp_path):
-    horovod.run(lambda: print("said"), num_proc=2, output_filename=str(tmp_path / "logs"))
+def test_output_folder(run, tmp_path):
+    run(lambda: print("said"), num_proc=2, output_filename=str(tmp_path / "logs"))
     assert (tmp_path / "logs" / "rank.1" / "stdout").read_text() == "said\n"
 
 
-def test_output_goes_to_replaced_streams(capsys):
+def test_output_goes_to_replaced_streams(run, capsys):
     """Notebooks replace sys.stdout by an object without a descriptor."""
-    horovod.run(lambda: print("grüße"), num_proc=1)
+    run(lambda: print("grüße"), num_proc=1)
     assert capsys.readouterr().out == "[0]<stdout>:grüße\n"
 
 
-def test_no_descriptor_is_left_open():
-    horovod.run(rank)
+def test_no_descriptor_is_left_open(run):
+    run(rank)
     gc.collect()  # descriptors of earlier tests must not be closed meanwhile
     before = sorted(os.listdir("/proc/self/fd"))
-    horovod.run(rank, num_proc=2)
+    run(rank, num_proc=2)
     with pytest.raises(RuntimeError):
-        horovod.run(lambda: sys.exit(1))
+        run(lambda: sys.exit(1))
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
-def test_in_a_thread():
+def test_in_a_thread(run):
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(2) as pool:
-        jobs = [pool.submit(horovod.run, rank, num_proc=2) for _ in range(2)]
+        jobs = [pool.submit(run, rank, num_proc=2) for _ in range(2)]
         assert [job.result(timeout=150) for job in jobs] == [[0, 1], [0, 1]]
 
 

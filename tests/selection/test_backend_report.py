@@ -6,11 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from launchers import Launcher
+from launchers import Launcher, program_words
 
 import hvd_core
+import report_program
 from golden_texts import golden
-from hvd_core.backends.selection.backend_report import BackendReport, BackendRow, ServedRow, report
+from harness import plain
+from harness.frameworks import python_with
+from harness.installed import need
+from hvd_core.backends.selection.backend_report import BackendRow, ServedRow, report
 from listed_backends import ECCL, MPI, SHM, TCP, TWO_HOSTS, TWO_HOSTS_BY_MPI, ListedBackends, plan
 
 
@@ -53,12 +57,10 @@ def test_a_backend_of_the_launchers_that_is_not_used():
 
 
 def test_before_init_in_both_faces():
-    torch = pytest.importorskip("horovod.torch", reason="torch is not installed")
-    made = hvd_core.backend_report()
-    assert isinstance(made, BackendReport) and made[0].operation == "allreduce" and made[0].device == "cpu"
-    assert made[0].backend == "shm" and made[0].support == "NATIVE" and made[0].score > 0
-    assert torch.backend_report() == torch.mpi_ops.backend_report() == made
-    assert not hvd_core.is_initialized()
+    need("torch")
+    words = program_words(report_program.check_before_init, python=python_with("torch"))
+    done = subprocess.run(words, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_tables_answer_for_themselves():
@@ -70,9 +72,9 @@ def test_the_tables_answer_for_themselves():
 
 
 def test_the_log_of_rank_0(tmp_path):
-    launcher = Launcher(tmp_path)
+    launcher = Launcher(tmp_path, python=plain.python())
     env = {"HOROVOD_LOG_LEVEL": "info", "HOROVOD_LOG_HIDE_TIME": "1", "HOROVOD_BACKEND": "tcp"}
-    done = launcher.run("-np", 2, sys.executable, "-c", "import hvd_core as hvd; hvd.init()", env=env)
+    done = launcher.python(2, "import hvd_core as hvd; hvd.init()", env=env)
     launcher.clean_up()
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if " cpu " in line or "device types" in line]

@@ -126,7 +126,8 @@ def test_what_was_done_is_reported(job, stub):
     job = job()
     env = job.environment() | {"HOROVOD_BACKEND": "eccl_stub"}
     simulator = LIBRARY.with_name("libeccl_sim.so")
-    done = job.launcher.run("-np", 2, *program_words(selection_ranks.sum_on_the_device), simulator, env=env)
+    words = program_words(selection_ranks.sum_on_the_device, simulator, python=job.launcher.interpreter)
+    done = job.launcher.run("-np", 2, *words, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line.partition(">:")[2] for line in done.stdout.splitlines() if "[0]<stdout>" in line]
     golden("report_so_far", "\n".join(lines))

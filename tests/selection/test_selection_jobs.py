@@ -172,31 +172,27 @@ def test_one_operation_on_host_memory_goes_over_another_backend(job, tmp_path):
 @pytest.mark.mpi
 def test_mpirun_that_does_not_hand_on_the_variable(mpirun, tmp_path):
     """As on another host: only one of two ranks has the backend. Both errors name the rank without it."""
-    run = program_words(selection_ranks.print_why_init_fails)
+    program = selection_ranks.print_why_init_fails
+    first = ["env", "HOROVOD_BACKEND=cpu=tcp", *program_words(program, "smh")]
+    second = program_words(program, "")
     packages = str(Path(hvd_core.__file__).resolve().parents[1])
-
-    def said(value):
-        words = [*mpirun, "-np", "1", "env", f"HOROVOD_BACKEND={value}", *run, ":", "-np", "1", *run]
-        done = subprocess.run(
-            words,
-            env={**os.environ, "PYTHONPATH": packages, "HOME": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            timeout=140,
-            cwd=tmp_path,
-        )
-        return done.stdout + done.stderr
-
-    text = said("cpu=tcp")
-    assert text.count("ranks do not agree on backends.") == 2, text
+    done = subprocess.run(
+        [*mpirun, "-np", "1", *first, ":", "-np", "1", *second],
+        env={**os.environ, "PYTHONPATH": packages, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=140,
+        cwd=tmp_path,
+    )
+    text = done.stdout + done.stderr
+    assert text.count("ranks do not agree on backends.") == 2 + 1, text
     flag = "-x" if "--oversubscribe" in mpirun else "-genv"
     unset = re.findall(
         rf"HOROVOD_BACKEND is unset on rank 1 \(.*\) and set on the others.  fix: mpirun {flag} HOROVOD_BACKEND",
         text,
     )
     assert len(unset) == 2, text
-    # Rank 0 holds the store, and fails: the other hears why all the same.
-    text = said("smh")
+    # In the next init() rank 0 holds the store, and fails: the other hears why all the same.
     assert (
         text.count("horovod: backend 'smh' (from HOROVOD_BACKEND) is not installed. Did you mean 'shm'?") == 1
     ), text

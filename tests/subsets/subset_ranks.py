@@ -219,6 +219,16 @@ def without_launcher_variables():
     return {"seen": job(world), "launcher": [hvd.init(comm=world), runtime.world().launcher][1]}
 
 
+def under_mpirun():
+    """Scenarios of four ranks, in one launch. The first two begin before the process has mpi4py. The second one has a
+    rendezvous over MPI, as between hosts, for which mpi4py is left to find the library of the launcher."""
+    seen = {"lists": lists(), "before": "mpi4py" in sys.modules}
+    os.environ["HOROVOD_RENDEZVOUS"] = "mpi4py"
+    seen["mpi_lists"] = mpi_lists()
+    del os.environ["HOROVOD_RENDEZVOUS"]
+    return seen | {"communicators": communicators(), "process_sets": process_sets()}
+
+
 def alone():
     from mpi4py import MPI
 

@@ -1,18 +1,35 @@
-"""init(comm=<mpi4py communicator>), process sets from communicators, and lists of ranks with a rendezvous over MPI:
-under both MPIs, on one host."""
+"""init(comm=<mpi4py communicator>), process sets from communicators, and lists of ranks with a rendezvous on the host
+and over MPI: under both MPIs, on one host."""
+
+import functools
 
 import pytest
 
 import subset_jobs
-from test_subsets_lists import expected
+from test_subsets_lists import check_lists, expected
 
 pytest.importorskip("mpi4py", reason="mpi4py is not installed")
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(320)]
 
 
+@functools.cache
+def _run(mpirun):
+    return subset_jobs.run(mpirun, 4, "under_mpirun")
+
+
+def said(mpirun, scenario):
+    """What the ranks saw in one of the scenarios of under_mpirun(). All tests look at one launch: its interpreters would
+    cost each of them most of its time."""
+    return [report[scenario] for report in _run(tuple(mpirun))]
+
+
+def test_jobs_of_lists_need_no_mpi4py(mpirun):
+    check_lists(said(mpirun, "lists"))
+    assert said(mpirun, "before") == [False] * 4
+
+
 def test_jobs_of_communicators(mpirun):
-    said = subset_jobs.run(mpirun, 4, "communicators", **subset_jobs.library_of(mpirun))
-    for me, report in enumerate(said):
+    for me, report in enumerate(said(mpirun, "communicators")):
         parts = [[0, 1, 2, 3], [2, 0] if me % 2 == 0 else [3, 1], [me]]
         parts += [[0, 2]] if me % 2 == 0 else []
         assert report["seen"] == [expected(part, me) for part in parts]
@@ -28,8 +45,7 @@ def test_jobs_of_communicators(mpirun):
 
 
 def test_process_sets_of_communicators(mpirun):
-    said = subset_jobs.run(mpirun, 4, "process_sets", **subset_jobs.library_of(mpirun))
-    for me, report in enumerate(said):
+    for me, report in enumerate(said(mpirun, "process_sets")):
         number, ranks = (2, [1, 3]) if me % 2 == 0 else (1, [0, 2])
         rank = 3 - me
         assert report["rank"] == rank
@@ -55,15 +71,15 @@ def test_process_sets_of_communicators(mpirun):
 
 
 def test_a_communicator_is_enough_to_make_a_job(mpirun):
-    said = subset_jobs.run(mpirun, 2, "without_launcher_variables", **subset_jobs.library_of(mpirun))
-    for me, report in enumerate(said):
+    """The program has imported mpi4py, with a library that the test names, before it calls init()."""
+    reports = subset_jobs.run(mpirun, 2, "without_launcher_variables", **subset_jobs.library_of(mpirun))
+    for me, report in enumerate(reports):
         assert report["seen"] == expected([0, 1], me) and report["launcher"] == "mpi"
 
 
 def test_lists_that_meet_over_mpi(mpirun):
     """As between hosts. mpi4py is left to find the library of the launcher."""
-    said = subset_jobs.run(mpirun, 4, "mpi_lists", HOROVOD_RENDEZVOUS="mpi4py")
-    for me, report in enumerate(said):
+    for me, report in enumerate(said(mpirun, "mpi_lists")):
         everybody = [0, 1, 2, 3]
         parts = [[0, 2] if me in (0, 2) else [3, 1], [1, 0] if me < 2 else [2, 3], everybody, everybody]
         assert report["seen"] == [expected(part, me) for part in parts]
@@ -73,7 +89,7 @@ def test_lists_that_meet_over_mpi(mpirun):
 
 def test_mpi_that_does_not_know_of_the_job_is_told():
     """mpi4py under horovodrun's own ranks: each would be a world of its own."""
-    said = subset_jobs.run(subset_jobs.HOROVODRUN, 2, "alone", **subset_jobs.any_library())
-    for me, report in enumerate(said):
+    reports = subset_jobs.run(subset_jobs.HOROVODRUN, 2, "alone", **subset_jobs.any_library())
+    for me, report in enumerate(reports):
         text = f"BootstrapError: horovod: horovodrun says this is rank {me} of 2, MPI says 0 of 1: horovodrun does not"
         assert report["text"].startswith(text) and "horovodrun --mpi" in report["text"]

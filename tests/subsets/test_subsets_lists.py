@@ -51,12 +51,6 @@ def test_jobs_of_parts_under_horovodrun():
     check_lists(subset_jobs.run(subset_jobs.HOROVODRUN, 4, "lists"))
 
 
-@pytest.mark.mpi
-@first_by("mpich")
-def test_jobs_of_parts_under_mpirun(mpirun):
-    check_lists(subset_jobs.run(mpirun, 4, "lists"))
-
-
 def test_two_jobs_train_at_once():
     said = subset_jobs.run(subset_jobs.HOROVODRUN, 4, "training")
     for report, slope in zip(said, (2.0, 2.0, -3.0, -3.0), strict=True):

@@ -124,11 +124,10 @@ def check_in_functions_compiled_by_xla():
             target = loss(partly)
         some = hvd.DistributedGradientTape(tape).gradient(target, parts)
         assert some[1] is None
-        return gradients(parts), gradients(parts, groups=2, op=hvd.Sum), [g for g in some if g is not None]
+        return gradients(parts, groups=2, op=hvd.Sum), [g for g in some if g is not None]
 
     for _ in range(3):
-        means, sums, some = run()
-        agree(means, mean_slopes())
+        sums, some = run()
         agree(sums, [SIZE * m for m in mean_slopes()])
         agree(some, [mean_slopes()[i] for i in (0, 2, 3)])
 
@@ -220,11 +219,12 @@ def check_ranks_that_differ_in_slices():
         compiled = graph_function(differ)
         for _ in range(2):
             raises(tf.errors.FailedPreconditionError, r"shape \[0, 0\]", compiled)
-        for run in eagerly_and_as_function(lambda o=options, w=with_part: step("slices", w, **o)):
-            for _ in range(2):
-                rows, *rest = run()
-                near(rows, np.outer([1, 0, 1, 0], [1, 1]))
-                agree(rest, [np.full(3, 2.0)] if with_part else [])
+        # In turns eagerly and as a function, which takes long to make.
+        run = eagerly_and_as_function(lambda o=options, w=with_part: step("slices", w, **o))[number % 2]
+        for _ in range(2):
+            rows, *rest = run()
+            near(rows, np.outer([1, 0, 1, 0], [1, 1]))
+            agree(rest, [np.full(3, 2.0)] if with_part else [])
 
 
 def check_a_gradient_that_one_rank_cannot_reduce():

@@ -50,6 +50,7 @@ else:
         optimizer=opt,
         metrics=["accuracy"],
         experimental_run_tf_function=False,
+        jit_compile=False,  # the program of tf2_keras_tutorial.py is compiled by XLA, which takes long
     )
 
 callbacks = [
