@@ -18,8 +18,8 @@ def test_a_socket_that_is_none_is_explained(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("told", [True, False], ids=["of a worker", "of another process"])
 def test_a_forked_child_has_the_channel_that_is_its_own(monkeypatch, told):
-    """The child of a worker has none, even before the worker has opened its own. That of a process which no launcher has
-    given a channel may be given one."""
+    """A worker's child has no channel, even before the worker has opened its own. The child of a process to which no
+    launcher has given a channel may be given a channel."""
     monkeypatch.setattr(driver_channel, "_opened", False)
     ours, theirs = socket.socketpair()
     with ours, theirs:
