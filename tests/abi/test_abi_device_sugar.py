@@ -1,5 +1,6 @@
 """hvd::Device, and the compile errors for methods with a wrong signature."""
 
+import re
 import subprocess
 
 import pytest
@@ -43,46 +44,67 @@ def test_a_backend_of_a_device_alone_loads(toolchain, tmp_path):
     assert shown == "mine  MINE device\n"
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        (
-            DEVICE % "bool event_query(int) { return true; }",
-            "'event_query' that cannot be called as: bool event_query(Event)",
-        ),
-        (
-            DEVICE % "void stream_query(Stream) {}",
-            "'stream_query' that cannot be called as: bool stream_query(Stream)",
-        ),
-        (
-            DEVICE % "Stream stream_create(int32_t) { return nullptr; }",
-            "stream_create, stream_sync and stream_destroy: all of them or none",
-        ),
-        (
-            DEVICE % "void* mem_alloc(int32_t, uint64_t) { return nullptr; }",
-            "mem_alloc and mem_free: both or none",
-        ),
-        (
-            (DEVICE % "").replace("using Stream = void*;", ""),
-            "a device class needs `using Stream = ...`, the runtime's stream",
-        ),
-        (
-            COMM % (REQUEST, "void allreduce(const hvd::Coll&) {}"),
-            "with HVD_CAP_REQUEST, allreduce must return hvd::Work",
-        ),
-        (
-            COMM % (STREAM, "void allgather(hvd::Coll&) {}"),
-            "'allgather' that cannot be called as: hvd::Work allgather(const hvd::Coll&)",
-        ),
-        (COMM % (STREAM, "void group_begin() {}"), "group_begin and group_end: both or none"),
-        (COMM % ("HVD_CAP_STREAM | HVD_CAP_REQUEST | HVD_CAP_MEM_HOST", ""), "one of HVD_CAP_STREAM and"),
-        (COMM % ("HVD_CAP_STREAM | HVD_CAP_MEM_DEVICE", ""), "HVD_CAP_MEM_DEVICE needs a device class, or"),
-    ],
-)
-def test_what_is_not_quite_right_is_said_at_compile_time(toolchain, tmp_path, source, said):
-    path = tmp_path / "mine.cc"
-    path.write_text(source)
+# What an author may get wrong, and what the compiler is to say of it.
+MISTAKES = [
+    (
+        DEVICE % "bool event_query(int) { return true; }",
+        "'event_query' that cannot be called as: bool event_query(Event)",
+    ),
+    (
+        DEVICE % "void stream_query(Stream) {}",
+        "'stream_query' that cannot be called as: bool stream_query(Stream)",
+    ),
+    (
+        DEVICE % "Stream stream_create(int32_t) { return nullptr; }",
+        "stream_create, stream_sync and stream_destroy: all of them or none",
+    ),
+    (
+        DEVICE % "void* mem_alloc(int32_t, uint64_t) { return nullptr; }",
+        "mem_alloc and mem_free: both or none",
+    ),
+    (
+        (DEVICE % "").replace("using Stream = void*;", ""),
+        "a device class needs `using Stream = ...`, the runtime's stream",
+    ),
+    (
+        COMM % (REQUEST, "void allreduce(const hvd::Coll&) {}"),
+        "with HVD_CAP_REQUEST, allreduce must return hvd::Work",
+    ),
+    (
+        COMM % (STREAM, "void allgather(hvd::Coll&) {}"),
+        "'allgather' that cannot be called as: hvd::Work allgather(const hvd::Coll&)",
+    ),
+    (COMM % (STREAM, "void group_begin() {}"), "group_begin and group_end: both or none"),
+    (COMM % ("HVD_CAP_STREAM | HVD_CAP_REQUEST | HVD_CAP_MEM_HOST", ""), "one of HVD_CAP_STREAM and"),
+    (COMM % ("HVD_CAP_STREAM | HVD_CAP_MEM_DEVICE", ""), "HVD_CAP_MEM_DEVICE needs a device class, or"),
+]
+
+
+@pytest.fixture(scope="module")
+def errors(toolchain, tmp_path_factory):
+    """The compiler's words about all mistakes, cut at each error: what led to it is before it or behind it.
+
+    It is asked once, as the header costs it more than a mistake. Each mistake is in a namespace of its own, and so in
+    all that led to an error; an entry point cannot be in one, so each has another name.
+    """
+    text = "#include <hvd/backend.hpp>\n"
+    for number, (source, _) in enumerate(MISTAKES):
+        alone = source.replace("#include <hvd/backend.hpp>\n", "")
+        text += f"#undef hvd_backend_entry_v1\n#define hvd_backend_entry_v1 entry_{number}\n"
+        text += f"namespace mistake_{number} {{\n{alone}}}\n"
+    path = tmp_path_factory.mktemp("mistakes") / "mine.cc"
+    path.write_text(text)
     command = [toolchain.cxx, "-std=c++17", "-fsyntax-only", f"-I{PACKAGE / 'include'}", path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={"LC_ALL": "C"})
     assert done.returncode != 0
-    assert f"static assertion failed: {said}" in done.stderr or said in done.stderr, done.stderr
+    return re.split(r"^(.*error: .*)$", done.stderr, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("number", range(len(MISTAKES)), ids=lambda number: MISTAKES[number][1])
+def test_what_is_not_quite_right_is_said_at_compile_time(errors, number):
+    said = MISTAKES[number][1]
+    places = [place for place in range(1, len(errors), 2) if said in errors[place]]
+    assert len(places) == 1, "".join(errors)
+    (place,) = places
+    led = errors[place - 1] + errors[place + 1]
+    assert "static assertion failed" in errors[place] and f"mistake_{number}::Mine" in led, "".join(errors)

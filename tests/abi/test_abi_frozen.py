@@ -11,11 +11,12 @@ import os
 import platform
 import re
 import subprocess
-import sys
 
 import pytest
 
 from abi_toolchain import HERE, ROOT
+from harness import kit as conformance_kit
+from harness import plain
 from hvd_core import _core
 
 FROZEN = HERE / "frozen" / platform.machine()
@@ -57,7 +58,7 @@ def test_each_released_minor_has_a_kept_backend():
 
 def test_frozen_backend_keeps_the_contract(tmp_path):
     out = tmp_path / "kit.json"
-    command = [sys.executable, "-m", "hvd_core.conformance", "eccl_stub", "--library", LIBRARY, "-np", "2"]
+    command = [*conformance_kit.command(), "eccl_stub", "--library", LIBRARY, "-np", "2"]
     command += ["--quick", "--level", "L0", "--json", out, "--patience", "3"]
     for case in CASES:
         command += ["--case", case]
@@ -87,14 +88,15 @@ def test_frozen_backend_serves_a_job(tmp_path):
         simulator,
     ]
     subprocess.run([*map(str, words)], check=True, timeout=120)
-    program = [sys.executable, str(ROOT / "tests" / "eccl" / "eccl_job_ranks.py"), str(side), "gap"]
+    program = [str(ROOT / "tests" / "eccl" / "eccl_job_ranks.py"), str(side), "gap"]
     env = {
         **os.environ,
         "HOROVOD_BACKEND": "eccl_stub",
         "HOROVOD_BACKEND_PATH_ECCL_STUB": str(LIBRARY),
         "HOROVOD_EMULATION": "0",
     }
-    launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
-    done = subprocess.run([*launcher, *program], env=env, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(
+        [*plain.horovodrun(2), *program], env=env, capture_output=True, text=True, timeout=180
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("afterwards [2. 2. 2.]") == 2, done.stdout

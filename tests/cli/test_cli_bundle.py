@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from harness import run_on_ranks
+from harness import plain, run_on_ranks
 from hvd_core.cli.redaction import REMOVED, Redaction, is_secret_name
 from hvd_core.observe import flight_records
 
@@ -22,7 +22,7 @@ def bundle(folder, *options, **variables):
     # Not the folder of this user, where other jobs put their recorders.
     environ = {**os.environ, "HOROVOD_FLIGHT_RECORDER_DIR": str(folder / "flight"), **variables}
     done = subprocess.run(
-        [sys.executable, "-m", "hvd_core.cli", "doctor", "--bundle", str(path), *options],
+        [*plain.python(), "-m", "hvd_core.cli", "doctor", "--bundle", str(path), *options],
         env=environ,
         capture_output=True,
         text=True,

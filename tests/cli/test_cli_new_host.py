@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 
 import pytest
 from compiled import compiled, cxx
@@ -13,6 +12,7 @@ from launchers import program_words
 import job_programs
 from command_line import ROOT
 from harness import kit as conformance_kit
+from harness import plain
 
 CASES = ("L2.allgatherv", "L3.ownership", "L4.abort", "L4.killed_rank")
 
@@ -20,7 +20,7 @@ CASES = ("L2.allgatherv", "L3.ownership", "L4.abort", "L4.killed_rank")
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     folder = tmp_path_factory.mktemp("host")
-    words = [sys.executable, "-m", "hvd_core.cli", "plugin", "new", "acme", "--device", "cpu"]
+    words = [*plain.python(), "-m", "hvd_core.cli", "plugin", "new", "acme", "--device", "cpu"]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=200, env=environment())
     assert done.returncode == 0, done.stderr
     return folder / "hvd-backend-acme"
@@ -75,8 +75,7 @@ def test_it_passes_the_whole_kit(library):
 
 
 def test_a_job_computes_with_it(library):
-    ranks = program_words(job_programs.sum_and_exchange)
-    launch = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", *ranks]
+    launch = [*plain.horovodrun(2), *program_words(job_programs.sum_and_exchange, python=())]
     variables = environment(HOROVOD_BACKEND="cpu=acme", HOROVOD_BACKEND_PATH_ACME=str(library))
     done = subprocess.run(launch, capture_output=True, text=True, timeout=300, env=variables)
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 import asked_programs as programs
-from harness import on_ranks, run_on_ranks
+from harness import on_ranks, plain, run_on_ranks
 from hvd_core.asked_facts import prefix_of
 from hvd_core.cli import asked_processes
 
@@ -119,7 +119,7 @@ def test_processes_of_other_users_are_not_asked(impostor, monkeypatch):
 
 def hvd_doctor(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "hvd_core.cli", "doctor", *arguments],
+        [*plain.python(), "-m", "hvd_core.cli", "doctor", *arguments],
         capture_output=True,
         text=True,
         timeout=60,
@@ -131,7 +131,7 @@ def test_says_why_a_process_cannot_be_asked():
     assert (
         done.returncode == 2 and f"process {os.getpid()} cannot be asked: it serves no socket" in done.stderr
     )
-    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone = subprocess.Popen(["true"])
     gone.wait()
     done = hvd_doctor("--pid", str(gone.pid))
     assert done.returncode == 2 and f"there is no process {gone.pid}" in done.stderr

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from harness import kit as forked_kit
+from harness import plain
 
 pytestmark = pytest.mark.timeout(400)
 HERE = Path(__file__).parent
@@ -136,8 +137,8 @@ def test_json_alone_on_standard_output():
 INSIDE = ("--quick", "--case", "L0.tables", "--case", "L2.broadcast", "--case", "L4.killed_rank")
 
 
-def inside(command):
-    done = run([*command, sys.executable, "-m", "hvd_core.conformance", "shm", *INSIDE])
+def inside(command, python):
+    done = run([*command, *python, "-m", "hvd_core.conformance", "shm", *INSIDE])
     assert done.returncode == 0, done.stdout + done.stderr
     # Open MPI gives rank 0 a terminal, where the table has colours and lines end.
     said = " ".join(re.sub(r"\x1b\[[0-9;]*m|\[0\]<stdout>:", " ", done.stdout).split())
@@ -147,13 +148,13 @@ def inside(command):
 
 
 def test_inside_a_job_of_horovodrun():
-    inside([sys.executable, "-m", "horovod.runner.launch", "-np", "3"])
+    inside([*plain.python(), "-m", "horovod.runner.launch", "-np", "3"], forked_kit.python())
 
 
 @pytest.mark.slow
 @pytest.mark.mpi
 def test_inside_a_job_of_mpirun(mpirun):
-    inside([*mpirun, "-np", "3"])
+    inside([*mpirun, "-np", "3"], [sys.executable])
 
 
 VENDOR = """
@@ -173,6 +174,8 @@ class TestMine(CommonCases):
 
 
 def test_as_a_pytest_class(shim, library_of, tmp_path):
+    words = f"from hvd_core.conformance import interpreter\n\ninterpreter.WORDS[:] = {forked_kit.python()}\n"
+    (tmp_path / "conftest.py").write_text(words)
     (tmp_path / "test_vendor.py").write_text(VENDOR.format(library=str(shim), real=str(library_of("shm"))))
     chosen = "L2.broadcast or L4.split or X.adds or L0.tables or of_ones_own"
     options = ["-q", "-rA", "-p", "no:cacheprovider", "-k", chosen, f"--rootdir={tmp_path}"]

@@ -21,10 +21,14 @@ def site(tmp_path, monkeypatch):
 
 
 class WithNewRanks(Launcher):
-    """horovodrun is forked. Its ranks are interpreters: they tell which modules they have imported."""
+    """horovodrun is forked. The ranks of python() are interpreters: they tell which modules they have imported. Those of
+    forked() are forks, for tests that do not ask for modules."""
 
     def python(self, count, program, *words, **options):
         return self.run("-np", count, *words, *program_words(program), **options)
+
+    def forked(self, count, program, *arguments, **options):
+        return self.run("-np", count, *program_words(program, *arguments, python=self.interpreter), **options)
 
 
 @pytest.fixture

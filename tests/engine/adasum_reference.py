@@ -5,7 +5,7 @@ import sys
 
 
 def pair(a, b):
-    dot, na, nb = math.fsum(a * b), math.fsum(a * a), math.fsum(b * b)
+    dot, na, nb = (math.fsum(products.tolist()) for products in (a * b, a * a, b * b))
     tiny = math.sqrt(sys.float_info.min)
     wa = 1.0 if na < tiny else 1 - dot / (2 * na)
     wb = 1.0 if nb < tiny else 1 - dot / (2 * nb)

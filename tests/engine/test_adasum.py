@@ -4,6 +4,7 @@ The ranks are threads of a C++ program, with real communicators of the shm backe
 """
 
 import itertools
+import os
 import subprocess
 
 import numpy as np
@@ -44,25 +45,30 @@ def from_bits(data, dtype):
     return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
-def adasum(program, folder, inputs, dtype, counts=None, pre=1.0, post=1.0, local=HERE, how="apart"):
-    """Raw results of all ranks for one float64 vector per rank; counts cut it into tensors."""
-    counts = [len(inputs[0])] if counts is None else counts
-    for rank, values in enumerate(inputs):
-        (folder / f"in.{rank}").write_bytes(to_bits(values, dtype))
-    words = [
-        native_program.shm_library(),
-        folder,
-        len(inputs),
-        NUMBERS[dtype],
-        pre,
-        post,
-        local,
-        how,
-        *counts,
-    ]
-    done = subprocess.run([program, *map(str, words)], capture_output=True, text=True, timeout=60)
+def case(inputs, dtype, counts=None, pre=1.0, post=1.0, local=HERE, how="apart"):
+    """One float64 vector per rank; counts cut it into tensors."""
+    return inputs, dtype, [len(inputs[0])] if counts is None else counts, (pre, post, local, how)
+
+
+def adasum(program, folder, *cases):
+    """For each case the raw results of all its ranks. One start of the program serves all cases."""
+    lines = []
+    for number, (inputs, dtype, counts, how) in enumerate(cases):
+        for rank, values in enumerate(inputs):
+            (folder / f"{number}.in.{rank}").write_bytes(to_bits(values, dtype))
+        lines.append(" ".join(map(str, (len(inputs), NUMBERS[dtype], *how, *counts))))
+    done = start(program, folder, *lines)
     assert done.returncode == 0, done.stdout + done.stderr
-    return [(folder / f"out.{rank}").read_bytes() for rank in range(len(inputs))]
+    return [
+        [(folder / f"{number}.out.{rank}").read_bytes() for rank in range(len(inputs))]
+        for number, (inputs, *_) in enumerate(cases)
+    ]
+
+
+def start(program, folder, *lines):
+    words = [program, native_program.shm_library(), folder]
+    env = {**os.environ, **native_program.PATIENT}
+    return subprocess.run(words, input="\n".join(lines), env=env, capture_output=True, text=True, timeout=60)
 
 
 def expected(inputs, dtype, counts, pre=1.0, post=1.0):
@@ -91,23 +97,30 @@ def random_inputs(ranks, total, seed):
     return [common * rng.uniform(-1, 2) + rng.standard_normal(total) for _ in range(ranks)]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", BFLOAT16])
 @pytest.mark.parametrize("ranks", SIZES)
-def test_matches_the_definition(program, tmp_path, ranks, dtype):
+def test_matches_the_definition(program, tmp_path, ranks):
     counts = [1, 70, 0, 5, 2000, 13, 0]
     inputs = random_inputs(ranks, sum(counts), ranks)
-    check(adasum(program, tmp_path, inputs, dtype, counts), inputs, dtype, counts)
+    dtypes = ["float32", "float64", "float16", BFLOAT16]
+    results = adasum(program, tmp_path, *(case(inputs, dtype, counts) for dtype in dtypes))
+    for dtype, result in zip(dtypes, results, strict=True):
+        check(result, inputs, dtype, counts)
 
 
-@pytest.mark.parametrize("dtype", ["float32", BFLOAT16])
 @pytest.mark.parametrize("ranks", SIZES)
-@pytest.mark.parametrize("counts", [[1], [3], [7, 1], [100_003], [1] * 200, [0, 0, 9]])
-def test_everybody_computing_alone_gives_the_same_bits(program, tmp_path, ranks, dtype, counts):
-    inputs = random_inputs(ranks, sum(counts), 7)
-    spread = adasum(program, tmp_path, inputs, dtype, counts, local=HERE)
-    alone = adasum(program, tmp_path, inputs, dtype, counts, local=ALONE)
-    check(spread, inputs, dtype, counts)
-    assert spread == alone
+@pytest.mark.parametrize("dtype", ["float32", BFLOAT16])
+def test_everybody_computing_alone_gives_the_same_bits(program, tmp_path, dtype, ranks):
+    cuts = [[1], [3], [7, 1], [100_003], [1] * 200, [0, 0, 9]]
+    inputs = [random_inputs(ranks, sum(counts), 7) for counts in cuts]
+    spread, alone = (
+        adasum(
+            program, tmp_path, *(case(i, dtype, c, local=local) for i, c in zip(inputs, cuts, strict=True))
+        )
+        for local in (HERE, ALONE)
+    )
+    for result, other, values, counts in zip(spread, alone, inputs, cuts, strict=True):
+        check(result, values, dtype, counts)
+        assert result == other, counts
 
 
 @pytest.mark.parametrize("local", [HERE, ALONE])
@@ -116,84 +129,94 @@ def test_everybody_computing_alone_gives_the_same_bits(program, tmp_path, ranks,
 def test_factors_and_in_place(program, tmp_path, ranks, dtype, local):
     counts = [300, 41]
     inputs = random_inputs(ranks, sum(counts), 3)
-    how = {"pre": 0.5, "post": 3.0, "local": local}
-    apart = adasum(program, tmp_path, inputs, dtype, counts, **how)
+    apart, inplace, plain, none = adasum(
+        program,
+        tmp_path,
+        case(inputs, dtype, counts, 0.5, 3.0, local),
+        case(inputs, dtype, counts, 0.5, 3.0, local, how="inplace"),
+        case(inputs, dtype, counts, local=local),
+        case(inputs, dtype, counts, 0.0, 0.0, local),
+    )
     check(apart, inputs, dtype, counts, 0.5, 3.0)
-    assert adasum(program, tmp_path, inputs, dtype, counts, how="inplace", **how) == apart
-    # A factor of 0 means 1.
-    plain = adasum(program, tmp_path, inputs, dtype, counts, local=local)
-    assert adasum(program, tmp_path, inputs, dtype, counts, pre=0.0, post=0.0, local=local) == plain
+    assert inplace == apart
+    assert none == plain, "a factor of 0 means 1"
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])
-def test_orthogonal_gradients_are_added(program, tmp_path, ranks):
-    inputs = [np.where(np.arange(64) % ranks == r, r + 1.0, 0.0) for r in range(ranks)]
-    for result in adasum(program, tmp_path, inputs, "float32"):
-        assert (from_bits(result, "float32") == np.sum(inputs, axis=0)).all()
+def test_orthogonal_gradients_are_added(program, tmp_path):
+    of_all = [
+        [np.where(np.arange(64) % ranks == r, r + 1.0, 0.0) for r in range(ranks)]
+        for ranks in (2, 3, 4, 5, 8)
+    ]
+    for inputs, results in zip(of_all, adasum(program, tmp_path, *(case(i, "float32") for i in of_all))):
+        for result in results:
+            assert (from_bits(result, "float32") == np.sum(inputs, axis=0)).all(), len(inputs)
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_equal_gradients_are_averaged(program, tmp_path, ranks):
+def test_equal_gradients_are_averaged(program, tmp_path):
     one = np.random.default_rng(1).integers(-50, 50, 1000).astype(float)
-    for result in adasum(program, tmp_path, [one] * ranks, "float32"):
-        assert (from_bits(result, "float32") == one).all()
+    for results in adasum(program, tmp_path, *(case([one] * ranks, "float32") for ranks in (2, 4, 8))):
+        for result in results:
+            assert (from_bits(result, "float32") == one).all(), len(results)
 
 
 def test_parallel_gradients_of_any_length_are_averaged(program, tmp_path):
     one = np.random.default_rng(2).standard_normal(512)
-    inputs = [one, 3.0 * one]
-    got = from_bits(adasum(program, tmp_path, inputs, "float64")[0], "float64")
-    assert np.allclose(got, 2.0 * one, rtol=1e-14)
+    [results] = adasum(program, tmp_path, case([one, 3.0 * one], "float64"))
+    assert np.allclose(from_bits(results[0], "float64"), 2.0 * one, rtol=1e-14)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
 @pytest.mark.parametrize("giver", [0, 1, -1])
 @pytest.mark.parametrize("local", [HERE, ALONE])
-def test_zeros_change_nothing(program, tmp_path, ranks, giver, local):
+def test_zeros_change_nothing(program, tmp_path, giver, local):
     """What a rank that has joined gives."""
     only = np.random.default_rng(5).standard_normal(333)
-    inputs = [np.zeros(333)] * ranks
-    inputs[giver] = only
-    for result in adasum(program, tmp_path, inputs, "float32", [300, 33], local=local):
-        assert result == to_bits(only, "float32")
+    cases = []
+    for ranks in (2, 3, 5, 8):
+        inputs = [np.zeros(333)] * ranks
+        inputs[giver] = only
+        cases.append(case(inputs, "float32", [300, 33], local=local))
+    for results in adasum(program, tmp_path, *cases):
+        for result in results:
+            assert result == to_bits(only, "float32"), len(results)
 
 
 def test_each_tensor_has_its_own_products(program, tmp_path):
     """Parallel in one tensor, orthogonal in the other: a common product would do neither."""
     a = np.concatenate([np.ones(100), np.tile([1.0, 0.0], 50)])
     b = np.concatenate([np.ones(100), np.tile([0.0, 1.0], 50)])
-    result = from_bits(adasum(program, tmp_path, [a, b], "float32", [100, 100])[0], "float32")
-    assert (result == 1.0).all()
+    [results] = adasum(program, tmp_path, case([a, b], "float32", [100, 100]))
+    assert (from_bits(results[0], "float32") == 1.0).all()
 
 
 def test_norms_too_small_to_divide_by(program, tmp_path):
     tiny = np.full(4, 1e-80)
-    result = from_bits(adasum(program, tmp_path, [tiny, tiny], "float64")[0], "float64")
-    assert (result == 2e-80).all(), "the sum, as if each were nothing"
+    [results] = adasum(program, tmp_path, case([tiny, tiny], "float64"))
+    assert (from_bits(results[0], "float64") == 2e-80).all(), "the sum, as if each were nothing"
 
 
 def test_large_half_precision_products_do_not_overflow(program, tmp_path):
     big = np.full(100_000, 1000.0)
-    for dtype in ("float16", BFLOAT16):
-        assert adasum(program, tmp_path, [big, big], dtype)[0] == to_bits(big, dtype)
+    dtypes = ("float16", BFLOAT16)
+    results = adasum(program, tmp_path, *(case([big, big], dtype) for dtype in dtypes))
+    assert [result[0] for result in results] == [to_bits(big, dtype) for dtype in dtypes]
 
 
 @pytest.mark.parametrize("local", [HERE, ALONE])
 def test_not_a_number_stays_in_its_tensor(program, tmp_path, local):
     a, b = np.ones(20), np.ones(20)
     b[3] = np.nan
-    got = from_bits(adasum(program, tmp_path, [a, b], "float32", [10, 10], local=local)[0], "float32")
+    [results] = adasum(program, tmp_path, case([a, b], "float32", [10, 10], local=local))
+    got = from_bits(results[0], "float32")
     assert np.isnan(got[:10]).all() and (got[10:] == 1.0).all()
 
 
 def test_nothing_at_all(program, tmp_path):
-    assert adasum(program, tmp_path, [np.zeros(0)] * 3, "float32", [0, 0]) == [b""] * 3
+    assert adasum(program, tmp_path, case([np.zeros(0)] * 3, "float32", [0, 0])) == [[b""] * 3]
 
 
 def test_integers_are_refused(program, tmp_path):
-    (tmp_path / "in.0").write_bytes(bytes(8))
-    words = [native_program.shm_library(), tmp_path, 1, NUMBERS["int32"], 1, 1, 0, "apart", 2]
-    done = subprocess.run([program, *map(str, words)], capture_output=True, text=True, timeout=60)
+    (tmp_path / "0.in.0").write_bytes(bytes(8))
+    done = start(program, tmp_path, f"1 {NUMBERS['int32']} 1 1 0 apart 2")
     assert done.returncode == 1
     assert done.stdout.startswith("Adasum of int32 is not supported: it works on float16, bfloat16, float32")
 

@@ -20,10 +20,11 @@ HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parents[1] / "examples"
 # The example for TensorFlow 1 switches its process to the behaviour of TensorFlow 1.
 TENSORFLOW_1 = {"HVD_TEST_TENSORFLOW_1": "1"}
-# Half of the epochs that the examples train by themselves are enough for the accuracy.
-HALF = ("--epochs", "10")
-# With this many epochs the examples classify two per cent more of the test set than is asked for.
+# With larger rates and shorter warm-ups than the examples' own, few epochs come to more than one per cent above what is
+# asked for.
 FEWER = ("--epochs", "8")
+ADAM = ("--epochs", "4", "--lr", "0.004")
+KERAS = ("--epochs", "6", "--warmup-epochs", "2", "--lr", "0.03")
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -94,7 +95,7 @@ def test_tensorflow1_trains_and_goes_on_from_its_checkpoint(tmp_path):
 
 def test_tensorflow2_trains(tmp_path):
     need("tensorflow", "tqdm")
-    output, accuracy = train(tmp_path, "tensorflow2_digits", *HALF)
+    output, accuracy = train(tmp_path, "tensorflow2_digits", *ADAM)
     assert accuracy >= 96.0 and "2 process(es)" in output
     expect_equal_weights(tmp_path)
     assert "tensorflow2/checkpoint-1.index" in written(tmp_path)
@@ -118,16 +119,16 @@ def test_tensorflow2_trains_with_its_step_compiled(tmp_path):
 
 def test_keras_trains_on_tensorflow(tmp_path):
     need("tensorflow", "keras")
-    output, accuracy = train(tmp_path, "keras_digits", *FEWER)
+    output, accuracy = train(tmp_path, "keras_digits", *KERAS)
     assert accuracy >= 96.0 and "2 process(es)" in output and "on tensorflow" in output
     expect_equal_weights(tmp_path)
     assert written(tmp_path) == ["keras", "keras/best.weights.h5"]
-    assert output.count("finished gradual learning rate warmup to 0.04") == 1
+    assert output.count("finished gradual learning rate warmup to 0.06") == 1
 
 
 def test_keras_trains_on_torch(tmp_path):
     need_keras_3()
-    output, accuracy = train(tmp_path, "keras_digits", "--backend", "torch", *FEWER, framework="torch")
+    output, accuracy = train(tmp_path, "keras_digits", "--backend", "torch", *KERAS, framework="torch")
     assert accuracy >= 96.0 and "on torch" in output
     expect_equal_weights(tmp_path)
     assert written(tmp_path) == ["keras", "keras/best.weights.h5"]

@@ -54,8 +54,9 @@ def modes():
 
 
 def compiled():
-    """Arguments of compile() for checks that need only one way: tracing a step takes longer than four steps."""
-    return {} if TORCH else {"run_eagerly": True}
+    """Arguments of compile() for checks that need only one way: on TensorFlow, tracing a step takes longer than four
+    steps. On JAX, to compile each operation takes longer than to compile a step."""
+    return {} if KIND in ("torch", "jax") else {"run_eagerly": True}
 
 
 def model_of(seed=0, outputs=3, hidden=2 if TORCH else 1):

@@ -36,9 +36,21 @@ SLOW = (
     | {("tensorflow", ranks): MODULES for ranks in (1, 3)}
     | {("tf.keras", 3): MODULES}
 )
+# Of the less common uses, those in which a third rank has a part of its own.
+OF_THREE = {"check_process_sets", "check_ranks_whose_models_differ"}
+
+
+def is_slow(kind, ranks, module, check):
+    return (kind, ranks) == ("torch", 3) and module == "ranks_keras_more" and check not in OF_THREE
+
+
 CASES = [
-    pytest.param(kind, ranks, module, check, id=f"{kind}-{ranks}-{module}-{check}", marks=marks)
-    for jobs, marks in ((JOBS, ()), (SLOW, pytest.mark.slow))
+    pytest.param(
+        *(kind, ranks, module, check),
+        id=f"{kind}-{ranks}-{module}-{check}",
+        marks=pytest.mark.slow if jobs is SLOW or is_slow(kind, ranks, module, check) else (),
+    )
+    for jobs in (JOBS, SLOW)
     for (kind, ranks), modules in jobs.items()
     for module in modules
     for check in check_names(f"keras/{module}.py")

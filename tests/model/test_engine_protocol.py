@@ -45,20 +45,29 @@ def for_the_engine(program: Program) -> Program:
     ]
 
 
+def schedules(few: int, many: int):
+    """The first schedules are for every run, the others for the slow one."""
+    later = pytest.param(range(few, many), marks=pytest.mark.slow)
+    return pytest.mark.parametrize("seeds", [range(few), later], ids=["few", "many"])
+
+
+@schedules(48, 100)
 @pytest.mark.parametrize("name", NASTY)
-def test_nasty_programs(name: str) -> None:
-    walk(for_the_engine(NASTY[name]), range(100))
+def test_nasty_programs(name: str, seeds: range) -> None:
+    walk(for_the_engine(NASTY[name]), seeds)
 
 
+@schedules(4, 8)
 @pytest.mark.parametrize("first", range(0, 400, 100))
-def test_random_programs(first: int) -> None:
+def test_random_programs(first: int, seeds: range) -> None:
     for seed in range(first, first + 100):
-        walk(for_the_engine(random_program(seed)), range(8))
+        walk(for_the_engine(random_program(seed)), seeds)
 
 
-def test_random_messages() -> None:
+@schedules(4, 8)
+def test_random_messages(seeds: range) -> None:
     for seed in range(100):
-        walk(random_messages(seed), range(8))
+        walk(random_messages(seed), seeds)
 
 
 def test_coalescing_delay_and_dissolve_delay_are_apart() -> None:

@@ -15,7 +15,6 @@ OFTEN = {
     "check_alltoall_with_splits",
     "check_reducescatter",
     "check_moves",
-    "check_trainer_equals_one_process",
 }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import hvd_core
+from harness import plain
 
 PACKAGES = Path(hvd_core.__file__).resolve().parents[1]
 PACKAGE = PACKAGES / "backends" / "nccl" / "src" / "hvd_backend_nccl"
@@ -34,13 +35,26 @@ def nccl_site(nccl_library, tmp_path_factory):
 
 
 @pytest.fixture
-def run_python(nccl_site):
-    """run_python(words, **variables): a finished Python that sees the backend, outputs as text."""
+def run_forked(run_python):
+    """The same without the start of an interpreter."""
 
     def run(words, **variables):
+        return run_python(words, python=plain.python(), **variables)
+
+    return run
+
+
+@pytest.fixture
+def run_python(nccl_site):
+    """run_python(words, **variables): a finished Python that sees the backend, outputs as text.
+
+    python: the words of a fork server in place of the interpreter. The loader of a fork has read LD_LIBRARY_PATH before.
+    """
+
+    def run(words, python=(sys.executable,), **variables):
         path = os.pathsep.join([str(nccl_site), str(PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])])
         return subprocess.run(
-            [sys.executable, *map(str, words)],
+            [*python, *map(str, words)],
             env={**os.environ, "PYTHONPATH": path, **variables},
             cwd=nccl_site.parent,
             stdin=subprocess.DEVNULL,

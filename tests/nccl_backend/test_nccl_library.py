@@ -37,9 +37,10 @@ def libraries(tmp_path_factory):
 
 
 @pytest.fixture
-def found(run_python, nccl_library):
+def found(run_python, run_forked, nccl_library):
     def found(*first, library=nccl_library, **variables):
-        done = run_python([FOUND, library, *first], **variables)
+        run = run_python if "LD_LIBRARY_PATH" in variables else run_forked
+        done = run([FOUND, library, *first], **variables)
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout)
 

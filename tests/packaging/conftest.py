@@ -57,6 +57,7 @@ def installed(clean, project):
         f"-Ccmake.define.HVD_INCLUDE_DIR={headers}",
         # `make` builds the template file by file and optimized. Here that would take five times as long.
         *("-Ccmake.build-type=None", "-Ccmake.define.CMAKE_UNITY_BUILD=ON"),
+        "-Ccmake.define.CMAKE_UNITY_BUILD_BATCH_SIZE=0",
         env={**os.environ, "PYTHONPATH": str(clean.site)},
     )
     (built,) = (project / "dist").glob("*.whl")

@@ -18,7 +18,7 @@ from sim_jobs import check_seed
 
 core = pytest.importorskip("hvd_core._core", reason="the engine is not built")
 
-SEEDS, PARTS = 1200, 8
+SEEDS, PARTS = 1200, 16
 QUICK = 2  # parts in `make test`
 
 

@@ -3,6 +3,7 @@
 operation that does not wait for the right stream gets other numbers."""
 
 import contextlib
+import itertools
 import os
 
 import numpy as np
@@ -79,15 +80,25 @@ def check_who_serves_says_so():
     assert found["allreduce", "float32", "Sum"] == SERVED, row["served"]
 
 
-def check_allreduce_every_type_and_op():
+def allreduce_as_numpy(cases, function_cases):
+    """Check allreduce for pairs of a dtype and an operation: eagerly with several shapes, and in a function."""
     for way, reduce in ways(lambda t, op: mpi_ops._allreduce(t, op=op, name="all")):
-        for dtype in REDUCIBLE:
-            for op, combine in COMBINE.items():
-                for shape in [(), (0,), (5, 7)] if way == "eager" else [(5, 7)]:
-                    what = f"{way} {dtype} op {op} {shape}"
-                    tensor = mine(shape, dtype)
-                    same(reduce(tensor, op), combine(everyones(shape, dtype)), what)
-                    same(tensor, data(ME, shape, dtype), f"{what}: the input")
+        for dtype, op in cases if way == "eager" else function_cases:
+            for shape in [(), (0,), (5, 7)] if way == "eager" else [(5, 7)]:
+                what = f"{way} {dtype} op {op} {shape}"
+                tensor = mine(shape, dtype)
+                same(reduce(tensor, op), COMBINE[op](everyones(shape, dtype)), what)
+                same(tensor, data(ME, shape, dtype), f"{what}: the input")
+
+
+def check_allreduce_every_type_and_op():
+    # A function is traced for each pair, and its kernels are those of eager calls: each type and each operation there.
+    in_turn = list(zip(REDUCIBLE, itertools.cycle(COMBINE)))
+    allreduce_as_numpy(itertools.product(REDUCIBLE, COMBINE), in_turn)
+
+
+def check_allreduce_every_type_and_op_in_functions():
+    allreduce_as_numpy([], itertools.product(REDUCIBLE, COMBINE))
 
 
 def check_factors_and_averages():

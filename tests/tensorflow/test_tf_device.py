@@ -33,8 +33,10 @@ JOBS = {
     "refused": (["ranks_tf_device_refused"], {"HOROVOD_BACKEND": "shm", "HVD_TEST_SERVED": "REFUSED"}),
 }
 FIRST = {"refused": ("ranks_tf_device_refused", "check_a_backend_that_is_named_for_devices_is_not_replaced")}
+# All pairs of a type and an operation; a check beside it has each of them.
+SLOW = "check_allreduce_every_type_and_op_in_functions"
 CASES = [
-    (job, module, check)
+    pytest.param(job, module, check, id=f"{job}-{check}", marks=pytest.mark.slow if check == SLOW else ())
     for job, (modules, _) in JOBS.items()
     for module in modules
     for check in check_names(f"tensorflow/{module}.py")
@@ -60,7 +62,7 @@ def run(job, module, check):
 
 
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize(("job", "module", "check"), CASES, ids=[f"{job}-{check}" for job, _, check in CASES])
+@pytest.mark.parametrize(("job", "module", "check"), CASES)
 def test_check(job, module, check):
     run(job, module, check)
 

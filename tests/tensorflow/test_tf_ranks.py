@@ -9,21 +9,29 @@ from harness.frameworks import run_check
 
 OPS = ["ranks_tf_ops", "ranks_tf_gradients"]
 # On three ranks two agree where one differs, and Adasum has a rank beyond a power of two. Two ranks prove nothing more.
-THREE = ["ranks_tf_errors", "ranks_tf_order", "ranks_tf_tape_corners", "ranks_tf_process_sets"]
+THREE = ["ranks_tf_errors", "ranks_tf_tape_corners", "ranks_tf_process_sets"]
+# Checks of those modules that two ranks prove as well.
+TWO_OF_CORNERS = {
+    *("check_embeddings", "check_embeddings_in_functions_compiled_by_xla", "check_decided_at_run_time"),
+    *("check_in_functions_compiled_by_xla", "check_slices_are_tensors_in_functions_compiled_by_xla"),
+    *("check_partial_tape_of_a_keras_model", "check_unconnected_sources_that_cannot_be_reduced"),
+}
 ABOVE = ["ranks_tf_reductions", "ranks_tf_functions", "ranks_tf_optimizer_corners"]
 # Checks that do not depend on the number of ranks.
 ONCE = [
     *("ranks_tf_graphs", "ranks_tf_tape", "ranks_tf_optimizer"),
-    *("ranks_tf_sync_batch_norm", "ranks_tf_names"),
+    *("ranks_tf_sync_batch_norm", "ranks_tf_names", "ranks_tf_order"),
 ]
 RANDOM = "ranks_tf_random_graphs"
 JOBS = {
-    (1, "all"): [*OPS, "ranks_tf_reductions", "ranks_tf_functions", "ranks_tf_tape"],
-    (2, "all"): [*OPS, RANDOM, *ABOVE, *ONCE],
+    (1, "all"): ["ranks_tf_ops", "ranks_tf_functions", "ranks_tf_tape"],
+    (2, "all"): [*OPS, RANDOM, *ABOVE, *ONCE, "ranks_tf_tape_corners"],
     (3, "all"): THREE,
     (2, "synchronous"): ["ranks_tf_errors"],
     (2, "one thread"): ["ranks_tf_one_thread"],
-    (3, "more"): [*OPS, *ABOVE, "ranks_tf_graphs"],
+    # Gradients are made of the operations, which one rank proves by themselves.
+    (1, "more"): ["ranks_tf_gradients", "ranks_tf_reductions"],
+    (3, "more"): [*OPS, *ABOVE, "ranks_tf_graphs", "ranks_tf_order"],
     (3, "random"): [RANDOM],
 }
 SLOW = ("more", "random")
@@ -34,8 +42,21 @@ ENVIRONMENT = {
     "one thread": {"TF_NUM_INTEROP_THREADS": "1"},
     "random": {"HVD_TEST_TF_GRAPHS": "200"},
 }
+# A tape of one rank reduces nothing, so no names and no other ranks' graphs matter.
+NOT_ON_ONE_RANK = {
+    *("check_generic_names", "check_several_tapes_in_one_function", "check_ranks_whose_graphs_differ"),
+    "check_jacobians_are_this_ranks",
+}
+
+
+def is_slow(ranks, kind, module, check):
+    if module == "ranks_tf_tape_corners":
+        return (ranks == 2) != (check in TWO_OF_CORNERS)
+    return kind in SLOW or (ranks == 1 and check in NOT_ON_ONE_RANK)
+
+
 CASES = [
-    pytest.param(*job, module, check, marks=[pytest.mark.slow] if job[1] in SLOW else [])
+    pytest.param(*job, module, check, marks=[pytest.mark.slow] if is_slow(*job, module, check) else [])
     for job, modules in JOBS.items()
     for module in modules
     for check in check_names(f"tensorflow/{module}.py")

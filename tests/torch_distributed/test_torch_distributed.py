@@ -1,4 +1,4 @@
-"""The checks of ranks_*.py on 2 and 3 living ranks of PyTorch."""
+"""The checks of ranks_*.py on 2 or 3 living ranks of PyTorch, and on both in slow tests."""
 
 import pytest
 
@@ -14,6 +14,8 @@ MODULES = {
     "ranks_training": (2,),
     "ranks_libraries": (2, 3),
 }
+# Parts are uneven and groups are parts on three ranks; the other checks do not depend on the number.
+FIRST = {"ranks_collectives": 3, "ranks_groups": 3, "ranks_training": 2, "ranks_libraries": 2}
 # They import much of PyTorch.
 SLOW = (
     "check_zero_redundancy_optimizer",
@@ -23,7 +25,7 @@ SLOW = (
 
 
 def marks_of(module, ranks, check):
-    return [pytest.mark.slow] if check in SLOW or (module, ranks) == ("ranks_libraries", 3) else []
+    return [pytest.mark.slow] if check in SLOW or ranks != FIRST[module] else []
 
 
 CASES = [

@@ -1,19 +1,22 @@
 // Adasum between threads of one process, over real communicators of the shm backend. Inputs and outputs
 // are files, so that the comparison uses no code of the engine.
 //
-//   adasum_test libhvd_backend_shm.so FOLDER RANKS DTYPE PRESCALE POSTSCALE LOCAL_BYTES apart|inplace COUNT...
+//   adasum_test libhvd_backend_shm.so FOLDER
 //
-// Reads FOLDER/in.0, in.1, ... (each rank's tensors, one behind the other) and writes FOLDER/out.0, ...
-// An error ends it with status 1 and the error's text on stdout.
+// Each line of stdin is a case: RANKS DTYPE PRESCALE POSTSCALE LOCAL_BYTES apart|inplace COUNT...
+// Case i reads FOLDER/i.in.0, i.in.1, ... (each rank's tensors, one behind the other) and writes FOLDER/i.out.0, ...
+// An error ends the program with status 1 and the error's text on stdout.
 #include "engine/data/adasum.h"
 
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -57,7 +60,7 @@ class MapStore final : public plugin::Store {
 struct Job {
   std::shared_ptr<plugin::Backend> backend;
   MapStore store;
-  std::string folder;
+  std::string files;  // what the names of its files begin with
   int32_t ranks = 0, dtype = 0;
   double prescale = 1, postscale = 1;
   uint64_t local_bytes = 0;
@@ -68,7 +71,7 @@ struct Job {
 };
 
 std::string file_of(const Job& job, const char* what, int32_t rank) {
-  return job.folder + "/" + what + "." + std::to_string(rank);
+  return job.files + what + "." + std::to_string(rank);
 }
 
 std::vector<char> read(const std::string& path) {
@@ -119,20 +122,26 @@ void run_rank(Job& job, int32_t rank) try {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 9) return 2;
-  Job job;
-  job.backend = plugin::Backend::load_library(argv[1], "shm");
-  job.folder = argv[2];
-  job.ranks = std::atoi(argv[3]);
-  job.dtype = std::atoi(argv[4]);
-  job.prescale = std::atof(argv[5]);
-  job.postscale = std::atof(argv[6]);
-  job.local_bytes = std::strtoull(argv[7], nullptr, 10);
-  job.inplace = std::string(argv[8]) == "inplace";
-  for (int i = 9; i < argc; ++i) job.counts.push_back(std::strtoull(argv[i], nullptr, 10));
-  std::vector<std::thread> threads;
-  for (int32_t r = 0; r < job.ranks; ++r) threads.emplace_back([&job, r] { run_rank(job, r); });
-  for (auto& t : threads) t.join();
-  if (!job.error.empty()) std::puts(job.error.c_str());
-  return job.error.empty() ? 0 : 1;
+  if (argc != 3) return 2;
+  const std::shared_ptr<plugin::Backend> backend = plugin::Backend::load_library(argv[1], "shm");
+  std::string line;
+  for (int number = 0; std::getline(std::cin, line); ++number) {
+    Job job;
+    job.backend = backend;
+    job.files = std::string(argv[2]) + "/" + std::to_string(number) + ".";
+    std::istringstream words(line);
+    std::string how;
+    words >> job.ranks >> job.dtype >> job.prescale >> job.postscale >> job.local_bytes >> how;
+    if (!words) return 2;
+    job.inplace = how == "inplace";
+    for (uint64_t count; words >> count;) job.counts.push_back(count);
+    std::vector<std::thread> threads;
+    for (int32_t r = 0; r < job.ranks; ++r) threads.emplace_back([&job, r] { run_rank(job, r); });
+    for (auto& t : threads) t.join();
+    if (!job.error.empty()) {
+      std::puts(job.error.c_str());
+      return 1;
+    }
+  }
+  return 0;
 }
