@@ -44,7 +44,7 @@ def test_a_backend_of_a_device_alone_loads(toolchain, tmp_path):
     assert shown == "mine  MINE device\n"
 
 
-# What an author may get wrong, and what the compiler is to say of it.
+# Mistakes of an author, and the words in which the compiler is to tell each of them.
 MISTAKES = [
     (
         DEVICE % "bool event_query(int) { return true; }",

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from . import fork_messages, plain
+from . import plain
 from .checks import place_of
 
 RANK_ONCE = Path(__file__).with_name("rank_once.py")
@@ -20,9 +20,8 @@ RANK_ONCE = Path(__file__).with_name("rank_once.py")
 
 def interpreters(ranks: int) -> list[str]:
     """The command of ranks that are interpreters of their own, for tests of what an interpreter does at its end, or of
-    what an import loads. Their launcher is forked, which its variables say to the ranks: they do not keep that one."""
-    rank = ["env", "-u", fork_messages.ADDRESS, sys.executable]
-    return [*plain.python(), "-m", "horovod.runner.launch", "-np", str(ranks), *rank]
+    what an import loads."""
+    return [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), sys.executable]
 
 
 def launch(
