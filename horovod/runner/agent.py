@@ -33,6 +33,7 @@ from horovod.runner.frames import (
 )
 from horovod.runner.function_memory import FunctionMemory, append
 from horovod.runner.local_ranks import LocalRanks, RankSpec
+from horovod.runner.signal_wakeup import SignalWakeup
 
 # If the launcher has not read more than this, the agent stops reading the ranks' output.
 _MOST_HELD = 1 << 20
@@ -93,7 +94,6 @@ class Agent:
         self._ranks: LocalRanks | None = None
         self._writing = False
         self._launcher_gone = False
-        self._told = -1  # where the numbers of signals are read
         self._may_announce = False  # SIGTERM is an announcement
 
     def run(self) -> int:
@@ -176,14 +176,11 @@ class Agent:
 
     def _follow(self) -> None:
         """Passes on output and events until no process of the ranks is left."""
-        told, told_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._told = told
-        signal.set_wakeup_fd(told_in, warn_on_full_buffer=False)
+        wakeup = SignalWakeup(self._selector, self._hear_signals)
         for number in _ENDING:
             signal.signal(number, lambda *_: None)
         os.set_blocking(self._source, False)
         os.set_blocking(self._target, False)
-        self._selector.register(told, selectors.EVENT_READ, lambda: self._hear_signals(os.read(told, 4096)))
         self._selector.register(self._source, selectors.EVENT_READ, self._read)
         self._ranks.open(self._selector, self)
         self._ranks.begin()
@@ -205,9 +202,7 @@ class Agent:
         self._ranks.close()
         for number in _ENDING:
             signal.signal(number, signal.SIG_DFL)
-        signal.set_wakeup_fd(-1)
-        for descriptor in (told, told_in):
-            os.close(descriptor)
+        wakeup.close()
 
     def _write(self) -> None:
         try:
@@ -253,6 +248,8 @@ class Agent:
 
     def _hear_signals(self, numbers: bytes) -> None:
         """SIGTERM announces the end of this host to an elastic job that gives a grace; otherwise it ends the job here."""
+        if self._launcher_gone:
+            return
         if self._may_announce and set(numbers) == {signal.SIGTERM}:
             self._ranks.request("announce")
         else:
@@ -264,7 +261,7 @@ class Agent:
             return
         self._launcher_gone = True
         for key in list(self._selector.get_map().values()):
-            if key.fd in (self._told, self._source, self._target):
+            if key.fd in (self._source, self._target):
                 self._selector.unregister(key.fileobj)
         self._ranks.pause(False)
         self._ranks.hang_up()

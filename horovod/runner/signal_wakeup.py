@@ -12,17 +12,21 @@ import contextlib
 import os
 import selectors
 import signal
+from collections.abc import Callable
 
 
 class SignalWakeup:
     """From its creation to close(), signals end the waits of `selector`, which belongs to the calling thread. Handlers
     run in the main thread alone, so in another thread this does nothing.
 
-    The program's own descriptor for signals (asyncio has one) gets their numbers too.
+    heard: is called with the numbers of the signals, a byte each. The program's own descriptor for signals (asyncio has
+    one) gets them too.
     """
 
-    def __init__(self, selector: selectors.BaseSelector) -> None:
-        self._selector = selector
+    def __init__(
+        self, selector: selectors.BaseSelector, heard: Callable[[bytes], None] = lambda numbers: None
+    ) -> None:
+        self._selector, self._heard = selector, heard
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
@@ -36,6 +40,7 @@ class SignalWakeup:
         if self._before != -1:
             with contextlib.suppress(OSError):  # its reader is slow, or has gone
                 os.write(self._before, numbers)
+        self._heard(numbers)
 
     def close(self) -> None:
         """The program's own descriptor is the interpreter's again."""

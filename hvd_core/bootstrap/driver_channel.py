@@ -15,7 +15,7 @@ are lines of JSON:
                        {"kind": "end"}                                     SIGTERM follows, and announces nothing
 
 There is no thread here: the channel is read in init() and at commits. If the driver ends, the keeper ends this process.
-Used on the thread that calls init() and commit(); a forked child has no channel.
+Used on the thread that calls init() and commit(); a worker's forked child has no channel.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ _opened = False
 
 
 def channel() -> DriverChannel | None:
-    """The channel of this process; None if its job is not elastic, and in a forked child. Raises ValueError if the job is
-    elastic, but the launcher has not started this very process."""
+    """The channel of this process; None if its job is not elastic, and in a worker's forked child. Raises ValueError if
+    the job is elastic, but the launcher has not started this very process."""
     global _channel, _opened
     if not _opened:
         text = os.environ.get(DESCRIPTOR)

@@ -1,7 +1,5 @@
 """The checks of ranks_keras_elastic.py on two living ranks, for each kind of Keras (keras_rank.py)."""
 
-from importlib.metadata import version
-
 import pytest
 
 from harness import check_names
@@ -17,23 +15,11 @@ NOT_ON_JAX = (
     "check_sums_of_several_passes_are_forgotten",
     "check_the_learning_rate_follows_the_number_of_ranks",
 )
-# Commits in files are arrays of NumPy, and the callback sets the rate as the other callbacks do: PyTorch proves both.
-PROVED_ON_TORCH = (
-    "check_a_new_job_goes_on_from_a_commit_in_a_file",
-    "check_the_learning_rate_follows_the_number_of_ranks",
-)
-
-
-def marks(kind, check):
-    # Keras 2 has no PyTorch.
-    has_torch = is_installed("torch") and not version("keras").startswith("2.")
-    return pytest.mark.slow if kind != "torch" and has_torch and check in PROVED_ON_TORCH else ()
 
 
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize(
-    ("kind", "check"),
-    [pytest.param(*c, marks=marks(*c)) for c in CASES if c[0] != "jax" or c[1] not in NOT_ON_JAX],
+    ("kind", "check"), [case for case in CASES if case[0] != "jax" or case[1] not in NOT_ON_JAX]
 )
 def test_elastic(kind, check):
     if not is_installed(FRAMEWORK[kind]):
