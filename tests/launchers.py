@@ -29,6 +29,14 @@ def first_by(kind):
     return pytest.mark.parametrize("mpirun", kinds, indirect=True)
 
 
+def each_by_one(name, openmpi, mpich):
+    """For a test with the fixture mpirun and two cases, which differ by more than the MPI: each MPI has one of them in
+    `make test`, as the values of `name` say."""
+    slow = [pytest.param(*case, marks=pytest.mark.slow) for case in (("openmpi", mpich), ("mpich", openmpi))]
+    cases = [("openmpi", openmpi), ("mpich", mpich), *slow]
+    return pytest.mark.parametrize(f"mpirun, {name}", cases, indirect=["mpirun"])
+
+
 def left_in_shared_memory(before, seconds=30):
     """Names in /dev/shm that were not there `before` (a set of names) and that no living process has mapped.
 
@@ -121,13 +129,17 @@ class Launcher:
         out, err = (None if data is None else data.decode() for data in (out, err))
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
+    def words(self, program, *arguments):
+        """The command of a program, as program_words() makes it, for this launcher's interpreter."""
+        return program_words(program, *arguments, python=self.interpreter)
+
     def python(self, count, program, *words, **options):
         """`count` ranks that execute `program`, a line of Python or a function as program_words() takes it; `words` are
         options of horovodrun."""
-        return self.run("-np", count, *words, *program_words(program, python=self.interpreter), **options)
+        return self.run("-np", count, *words, *self.words(program), **options)
 
     def start_python(self, count, program, *words, **options):
-        return self.start("-np", count, *words, *program_words(program, python=self.interpreter), **options)
+        return self.start("-np", count, *words, *self.words(program), **options)
 
     def processes(self):
         """Process ids that carry the mark; zombies have no environment any more."""

@@ -28,7 +28,7 @@ class WithNewRanks(Launcher):
         return self.run("-np", count, *words, *program_words(program), **options)
 
     def forked(self, count, program, *arguments, **options):
-        return self.run("-np", count, *program_words(program, *arguments, python=self.interpreter), **options)
+        return self.run("-np", count, *self.words(program, *arguments), **options)
 
 
 @pytest.fixture

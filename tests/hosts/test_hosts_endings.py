@@ -46,9 +46,7 @@ def words_of(pid):
 @pytest.mark.parametrize("failing", [0, 3])
 def test_exit_code_of_the_failing_rank(cluster, shell, failing):
     made = cluster(2, 2, shell=shell)
-    done = made.run(
-        "-np", 4, *program_words(host_programs.one_rank_exits, failing, 77, python=made.interpreter)
-    )
+    done = made.run("-np", 4, *made.words(host_programs.one_rank_exits, failing, 77))
     assert done.returncode == 77
     assert f"Process {failing} exit with status code 77." in done.stderr
     text = f"Terminating remaining workers after failure of Process {failing}."

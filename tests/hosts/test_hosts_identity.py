@@ -181,7 +181,7 @@ def test_functions_run_on_several_hosts(cluster):
     made = cluster(1, 2)
     hosts = (made.network.spec(1, 2), made.network[0].name, made.network[1].name)
     done = made.network[0].run(
-        *program_words(host_programs.run_functions_with_much_data, *hosts, python=made.interpreter),
+        *made.words(host_programs.run_functions_with_much_data, *hosts),
         env=made.environment({"HOROVOD_REMOTE_SHELL": RELAY}),
         cwd=made.folder,
         check=False,

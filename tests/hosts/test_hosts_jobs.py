@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from launchers import program_words
 from namespaces import Network
 
 import host_programs
@@ -39,9 +38,7 @@ def test_collectives_give_the_right_results(cluster, slots):
 def test_functions_meet_over_hosts(cluster):
     made = cluster(1, 1)
     environment = made.environment({"HOROVOD_REMOTE_SHELL": "ip netns exec {host}"})
-    words = program_words(
-        host_programs.run_a_function_that_sums, made.network.spec(1, 1), python=made.interpreter
-    )
+    words = made.words(host_programs.run_a_function_that_sums, made.network.spec(1, 1))
     done = made.network[0].run(*words, env=environment, cwd=made.folder, check=False)
     assert done.stdout == "[(0, [30.0, 30.0]), (1, [30.0, 30.0])]\n", done.stderr
 

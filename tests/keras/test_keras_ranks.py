@@ -46,7 +46,10 @@ def is_slow(kind, ranks, module, check):
 
 CASES = [
     pytest.param(
-        *(kind, ranks, module, check),
+        kind,
+        ranks,
+        module,
+        check,
         id=f"{kind}-{ranks}-{module}-{check}",
         marks=pytest.mark.slow if jobs is SLOW or is_slow(kind, ranks, module, check) else (),
     )

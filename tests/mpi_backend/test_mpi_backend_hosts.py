@@ -1,7 +1,7 @@
 """Jobs of mpirun on two hosts: network namespaces with names of their own, reached by a remote shell."""
 
 import pytest
-from launchers import first_by
+from launchers import each_by_one, first_by
 
 pytestmark = [pytest.mark.mpi, pytest.mark.netns, pytest.mark.timeout(400)]
 
@@ -36,17 +36,8 @@ def across(mpi_job, network, tmp_path):
     return [*begin, *mpi_job.mpirun, *agent, "-H", f"{first}:2,{second}:2"]
 
 
-def slow(mpirun, backend):
-    return pytest.param(mpirun, backend, marks=pytest.mark.slow)
-
-
-# Each MPI starts ranks on two hosts, and each choice of backends is made there. One host that counts as two has the
-# levels under Open MPI too.
-@pytest.mark.parametrize(
-    "mpirun, backend",
-    [("openmpi", "mpi"), ("mpich", "shm,mpi"), slow("openmpi", "shm,mpi"), slow("mpich", "mpi")],
-    indirect=["mpirun"],
-)
+# One host that counts as two has the levels under Open MPI too.
+@each_by_one("backend", openmpi="mpi", mpich="shm,mpi")
 def test_two_hosts(mpi_job, hosts, tmp_path, backend):
     pytest.importorskip("mpi4py", reason="the ranks of mpirun meet over hosts by it")
     mpi_job.mpirun = across(mpi_job, hosts(2), tmp_path)

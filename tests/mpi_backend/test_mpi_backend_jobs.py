@@ -16,8 +16,8 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pytorch_digits.py"
 @first_by("mpich")
 def test_digits(mpi_job, tmp_path):
     need("torch", "sklearn", "matplotlib", reason="the example needs them")
-    # With these rates two epochs bring 88 %.
-    options = ["--epochs", "2", "--warmup-epochs", "0.5", "--lr", "0.07", "--output", tmp_path / "out"]
+    # With these rates three epochs bring 96 %.
+    options = ["--epochs", "3", "--warmup-epochs", "1", "--lr", "0.07", "--output", tmp_path / "out"]
     done = mpi_job.start(
         [*python_with("torch"), EXAMPLE, *options],
         options=["--bind-to", "numa"],
@@ -27,7 +27,7 @@ def test_digits(mpi_job, tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (accuracy,) = re.findall(r"test accuracy ([\d.]+) %", done.stdout)
-    assert float(accuracy) >= 80.0  # that it comes to 97 % is for tests/examples
+    assert float(accuracy) >= 90.0  # that it comes to 97 % is for tests/examples
     assert "2 process(es)" in done.stdout
 
 

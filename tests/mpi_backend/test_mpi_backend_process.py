@@ -4,19 +4,11 @@ import os
 import subprocess
 
 import pytest
-from launchers import first_by
+from launchers import each_by_one, first_by
 
 from harness import plain
 
 pytestmark = pytest.mark.mpi
-
-
-def each_by_one(name, openmpi, mpich):
-    """For a test with the fixture mpirun, whose cases are of this backend more than of an MPI: each MPI has one of them;
-    the others are slow."""
-    slow = [pytest.param(*case, marks=pytest.mark.slow) for case in (("openmpi", mpich), ("mpich", openmpi))]
-    cases = [("openmpi", openmpi), ("mpich", mpich), *slow]
-    return pytest.mark.parametrize(f"mpirun, {name}", cases, indirect=["mpirun"])
 
 
 @each_by_one("order", openmpi="mpi4py_first", mpich="hvd_first")

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import hvd_core
-from harness import plain
 
 PACKAGES = Path(hvd_core.__file__).resolve().parents[1]
 PACKAGE = PACKAGES / "backends" / "nccl" / "src" / "hvd_backend_nccl"
@@ -32,16 +31,6 @@ def nccl_site(nccl_library, tmp_path_factory):
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: hvd-backend-nccl\nVersion: 0.1.0\n")
     (metadata / "entry_points.txt").write_text("[hvd_core.backends]\nnccl = hvd_backend_nccl:describe\n")
     return site
-
-
-@pytest.fixture
-def run_forked(run_python):
-    """The same without the start of an interpreter."""
-
-    def run(words, **variables):
-        return run_python(words, python=plain.python(), **variables)
-
-    return run
 
 
 @pytest.fixture

@@ -3,11 +3,13 @@ which opens none, and the backend, which does, find the same."""
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 import nccl_stand_in
+from harness import plain
 
 FOUND = Path(__file__).with_name("nccl_found.py")
 
@@ -37,10 +39,10 @@ def libraries(tmp_path_factory):
 
 
 @pytest.fixture
-def found(run_python, run_forked, nccl_library):
+def found(run_python, nccl_library):
     def found(*first, library=nccl_library, **variables):
-        run = run_python if "LD_LIBRARY_PATH" in variables else run_forked
-        done = run([FOUND, library, *first], **variables)
+        python = [sys.executable] if "LD_LIBRARY_PATH" in variables else plain.python()
+        done = run_python([FOUND, library, *first], python=python, **variables)
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout)
 

@@ -17,10 +17,6 @@ pytest.importorskip("hvd_core._core", reason="the engine is not built")
 OPTIONS = ("-np", 3, "--min-np", 1, "-H", "localhost:3", "--blacklist-cooldown-range", 1, 2)
 
 
-def program(launcher, function):
-    return program_words(function, python=launcher.interpreter)
-
-
 def noted(launcher, what):
     """The living processes that have left such a note."""
     pids = {int(file.suffix[1:]) for file in launcher.folder.glob(f"{what}.*[0-9]")}
@@ -67,7 +63,7 @@ SEEDS = [*range(2), *(pytest.param(seed, marks=SLOW) for seed in range(2, 300))]
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_kills(launcher, seed):
     chance = random.Random(seed)
-    process = launcher.start(*OPTIONS, *program(launcher, elastic_ranks.count_steps))
+    process = launcher.start(*OPTIONS, *launcher.words(elastic_ranks.count_steps))
     killed = set()  # a process that was sent SIGKILL may be there for a while
 
     def two_hold_the_state():
@@ -93,7 +89,7 @@ def test_random_kills(launcher, seed):
 @pytest.mark.parametrize("victim", range(3))
 @pytest.mark.parametrize("after_ms", [0, 2, 4, 6, 8, 10, 13, 16, 20, 25, 30, 50])
 def test_a_death_at_any_moment_of_init(launcher, victim, after_ms):
-    words = program(launcher, elastic_ranks.dies_some_ms_after_its_place_is_told)
+    words = launcher.words(elastic_ranks.dies_some_ms_after_its_place_is_told)
     done = launcher.run(*OPTIONS, *words, env={"VICTIM": str(victim), "AFTER_MS": str(after_ms)})
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) >= 2
@@ -112,7 +108,7 @@ def test_a_death_at_any_moment_of_init(launcher, victim, after_ms):
 )
 def test_a_death_in_each_phase(launcher, phase, victim):
     """Beside the victim, process 2 dies. One of the other two is always left, and the sum is exact."""
-    words = program(launcher, elastic_ranks.dies_in_a_phase)
+    words = launcher.words(elastic_ranks.dies_in_a_phase)
     options = ("-np", 4, "--min-np", 1, "-H", "localhost:4", "--blacklist-cooldown-range", 1, 2)
     done = launcher.run(*options, *words, env={"VICTIM": str(victim), "PHASE": phase})
     assert done.returncode == 0, done.stderr

@@ -4,7 +4,6 @@ import os
 import signal
 
 import pytest
-from launchers import program_words
 
 import elastic_ranks
 
@@ -20,7 +19,7 @@ def write(launcher, name, text=""):
 
 
 def start(launcher, program, *words):
-    return launcher.start(*words, *program_words(program, python=launcher.interpreter))
+    return launcher.start(*words, *launcher.words(program))
 
 
 def finish(process, code=0):

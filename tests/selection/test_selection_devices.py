@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from launchers import program_words
 
 import hvd_core
 import selection_ranks
@@ -126,7 +125,7 @@ def test_what_was_done_is_reported(job, stub):
     job = job()
     env = job.environment() | {"HOROVOD_BACKEND": "eccl_stub"}
     simulator = LIBRARY.with_name("libeccl_sim.so")
-    words = program_words(selection_ranks.sum_on_the_device, simulator, python=job.launcher.interpreter)
+    words = job.launcher.words(selection_ranks.sum_on_the_device, simulator)
     done = job.launcher.run("-np", 2, *words, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line.partition(">:")[2] for line in done.stdout.splitlines() if "[0]<stdout>" in line]

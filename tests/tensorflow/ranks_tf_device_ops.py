@@ -80,6 +80,9 @@ def check_who_serves_says_so():
     assert found["allreduce", "float32", "Sum"] == SERVED, row["served"]
 
 
+EVERY_PAIR = list(itertools.product(REDUCIBLE, COMBINE))
+
+
 def allreduce_as_numpy(cases, function_cases):
     """Check allreduce for pairs of a dtype and an operation: eagerly with several shapes, and in a function."""
     for way, reduce in ways(lambda t, op: mpi_ops._allreduce(t, op=op, name="all")):
@@ -94,11 +97,11 @@ def allreduce_as_numpy(cases, function_cases):
 def check_allreduce_every_type_and_op():
     # A function is traced for each pair, and its kernels are those of eager calls: each type and each operation there.
     in_turn = list(zip(REDUCIBLE, itertools.cycle(COMBINE)))
-    allreduce_as_numpy(itertools.product(REDUCIBLE, COMBINE), in_turn)
+    allreduce_as_numpy(EVERY_PAIR, in_turn)
 
 
 def check_allreduce_every_type_and_op_in_functions():
-    allreduce_as_numpy([], itertools.product(REDUCIBLE, COMBINE))
+    allreduce_as_numpy([], EVERY_PAIR)
 
 
 def check_factors_and_averages():

@@ -124,10 +124,11 @@ def check_in_functions_compiled_by_xla():
             target = loss(partly)
         some = hvd.DistributedGradientTape(tape).gradient(target, parts)
         assert some[1] is None
-        return gradients(parts, groups=2, op=hvd.Sum), [g for g in some if g is not None]
+        return gradients(parts), gradients(parts, groups=2, op=hvd.Sum), [g for g in some if g is not None]
 
     for _ in range(3):
-        sums, some = run()
+        means, sums, some = run()
+        agree(means, mean_slopes())
         agree(sums, [SIZE * m for m in mean_slopes()])
         agree(some, [mean_slopes()[i] for i in (0, 2, 3)])
 
