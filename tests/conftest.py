@@ -72,7 +72,10 @@ def pytest_configure(config):
         if signal.getsignal(number) is signal.SIG_IGN:
             usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             signal.signal(number, usual)
-    fork_servers.begin_session()
+    folder = fork_servers.begin_session()
+    # An mpirun that a test kills leaves its own folder behind; Open MPI 5 does not start where there is one of its
+    # process id, "The PMIx server's listener thread failed to start".
+    os.environ["PRTE_MCA_prte_tmpdir_base"] = folder  # noqa: SIM112 (its name)
     environment.remember()
 
 

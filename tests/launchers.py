@@ -37,6 +37,13 @@ def each_by_one(name, openmpi, mpich):
     return pytest.mark.parametrize(f"mpirun, {name}", cases, indirect=["mpirun"])
 
 
+def named_job():
+    """For forked ranks of mpirun: the variable by which they know their job. MPICH's mpirun names no job, so an
+    interpreter goes by its parent. A forked rank's parent is a fork server, which ranks of other jobs have too.
+    """
+    return {"PMI_JOBID": str(uuid.uuid4())}
+
+
 def left_in_shared_memory(before, seconds=30):
     """Names in /dev/shm that were not there `before` (a set of names) and that no living process has mapped.
 

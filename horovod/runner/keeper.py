@@ -121,6 +121,7 @@ class Keeper:
         self.control = control
         self.unread = b""
         self.ranks = {}  # process id -> rank
+        self.childless = False
         self.launcher_gone = False
         # running -> announced -> reporting -> terminating -> killing; leftover once all ranks have ended
         self.stage = "running"
@@ -185,11 +186,15 @@ class Keeper:
             self.terminate(ORPHANED_GRACE_S)
 
     def reap(self):
-        """Collects every ended child: ranks, and orphans."""
+        """Collects every ended child: ranks, and orphans.
+
+        Without a child there is no descendant either: the children of an ended one became the keeper's.
+        """
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
+                self.childless = True
                 return
             if pid == 0:
                 return
@@ -206,7 +211,7 @@ class Keeper:
         """Takes the next step of the end when it is due; returns True when no process is left."""
         if not self.ranks and self.stage in ("running", "announced", "reporting"):
             self.begin("leftover", LEFTOVER_WAIT_S)
-        if not self.ranks and not descendants():
+        if self.childless:
             return True
         now = time.monotonic()
         if self.deadline is None or now < self.deadline:
@@ -233,9 +238,7 @@ class Keeper:
     def wait_s(self):
         if self.deadline is None:
             return None  # sleep until a signal, a message, or the launcher's end
-        pause = max(0.0, self.deadline - time.monotonic())
-        # The end of a grandchild sends no signal.
-        return pause if self.ranks else min(pause, KILL_INTERVAL_S)
+        return max(0.0, self.deadline - time.monotonic())
 
     def run(self):
         wake, wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -276,6 +279,7 @@ class Keeper:
                 except OSError:
                     pass  # shared between ranks, closed already
 
+        self.reap()
         while not self.advance():
             # A request may have come together with the description of the job.
             wait_s = 0 if b"\n" in self.unread else self.wait_s()

@@ -27,6 +27,9 @@ ROUNDING = {
 }
 _FOLD = {SUM: np.add, AVG: np.add, PROD: np.multiply, MIN: np.minimum, MAX: np.maximum}
 
+# After so many elements, samples repeat themselves.
+PERIOD = 251
+
 
 def stored(dtype: str) -> np.dtype:
     """The NumPy type that an element's bits are kept in."""
@@ -38,6 +41,7 @@ def is_float(dtype: str) -> bool:
     return dtype in ROUNDING
 
 
+@functools.cache
 def _float8_values(dtype: str) -> np.ndarray:
     """The 256 numbers of a float8 type."""
     bits = np.arange(256)
@@ -84,8 +88,15 @@ def sample(dtype: str, rank: int, count: int, salt: int = 0) -> np.ndarray:
 
     64-bit integers lie near 2**40 + rank, float64 differ in the thirteenth digit, 8-bit sums overflow.
     """
-    i = np.arange(count, dtype=np.uint64)
-    spread = (i * np.uint64(2654435761) + np.uint64(40503 * (rank + 31 * salt + 1))) % np.uint64(251)
+    once = _period(dtype, rank, salt)
+    return once[:count].copy() if count <= PERIOD else np.tile(once, -(-count // PERIOD))[:count]
+
+
+@functools.lru_cache(maxsize=4096)
+def _period(dtype: str, rank: int, salt: int) -> np.ndarray:
+    """The elements of sample() until they repeat. Cases ask for the same ones again and again."""
+    i = np.arange(PERIOD, dtype=np.uint64)
+    spread = (i * np.uint64(2654435761) + np.uint64(40503 * (rank + 31 * salt + 1))) % np.uint64(PERIOD)
     if dtype == "bool":
         return spread % np.uint64(3) != np.uint64(0)
     if dtype.startswith("float8"):

@@ -7,6 +7,7 @@ Knows nothing of the engine. Any thread.
 from __future__ import annotations
 
 import functools
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,8 @@ FOLD = {
 }
 # Of the largest value that occurs on the way. The 16-bit types may be rounded once per level of a hierarchy.
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-6, "float64": 1e-14}
+# After so many elements, samples repeat themselves.
+PERIOD = 251
 
 
 class Expected(NamedTuple):
@@ -41,17 +44,24 @@ def is_float(dtype: np.dtype) -> bool:
 
 def sample(dtype: np.dtype, rank: int, shape: tuple[int, ...] | int, salt: int = 0) -> np.ndarray:
     """Data that depends on rank, index and salt; small enough for sums and products of a few ranks to be finite."""
-    count = int(np.prod(shape))
-    # The values repeat after 251 elements; only these are computed.
-    i = np.arange(min(count, 251), dtype=np.uint64)
-    spread = (i * np.uint64(2654435761) + np.uint64(rank * 40503 + salt * 69069 + 17)) % np.uint64(251)
+    count = shape if isinstance(shape, int) else math.prod(shape)
+    once = _period(dtype, rank, salt)
+    values = once[:count].copy() if count <= PERIOD else np.tile(once, -(-count // PERIOD))[:count]
+    return values.reshape(shape)
+
+
+@functools.cache
+def _period(dtype: np.dtype, rank: int, salt: int) -> np.ndarray:
+    """The values of sample() until they repeat."""
+    i = np.arange(PERIOD, dtype=np.uint64)
+    spread = (i * np.uint64(2654435761) + np.uint64(rank * 40503 + salt * 69069 + 17)) % np.uint64(PERIOD)
     if dtype == np.bool_:
         values = spread % 3 == 0
     elif is_float(dtype):
         values = (spread.astype(np.float64) - 125) / 64
     else:
         values = spread.astype(np.int64) - (125 if dtype.kind == "i" else 0)
-    return np.resize(values.astype(dtype), count).reshape(shape)
+    return values.astype(dtype)
 
 
 def _wide(array: np.ndarray) -> np.ndarray:

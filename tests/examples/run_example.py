@@ -19,6 +19,9 @@ def run(folder, example, options):
     os.chdir(folder)
     if "tensorflow1" in example:
         begin_graph()
+    if os.environ.get("KERAS_BACKEND") == "torch":
+        # As where there is no TensorFlow. Else Keras imports it, to seed it, which costs 4 s of processor time.
+        sys.modules.setdefault("tensorflow", None)
     with mock.patch.object(sys, "argv", [example, *options]), threads_as_they_are():
         weights = runpy.run_path(example, run_name="example")["main"]()
     rank = os.environ.get("HOROVOD_RANK", "0")

@@ -15,11 +15,11 @@ import types
 from dataclasses import dataclass
 from pathlib import Path
 
-# Variables that an interpreter or the loader of libraries reads when it starts. A child obeys the first two of the
-# others; horovodrun sets PYTHONUNBUFFERED for its ranks. Open MPI's mpirun sets LD_LIBRARY_PATH, which a child does not
-# obey: a program that needs it needs an interpreter.
+# Variables that an interpreter or the loader of libraries reads when it starts. A child obeys the first three of the
+# others; horovodrun sets PYTHONUNBUFFERED for its ranks, PYTHONSAFEPATH for its agents. Open MPI's mpirun sets
+# LD_LIBRARY_PATH, which a child does not obey: a program that needs it needs an interpreter.
 _READ_AT_THE_START = ("PYTHON", "LD_")
-_NOT_DECISIVE = ("PYTHONPATH", "PYTHONUNBUFFERED", "LD_LIBRARY_PATH")
+_NOT_DECISIVE = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED", "LD_LIBRARY_PATH")
 # Numbers of files above which the child keeps those that it has received until each has its own number.
 _ASIDE = 512
 _CREDENTIALS = struct.Struct("3i")
@@ -90,8 +90,9 @@ class Program:
         kind, *words = self.arguments
         folder = "" if kind == "-c" else os.getcwd() if kind == "-m" else str(Path(kind).resolve().parent)
         paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        own = [] if os.environ.get("PYTHONSAFEPATH") else [folder]
         found = sys.path[1:]
-        sys.path[:] = [folder, *(path for path in paths if path not in ("", *found)), *found]
+        sys.path[:] = [*own, *(path for path in paths if path not in ("", *found)), *found]
         if kind == "-m":
             sys.argv[:] = words
             runpy.run_module(words[0], run_name="__main__", alter_sys=True)

@@ -26,9 +26,8 @@ def describe():
     """Prints facts of the process that an interpreter would have."""
     main = sys.modules["__main__"]
     print(sys.stdout, sys.stderr, sys.stdout.buffer, sys.stdout.line_buffering, sys.stdout.write_through)
-    print(
-        sys.orig_argv[1:], sys.argv, main.__name__, sorted(os.sched_getaffinity(0)), "decimal" in sys.modules
-    )
+    print(sys.orig_argv[1:], sys.argv, main.__name__, sorted(os.sched_getaffinity(0)), sys.path[0])
+    print("decimal" in sys.modules)
 
 
 def end(code):

@@ -5,6 +5,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -27,11 +28,12 @@ _leases: dict[str, socket.socket] = {}
 _own_folder: str | None = None
 
 
-def begin_session() -> None:
-    """Makes the folder unless this process has inherited one."""
+def begin_session() -> str:
+    """Makes the folder unless this process has inherited one; returns it."""
     global _own_folder
     if _FOLDER not in os.environ:
         _own_folder = os.environ[_FOLDER] = tempfile.mkdtemp(prefix="hvd-fork-")
+    return os.environ[_FOLDER]
 
 
 def end_session() -> None:
@@ -53,11 +55,11 @@ def interpreter(
     environment: what the imports see, whole. A program has its own, but what a module reads once is from here.
     Raises RuntimeError if the server does not start.
     """
-    begin_session()
+    folder = begin_session()
     # Variables of pytest differ from lane to lane.
     environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
     key = repr((python, modules, sorted(environment.items())))
-    address = str(Path(os.environ[_FOLDER]) / hashlib.sha256(key.encode()).hexdigest()[:16])
+    address = str(Path(folder) / hashlib.sha256(key.encode()).hexdigest()[:16])
     if address not in _leases or not _is_alive(_leases[address]):
         command = [python, str(_HERE / "fork_server.py"), address, *modules]
         _leases[address] = _lease(address, command, environment)
@@ -77,6 +79,17 @@ def same_interpreter() -> list[str]:
 
 def _client(python: str, address: str) -> list[str]:
     return [str(client_program()), address, python]
+
+
+def script(words: list[str]) -> str:
+    """The path of a program that stands for the words of interpreter(), for options that take the path of a Python."""
+    path = Path(begin_session()) / f"python-{hashlib.sha256(repr(words).encode()).hexdigest()[:16]}"
+    if not path.exists():
+        new = path.with_name(f"{path.name}.{os.getpid()}")
+        new.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        new.chmod(0o755)
+        new.rename(path)  # another lane may be writing the same
+    return str(path)
 
 
 @functools.cache

@@ -53,13 +53,13 @@ _PYTHON = {
 }
 # What ranks begin with. A child could not begin with a module of ours: tests want its import, its engine, its library.
 _DATA = ("sklearn.datasets", "sklearn.model_selection")
-_ALSO = ("keras", *_DATA, "tqdm", "h5py", "pytest")
+_ALSO = ("keras", *_DATA, "tqdm", "h5py", "pytest", "stevedore.driver", "tomllib", "encodings.idna")
 _MODULES = {
     "tensorflow": ("tensorflow", *_ALSO),
-    "torch": ("torch", "torch._dynamo", *_ALSO),
+    "torch": ("torch", "torch._dynamo", "functorch.compile", *_ALSO),
     "mxnet": ("mxnet_names", "mxnet", *_DATA, "pytest"),
     # A process can be forked until JAX has started a device.
-    "jax": ("jax", "jax.numpy", "optax", "keras", *_DATA, "pytest"),
+    "jax": ("jax", "jax.numpy", "optax", *_ALSO),
 }
 
 

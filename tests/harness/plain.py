@@ -12,55 +12,26 @@ import importlib.util
 
 from . import environment, fork_servers
 
-# What hvd_core and horovodrun import of others, without a framework.
+# What hvd_core, horovodrun and the tests' modules import of others, without a framework.
 _MODULES = (
     *("numpy", "numpy.random", "stevedore", "packaging.requirements", "yaml", "cloudpickle"),
-    *(
-        "argparse",
-        "base64",
-        "bisect",
-        "bz2",
-        "calendar",
-        "csv",
-        "ctypes",
-        "dataclasses",
-        "datetime",
-        "difflib",
-    ),
-    *("email.parser", "faulthandler", "glob", "hashlib", "hmac", "importlib.metadata", "importlib.resources"),
-    *("inspect", "ipaddress", "json", "locale", "logging", "multiprocessing.connection", "pathlib", "pickle"),
-    *(
-        "platform",
-        "queue",
-        "random",
-        "resource",
-        "secrets",
-        "selectors",
-        "shlex",
-        "shutil",
-        "signal",
-        "socket",
-    ),
-    *(
-        "string",
-        "subprocess",
-        "sysconfig",
-        "tempfile",
-        "textwrap",
-        "threading",
-        "tomllib",
-        "traceback",
-        "typing",
-    ),
+    *("encodings.idna", "pytest", "ml_dtypes", "argparse", "base64", "bisect", "bz2", "calendar"),
+    *("csv", "ctypes", "dataclasses", "datetime", "difflib", "email.parser", "faulthandler", "glob"),
+    *("hashlib", "hmac", "importlib.metadata", "importlib.resources", "inspect", "ipaddress", "json"),
+    *("locale", "logging", "multiprocessing.connection", "pathlib", "pickle", "platform", "queue"),
+    *("random", "resource", "secrets", "selectors", "shlex", "shutil", "signal", "socket", "string"),
+    *("subprocess", "sysconfig", "tempfile", "textwrap", "threading", "tomllib", "traceback", "typing"),
     *("unicodedata", "urllib.parse", "uuid", "zipfile"),
 )
 # What a rank has imported after its first init() and its first operation, and horovodrun when it starts a job.
 _OF_OURS = (
     *("hvd_core", "hvd_core._core", "hvd_core.backends.selection.at_init", "hvd_core.numpy_face"),
-    *("hvd_core.observe.watch.start", "hvd_core.observe.flight_records"),
-    "hvd_core.config.plugins_file",
-    *("horovod.runner.job", "horovod.runner.parser", "horovod.runner.run_api"),
+    *("hvd_core.observe.watch.start", "hvd_core.observe.flight_records", "hvd_core.observe.settings"),
+    *("hvd_core.bootstrap.acceptor", "hvd_core.bootstrap.topology", "hvd_core.bootstrap.links"),
+    *("hvd_core.bootstrap.launcher_watch", "hvd_core.config.plugins_file", "horovod.runner.job"),
+    *("horovod.runner.parser", "horovod.runner.run_api", "horovod.runner.wrong_python"),
     *("horovod.runner.elastic_options", "horovod.runner.elastic_discovery"),
+    "horovod.runner.elastic_driver",
 )
 
 
@@ -69,6 +40,11 @@ def python() -> list[str]:
     # Without a built engine, the tests that need none run all the same.
     built = importlib.util.find_spec("hvd_core._core") is not None
     return fork_servers.interpreter((*_MODULES, *(_OF_OURS if built else ())), environment.base())
+
+
+def executable() -> str:
+    """The path of a program that stands for python(), for --remote-python."""
+    return fork_servers.script(python())
 
 
 def horovodrun(ranks: int, *options: str) -> list[str]:

@@ -66,10 +66,10 @@ def test_a_client_ends_as_the_child_does(words, code):
     ],
     ids=["text", "module", "file"],
 )
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_program_finds_as_a_child_all_that_an_interpreter_gives(words, unbuffered):
+@pytest.mark.parametrize("variables", [{}, {"PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}], ids=str)
+def test_a_program_finds_as_a_child_all_that_an_interpreter_gives(words, variables):
     one = {min(os.sched_getaffinity(0))}
-    env = {**os.environ, "PYTHONPATH": str(Path(PROGRAM).parent), "PYTHONUNBUFFERED": unbuffered}
+    env = {**os.environ, "PYTHONPATH": str(Path(PROGRAM).parent), **variables}
     own, forked = (
         said(*python, *words, env=env, preexec_fn=lambda: os.sched_setaffinity(0, one))
         for python in ([sys.executable], interpreter())

@@ -16,6 +16,8 @@ class Cluster(Launcher):
     def __init__(self, folder, network, slots, python, shell=NETNS_SHELL):
         self.network = network
         options = ("-H", network.spec(*slots), "--remote-shell", shell)
+        if python == plain.python():
+            options += ("--remote-python", plain.executable())
         super().__init__(folder, network[0].enter, options, python)
 
 

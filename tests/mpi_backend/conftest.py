@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from launchers import named_job
 
 import hvd_core
+from harness import plain
 
 PACKAGES = Path(hvd_core.__file__).resolve().parents[1]
 PACKAGE = PACKAGES / "backends" / "mpi" / "src" / "hvd_backend_mpi"
@@ -46,9 +48,14 @@ class MpiJob:
         } | variables
 
     @staticmethod
-    def words(name):
+    def words(name, python=(sys.executable,)):
         """The command of a rank that executes a function of mpi_ranks.py."""
-        return [sys.executable, Path(__file__).with_name("mpi_ranks.py"), name]
+        return [*python, Path(__file__).with_name("mpi_ranks.py"), name]
+
+    def for_forks(self):
+        """The variables of a job whose ranks are forked: they are not below mpirun, where an interpreter finds the
+        library."""
+        return {"HOROVOD_BACKEND_MPI_LIBRARY": self.library, **named_job()}
 
     def start(self, words, size=2, options=(), **variables):
         """A finished job of the words behind mpirun's own."""
@@ -57,9 +64,21 @@ class MpiJob:
             command, env=self.environment(**variables), capture_output=True, text=True, timeout=200
         )
 
+    def start_forked(self, words, size=2, **variables):
+        """The same for words behind the interpreter's. mpi4py ends MPI when an interpreter ends, so it is not for
+        programs that leave that to mpi4py."""
+        return self.start([*plain.python(), *words], size, **self.for_forks(), **variables)
+
     def run(self, name, size=2, **variables):
         """A finished job of a function of mpi_ranks.py. It succeeds, and each rank's last line is "done"."""
-        done = self.start(self.words(name), size, **variables)
+        return self._successful(self.start(self.words(name), size, **variables), size)
+
+    def run_forked(self, name, size=2, **variables):
+        """The same with ranks that are forked."""
+        return self._successful(self.start_forked(self.words(name, ()), size, **variables), size)
+
+    @staticmethod
+    def _successful(done, size):
         assert done.returncode == 0 and done.stdout.count("done") == size, done.stdout + done.stderr
         return done
 

@@ -49,5 +49,5 @@ def test_two_hosts(mpi_job, hosts, tmp_path, backend):
 @pytest.mark.parametrize("backend", ["shm,mpi"])
 @first_by("openmpi")
 def test_two_simulated_hosts(mpi_job, backend):
-    done = mpi_job.run("two_hosts", size=4, HOROVOD_BACKEND=backend, HOROVOD_SIMULATED_HOSTS="0,0,1,1")
+    done = mpi_job.run_forked("two_hosts", size=4, HOROVOD_BACKEND=backend, HOROVOD_SIMULATED_HOSTS="0,0,1,1")
     assert "over shm x mpi" in done.stdout

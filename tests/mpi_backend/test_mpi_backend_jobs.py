@@ -22,8 +22,7 @@ def test_digits(mpi_job, tmp_path):
         [*python_with("torch"), EXAMPLE, *options],
         options=["--bind-to", "numa"],
         HOROVOD_BACKEND="mpi",
-        # Ranks that a fork server has forked are not below mpirun, where the backend looks for the library.
-        HOROVOD_BACKEND_MPI_LIBRARY=mpi_job.library,
+        **mpi_job.for_forks(),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (accuracy,) = re.findall(r"test accuracy ([\d.]+) %", done.stdout)

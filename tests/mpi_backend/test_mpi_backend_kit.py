@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,22 +10,35 @@ from pathlib import Path
 import pytest
 from launchers import first_by
 
+from harness import kit as forked_kit
+
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
 
-def kit(mpi_job, tmp_path, *options, size=2):
-    """(exit status, {case: its result}) of the kit, which finds mpirun by itself."""
+def kit(mpi_job, tmp_path, *options, size=2, python=(sys.executable,), **variables):
+    """(exit status, {case: its result}) of the kit, which finds mpirun by itself. `python`: the words before "-m"."""
     report = tmp_path / "kit.json"
-    command = [sys.executable, "-m", "hvd_core.conformance", "mpi", "-np", size, "--json", report, *options]
+    command = [*python, "-m", "hvd_core.conformance", "mpi", "-np", size, "--json", report, *options]
     path = f"{Path(mpi_job.mpirun[0]).parent}{os.pathsep}{os.environ['PATH']}"
+    # As the fixture mpirun tells Open MPI: ranks that wait leave their core to others.
+    variables |= {"PATH": path, "OMPI_MCA_mpi_yield_when_idle": "1"}
     done = subprocess.run(
         [*map(str, command), "--patience", "3"],
-        # As the fixture mpirun tells Open MPI: ranks that wait leave their core to others.
-        env=mpi_job.environment(PATH=path, OMPI_MCA_mpi_yield_when_idle="1"), capture_output=True, text=True, timeout=280,
+        env=mpi_job.environment(**variables), capture_output=True, text=True, timeout=280,
     )  # fmt: skip
     assert report.exists(), done.stdout + done.stderr
     said = json.loads(report.read_text())
     return done, {case["case"]: case for case in said["cases"]}
+
+
+def by_forks(mpi_job, tmp_path, *options, **more):
+    """The same; the kit, its ranks and its other processes are forked."""
+    # The kit starts its ranks by `sys.executable -m hvd_core.conformance`.
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nshift 2\nexec {shlex.join(forked_kit.command())} "$@"\n')
+    python.chmod(0o755)
+    words = [*forked_kit.python(), Path(__file__).with_name("kit_restarts.py"), python]
+    return kit(mpi_job, tmp_path, *options, python=words, **mpi_job.for_forks(), **more)
 
 
 def check(done, cases):
@@ -36,7 +50,7 @@ def test_everything_that_is_declared(mpi_job, tmp_path):
     levels = ["--level", "L2", "--level", "L3"]
     if mpi_job.kind == "Open MPI":  # L0 is about the description, in processes beside MPI
         levels += ["--level", "L0"]
-    done, cases = kit(mpi_job, tmp_path, "--quick", *levels)
+    done, cases = by_forks(mpi_job, tmp_path, "--quick", *levels)
     check(done, cases)
     for native in ("L2.allreduce", "L2.reducescatterv", "L2.alltoallv", "L2.send_recv", "L2.special_values"):
         assert cases[native]["verdict"] == "PASS"

@@ -30,7 +30,7 @@ def test_job(by_horovodrun):
             "-prefix-timestamp",
             "--binding-args=--bind-to numa",
         ),
-        *program_words(mpirun_ranks.report_variables),
+        *by_horovodrun.words(mpirun_ranks.report_variables),
         env={"MINE": "a b", "HOROVOD_RANK": "7", "HOROVOD_SIZE": "9"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -148,7 +148,7 @@ def test_backend_mpi_without_mpi(by_horovodrun):
         "HOROVOD_BACKEND_PATH_MPI": path,
         "HOROVOD_FUSION_THRESHOLD": "1",
     }
-    done = by_horovodrun.run("-np", 2, *program_words(mpirun_ranks.report_variables), env=variables)
+    done = by_horovodrun.run("-np", 2, *by_horovodrun.words(mpirun_ranks.report_variables), env=variables)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (
         "horovodrun: HOROVOD_BACKEND asks for the backend 'mpi': mpirun starts the processes" in done.stderr

@@ -7,9 +7,10 @@ import shutil
 import signal
 
 import pytest
-from launchers import first_by, program_words
+from launchers import first_by, named_job, program_words
 
 import mpirun_ranks
+from harness import plain
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
 
@@ -57,10 +58,10 @@ def test_ordinary_user(by_mpirun):
     # An ordinary user who may read root's files, to find this Python in any folder.
     may = ["--inh-caps", "-all,+dac_read_search", "--ambient-caps", "-all,+dac_read_search"]
     become = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", *may]
-    plain = [word for word in by_mpirun.mpirun if word != "--allow-run-as-root"]
+    allowed = [word for word in by_mpirun.mpirun if word != "--allow-run-as-root"]
     job = by_mpirun.start_command(
-        list(map(str, [*become, *plain, "-np", 2, "env", *program_words(mpirun_ranks.report_cores)])),
-        {"HOME": str(by_mpirun.folder), "TMPDIR": str(by_mpirun.folder)},
+        list(map(str, [*become, *allowed, "-np", 2, "env", *program_words(mpirun_ranks.report_cores)])),
+        dict.fromkeys(("HOME", "TMPDIR", "PRTE_MCA_prte_tmpdir_base"), str(by_mpirun.folder)),
     )
     out, err = (data.decode() for data in job.communicate(timeout=200))
     assert job.returncode == 0, out + err
@@ -101,9 +102,9 @@ def test_segmentation_fault(by_mpirun):
 @first_by("openmpi")
 def test_a_switch_that_only_one_rank_has(by_mpirun):
     """As on another host, to which mpirun has not carried the variable."""
-    words = program_words(mpirun_ranks.print_why_init_fails)
+    words = program_words(mpirun_ranks.print_why_init_fails, python=plain.python())
     one = ["env", "HOROVOD_DYNAMIC_PROCESS_SETS=1", *words]
-    done = by_mpirun.run("-np", 1, *one, ":", "-np", 1, *words)
+    done = by_mpirun.run("-np", 1, *one, ":", "-np", 1, *words, env=named_job())
     assert done.stdout.count("ranks do not agree on HOROVOD_DYNAMIC_PROCESS_SETS.") == 2, (
         done.stdout + done.stderr
     )
@@ -114,9 +115,9 @@ def test_a_switch_that_only_one_rank_has(by_mpirun):
 
 @first_by("mpich")
 def test_tuning_that_only_one_rank_has(by_mpirun):
-    words = program_words(mpirun_ranks.report_cores)
+    words = program_words(mpirun_ranks.report_cores, python=plain.python())
     one = ["env", "HOROVOD_FUSION_THRESHOLD=4096", *words]
-    done = by_mpirun.run("-np", 1, *words, ":", "-np", 1, *one)
+    done = by_mpirun.run("-np", 1, *words, ":", "-np", 1, *one, env=named_job())
     assert done.returncode == 0 and len(sums(done.stdout)) == 2, done.stdout + done.stderr
     text = "ranks do not agree on HOROVOD_FUSION_THRESHOLD; rank 0's value is used.  rank 0 ("
     assert done.stderr.count(text) == 1, done.stderr

@@ -1,19 +1,23 @@
 """HOROVOD_CPU_OPERATIONS, HOROVOD_CONTROLLER and the like, left over in images: honoured, or said to be ignored, once."""
 
 import re
-import sys
 
 import pytest
-from launchers import first_by, program_words
+from launchers import first_by, named_job, program_words
 
 import report_ranks
 from announced import IN_PYTHON, backend, run
 from harness import plain
 
 
-def job(start, site, python=(sys.executable,), **variables):
+def job(start, site, python=None, **variables):
     """(what the job's data went over, what it said in warnings, horovodrun's own among them)."""
-    done = run([*start, *program_words(report_ranks.begin_twice, python=python)], site, **variables)
+    python = plain.python() if python is None else python
+    done = run(
+        [*start, *program_words(report_ranks.begin_twice, python=python)],
+        site,
+        **{**named_job(), **variables},
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (over,) = (line.rpartition("over ")[2] for line in done.stdout.splitlines() if "over " in line)
     return over, re.findall(r"horovod(?:run| WARNING)?: (.*)", done.stderr)

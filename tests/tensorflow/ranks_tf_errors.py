@@ -282,7 +282,7 @@ def check_arguments_that_the_engine_refuses():
 
 
 def check_scalars_in_functions():
-    function = tf.function(lambda x: mpi_ops._reducescatter(x), input_signature=[tf.TensorSpec(None)])
+    function = graph_function(lambda x: mpi_ops._reducescatter(x), input_signature=[tf.TensorSpec(None)])
     raises(
         errors.InvalidArgumentError,
         "HorovodReducescatter does not support scalar inputs",
@@ -364,7 +364,7 @@ def _same(members):
 
 def check_before_and_after():
     text = "Horovod has not been initialized; use hvd.init()."
-    function = tf.function(lambda x: mpi_ops._allreduce(x, "late"))
+    function = graph_function(lambda x: mpi_ops._allreduce(x, "late"))
     function(tf.ones([1]))
     hvd.shutdown()
     for call in (
@@ -385,7 +385,7 @@ def check_job_that_ends():
     if ME == 0:
         hvd.shutdown()
     else:
-        function = tf.function(lambda x: mpi_ops._allreduce(x, "no rank answers"))
+        function = graph_function(lambda x: mpi_ops._allreduce(x, "no rank answers"))
         raises(
             errors.UnknownError,
             "HorovodAllreduce: .*Horovod has been shut down",

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from horovod.tensorflow import mpi_ops
-from tf_support import ME, RANKS, SIZE, near
+from tf_support import ME, RANKS, SIZE, graph_function, near
 
 COUNT = 6
 TOTAL = sum(r + 1.0 for r in RANKS)
@@ -23,7 +23,7 @@ def check_there_is_one_thread():
     assert tf.config.threading.get_inter_op_parallelism_threads() in (0, 1)
     threads = set()
 
-    @tf.function
+    @graph_function
     def step():
         def note(_):
             threads.add(threading.get_native_id())
@@ -36,7 +36,7 @@ def check_there_is_one_thread():
 
 
 def check_ranks_begin_operations_in_different_orders():
-    @tf.function
+    @graph_function
     def step(x):
         # Each operation begins when the one before it in this rank's order has got its input.
         results, before = {}, tf.no_op()
@@ -74,7 +74,7 @@ def check_functions_take_turns():
     """What a kernel has learned in one order does not fit the next one."""
 
     def function(turn):
-        @tf.function
+        @graph_function
         def step(x):
             results = {n: mpi_ops._allreduce(x * (n + 1.0), f"turns.{n}") for n in own_order(turn)}
             return [results[number] for number in range(COUNT)]
@@ -87,7 +87,7 @@ def check_functions_take_turns():
 
 
 def check_a_chain():
-    @tf.function
+    @graph_function
     def chain(x):
         for number in range(20):
             x = mpi_ops._allreduce(x, f"chain.{number}") / SIZE
@@ -100,7 +100,7 @@ def check_a_chain():
 def check_gradients():
     weights = [tf.Variable([1.0 + i]) for i in range(COUNT)]
 
-    @tf.function
+    @graph_function
     def step(x):
         with tf.GradientTape() as tape:
             loss = tf.add_n([w * w * x for w in weights])

@@ -1,6 +1,7 @@
 """Checks of operations that keep the program's order: calls of compiled functions, join and barrier in functions. Run
 on every rank by tests/harness, on two ranks or more."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -8,7 +9,7 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from horovod.tensorflow import mpi_ops
-from tf_support import ME, RANKS, SIZE, near, v1
+from tf_support import ME, RANKS, SIZE, graph_function, near, v1
 
 TOTAL = sum(r + 1 for r in RANKS)
 
@@ -20,7 +21,7 @@ def compiled(factor):
         return mpi_ops._allreduce(x * weight, f"compiled_{factor}")
 
     function.__name__ = f"compiled_{factor}"
-    return tf.function(function, jit_compile=True), weight
+    return graph_function(function, jit_compile=True), weight
 
 
 def calls_in_order(function, *arguments):
@@ -57,11 +58,11 @@ def check_compiled_functions_with_variables_of_their_own():
 
 
 def check_a_compiled_function_twice():
-    @tf.function(jit_compile=True)
+    @functools.partial(graph_function, jit_compile=True)
     def one(x):
         return mpi_ops._allreduce(x)
 
-    @tf.function
+    @graph_function
     def both(a, b):
         return one(a) + 10.0 * one(b)
 

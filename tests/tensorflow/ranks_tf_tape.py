@@ -10,6 +10,7 @@ from tf_support import (
     SIZE,
     eagerly_and_as_function,
     eagerly_and_in_one_function,
+    graph_function,
     near,
     raises,
     same_everywhere,
@@ -109,7 +110,7 @@ def check_structures_of_sources():
 def check_generic_names():
     parts = variables()
 
-    @tf.function
+    @graph_function
     def run():
         with tf.GradientTape() as tape:
             target = loss(parts)
@@ -172,7 +173,7 @@ def check_ranks_whose_graphs_differ():
     """Rank 0 has more operations in its graph, as with summaries. The names of later operations do not depend on them."""
     parts = variables()
 
-    @tf.function
+    @graph_function
     def run():
         if ME == 0:
             for i in range(3):
@@ -189,7 +190,7 @@ def check_ranks_whose_graphs_differ():
 def check_several_tapes_in_one_function():
     ours, theirs = variables(), variables()
 
-    @tf.function
+    @graph_function
     def run():
         with tf.GradientTape() as a, tf.GradientTape() as b:
             first, second = loss(ours), 3 * loss(theirs)

@@ -3,6 +3,7 @@
 Run on every rank by tests/harness.
 """
 
+import functools
 import os
 from unittest import mock
 
@@ -118,7 +119,7 @@ def check_in_functions_compiled_by_xla():
     parts = variables()
     partly = [parts[0], None, parts[2], parts[3]]
 
-    @tf.function(jit_compile=True)
+    @functools.partial(graph_function, jit_compile=True)
     def run():
         with tf.GradientTape() as tape:
             target = loss(partly)
@@ -149,7 +150,7 @@ def check_slices_are_tensors_in_functions_compiled_by_xla():
     others = (SIZE - 1) / SIZE
     for op, wanted in ((hvd.Average, [1, others, 1, others]), (hvd.Max, [1, bool(others), 1, bool(others)])):
 
-        @tf.function(jit_compile=True)
+        @functools.partial(graph_function, jit_compile=True)
         def run(op=op):
             with tf.GradientTape() as tape:
                 target = tf.reduce_sum(table if ME else tf.gather(table, [0, 2]))
@@ -267,7 +268,7 @@ def check_retraced_on_one_rank():
     """For a last batch of another length this rank traces its function again, with the same names."""
     part = tf.Variable(tf.ones([2]))
 
-    @tf.function
+    @graph_function
     def run(inputs):
         with tf.GradientTape() as tape:
             target = tf.reduce_sum(inputs * part)

@@ -11,6 +11,7 @@ import torch
 import torch._dynamo as dynamo
 
 import horovod.torch as hvd
+from dynamo_support import breaks, compiled
 from horovod.torch import _async_ops, _compilers, _library, _reducer
 from support import raises, same_everywhere
 from training import agree, batch_of, layer_of, loss_of, model_of, sgd, train_alone
@@ -20,33 +21,6 @@ ME = hvd.rank()
 SIZE = hvd.size()
 
 compiled_forms = torch._C._dynamo.eval_frame._debug_get_cache_entry_list
-
-
-def _whole_graphs_take_unknown_sizes():
-    """Whether fullgraph=True alone lets a graph have unknown sizes; PyTorch 2.7 wants a setting for that too."""
-    try:
-        torch.compile(torch.nonzero, backend="eager", fullgraph=True)(torch.ones(2))
-    except dynamo.exc.Unsupported:
-        return False
-    return True
-
-
-_needs_setting = not _whole_graphs_take_unknown_sizes()
-_has_set = False
-
-
-def compiled(function, backend="aot_eager", whole=True, **options):
-    """`function`, compiled. `whole`: in one graph, or compiling fails."""
-    global _has_set
-    dynamo.reset()
-    dynamo.utils.counters.clear()
-    if _needs_setting and (whole or _has_set):
-        dynamo.config.capture_dynamic_output_shape_ops = _has_set = whole
-    return torch.compile(function, backend=backend, fullgraph=whole, **options)
-
-
-def breaks():
-    return dict(dynamo.utils.counters["graph_break"])
 
 
 def leaves():
@@ -262,7 +236,8 @@ def trained(make_step, new_model=model_of, **options):
     return model
 
 
-def check_training_a_compiled_model():
+def train_compiled(cases):
+    """Trains in the form (in whole graphs or not, a backend) and with the options of each case."""
     wanted = train_alone(sgd)
 
     def make(whole, backend):
@@ -278,11 +253,19 @@ def check_training_a_compiled_model():
 
         return make_step
 
-    for whole, backend in ((True, "aot_eager"), (False, "aot_eager"), (True, "eager")):
-        for options in ({}, {"groups": 2}):
-            model = trained(make(whole, backend), **options)
-            assert not breaks() and dynamo.utils.counters["stats"]["unique_graphs"] == 1
-            agree(model, wanted)
+    for (whole, backend), options in cases:
+        model = trained(make(whole, backend), **options)
+        assert not breaks() and dynamo.utils.counters["stats"]["unique_graphs"] == 1
+        agree(model, wanted)
+
+
+FORMS = ((True, "aot_eager"), (False, "aot_eager"), (True, "eager"))
+OPTIONS = ({}, {"groups": 2})
+
+
+def check_training_a_compiled_model():
+    # Each form and each option once; ranks_compile_inductor.py has all pairs.
+    train_compiled(zip(FORMS, (*OPTIONS, {}), strict=True))
 
 
 def check_sync_batch_norm():

@@ -6,6 +6,7 @@ library (local_backends.py). The list of backends is in registry.py and search.p
 
 from __future__ import annotations
 
+import functools
 import sys
 import sysconfig
 from pathlib import Path
@@ -86,6 +87,9 @@ def _package_roots() -> list[Path]:
     # An editable install keeps sources in one folder and built files in another; both are on the package's
     # path, or at least in site-packages.
     roots = [Path(p) for p in getattr(sys.modules.get("hvd_core"), "__path__", ())]
-    roots.append(Path(__file__).resolve().parents[2])
-    roots.append(Path(sysconfig.get_paths()["platlib"]) / "hvd_core")
-    return list(dict.fromkeys(roots))
+    return list(dict.fromkeys([*roots, *_own_roots()]))
+
+
+@functools.cache
+def _own_roots() -> tuple[Path, Path]:
+    return Path(__file__).resolve().parents[2], Path(sysconfig.get_path("platlib")) / "hvd_core"

@@ -45,8 +45,8 @@ def local() -> tuple[InstalledBackend, ...]:
     """
     unpackaged = (
         _unpackaged(variable.removeprefix(_PATH_VARIABLE).lower(), path)
-        for variable, path in sorted(os.environ.items())
-        if variable.startswith(_PATH_VARIABLE) and path
+        for variable in sorted(name for name in os.environ if name.startswith(_PATH_VARIABLE))
+        if (path := os.environ.get(variable))
     )
     return (*_EMBEDDED, *_added, *unpackaged)
 
