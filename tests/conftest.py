@@ -72,10 +72,7 @@ def pytest_configure(config):
         if signal.getsignal(number) is signal.SIG_IGN:
             usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             signal.signal(number, usual)
-    folder = fork_servers.begin_session()
-    # An mpirun that a test kills leaves its own folder behind; Open MPI 5 does not start where there is one of its
-    # process id, "The PMIx server's listener thread failed to start".
-    os.environ["PRTE_MCA_prte_tmpdir_base"] = folder  # noqa: SIM112 (its name)
+    fork_servers.begin_session()
     environment.remember()
 
 
@@ -206,11 +203,14 @@ def _find_mpirun(kind):
 
 
 @pytest.fixture(params=["openmpi", "mpich"])
-def mpirun(request, monkeypatch):
+def mpirun(request, monkeypatch, tmp_path_factory):
     """The command [mpirun, its options] of each MPI in turn; add "-np", N and a program. Skips if missing."""
     path = _find_mpirun(request.param)
     if path is None:
         pytest.skip(f"no mpirun of {request.param} was found beside the interpreter or on the PATH")
+    # An mpirun that a test kills leaves its own folder behind. Open MPI 5 does not start where there is one of its
+    # process id: "The PMIx server's listener thread failed to start".
+    monkeypatch.setenv("PRTE_MCA_prte_tmpdir_base", str(tmp_path_factory.mktemp("mpirun")))
     if request.param == "mpich":
         return [path]
     # A container is root and has few cores; Open MPI refuses both unless told. Its ranks would poll without a pause,

@@ -2,19 +2,17 @@
 
 import os
 import signal
-import sys
 import threading
-import time
 
 import numpy as np
 import pytest
 
+import ending_ranks
 import hvd_core as hvd
 import star_backend
 from harness import finish, launch, on_ranks, run_on_ranks, run_to_the_end
-from harness.fork_servers import is_forked
 from harness.launch import interpreters
-from harness.rank import await_told, expect, ignore_the_launcher, meet, tell
+from harness.rank import await_told, expect, ignore_the_launcher, tell
 from hvd_core import runtime
 from hvd_core.backends import BackendNotInstalled, register_python_backend
 from star_backend import ChaosBackend, StarBackend
@@ -152,59 +150,13 @@ def test_a_hanging_method_and_a_dead_peer(tmp_path):
     assert job.returncode != 0
 
 
-def _late():
-    try:
-        hvd.allreduce_async(np.ones(9), name="late")
-    except hvd.HorovodInternalError:
-        pass  # the other rank has ended the job
-
-
-def _late_and_exits():
-    _late()
-    time.sleep(0.1)
-    sys.exit(0)
-
-
-def _begins_anew():
-    hvd.shutdown()
-    hvd.init(backend=ChaosBackend)
-    hvd.barrier()
-
-
-def _leaves_a_thread():
-    threading.Thread(target=lambda: [hvd.barrier() for _ in range(2)], daemon=True).start()
-
-
-def _aborts():
-    meet("first")
-    time.sleep(1)
-    runtime.engine().abort("enough")
-
-
-ENDINGS = {
-    "nothing more": lambda: None,
-    "exit": lambda: sys.exit(0),
-    "shutdown": lambda: hvd.shutdown(),
-    "shutdown and init": _begins_anew,
-    "an operation under way": _late,
-    "an operation under way and exit": _late_and_exits,
-    "a thread that waits": _leaves_a_thread,
-    "abort": _aborts,
-}
-
-
-def _ends_with(ending):
-    assert not is_forked()  # such a process would not take its modules apart
-    hvd.init(backend=ChaosBackend)
-    hvd.allreduce(np.ones(3), name="first")
-    ENDINGS[ending]()
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", ending_ranks.ENDINGS)
 def test_the_interpreter_ends_well(tmp_path, ending):
     """With work under way in Python, with and without shutdown()."""
     command = interpreters(2)
-    job = launch(2, _ends_with, ending, folder=tmp_path, env={"CHAOS": "sleep"}, init=None, command=command)
+    job = launch(
+        2, ending_ranks.end_by, ending, folder=tmp_path, env={"CHAOS": "sleep"}, init=None, command=command
+    )
     no_crash(finish(job, 100))
 
 

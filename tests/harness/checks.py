@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from . import pool
 from .job import Outcome
 
@@ -66,6 +64,8 @@ def on_ranks(*counts: int, **options):
         test.pytestmark = list(getattr(body, "pytestmark", []))
         test.on_ranks_body = body
         if len(counts) > 1:
+            import pytest  # here, as ranks that are interpreters import this module too
+
             ranks = inspect.Parameter("ranks", inspect.Parameter.KEYWORD_ONLY)
             test.__signature__ = inspect.Signature([*parameters, ranks])
             return pytest.mark.parametrize("ranks", counts)(test)

@@ -143,8 +143,16 @@ def run_and_end(program: Program) -> None:
         except OSError as error:  # an interpreter does not let it pass either
             print(f"Exception ignored in: {stream}\n{type(error).__name__}: {error}", file=sys.__stderr__)
             code = code or 120
+    _end_mpi()
     # Holds Python's lock, as an interpreter does at its end: no thread of the program runs any more.
     ctypes.PyDLL(None).exit(code)
+
+
+def _end_mpi() -> None:
+    """What mpi4py does at the end of an interpreter; a child does not come to that end."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        mpi.Finalize()
 
 
 def _execute(source: str | bytes, name: str) -> None:

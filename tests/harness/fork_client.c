@@ -3,8 +3,8 @@
        fork_client SOCKET PYTHON ARGUMENT ...
 
    A launcher starts it in place of `PYTHON ARGUMENT ...`. The child has this process's environment, folder, open files,
-   processors, and namespaces of networks and mounts. If this process is killed, so is the child. Where the server
-   answers that a child would differ from a new interpreter, this process becomes that interpreter.
+   processors, and namespaces of networks, names and mounts. If this process is killed, so is the child. Where the
+   server answers that a child would differ from a new interpreter, this process becomes that interpreter.
 
    It is compiled because it stands for a thousand programs of a test session: an interpreter would use 0.04 s for it.
  */
@@ -24,7 +24,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { MOST_FILES = 64, NAMESPACES = 2, REFUSED = 1 << 16 };
+enum { MOST_FILES = 64, NAMESPACES = 3, REFUSED = 1 << 16 };
 
 extern char** environ;
 
@@ -131,7 +131,7 @@ int main(int argc, char** argv) {
   add_number(count);
   for (int i = 0; i < count; ++i) add_number(files[i]);
   for (char** variable = environ; *variable != NULL; ++variable) add(*variable);
-  static const char* const spaces[NAMESPACES] = {"/proc/self/ns/net", "/proc/self/ns/mnt"};
+  static const char* const spaces[NAMESPACES] = {"/proc/self/ns/net", "/proc/self/ns/uts", "/proc/self/ns/mnt"};
   for (int i = 0; i < NAMESPACES; ++i) {
     if ((files[count + i] = open(spaces[i], O_RDONLY | O_CLOEXEC)) < 0) fail(spaces[i]);
   }

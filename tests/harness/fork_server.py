@@ -29,8 +29,8 @@ import fork_child
 import fork_messages
 
 # Open files of these namespaces come behind those of a child: a host of a test is a namespace of networks, with an /etc
-# of its own.
-NAMESPACES = ("net", "mnt")
+# and perhaps a name of its own.
+NAMESPACES = ("net", "uts", "mnt")
 
 
 class Server:

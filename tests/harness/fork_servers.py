@@ -29,7 +29,7 @@ _own_folder: str | None = None
 
 
 def begin_session() -> str:
-    """Makes the folder unless this process has inherited one; returns it."""
+    """Makes the folder of the session unless this process has inherited one; returns it."""
     global _own_folder
     if _FOLDER not in os.environ:
         _own_folder = os.environ[_FOLDER] = tempfile.mkdtemp(prefix="hvd-fork-")

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-import pytest
-
 from . import plain
 
 RANK_MAIN = Path(__file__).with_name("rank_main.py")
@@ -102,6 +100,8 @@ class Job:
         shutil.rmtree(folder, ignore_errors=True)
         skipped = [value for kind, value in answers.values() if kind == "skipped"]
         if skipped:
+            import pytest  # here, as ranks that are interpreters import this module too
+
             pytest.skip(skipped[0])
         return Outcome([answers[rank][1] for rank in range(self.ranks)], outputs)
 

@@ -16,9 +16,13 @@ class Cluster(Launcher):
     def __init__(self, folder, network, slots, python, shell=NETNS_SHELL):
         self.network = network
         options = ("-H", network.spec(*slots), "--remote-shell", shell)
-        if python == plain.python():
-            options += ("--remote-python", plain.executable())
         super().__init__(folder, network[0].enter, options, python)
+
+    def environment(self, env=None):
+        """The launcher's; where it is forked, the agents are too."""
+        if self.interpreter == plain.python():
+            env = {"HOROVOD_REMOTE_PYTHON": plain.executable(), **(env or {})}
+        return super().environment(env)
 
 
 @pytest.fixture

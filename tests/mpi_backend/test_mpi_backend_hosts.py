@@ -41,7 +41,7 @@ def across(mpi_job, network, tmp_path):
 def test_two_hosts(mpi_job, hosts, tmp_path, backend):
     pytest.importorskip("mpi4py", reason="the ranks of mpirun meet over hosts by it")
     mpi_job.mpirun = across(mpi_job, hosts(2), tmp_path)
-    done = mpi_job.run("two_hosts", size=4, HOROVOD_BACKEND=backend)
+    done = mpi_job.run_forked("two_hosts", size=4, HOROVOD_BACKEND=backend)
     over = {"mpi": "over mpi", "shm,mpi": "over shm x mpi"}[backend]
     assert over in done.stdout, done.stdout + done.stderr
 

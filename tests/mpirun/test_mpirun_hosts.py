@@ -7,6 +7,7 @@ import pytest
 from launchers import Launcher, program_words
 
 import mpirun_ranks
+from harness import plain
 
 pytestmark = [pytest.mark.mpi, pytest.mark.netns, pytest.mark.timeout(400)]
 
@@ -44,9 +45,8 @@ def test_horovodrun_mpi(cluster):
     first, second = cluster.network
     path = {"PATH": f"{cluster.mpirun[0].rpartition('/')[0]}:{cluster.environment()['PATH']}"}
     options = ["--mpi", "-np", 3, "-H", cluster.network.spec(2, 1), f"--mpi-args={' '.join(cluster.remote)}"]
-    done = cluster.run(
-        *options, "--network-interfaces", "eth0", *program_words(mpirun_ranks.report_place), env=path
-    )
+    words = program_words(mpirun_ranks.report_place, python=plain.python())
+    done = cluster.run(*options, "--network-interfaces", "eth0", *words, env=path)
     assert done.returncode == 0, done.stdout + done.stderr
     made = lines(done.stdout)
     assert [words[:4] for words in made] == [
