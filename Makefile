@@ -39,7 +39,7 @@ NCCL_INPUTS := $(call wheel_inputs,$(NCCL)) $(wildcard $(NCCL)/csrc/kernels/* $(
 GLOO_INPUTS := $(call wheel_inputs,$(GLOO)) hvd_core/include/hvd/backend_reduce.hpp
 STUB_INPUTS := $(call wheel_inputs,$(STUB)) $(call wheel_inputs,$(DEVICES)) $(wildcard $(DEVICES)/*/src/*/*.py)
 
-.PHONY: help train install programs test test-all sanitize lint format wheel clean
+.PHONY: help train install programs test test-all sanitize lint lint-code lint-words format wheel clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -58,10 +58,15 @@ train: $(VENV)/.train
 
 install: $(VENV)/.built
 
-test: programs lint
+# Before the tests, on both cores.
+BEFORE = $(MAKE) --no-print-directory -j 3 programs lint
+
+test: $(VENV)/.test
+	$(BEFORE)
 	$(WITH_VENV) python -m pytest -m "not slow" $(LANES) $(PYTEST_ARGS)
 
-test-all: $(VENV)/.spark $(VENV)/.jax programs lint
+test-all: $(VENV)/.test $(VENV)/.spark $(VENV)/.jax
+	$(BEFORE)
 	$(WITH_VENV) python -m pytest $(PYTEST_ARGS)
 
 # What the tests compile, before they run; quick when it is there.
@@ -71,10 +76,14 @@ programs: $(VENV)/.test
 sanitize: $(VENV)/.tools
 	$(WITH_VENV) python tests/engine/native/stress/sanitize.py $(SANITIZE_ARGS)
 
-lint: $(VENV)/.test
+lint: lint-code lint-words
+
+lint-code: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(if $(CXX_FILES),$(BIN)/clang-format --dry-run -Werror $(CXX_FILES))
+
+lint-words: $(VENV)/.test
 	$(BIN)/python tests/architecture/plain_english.py
 
 format: $(VENV)/.test

@@ -39,7 +39,7 @@ _MOSTLY_BUSY = (
 )
 _MOSTLY_WAITING = (
     *("discovery", "bootstrap", "selection", "cli", "runner", "subsets", "reports"),
-    *("mpirun", "gloo_backend", "packaging", "hosts", "slurm", "kubernetes", "notebook"),
+    *("observe", "mpirun", "gloo_backend", "packaging", "hosts", "slurm", "kubernetes", "notebook"),
 )
 # Of the folders at the ends, those whose files may be in different lanes: they share nothing but living ranks.
 _BY_FILE = ("frameworks", "engine", "backends", "nccl_backend", "runner", "hosts")
@@ -74,6 +74,7 @@ def pytest_configure(config):
             signal.signal(number, usual)
     fork_servers.begin_session()
     environment.remember()
+    gc.disable()  # see pytest_collection_finish()
 
 
 def pytest_unconfigure(config):
@@ -83,9 +84,10 @@ def pytest_unconfigure(config):
 
 def pytest_collection_finish(session):
     # What thousands of collected tests have made lives as long as the session: the garbage collector need not look at
-    # it again and again.
+    # it, now or later.
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_report_header(config):
