@@ -39,7 +39,7 @@ NCCL_INPUTS := $(call wheel_inputs,$(NCCL)) $(wildcard $(NCCL)/csrc/kernels/* $(
 GLOO_INPUTS := $(call wheel_inputs,$(GLOO)) hvd_core/include/hvd/backend_reduce.hpp
 STUB_INPUTS := $(call wheel_inputs,$(STUB)) $(call wheel_inputs,$(DEVICES)) $(wildcard $(DEVICES)/*/src/*/*.py)
 
-.PHONY: help train install programs test test-all sanitize lint lint-code lint-words format wheel clean
+.PHONY: help train install programs test test-all checked sanitize lint lint-code lint-words format wheel clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -58,16 +58,15 @@ train: $(VENV)/.train
 
 install: $(VENV)/.built
 
-# Before the tests, on both cores.
-BEFORE = $(MAKE) --no-print-directory -j 3 programs lint
-
-test: $(VENV)/.test
-	$(BEFORE)
+test: checked
 	$(WITH_VENV) python -m pytest -m "not slow" $(LANES) $(PYTEST_ARGS)
 
-test-all: $(VENV)/.test $(VENV)/.spark $(VENV)/.jax
-	$(BEFORE)
+test-all: $(VENV)/.spark $(VENV)/.jax checked
 	$(WITH_VENV) python -m pytest $(PYTEST_ARGS)
+
+# What comes before the tests, side by side.
+checked: $(VENV)/.test
+	$(MAKE) --no-print-directory -j 3 programs lint
 
 # What the tests compile, before they run; quick when it is there.
 programs: $(VENV)/.test

@@ -37,6 +37,12 @@ def each_by_one(name, openmpi, mpich):
     return pytest.mark.parametrize(f"mpirun, {name}", cases, indirect=["mpirun"])
 
 
+def mpi_library(mpirun):
+    """The path of the library of an MPI, from the fixture mpirun. Only Open MPI's has options."""
+    name = "libmpi.so.40" if len(mpirun) > 1 else "libmpi.so.12"
+    return str(Path(mpirun[0]).parents[1] / "lib" / name)
+
+
 def named_job():
     """For forked ranks of mpirun: the variable by which they know their job. MPICH's mpirun names no job, so an
     interpreter goes by its parent. A forked rank's parent is a fork server, which ranks of other jobs have too.

@@ -88,8 +88,7 @@ def sample(dtype: str, rank: int, count: int, salt: int = 0) -> np.ndarray:
 
     64-bit integers lie near 2**40 + rank, float64 differ in the thirteenth digit, 8-bit sums overflow.
     """
-    once = _period(dtype, rank, salt)
-    return once[:count].copy() if count <= PERIOD else np.tile(once, -(-count // PERIOD))[:count]
+    return np.resize(_period(dtype, rank, salt), count)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -7,7 +7,6 @@ Knows nothing of the engine. Any thread.
 from __future__ import annotations
 
 import functools
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -44,10 +43,7 @@ def is_float(dtype: np.dtype) -> bool:
 
 def sample(dtype: np.dtype, rank: int, shape: tuple[int, ...] | int, salt: int = 0) -> np.ndarray:
     """Data that depends on rank, index and salt; small enough for sums and products of a few ranks to be finite."""
-    count = shape if isinstance(shape, int) else math.prod(shape)
-    once = _period(dtype, rank, salt)
-    values = once[:count].copy() if count <= PERIOD else np.tile(once, -(-count // PERIOD))[:count]
-    return values.reshape(shape)
+    return np.resize(_period(dtype, rank, salt), shape)
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launchers import named_job
+from launchers import mpi_library, named_job
 
 import hvd_core
 from harness import plain
@@ -34,8 +34,7 @@ class MpiJob:
     def __init__(self, mpirun, site):
         self.mpirun, self.site = mpirun, site
         self.kind = "Open MPI" if len(mpirun) > 1 else "MPICH"
-        name = "libmpi.so.40" if self.kind == "Open MPI" else "libmpi.so.12"
-        self.library = str(Path(mpirun[0]).parents[1] / "lib" / name)
+        self.library = mpi_library(mpirun)
 
     def environment(self, **variables):
         path = os.pathsep.join([str(self.site), str(PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -65,8 +64,7 @@ class MpiJob:
         )
 
     def start_forked(self, words, size=2, **variables):
-        """The same for words behind the interpreter's. mpi4py ends MPI when an interpreter ends, so it is not for
-        programs that leave that to mpi4py."""
+        """The same for words behind the interpreter's; the ranks are forked."""
         return self.start([*plain.python(), *words], size, **self.for_forks(), **variables)
 
     def run(self, name, size=2, **variables):

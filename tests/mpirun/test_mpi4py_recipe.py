@@ -1,9 +1,7 @@
 """The recipe of Horovod's documentation for programs that use mpi4py beside Horovod, whichever backend moves the data."""
 
-from pathlib import Path
-
 import pytest
-from launchers import Launcher, first_by, program_words
+from launchers import Launcher, first_by, mpi_library, program_words
 
 import mpi4py_ranks
 from harness import plain
@@ -14,8 +12,7 @@ pytestmark = pytest.mark.mpi
 
 def library_of(mpirun):
     """A variable by which mpi4py finds the library of this MPI; a site has it on the loader's path."""
-    name = "libmpi.so.40" if len(mpirun) > 1 else "libmpi.so.12"
-    return {"MPI4PY_LIBMPI": str(Path(mpirun[0]).parents[1] / "lib" / name)}
+    return {"MPI4PY_LIBMPI": mpi_library(mpirun)}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import re
 import stat
 
 import pytest
-from launchers import Launcher, program_words
+from launchers import Launcher, mpi_library, program_words
 
 import mpirun_ranks
 from harness import plain
@@ -64,13 +64,7 @@ def test_mpirun_and_the_variables_of_the_shell(cluster):
     """Open MPI passes the variables to other hosts with -x, MPICH by itself."""
     pytest.importorskip("mpi4py", reason="mpi4py brings ranks of several hosts together")
     _, second = cluster.network
-    library = "libmpi.so.40" if cluster.open_mpi else "libmpi.so.12"
-    env = cluster.environment(
-        {
-            "HOROVOD_BACKEND": "tcp",
-            "MPI4PY_LIBMPI": f"{cluster.mpirun[0].rpartition('/bin/')[0]}/lib/{library}",
-        }
-    )
+    env = cluster.environment({"HOROVOD_BACKEND": "tcp", "MPI4PY_LIBMPI": mpi_library(cluster.mpirun)})
     needed = ["PYTHONPATH", "MPI4PY_LIBMPI"]
     where = cluster.network.spec(2, 1)
     flag = ["-H", where] if cluster.open_mpi else ["-hosts", where, "-iface", "eth0"]

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launchers import first_by, named_job, program_words
+from launchers import first_by, mpi_library, named_job, program_words
 
 import report_ranks
 from announced import python, run
@@ -61,9 +61,8 @@ def test_between_hosts_it_is_used_and_within_one_nobody_loads_it(mpirun, with_mp
 @pytest.mark.mpi
 @first_by("openmpi")
 def test_between_hosts_its_threads_can_be_disabled(mpirun, with_mpi):
-    library = "libmpi.so.40" if len(mpirun) > 1 else "libmpi.so.12"
-    path = str(Path(mpirun[0]).parents[1] / "lib" / library)
-    (found,), _ = said_by_forks(mpirun, with_mpi, path, **APART, HOROVOD_MPI_THREADS_DISABLE="1")
+    disabled = {**APART, "HOROVOD_MPI_THREADS_DISABLE": "1"}
+    (found,), _ = said_by_forks(mpirun, with_mpi, mpi_library(mpirun), **disabled)
     assert (found["over"], found["threads"]) == ("shm x mpi automatic", "False")
 
 
