@@ -33,8 +33,8 @@ _MOSTLY_BUSY = (
 )
 _MOSTLY_WAITING = (
     *("discovery", "selection", "cli", "runner", "subsets", "reports"),
-    *("waiting files", "bootstrap", "observe", "mpirun", "gloo_backend", "packaging"),
-    *("hosts", "slurm", "kubernetes", "notebook"),
+    *("bootstrap", "mpirun", "packaging", "hosts"),
+    *("waiting files", "gloo_backend", "observe", "slurm", "kubernetes", "notebook"),
 )
 # Files of busy folders that mostly wait, for limits of time. Near the end of the session too few lanes would be busy.
 _WAITING_FILES = (
