@@ -64,9 +64,9 @@ test: checked
 test-all: $(VENV)/.spark $(VENV)/.jax checked
 	$(WITH_VENV) python -m pytest $(PYTEST_ARGS)
 
-# What comes before the tests, side by side.
+# Two targets that the tests need, side by side.
 checked: $(VENV)/.test
-	$(MAKE) --no-print-directory -j 3 programs lint
+	$(MAKE) --no-print-directory --output-sync=target -j 3 programs lint
 
 # What the tests compile, before they run; quick when it is there.
 programs: $(VENV)/.test

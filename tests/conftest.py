@@ -27,7 +27,7 @@ _HERE = Path(__file__).parent
 # The two ends from which `make test` works; see pytest_xdist_make_scheduler(). Folders that are in neither come between.
 # Folders that one lane has as a whole come before those that are shared file by file, so that all lanes end together.
 _MOSTLY_BUSY = (
-    *("tensorflow", "keras", "torch", "jax", "mxnet", "frameworks"),
+    *("jax", "tensorflow", "keras", "torch", "mxnet", "frameworks"),
     *("mpi_backend", "conformance", "benchmarks", "abi", "eccl"),
     *("examples", "nccl_backend", "engine", "backends"),
 )
@@ -36,10 +36,11 @@ _MOSTLY_WAITING = (
     *("bootstrap", "mpirun", "packaging", "hosts"),
     *("waiting files", "gloo_backend", "observe", "slurm", "kubernetes", "notebook"),
 )
-# Files of busy folders that mostly wait, for limits of time. Near the end of the session too few lanes would be busy.
+# Files of other folders that mostly wait, for limits of time. Near the end of the session too few lanes would be busy.
 _WAITING_FILES = (
-    *("engine/test_hanging_abort.py", "engine/test_hanging_backend.py"),
+    *("engine/test_failures.py", "engine/test_hanging_abort.py", "engine/test_hanging_backend.py"),
     *("backends/test_tcp_hosts.py", "backends/test_tcp_failure.py"),
+    *("runner/test_runner_processes.py", "runner/test_elastic_troubles.py"),
 )
 # Of the folders at the ends, those whose files may be in different lanes: they share nothing but living ranks.
 _BY_FILE = ("frameworks", "engine", "backends", "nccl_backend", "runner", "hosts")
@@ -118,7 +119,7 @@ def _folder(path):
 
 
 def _place(nodeid):
-    """Where a test comes in the order of all."""
+    """Where a test comes in the order of all tests."""
     path = nodeid.partition("::")[0]
     folder = "waiting files" if path.endswith(_WAITING_FILES) else _folder(path)
     if folder in _MOSTLY_BUSY:

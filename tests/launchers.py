@@ -38,7 +38,7 @@ def each_by_one(name, openmpi, mpich):
 
 
 def mpi_library(mpirun):
-    """The path of the library of an MPI, from the fixture mpirun. Only Open MPI's has options."""
+    """The path of the library of an MPI, from the fixture mpirun. Only the mpirun of Open MPI has options."""
     name = "libmpi.so.40" if len(mpirun) > 1 else "libmpi.so.12"
     return str(Path(mpirun[0]).parents[1] / "lib" / name)
 

@@ -18,7 +18,8 @@ class Wire:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = self._listener.getsockname()
         self._sockets = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
 
     def _accept(self):
         while True:
@@ -59,6 +60,9 @@ class Wire:
                     pass
 
     def close(self):
+        # Unlike close(), shutdown() wakes the thread that is in accept().
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
         for sock in (self._listener, *self._sockets):
             sock.close()
 

@@ -39,7 +39,10 @@ def prctl(option, value):
 
 
 def descendants():
-    """Process ids of every living descendant, parents before their children."""
+    """Process ids of every descendant, parents before their children.
+
+    A zombie is among them: its first thread has ended, others may still run. A signal reaches these.
+    """
     children = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -50,7 +53,7 @@ def descendants():
                 state, parent = stat.read().rpartition(b")")[2].split()[:2]
         except OSError:
             continue
-        if state not in (b"Z", b"X"):
+        if state != b"X":
             children.setdefault(int(parent), []).append(int(entry))
     found, frontier = [], [os.getpid()]
     while frontier:
@@ -188,7 +191,7 @@ class Keeper:
     def reap(self):
         """Collects every ended child: ranks, and orphans.
 
-        Without a child there is no descendant either: the children of an ended one became the keeper's.
+        Without a child there is no descendant either: the keeper is the parent of every orphan of the job.
         """
         while True:
             try:
@@ -249,6 +252,8 @@ class Keeper:
         signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
+        # A launcher that blocks signals has handed its mask down; without SIGCHLD the keeper would miss every end.
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
         prctl(PR_SET_CHILD_SUBREAPER, 1)
 
         job = self.read_line()

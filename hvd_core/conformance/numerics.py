@@ -93,7 +93,7 @@ def sample(dtype: str, rank: int, count: int, salt: int = 0) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4096)
 def _period(dtype: str, rank: int, salt: int) -> np.ndarray:
-    """The elements of sample() until they repeat. Cases ask for the same ones again and again."""
+    """The elements of sample() until they repeat. Cases ask for the same samples again and again."""
     i = np.arange(PERIOD, dtype=np.uint64)
     spread = (i * np.uint64(2654435761) + np.uint64(40503 * (rank + 31 * salt + 1))) % np.uint64(PERIOD)
     if dtype == "bool":

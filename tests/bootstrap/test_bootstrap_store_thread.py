@@ -5,7 +5,7 @@ import socket
 import struct
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -124,6 +124,7 @@ def test_a_client_that_does_not_read_gets_no_further_answers_and_all_of_them_lat
 
 
 def test_a_forked_child_has_no_server():
+    told, tell = os.pipe()
     before = set(os.listdir("/proc/self/fd"))
     with StoreServer("127.0.0.1", SECRET) as server:
         client = StoreClient(server.address, SECRET)
@@ -131,9 +132,15 @@ def test_a_forked_child_has_no_server():
         if child == 0:
             # Nothing here may raise into pytest.
             left = set(os.listdir("/proc/self/fd")) - before
+            for number in left:
+                with suppress(OSError):  # the descriptor of the listing itself
+                    os.write(tell, f"{number}: {os.readlink(f'/proc/self/fd/{number}')}\n".encode())
             server.close()
             os._exit(len(left))
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        os.close(tell)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        with open(told) as report:
+            assert (status, report.read()) == (0, "")
         assert client.add("alive", 1) == 1
         client.close()
 

@@ -1,5 +1,5 @@
-"""Ranks for test_python_engine.py that end in many ways, with a backend in Python. A module of its own, as they are
-interpreters: these need not import pytest.
+"""Ranks for test_python_engine.py that end in many ways, with a backend in Python. These ranks are
+interpreters, so their module does not import pytest.
 """
 
 import sys

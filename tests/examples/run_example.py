@@ -20,7 +20,8 @@ def run(folder, example, options):
     if "tensorflow1" in example:
         begin_graph()
     if os.environ.get("KERAS_BACKEND") == "torch":
-        # As where there is no TensorFlow. Else Keras imports it, to seed it, which costs 4 s of processor time.
+        # The example runs as on a machine without TensorFlow. Else Keras imports TensorFlow to seed it, in 4 s of
+        # processor time. tests/frameworks has both in one process.
         sys.modules.setdefault("tensorflow", None)
     with mock.patch.object(sys, "argv", [example, *options]), threads_as_they_are():
         weights = runpy.run_path(example, run_name="example")["main"]()

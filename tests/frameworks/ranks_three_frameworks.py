@@ -1,4 +1,4 @@
-"""Checks of PyTorch, TensorFlow and JAX in one process, which share one job. For every rank of a job of three."""
+"""Checks of PyTorch, TensorFlow and JAX in one process, which share one job. For every rank of a job of two or more."""
 
 import contextlib
 import threading

@@ -149,9 +149,15 @@ def run_and_end(program: Program) -> None:
 
 
 def _end_mpi() -> None:
-    """What mpi4py does at the end of an interpreter; a child does not come to that end."""
+    """Ends MPI as mpi4py does at the end of an interpreter, to which a child does not come.
+
+    mpi4py leaves an MPI alone that another library has initialized. This function cannot know that: a program of
+    which another library initializes MPI needs an interpreter.
+    """
     mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+    if mpi is None or sys.modules["mpi4py"].rc.finalize is False:
+        return
+    if mpi.Is_initialized() and not mpi.Is_finalized():
         mpi.Finalize()
 
 

@@ -15,7 +15,7 @@ from . import environment, fork_servers
 # What hvd_core, horovodrun and the tests' modules import of others, without a framework.
 _MODULES = (
     *("numpy", "numpy.random", "stevedore", "packaging.requirements", "yaml", "cloudpickle"),
-    *("encodings.idna", "pytest", "ml_dtypes", "argparse", "base64", "bisect", "bz2", "calendar"),
+    *("encodings.idna", "pytest", "argparse", "base64", "bisect", "bz2", "calendar"),
     *("csv", "ctypes", "dataclasses", "datetime", "difflib", "email.parser", "faulthandler", "glob"),
     *("hashlib", "hmac", "importlib.metadata", "importlib.resources", "inspect", "ipaddress", "json"),
     *("locale", "logging", "multiprocessing.connection", "pathlib", "pickle", "platform", "queue"),

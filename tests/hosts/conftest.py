@@ -19,7 +19,7 @@ class Cluster(Launcher):
         super().__init__(folder, network[0].enter, options, python)
 
     def environment(self, env=None):
-        """The launcher's; where it is forked, the agents are too."""
+        """The environment of the launcher; where the launcher is forked, the agents are too."""
         if self.interpreter == plain.python():
             env = {"HOROVOD_REMOTE_PYTHON": plain.executable(), **(env or {})}
         return super().environment(env)

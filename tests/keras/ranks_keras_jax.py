@@ -11,7 +11,8 @@ import numpy as np
 import horovod.keras as hvd
 from harness.rank import expect
 
-# Ranks as where there is no TensorFlow. Else set_random_seed() imports it, which costs 4 s of processor time on each.
+# The ranks run as on a machine without TensorFlow. Else set_random_seed() imports it: 4 s of processor time on each.
+# tests/frameworks has TensorFlow and JAX in one process.
 sys.modules.setdefault("tensorflow", None)
 
 ME, SIZE = hvd.rank(), hvd.size()

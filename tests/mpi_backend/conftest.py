@@ -64,7 +64,7 @@ class MpiJob:
         )
 
     def start_forked(self, words, size=2, **variables):
-        """The same for words behind the interpreter's; the ranks are forked."""
+        """A finished job as of start(), of the words behind the interpreter's; the ranks are forked."""
         return self.start([*plain.python(), *words], size, **self.for_forks(), **variables)
 
     def run(self, name, size=2, **variables):
@@ -72,7 +72,7 @@ class MpiJob:
         return self._successful(self.start(self.words(name), size, **variables), size)
 
     def run_forked(self, name, size=2, **variables):
-        """The same with ranks that are forked."""
+        """A finished job as of run(), with ranks that are forked."""
         return self._successful(self.start_forked(self.words(name, ()), size, **variables), size)
 
     @staticmethod

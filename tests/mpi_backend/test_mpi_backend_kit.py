@@ -32,7 +32,7 @@ def kit(mpi_job, tmp_path, *options, size=2, python=(sys.executable,), **variabl
 
 
 def by_forks(mpi_job, tmp_path, *options, **more):
-    """The same; the kit, its ranks and its other processes are forked."""
+    """Runs the kit as kit() does; the kit, its ranks and its other processes are forked."""
     # The kit starts its ranks by `sys.executable -m hvd_core.conformance`.
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nshift 2\nexec {shlex.join(forked_kit.command())} "$@"\n')

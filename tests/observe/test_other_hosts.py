@@ -23,9 +23,12 @@ def asker():
     figures.for_page(0, "page")
     listener = socket.create_server(("127.0.0.1", 0))
     asker = Asker(listener, KEY, figures)
-    with socket.create_connection(listener.getsockname(), timeout=PATIENCE_S) as connection:
+    address = listener.getsockname()
+    with socket.create_connection(address, timeout=PATIENCE_S) as connection:
         yield figures, connection
     asker.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address, timeout=PATIENCE_S)
 
 
 def test_a_stranger_is_sent_away(asker):

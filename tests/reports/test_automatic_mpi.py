@@ -35,7 +35,7 @@ def said(mpirun, site, *then, python=(sys.executable,), **variables):
 
 
 def said_by_forks(mpirun, site, library, **variables):
-    """The same. Forked ranks are not below mpirun, where an interpreter finds the library."""
+    """Runs said() with forked ranks. They are not below mpirun, where an interpreter finds the library."""
     told = {"HOROVOD_BACKEND_MPI_LIBRARY": library, **named_job()}
     return said(mpirun, site, python=plain.python(), **told, **variables)
 

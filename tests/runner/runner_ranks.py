@@ -1,12 +1,15 @@
 """The programs of these tests' ranks: one function each, named on the command line."""
 
+import ctypes
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 RANK = os.environ.get("HOROVOD_RANK", "")
 
@@ -87,6 +90,17 @@ def family():
             time.sleep(600)
         os._exit(0)
     os.wait()
+
+
+def without_a_first_thread():
+    """Leaves a process whose first thread has ended, so that the system shows a zombie, and another has not."""
+    pid = os.fork()
+    if pid == 0:
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        ctypes.CDLL(None).pthread_exit(None)
+    while "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+        time.sleep(0.01)
+    print(f"left {pid}", flush=True)
 
 
 def family_and_sleep():

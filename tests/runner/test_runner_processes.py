@@ -203,6 +203,13 @@ def test_what_ranks_leave_running_is_ended(launcher):
     assert launcher.processes() == []
 
 
+def test_a_process_that_lives_without_its_first_thread_is_ended(launcher):
+    done = launcher.python(1, runner_ranks.without_a_first_thread)
+    assert done.returncode == 0 and "do not end" not in done.stderr, done.stderr
+    (pid,) = re.findall(r"left (\d+)", done.stdout)
+    assert not os.path.exists(f"/proc/{pid}")
+
+
 def test_standard_input_is_empty(launcher):
     read_end, write_end = os.pipe()
     done = launcher.python(2, "import sys; print(repr(sys.stdin.read()))", stdin=read_end)

@@ -110,7 +110,7 @@ def check_structures_of_sources():
 def check_generic_names():
     parts = variables()
 
-    @graph_function
+    @tf.function  # with AutoGraph, as users write it
     def run():
         with tf.GradientTape() as tape:
             target = loss(parts)

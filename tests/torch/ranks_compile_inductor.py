@@ -1,22 +1,16 @@
-"""Checks with PyTorch's code generator, run by tests/harness, and one without it that is too long for each day.
-ranks_compile.py has the other checks without it."""
-
-import itertools
+"""Checks with PyTorch's code generator, run by tests/harness. ranks_compile.py has the checks without the generator."""
 
 import torch
 
 from dynamo_support import breaks, compiled
 from ranks_compile import (
-    FORMS,
     ME,
-    OPTIONS,
     in_turns,
     movements,
     need_effects,
     outcome,
     reductions,
     same,
-    train_compiled,
     trained,
 )
 from training import agree, loss_of, sgd, train_alone
@@ -57,10 +51,6 @@ def check_training():
     model = trained(make_step)
     assert not breaks(), breaks()
     agree(model, train_alone(sgd), 1e-9)
-
-
-def check_training_without_the_generator():
-    train_compiled(itertools.product(FORMS, OPTIONS))
 
 
 def check_training_of_compiled_blocks():

@@ -6,6 +6,7 @@ the job's own connections (bootstrap/auth.py). Each message is signed. Nothing i
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -66,10 +67,15 @@ class Asker:
     def __init__(self, listener: socket.socket, key: bytes, figures: JobFigures) -> None:
         self._listener, self._key, self._figures = listener, key, figures
         self._room = threading.BoundedSemaphore(_MOST_STRANGERS)
-        threading.Thread(target=self._accept, name="hosts", daemon=True).start()
+        self._thread = threading.Thread(target=self._accept, name="hosts", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
-        """No host is taken any more."""
+        """Ends the thread that takes connections."""
+        # close() alone would leave the thread in accept(), with the port still open.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
         self._listener.close()
 
     def _accept(self) -> None:
