@@ -237,8 +237,7 @@ def trained(make_step, new_model=model_of, **options):
     return model
 
 
-def train_compiled(cases):
-    """Trains in the form (in whole graphs or not, a backend) and with the options of each case."""
+def check_training_a_compiled_model():
     wanted = train_alone(sgd)
 
     def make(whole, backend):
@@ -254,18 +253,11 @@ def train_compiled(cases):
 
         return make_step
 
-    for (whole, backend), options in cases:
+    forms = ((True, "aot_eager"), (False, "aot_eager"), (True, "eager"))
+    for (whole, backend), options in itertools.product(forms, ({}, {"groups": 2})):
         model = trained(make(whole, backend), **options)
         assert not breaks() and dynamo.utils.counters["stats"]["unique_graphs"] == 1
         agree(model, wanted)
-
-
-FORMS = ((True, "aot_eager"), (False, "aot_eager"), (True, "eager"))
-OPTIONS = ({}, {"groups": 2})
-
-
-def check_training_a_compiled_model():
-    train_compiled(itertools.product(FORMS, OPTIONS))
 
 
 def check_sync_batch_norm():
