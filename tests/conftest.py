@@ -34,8 +34,7 @@ _MOSTLY_BUSY = (
 _MOSTLY_WAITING = (
     *("discovery", "selection", "cli", "runner", "subsets", "reports"),
     *("bootstrap", "mpirun", "packaging", "hosts"),
-    *("waiting files", "gloo_backend", "observe", "slurm", "kubernetes", "notebook"),
-    "chaos",  # its ranks are forks of the lane: no other test has used the lane's libraries before
+    *("waiting files", "gloo_backend", "observe", "slurm", "kubernetes", "notebook", "chaos"),
 )
 # Files of other folders that mostly wait, for limits of time. Near the end of the session too few lanes would be busy.
 _WAITING_FILES = (

@@ -1,7 +1,10 @@
 """Calls a backend through its table, with no engine in between: a loaded backend and its communicators."""
 
 import ctypes as C
+import functools
 import os
+import shutil
+import tempfile
 import time
 from pathlib import Path
 
@@ -66,6 +69,15 @@ def array_bufs(arrays):
     return (Buf * len(arrays)).from_buffer(rows) if arrays else None
 
 
+@functools.cache
+def load_copy(path):
+    """The library at `path`, loaded from a copy of its file. A library calls the host whose table it got last, and may
+    do so as long as the process lives. An engine in this process, or in one that is forked from it, loads the library
+    once and does not pass its table again: it must not share the library with a Backend, whose table is Python's."""
+    with tempfile.TemporaryDirectory() as folder:
+        return C.CDLL(shutil.copy(path, folder), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+
+
 class Backend:
     """A loaded backend. `path` is a library's, or "entry:0x..." with the address of an entry function in this process;
     `store` is the directory that stands in for the rendezvous store."""
@@ -87,7 +99,7 @@ class Backend:
         if str(path).startswith("entry:"):
             entry = entry_type(int(str(path)[6:], 16))
         else:
-            self.library = C.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+            self.library = load_copy(str(path))
             entry = entry_type(("hvd_backend_entry_v1", self.library))
         code = entry(C.byref(self.host), C.byref(table), C.byref(error))
         if code != OK:

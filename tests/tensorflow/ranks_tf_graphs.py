@@ -211,13 +211,16 @@ def check_memory_is_given_back():
         with open("/proc/self/status") as status:
             return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
 
-    for _ in range(20):
-        function(x)
+    def reduce(rounds):
+        for _ in range(rounds):
+            function(x)
+            mpi_ops._allreduce(x, "large too")
+
+    reduce(20)
     before = resident()
-    for _ in range(100):
-        function(x)
-        mpi_ops._allreduce(x, "large too")
-    assert resident() - before < 20_000, (before, resident())  # of 200 MB that were reduced
+    reduce(100)
+    # Of 100 MB that each of the two calls reduced. The allocator keeps up to 20 MB for the threads that took part.
+    assert resident() - before < 50_000, (before, resident())
 
 
 def check_compiled_functions_end_like_others():
