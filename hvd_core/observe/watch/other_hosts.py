@@ -67,11 +67,13 @@ class Asker:
     def __init__(self, listener: socket.socket, key: bytes, figures: JobFigures) -> None:
         self._listener, self._key, self._figures = listener, key, figures
         self._room = threading.BoundedSemaphore(_MOST_STRANGERS)
+        self._closed = False
         self._thread = threading.Thread(target=self._accept, name="hosts", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Ends the thread that takes connections."""
+        self._closed = True
         # close() alone would leave the thread in accept(), with the port still open.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -79,11 +81,19 @@ class Asker:
         self._listener.close()
 
     def _accept(self) -> None:
+        refused = False
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if self._closed:
+                    return
+                if not refused:  # as a rule for want of a descriptor
+                    _log.warning("could not accept another host's watcher: %s; trying again", error)
+                refused = True
+                time.sleep(_PAUSE_S)
+                continue
+            refused = False
             if self._room.acquire(blocking=False):
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
             else:
