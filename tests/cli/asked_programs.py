@@ -189,9 +189,10 @@ def own_addresses():
 
 
 def inodes_of(address):
-    with open("/proc/net/unix") as file:
+    # Names are any bytes, for example those of shm's sockets.
+    with open("/proc/net/unix", errors="replace") as file:
         rows = [line.split() for line in file]
-    return {row[6] for row in rows if row[-1] == f"@{address}" and row[3] == "00010000"}
+    return {row[6] for row in rows if row and row[-1] == f"@{address}" and row[3] == "00010000"}
 
 
 def exists(fd):
