@@ -6,6 +6,7 @@ carries it afterwards was left behind.
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,13 @@ PACKAGES = str(Path(horovod.__file__).resolve().parents[1])
 SHARED_MEMORY = Path("/dev/shm")
 # What MPI libraries leave there when their ranks are killed, in tests beside the one that looks.
 _OF_MPI = ("mpich_", "sm_segment.", "vader_segment.")
+
+
+def send_each(number, pids):
+    """Sends a signal to the processes. Some may have ended meanwhile: the end of one ends others, soon or late."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def first_by(kind):
@@ -224,6 +232,4 @@ class Launcher:
             for stream in (process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
-        for pid in self.wait_for_none(5):
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
-                os.kill(pid, 9)
+        send_each(signal.SIGKILL, self.wait_for_none(5))

@@ -54,7 +54,7 @@ def on_the_loaders_path(environ):
 def _loaded():
     """Paths of MPI libraries that the process has loaded already."""
     try:
-        with open("/proc/self/maps") as maps:
+        with open("/proc/self/maps", errors="surrogateescape") as maps:
             paths = dict.fromkeys(line.split(None, 5)[5].strip() for line in maps if "/" in line)
     except OSError:
         return []

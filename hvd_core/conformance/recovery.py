@@ -29,7 +29,7 @@ def footprint() -> dict[str, int]:
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": len(os.listdir("/proc/self/task")),
-        "mappings": Path("/proc/self/maps").read_text().count("\n"),
+        "mappings": Path("/proc/self/maps").read_bytes().count(b"\n"),
         "bytes of memory": private,
     }
 

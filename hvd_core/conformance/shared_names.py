@@ -20,7 +20,7 @@ def used_by(process: str) -> set[str]:
     """
     used = set()
     try:
-        for line in Path(f"/proc/{process}/maps").read_text().splitlines():
+        for line in Path(f"/proc/{process}/maps").read_text(errors="surrogateescape").splitlines():
             if f" {FOLDER}/" in line:
                 used.add(line.split(f" {FOLDER}/", 1)[1])
         for descriptor in Path(f"/proc/{process}/fd").iterdir():

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import psutil
 import pytest
-from launchers import left_in_shared_memory
+from launchers import left_in_shared_memory, send_each
 
 import hvd_core as hvd
 from harness import finish, launch, on_ranks, pids_of, run_on_ranks, run_to_the_end
@@ -88,8 +88,7 @@ def test_kill_of_all_ranks_leaves_nothing(tmp_path):
     job = launch(3, train_until_the_job_fails, folder=tmp_path)
     pids, _ = pids_of(job, 3)
     family = psutil.Process(job.pid).children(recursive=True)
-    for pid in pids.values():
-        os.kill(pid, signal.SIGKILL)
+    send_each(signal.SIGKILL, pids.values())
     took, _ = seconds_and_output(job, 60)
     assert took < 20 and job.returncode != 0
     _, alive = psutil.wait_procs(family, timeout=20)

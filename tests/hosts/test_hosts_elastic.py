@@ -1,11 +1,11 @@
 """Elastic jobs on two hosts, one of which is lost or announces its end."""
 
-import os
 import signal
 import sys
 from pathlib import Path
 
 import pytest
+from launchers import send_each
 
 pytestmark = [pytest.mark.netns, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -33,8 +33,7 @@ def test_training_goes_on_when_a_host_is_lost(cluster):
     made.wait_for(4, "in.4.rank")
     lost = made.network[1]
     made.network.unplug(1)
-    for pid in made.network.pids(1):
-        os.kill(pid, signal.SIGKILL)
+    send_each(signal.SIGKILL, made.network.pids(1))
     made.wait_for(2, "in.2.rank")
     out, err = finish(made, process)
     assert sorted(line.partition(":")[2] for line in out.splitlines()) == [
@@ -52,8 +51,7 @@ def test_a_host_with_the_first_ranks_may_be_lost_too(cluster):
     process = start(made, "count_steps")
     made.wait_for(4, "in.4.rank")
     made.network.unplug(1)
-    for pid in made.network.pids(1):
-        os.kill(pid, signal.SIGKILL)
+    send_each(signal.SIGKILL, made.network.pids(1))
     made.wait_for(2, "in.2.rank")
     out, _ = finish(made, process)
     assert len(out.splitlines()) == 2
@@ -64,8 +62,7 @@ def test_a_host_that_announces_its_end_is_left_and_no_step_is_lost(cluster):
     made = cluster(2, 2)
     process = start(made, "count_executed_steps", "--preemption-grace", 200)
     made.wait_for(4, "in.4.rank")
-    for pid in made.network.pids(1):
-        os.kill(pid, signal.SIGTERM)
+    send_each(signal.SIGTERM, made.network.pids(1))
     made.wait_for(2, "in.2.rank")
     out, err = finish(made, process)
     # Both announcements may have come to the driver before the same commit, or one after the other.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launchers import first_by
+from launchers import first_by, send_each
 
 import hvd_core as hvd
 from harness import launch
@@ -114,8 +114,7 @@ def check_ranks_end_without(command, folder, names, during_init=False):
             assert any(f"is gone: {name}, pid {launcher}, has ended" in text for name in names), text
         await_that(lambda: not any(map(runs, pids)), "both ranks have ended")
     finally:
-        for pid in filter(runs, pids):
-            os.kill(pid, signal.SIGKILL)
+        send_each(signal.SIGKILL, filter(runs, pids))
         job.kill()
         job.wait()
 
@@ -170,8 +169,7 @@ def test_a_parent_between_launcher_and_rank_may_end(tmp_path):
         os.kill(job.pid, signal.SIGKILL)
         await_that(lambda: asked()[0], "the end of the launcher is seen")
     finally:
-        for pid in filter(runs, pids):
-            os.kill(pid, signal.SIGKILL)
+        send_each(signal.SIGKILL, filter(runs, pids))
         job.kill()
         job.communicate()
 

@@ -43,7 +43,7 @@ for name in needed:
     found, why = opens((near + [name])[0], os.RTLD_LAZY | os.RTLD_LOCAL)
     where = ""
     if found is not None:
-        with open("/proc/self/maps") as maps:
+        with open("/proc/self/maps", errors="surrogateescape") as maps:
             files = [line.split(None, 5)[5].strip() for line in maps if "/" in line]
         # The mapped file has its real name, which starts with the soname: libx.so.6.0.30 for libx.so.6.
         where = (near + [f for f in files if os.path.basename(f).startswith(name)] + ["loaded"])[0]
