@@ -7,6 +7,7 @@ renamed into its place when it is whole, so two processes that make the same one
 """
 
 import collections
+import fcntl
 import functools
 import hashlib
 import os
@@ -90,7 +91,12 @@ def cmake_library(source: Path, name: str) -> Path:
     steps = [["cmake", "--build", folder, "-j2"]]
     if not (folder / "CMakeCache.txt").exists():
         steps.insert(0, ["cmake", "-S", source, "-B", folder, "-DCMAKE_BUILD_TYPE=Release"])
-    for command in steps:
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
+    folder.parent.mkdir(exist_ok=True)
+    with open(folder.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other lanes use the library too
+        for command in steps:
+            done = subprocess.run(
+                [str(word) for word in command], capture_output=True, text=True, timeout=300
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
     return folder / name

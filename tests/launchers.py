@@ -79,7 +79,7 @@ def _mapped():
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                lines = (entry / "maps").read_text().splitlines()
+                lines = (entry / "maps").read_text(errors="surrogateescape").splitlines()
             except OSError:
                 continue  # it has ended meanwhile
             names |= {Path(line.split()[-1]).name for line in lines if f" {SHARED_MEMORY}/" in line}

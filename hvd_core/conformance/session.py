@@ -244,7 +244,7 @@ class Session:
             elif any(r.verdict == FAIL for r in by_rank.values()):
                 pass  # the others' failure has left it waiting
             else:
-                text = f"did not end within {took:.0f} s{self.ranks.where(rank)}"
+                text = f"did not end within {case.seconds * self.patience:.0f} s{self.ranks.where(rank)}"
                 by_rank[rank] = Result(case.name, FAIL, text, [], took)
         result = merge(case.name, by_rank)
         if case.kills or result.verdict == FAIL or len(answers) < self.ranks.size:

@@ -23,7 +23,7 @@ def test_own_case(session):
 @pytest.mark.parametrize(
     ("case", "text"),
     [
-        ("X.hangs", "rank 1: did not end within 2 s"),
+        ("X.hangs", "rank 1: did not end within 5 s"),
         ("X.dies", "rank 1: died: killed by SIGSEGV"),
         ("X.raises", "rank 1: rank 1 does not like it"),
         ("X.stumbles", "ranks 0, 1: KeyError: 'nothing' (own_cases.py:"),

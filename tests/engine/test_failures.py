@@ -161,7 +161,7 @@ def test_a_forked_child_keeps_its_hands_off():
 def test_ctrl_c_is_seen_while_waiting():
     if hvd.rank() == 0:
         began = time.monotonic()
-        expect_ctrl_c(lambda: hvd.allreduce(np.ones(2), name="x"), 0.5)
+        expect_ctrl_c(lambda: hvd.allreduce(np.ones(2), name="x"))
         assert time.monotonic() - began < 20
         tell("interrupted")
     else:

@@ -99,10 +99,9 @@ def test_hang_in_a_wait_ends_the_job_on_every_rank():
 
 @pytest.mark.timeout(150)
 def test_an_operation_that_is_never_complete_ends_the_job():
-    texts = outcomes(train, "never", "abort")
-    assert all("the deadline passed" in text or "has not completed an operation" in text for text in texts), (
-        texts
-    )
+    # On a busy machine a rank may be seen in a call that asks whether the operation is complete.
+    for text in outcomes(train, "never", "abort"):
+        assert re.search(r"has not (completed an operation|returned from req_)", text), text
 
 
 @pytest.mark.timeout(150)

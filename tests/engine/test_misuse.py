@@ -9,7 +9,7 @@ import numpy as np
 
 import hvd_core as hvd
 from harness import on_ranks
-from harness.rank import await_told, expect, expect_ctrl_c, tell
+from harness.rank import await_asleep, await_told, expect, expect_ctrl_c, tell
 from hvd_core import runtime
 
 
@@ -18,7 +18,7 @@ def test_array_dies_after_ctrl_c():
     rank = hvd.rank()
     if rank == 0:
         x = np.ones(4_000_000)
-        expect_ctrl_c(lambda: hvd.allreduce_(x, name="x"), 0.3)
+        expect_ctrl_c(lambda: hvd.allreduce_(x, name="x"))
         del x
         tell("the array is gone")  # the peer joins in now; the engine still has the memory
         await_told("the peer is through")
@@ -158,7 +158,7 @@ def test_shutdown_while_another_thread_waits():
         threads[0].start()
         begun.wait()
         hvd.barrier()  # or this rank may end the job before the other's thread has submitted anything
-        time.sleep(0.3)
+        await_asleep(threads[0].native_id)
         hvd.shutdown()
         for t in threads:
             t.join()

@@ -1,13 +1,11 @@
 """The NumPy API on real ranks, against NumPy in float64."""
 
-import time
-
 import numpy as np
 import pytest
 
 import hvd_core as hvd
 from harness import on_ranks
-from harness.rank import expect
+from harness.rank import await_told, expect, tell
 from hvd_core import runtime
 
 RANKS = pytest.mark.parametrize("ranks", [1, 2, 3, 4])
@@ -179,10 +177,11 @@ def test_duplicate_names():
 
     # Only one rank does: the n-th call here meets the n-th call there, so the other's next call fails, not hangs.
     if rank == 1:
-        time.sleep(0.3)  # so that rank 0's tensor is still waiting
+        await_told("refused")  # so that rank 0's tensor is still waiting
     handle = hvd.allreduce_async(np.ones(2), name="d", op=hvd.Sum)
     if rank == 0:
         expect(ValueError, lambda: hvd.allreduce_async(np.ones(2), name="d"), "same name as another tensor")
+        tell("refused")
     assert hvd.synchronize(handle).tolist() == [2, 2]
     if rank == 1:
         expect(

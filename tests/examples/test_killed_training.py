@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launchers import left_in_shared_memory
+from launchers import left_in_shared_memory, send_each
 
 from harness.frameworks import launcher
 from harness.installed import need
@@ -96,29 +96,25 @@ def job(tmp_path, request):
 
 
 def kill_ranks(job, ranks):
-    """SIGKILL the given ranks and wait for the launcher. Returns (seconds it took, what the job had printed).
+    """SIGKILL the given ranks and wait for the launcher. Returns what the job had printed.
 
-    On a machine without other work it takes less than 5 s (tests/runner); tests leave room for a busy one.
+    On a machine without other work it takes less than 5 s (tests/runner).
     """
     by_rank = job.ranks(job)
     assert {0, 1} <= by_rank.keys(), f"ranks not found among {family(job.pid)}"
     workers = [worker for rank in range(2) for worker in family(by_rank[rank].pid)]
     assert workers, "no DataLoader worker is alive: this would not be the case that was to be tried"
     members = [*family(job.pid), by_rank[0], by_rank[1], *workers]
-    started = time.monotonic()
-    for rank in ranks:
-        os.kill(by_rank[rank].pid, signal.SIGKILL)
+    send_each(signal.SIGKILL, [by_rank[rank].pid for rank in ranks])
     job.wait(timeout=100)
-    seconds = time.monotonic() - started
     _, alive = psutil.wait_procs(members, timeout=30)
     assert not alive, f"left behind: {alive}\n{job.log.read_text()}"
-    return seconds, job.log.read_text()
+    return job.log.read_text()
 
 
 @pytest.mark.parametrize("job", [pytest.param(ranks_below, id="interpreters")], indirect=True)
 def test_kill_9_of_one_rank_ends_the_job_and_names_the_rank(job):
-    seconds, output = kill_ranks(job, [1])
-    assert seconds < 25, f"took {seconds:.1f} s\n{output}"
+    output = kill_ranks(job, [1])
     assert job.returncode not in (0, None)
     failure = re.search(r"JobEndedError.*", output)
     assert failure, output
@@ -128,7 +124,6 @@ def test_kill_9_of_one_rank_ends_the_job_and_names_the_rank(job):
 
 @pytest.mark.parametrize("job", [pytest.param(ranks_told, id="forked")], indirect=True)
 def test_kill_9_of_all_ranks_leaves_nothing(job):
-    seconds, output = kill_ranks(job, [0, 1])
-    assert seconds < 25, f"took {seconds:.1f} s\n{output}"
+    kill_ranks(job, [0, 1])
     assert job.returncode not in (0, None)
     assert left_in_shared_memory(job.shared_before) == []

@@ -7,7 +7,6 @@ epochs suffice: with several seeds the accuracies were at least one per cent abo
 """
 
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -63,10 +62,7 @@ def test_trains_under_mpirun(mpirun, tmp_path):
 
 
 def test_trains_under_torchrun(tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    words = [*torchrun("--master-port", str(port), "--no-python"), *python_with("torch")]
+    words = [*torchrun("--no-python"), *python_with("torch")]
     output, accuracy = train(words, tmp_path, *TWO_EPOCHS)
     assert accuracy >= 80.0
     assert "2 process(es)" in output

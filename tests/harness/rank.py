@@ -26,19 +26,38 @@ def expect(kind, call, *parts):
     raise AssertionError(f"{kind.__name__} was expected, nothing was raised")
 
 
-def expect_ctrl_c(call, seconds):
-    """Sends Ctrl-C to this process so many seconds after call() has begun, and expects that call() ends by it."""
-    begun = threading.Event()
+def await_asleep(thread, ended=None, seconds=40):
+    """True when the thread of this process (its native id) has slept for a while, as one does that waits for another
+    rank; False when it has ended, or the event `ended` is set, before."""
+    end, asleep = time.monotonic() + seconds, 0
+    while asleep < 10:
+        if ended is not None and ended.is_set():
+            return False
+        assert time.monotonic() < end, f"thread {thread} goes on working"
+        try:
+            stat = (Path("/proc/self/task") / str(thread) / "stat").read_text()
+        except OSError:
+            return False
+        asleep = asleep + 1 if stat.rpartition(")")[2].split()[0] == "S" else 0
+        time.sleep(0.02)
+    return True
+
+
+def expect_ctrl_c(call):
+    """Sends Ctrl-C to this process while call() waits for another rank, and expects that call() ends by it."""
+    caller, ended = threading.get_native_id(), threading.Event()
 
     def interrupt():
-        begun.wait()
-        time.sleep(seconds)
-        os.kill(os.getpid(), signal.SIGINT)
+        if await_asleep(caller, ended):
+            os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    expect(KeyboardInterrupt, lambda: (begun.set(), call()))
-    thread.join()
+    try:
+        expect(KeyboardInterrupt, call)
+    finally:
+        ended.set()
+        thread.join()
 
 
 class Watchdog(Exception):
@@ -58,14 +77,9 @@ def interrupted(call, then=lambda: None):
     before = signal.signal(signal.SIGALRM, bark)
 
     def interrupt():
-        asleep = 0
-        while not ended.wait(0.02):
-            stat = (Path("/proc/self/task") / str(caller) / "stat").read_text()
-            asleep = asleep + 1 if stat.rpartition(")")[2].split()[0] == "S" else 0
-            if asleep == 10:
-                signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
-                then()
-                return
+        if await_asleep(caller, ended):
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
+            then()
 
     thread = threading.Thread(target=interrupt)
     thread.start()

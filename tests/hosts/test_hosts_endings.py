@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launchers import program_words
+from launchers import program_words, send_each
 
 import host_programs
 
@@ -57,10 +57,15 @@ def test_exit_code_of_the_failing_rank(cluster, shell, failing):
 
 def test_others_get_a_moment_to_say_what_they_saw(cluster):
     made = cluster(1, 1, 1)
-    done = made.python(3, host_programs.see_rank_1_die)
-    assert done.returncode == 128 + 9
-    assert "[0]<stderr>:rank 1 died\n" in done.stderr and "[2]<stderr>:rank 1 died\n" in done.stderr
-    assert "Terminating" not in done.stderr
+    for _ in range(4):  # on a busy machine the moment may be over before the others have ended
+        done = made.python(3, host_programs.see_rank_1_die)
+        assert done.returncode == 128 + 9
+        if "Terminating" not in done.stderr:
+            assert all(f"[{other}]<stderr>:rank 1 died\n" in done.stderr for other in (0, 2)), done.stderr
+            return
+        for name in ("rank 1", "ready.0", "ready.2"):
+            (made.folder / name).unlink(missing_ok=True)
+    raise AssertionError(done.stderr)
 
 
 def test_ranks_that_end_well_do_not_end_the_others(cluster):
@@ -191,8 +196,7 @@ def test_a_hanging_host_is_given_up_after_three_requests(cluster):
             made.wait_until_asleep(process.pid, quiet=0.2)
         _, err = process.communicate(timeout=100)
     finally:
-        if Path(f"/proc/{agent}").exists():
-            os.kill(agent, signal.SIGCONT)
+        send_each(signal.SIGCONT, [agent])
     assert process.returncode == 130
     assert b"with ranks [1]: the remote shell did not answer" in err
     assert made.wait_for_none() == []

@@ -25,11 +25,11 @@ def report_variables(show_secret=""):
     lines = []
     for path in glob.glob("/proc/[0-9]*/cmdline"):
         try:
-            with open(path) as file:
+            with open(path, "rb") as file:
                 lines.append(file.read())
         except OSError:
             pass
-    seen = sum(secret in line for line in lines)
+    seen = sum(secret.encode() in line for line in lines)
     values = (os.environ.get("MINE"), os.environ["HOROVOD_FUSION_THRESHOLD"])
     print(total[0], hvd.rank(), hvd.size(), *values, seen)
     if show_secret:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launchers import parent_with, program_words
+from launchers import parent_with, program_words, send_each
 
 import elastic_ranks
 
@@ -76,7 +76,7 @@ def test_random_kills(launcher, seed):
         kept = min(set(trained(launcher)) - killed)
         victim = chance.choice([pid for pid in workers(launcher) if pid not in {kept, *killed}])
         killed.add(victim)
-        os.kill(victim, signal.SIGKILL)
+        send_each(signal.SIGKILL, [victim])
     wait_for(two_hold_the_state)
     (launcher.folder / "enough").touch()
     out, err = (data.decode() for data in process.communicate(timeout=200))

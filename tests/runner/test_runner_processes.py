@@ -11,7 +11,7 @@ import sys
 import time
 
 import pytest
-from launchers import program_words
+from launchers import program_words, send_each
 
 import runner_ranks
 from horovod.runner import keeper
@@ -83,11 +83,17 @@ def test_last_words_come_before_the_message(launcher):
 
 
 def test_others_get_a_moment_to_say_what_they_saw(launcher):
-    # The moment begins when rank 1 has ended, and not before rank 0 has come so far.
-    done = launcher.python(2, runner_ranks.rank_0_sees_rank_1_die)
-    assert done.returncode == 128 + 9
-    assert "[0]<stderr>:rank 1 died\n" in done.stderr
-    assert "Terminating" not in done.stderr
+    # The moment begins when rank 1 has ended, and not before rank 0 has come so far. On a busy machine it may be over
+    # before rank 0 has ended.
+    for _ in range(4):
+        done = launcher.python(2, runner_ranks.rank_0_sees_rank_1_die)
+        assert done.returncode == 128 + 9
+        if "Terminating" not in done.stderr:
+            assert "[0]<stderr>:rank 1 died\n" in done.stderr
+            return
+        for name in ("rank 1", "ready"):
+            (launcher.folder / name).unlink(missing_ok=True)
+    raise AssertionError(done.stderr)
 
 
 @pytest.mark.parametrize("last", ["sleep", "deaf"])
@@ -105,8 +111,7 @@ def test_all_ranks_killed(launcher):
     process = launcher.start_python(4, runner_ranks.family_and_sleep)
     pids = launcher.wait_for(4, "ready.")
     launcher.wait_for(4, "orphan.")
-    for pid in pids:
-        os.kill(int(pid), signal.SIGKILL)
+    send_each(signal.SIGKILL, map(int, pids))
     assert seconds_until_end(process) < END_S + BUSY_S
     assert process.returncode == 128 + 9
     assert launcher.processes() == []

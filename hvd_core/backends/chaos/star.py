@@ -64,8 +64,8 @@ class Star(PythonCommunicator):
             while len(self.peers) < self.size - 1:
                 server.settimeout(_left(deadline))
                 peer, _ = server.accept()
-                # Only a peer that sends the token within a second is accepted; the token is in the job's store alone.
-                peer.settimeout(min(1.0, _left(deadline)))
+                # Only a peer that sends the token within 5 s is accepted; the token is in the job's store alone.
+                peer.settimeout(min(5.0, _left(deadline)))
                 try:
                     hello = _exactly(peer, _TOKEN + _LENGTH.size, "a new connection")
                 except (OSError, BackendCallError):
