@@ -229,7 +229,8 @@ class Session:
         self._serial += 1
         self.ranks.order(case.name, self._serial)
         started = time.monotonic()
-        answers = self.ranks.collect(case.seconds * self.patience, case.kills)
+        limit = case.seconds * self.patience
+        answers = self.ranks.collect(limit, case.kills)
         took = time.monotonic() - started
         by_rank = {r: Result.from_dict(a) for r, a in answers.items() if a}
         lost = case.kills and any(r.verdict != FAIL for r in by_rank.values())
@@ -244,7 +245,7 @@ class Session:
             elif any(r.verdict == FAIL for r in by_rank.values()):
                 pass  # the others' failure has left it waiting
             else:
-                text = f"did not end within {case.seconds * self.patience:.0f} s{self.ranks.where(rank)}"
+                text = f"did not end within {limit:.0f} s{self.ranks.where(rank)}"
                 by_rank[rank] = Result(case.name, FAIL, text, [], took)
         result = merge(case.name, by_rank)
         if case.kills or result.verdict == FAIL or len(answers) < self.ranks.size:

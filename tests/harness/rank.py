@@ -26,21 +26,25 @@ def expect(kind, call, *parts):
     raise AssertionError(f"{kind.__name__} was expected, nothing was raised")
 
 
-def await_asleep(thread, ended=None, seconds=40):
-    """True when the thread of this process (its native id) has slept for a while, as one does that waits for another
-    rank; False when it has ended, or the event `ended` is set, before."""
-    end, asleep = time.monotonic() + seconds, 0
-    while asleep < 10:
-        if ended is not None and ended.is_set():
-            return False
-        assert time.monotonic() < end, f"thread {thread} goes on working"
+def await_asleep(thread, ended=None, quiet=0.2, seconds=40):
+    """True when the thread of this process (its native id) has slept for `quiet` seconds, as one does that waits for
+    another rank; False when it has ended, or the event `ended` is set, before. Waiting for a processor does not count as
+    sleep."""
+    used, since, end = None, 0.0, time.monotonic() + seconds
+    while ended is None or not ended.is_set():
         try:
             stat = (Path("/proc/self/task") / str(thread) / "stat").read_text()
         except OSError:
             return False
-        asleep = asleep + 1 if stat.rpartition(")")[2].split()[0] == "S" else 0
+        now = time.monotonic()
+        state, *fields = stat.rpartition(")")[2].split()
+        if state != "S" or fields[10:12] != used:
+            used, since = fields[10:12], now
+        elif now - since >= quiet:
+            return True
+        assert now < end, f"thread {thread} goes on working"
         time.sleep(0.02)
-    return True
+    return False
 
 
 def expect_ctrl_c(call):

@@ -3,13 +3,12 @@ tests/harness, on two ranks or more."""
 
 import functools
 import threading
-import time
-from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from harness.rank import await_asleep
 from horovod.common.process_sets import _temp_process_set_object
 from horovod.tensorflow import mpi_ops
 from horovod.tensorflow._library import operations
@@ -334,7 +333,7 @@ def check_a_set_that_is_removed():
         thread = threading.Thread(target=wait)
         thread.start()
         begun.wait(60)
-        sleeps(thread)  # no other sign shows that the call waits
+        await_asleep(thread.native_id, quiet=1, seconds=60)  # no other sign shows that the call waits
     hvd.allreduce(tf.ones([1]), name="all")
     hvd.remove_process_set(members)
     if ME == 0:
@@ -342,19 +341,6 @@ def check_a_set_that_is_removed():
         assert len(found) == 1 and isinstance(found[0], errors.AbortedError), found
         assert "removed" in str(found[0]), found
     hvd.barrier()
-
-
-def sleeps(thread):
-    """Return when the thread has slept for a second, or ended. Waiting for a processor does not count as sleep."""
-    deadline = time.monotonic() + 60
-    used, since = None, time.monotonic()
-    while (now := time.monotonic()) - since < 1 and thread.is_alive():
-        assert now < deadline
-        stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
-        state, *fields = stat.rpartition(")")[2].split()
-        if state != "S" or fields[10:12] != used:
-            used, since = fields[10:12], now
-        time.sleep(0.02)
 
 
 def _same(members):
