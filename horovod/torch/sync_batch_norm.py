@@ -185,9 +185,10 @@ class _SyncBatchNorm(torch.autograd.Function):
         sums = torch.zeros(2, channels, dtype=dtype, device=input.device)  # of grads, of grads * normalised
         if input.numel():
             # The gradients of the parameters of a normalisation by given statistics are just these sums.
-            ones = torch.ones_like(mean)
+            # CUDA's kernel reads them from the arguments of a batch's own statistics, the CPU's from the running ones.
+            ones, scale = torch.ones_like(mean), (variance + ctx.eps).rsqrt()
             _, products, plain = torch.ops.aten.native_batch_norm_backward(
-                grad_output, input, ones, mean, variance, None, None, False, ctx.eps, [False, True, True]
+                grad_output, input, ones, mean, variance, mean, scale, False, ctx.eps, [False, True, True]
             )
             sums[0], sums[1] = plain, products
         grad_weight = grad_bias = grad_input = None

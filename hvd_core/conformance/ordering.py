@@ -236,6 +236,7 @@ def ownership(kit: Kit) -> None:
     dtype, _ = plain_type(kit)
     for space in kit.spaces():
         comm = kit.comm(space)
+        Sum(kit, comm, 30_000, 0).start().wait()  # a first operation may set up connections
         for turn in range(4):
             late = turn % kit.size
             step = Sum(kit, comm, 30_000, turn)

@@ -59,9 +59,11 @@ EOF
 
 # An entry point that importlib.metadata finds, as an installed wheel has it.
 announce() { # distribution's name with underscores, backend
-  local info=$SITE/$1-0.0.0.dist-info
+  local version info
+  version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "backends/$2/pyproject.toml")
+  info=$SITE/$1-$version.dist-info
   mkdir -p "$info"
-  printf 'Metadata-Version: 2.1\nName: %s\nVersion: 0.0.0\n' "${1//_/-}" >"$info/METADATA"
+  printf 'Metadata-Version: 2.1\nName: %s\nVersion: %s\n' "${1//_/-}" "$version" >"$info/METADATA"
   printf '[hvd_core.backends]\n%s = %s:describe\n' "$2" "$1" >"$info/entry_points.txt"
 }
 

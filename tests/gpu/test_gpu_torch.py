@@ -1,7 +1,7 @@
 """horovod.torch on CUDA tensors: all operations, streams under stress, captures, over NCCL and through host memory.
 
-The checks are those that tests/torch runs on a simulated device (ranks_device_*.py there), and what only CUDA has
-(ranks_cuda.py here). Each row of JOBS has processes of its own, which stay alive for its checks.
+The checks are those that tests/torch and tests/torch_distributed run on a simulated device (ranks_device*.py there), and
+what only CUDA has (ranks_cuda.py here). Each row of JOBS has processes of its own, which stay alive for its checks.
 """
 
 import gpu_machine
@@ -22,7 +22,10 @@ THOUSANDS = {"HVD_TEST_TURNS": "3000"}
 # Ranks, modules, environment.
 JOBS = {
     "nccl-1": (1, ["ranks_cuda", "ranks_device_ops", "ranks_device_stress"], {"HOROVOD_BACKEND": "nccl", **THOUSANDS}),
-    "nccl-2": (2, ["ranks_cuda", "ranks_device_ops", "ranks_device_stress"], {"HOROVOD_BACKEND": "nccl", **THOUSANDS}),
+    "nccl-2": (
+        2, ["ranks_cuda", "ranks_device_ops", "ranks_device_stress", "ranks_staging_training"],
+        {"HOROVOD_BACKEND": "nccl", **THOUSANDS},
+    ),
     "nccl-4": (4, ["ranks_device_stress"], {"HOROVOD_BACKEND": "nccl", "HVD_TEST_TURNS": "300"}),
     # Only the device's table is used: the operations are those of a backend for host memory.
     "tcp-2": (2, ["ranks_device_ops", "ranks_device_stress"], {"HOROVOD_BACKEND": "cuda=tcp", "HVD_TEST_TURNS": "500"}),
@@ -32,11 +35,12 @@ JOBS = {
         {"HOROVOD_BACKEND": "shm", "HVD_TEST_TURNS": "500"},
     ),
     "shm-2": (2, ["ranks_device_stress"], {"HOROVOD_BACKEND": "cuda=shm", "HVD_TEST_TURNS": "500"}),
+    "distributed-2": (2, ["ranks_devices"], {"HOROVOD_BACKEND": "nccl"}),
 }  # fmt: skip
 
 
 def folder_of(module):
-    return "gpu" if (HERE / f"{module}.py").exists() else "torch"
+    return next(f for f in ("gpu", "torch", "torch_distributed") if (HERE.parent / f / f"{module}.py").exists())
 
 
 CASES = [
@@ -81,6 +85,8 @@ def test_over_mpi_through_host_memory(tmp_path):
         pytest.skip("hvd-backend-mpi is not installed")
     said = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=60).stdout
     words = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in said else []
+    if words and not (shutil.which("ssh") or shutil.which("rsh")):
+        words += ["--mca", "plm", "isolated"]  # Open MPI 4 wants one of them, for this machine alone too
     env = {"HOROVOD_BACKEND": "cuda=mpi", "HVD_TEST_TURNS": "300"}
     for check in check_names("torch/ranks_device_stress.py"):
         run(2, "ranks_device_stress", check, env, launcher=[mpirun, *words, "-np", "2"])

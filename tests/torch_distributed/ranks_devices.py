@@ -1,5 +1,6 @@
-"""Checks of torch.distributed over hvd on tensors of the simulated device `gcu`, whose streams are late: work that does
-not wait for the right stream gets wrong numbers. Run on every rank by tests/harness."""
+"""Checks of torch.distributed over hvd on tensors of a device: the simulated `gcu`, whose streams are late, so that work
+which does not wait for the right stream gets wrong numbers, or HVD_TEST_DEVICE (tests/gpu). Run on every rank by
+tests/harness."""
 
 import os
 
@@ -12,8 +13,11 @@ from groups import default_group
 from harness.rank import expect
 from small_training import ME, SIZE, compare, data, expected, model, sgd, train
 
-DEVICE = torch.device("gcu", hvd.local_rank() % torch.gcu.device_count())
-torch.gcu.set_device(DEVICE)
+KIND = os.environ.get("HVD_TEST_DEVICE", "gcu")
+MODULE = getattr(torch, KIND)
+DEVICE = torch.device(KIND, hvd.local_rank() % MODULE.device_count())
+MODULE.set_device(DEVICE)
+torch.backends.cudnn.allow_tf32 = False  # weights are compared with those of the CPU
 
 
 def mine(*shape, rank=ME, dtype=torch.float32):
@@ -95,12 +99,12 @@ def check_messages_of_a_device():
 
 def check_streams_and_futures():
     with default_group():
-        tensor, other = mine(1000), torch.gcu.Stream(DEVICE)
+        tensor, other = mine(1000), MODULE.Stream(DEVICE)
         work = dist.all_reduce(tensor, async_op=True)
-        with torch.gcu.stream(other):
+        with MODULE.stream(other):
             work.wait()
             doubled = tensor * 2
-        torch.gcu.current_stream(DEVICE).wait_stream(other)
+        MODULE.current_stream(DEVICE).wait_stream(other)
         same(doubled, sum(of_all(1000)) * 2)
         work.wait()
         same(tensor, sum(of_all(1000)))
@@ -121,7 +125,7 @@ def check_training_on_a_device():
             parallel = DistributedDataParallel(model().to(DEVICE), **options)
             train(parallel, given, sgd(parallel))
             compare({n: v.cpu() for n, v in parallel.module.state_dict().items()}, wanted)
-        sharded = fully_shard(model().to(DEVICE), mesh=init_device_mesh("gcu", (SIZE,)))
+        sharded = fully_shard(model().to(DEVICE), mesh=init_device_mesh(KIND, (SIZE,)))
         train(sharded, given, sgd(sharded))
         compare({n: v.full_tensor().cpu() for n, v in sharded.state_dict().items()}, wanted)
 
@@ -153,7 +157,7 @@ def check_fsdp1_on_a_device():
 
 def check_another_backend_for_host_memory():
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    with default_group(backend="cpu:gloo,gcu:hvd"):
+    with default_group(backend=f"cpu:gloo,{KIND}:hvd"):
         on_host, on_device = torch.tensor([1 << ME]), mine(10)
         dist.all_reduce(on_host, dist.ReduceOp.BOR)  # which hvd has not
         dist.all_reduce(on_device)
@@ -163,7 +167,8 @@ def check_another_backend_for_host_memory():
 
 
 def check_torchs_own_sync_batch_norm():
-    import gcu_batch_norm  # noqa: F401 (registers its operators)
+    if KIND == "gcu":
+        import gcu_batch_norm  # noqa: F401 (registers its operators)
 
     def norms():
         torch.manual_seed(1)

@@ -8,6 +8,7 @@
 #if __has_include(<internal/pycore_interp.h>)
 #define HVD_KNOWS_LOCK 1
 #define Py_BUILD_CORE 1
+#undef _PyGC_FINALIZED
 #include <internal/pycore_interp.h>
 #include <internal/pycore_runtime.h>
 #endif
