@@ -27,7 +27,7 @@ from horovod.runner.env import (
 )
 from horovod.runner.function_memory import FunctionMemory, read_all, write_all
 from horovod.runner.hosts import HostInfo, check_interfaces
-from horovod.runner.job import Placement, assign_slots, check_command, name_list, seconds
+from horovod.runner.job import Placement, assign_slots, check_command, name_list, start_timeout
 from horovod.runner.local_ranks import LocalRanks, RankSpec
 from horovod.runner.mpi_output import LabelledStream
 from horovod.runner.output import Output, RankStream
@@ -73,7 +73,7 @@ def run_mpi_job(
             "not encrypted as a rule. Start the job without --mpi: horovodrun then sends the secret over ssh."
         )
     env |= backend_environment(env)
-    seconds("HOROVOD_START_TIMEOUT", env.get("HOROVOD_START_TIMEOUT"))
+    start_timeout(args, env)  # a wrong one is an error here, before the ranks
     mpi = mpi_flavours.find_mpirun(os.environ)
     if placement.local():
         check_command(command)
