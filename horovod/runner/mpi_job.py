@@ -25,6 +25,7 @@ from horovod.runner.env import (
     remote_environment,
     store_environment,
 )
+from horovod.runner.exit_codes import shell_code
 from horovod.runner.function_memory import FunctionMemory, read_all, write_all
 from horovod.runner.hosts import HostInfo, check_interfaces
 from horovod.runner.job import Placement, assign_slots, check_command, name_list, start_timeout
@@ -214,8 +215,8 @@ class MpiJob(Job):
 
     def _handle_exit(self, site, rank: int, code: int, asked: bool) -> None:
         if code:
-            self._outcome.code = code
-            self._outcome.problem = f"horovodrun: mpirun failed with exit code {code}\n"
+            self._outcome.code = shell_code(code)
+            self._outcome.problem = f"horovodrun: mpirun failed with exit code {shell_code(code)}\n"
 
     def _handle_loss(self, site, text: str) -> None:
         self._outcome.problem = f"horovodrun: {text}\n"
