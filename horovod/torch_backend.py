@@ -2,7 +2,8 @@
 needs no import of horovod.
 
 It imports the rest of horovod.torch when the first group is made, and nothing before. It raises nothing: an exception
-here would be one of `import torch`, also for programs that know nothing of horovod.
+here would be one of `import torch`, also for programs that know nothing of horovod. For the same reason it changes nothing
+of torch.distributed but its list of names, until the program names the backend.
 """
 
 import os
@@ -14,13 +15,38 @@ _launchers = {"HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"
 NAME = "hvd"
 
 
+class _Name:
+    """The attribute `Backend.HVD`, which torch.distributed reads when a program names the backend."""
+
+    def __get__(self, backend: Any, owner: type) -> str:
+        use()
+        return NAME
+
+
 def register() -> None:
     """Make "hvd" known to torch.distributed, if this PyTorch has it. A second call does nothing."""
     import torch.distributed as dist
 
     if not dist.is_available() or NAME.upper() in getattr(dist.Backend, "_plugins", {}):
         return
+    # register_backend() would make hvd the default of types of devices whose own backend is registered later.
+    defaults = dist.Backend.default_device_backend_map
+    before = dict(defaults)
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=_device_types())
+    defaults.clear()
+    defaults.update(before)
+    dist.Backend.HVD = _Name()
+
+
+def use() -> None:
+    """The program uses the backend: `env://` works under launchers of horovod, and hvd is the default of types of devices
+    that have no other. A second call does nothing."""
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return
+    for device in _device_types():
+        dist.Backend.default_device_backend_map.setdefault(device, NAME)
     _extend_env()
 
 
@@ -52,7 +78,7 @@ def _extend_env() -> None:
     rendezvous = sys.modules.get("torch.distributed.rendezvous")
     handlers = getattr(rendezvous, "_rendezvous_handlers", {})
     original = handlers.get("env")
-    if original is None:
+    if original is None or hasattr(original, "_hvd_original"):
         return
 
     def env(url: str, timeout: Any = dist.constants.default_pg_timeout, **options: Any) -> Any:
@@ -62,6 +88,7 @@ def _extend_env() -> None:
 
         return meet(timeout)
 
+    env._hvd_original = original
     handlers["env"] = env
 
 

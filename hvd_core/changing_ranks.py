@@ -19,8 +19,6 @@ __all__ = ["Workers", "worker_id"]
 _away: list[Any] = []
 # Whether a front end has put the number of a set into a function that it will not make again.
 _in_functions = False
-# The engine of the world whose workers are known, and their numbers by rank.
-_known: tuple[Any, list[int]] | None = None
 
 
 def worker_id() -> int:
@@ -32,13 +30,12 @@ def worker_id() -> int:
 
 def _workers_by_rank() -> list[int]:
     """The numbers of all workers of this world. A collective call of all ranks, once in a world."""
-    global _known
+    job = current_job.get()
     if driver_channel.channel() is None:
-        return list(range(current_job.size()))
-    engine = current_job.engine()
-    if _known is None or _known[0] is not engine:
-        _known = engine, gathered_integers([worker_id()], "allgather.horovod.workers")
-    return _known[1]
+        return list(range(job.world.size))
+    if job.workers is None:
+        job.workers = gathered_integers([worker_id()], "allgather.horovod.workers")
+    return job.workers
 
 
 class Workers:
@@ -46,10 +43,17 @@ class Workers:
 
     Args:
         numbers: of the workers, see worker_id(). In a job that is not elastic, ranks.
+
+    Raises:
+        ValueError: `numbers` is empty, or holds a number twice or one that no worker can have.
     """
 
     def __init__(self, numbers: Iterable[int]) -> None:
         self.numbers = sorted(int(number) for number in numbers)
+        if not self.numbers or self.numbers[0] < 0 or len(set(self.numbers)) < len(self.numbers):
+            raise ValueError(
+                f"Workers({self.numbers}) can be in no world: give the number of each worker once; numbers begin at 0."
+            )
 
     def __call__(self, size: int) -> list[int]:
         by_rank = _workers_by_rank()

@@ -27,6 +27,8 @@ class Job:
         self.pid = os.getpid()
         # (process set, name) of the requests whose weights were announced. See frontend/initial_weights.py.
         self.announced: set[tuple[int, str]] = set()
+        # In an elastic job, the numbers of the workers by rank, once they are known. See changing_ranks.py.
+        self.workers: list[int] | None = None
 
     def is_parents(self) -> bool:
         """Whether this process is a forked child, which must not touch the engine."""

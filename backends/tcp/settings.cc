@@ -1,6 +1,8 @@
 // The options of this backend as values; see settings.h.
 #include "settings.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <hvd/encryption.hpp>
 
@@ -21,9 +23,9 @@ LocalSettings local_settings() {
   }
   uint64_t timeout = 30;
   if (const char* legacy = std::getenv("HOROVOD_GLOO_TIMEOUT_SECONDS"); legacy != nullptr) {
-    char* end = nullptr;
-    const unsigned long value = std::strtoul(legacy, &end, 10);
-    if (end != legacy && *end == '\0' && value >= 2 && value <= 86400) timeout = value;
+    // init() has checked it: a positive number of seconds.
+    const double value = std::strtod(legacy, nullptr);
+    if (value > 0) timeout = static_cast<uint64_t>(std::clamp(std::ceil(value), 2.0, 86400.0));
   }
   s.peer_timeout_s = static_cast<uint32_t>(number_option("peer_timeout_s", timeout, 2, 86400));
   s.buffer_kib = static_cast<uint32_t>(number_option("buffer_kib", 0, 0, 1 << 20));

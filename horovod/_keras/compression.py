@@ -27,6 +27,9 @@ class _KerasCastCompressor(CastCompressor):
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(tensor, torch.Tensor):
             return tensor.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
+        jax = sys.modules.get("jax")
+        if jax is not None and isinstance(tensor, jax.Array):  # in a compiled step too
+            return tensor.astype(dtype)
         import tensorflow as tf
 
         return tf.cast(tensor, dtype)

@@ -12,11 +12,13 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
+from horovod._keras import keras_patches
 from horovod._keras.compression import Compression
 from horovod._keras.optimizer import create_distributed_optimizer
 from horovod._keras.partial import list_of_layers
 from horovod._keras.saving import load_model
 from horovod._keras.values import allgather, allreduce, broadcast, broadcast_global_variables, reducescatter
+from horovod.common import exports
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Average
 
@@ -158,9 +160,21 @@ def public_functions(
         first_after_op: parameters that follow `op` directly in the signature of DistributedOptimizer.
     """
     functions = {function.__name__: _bound(function, keras, module) for function in _FUNCTIONS}
+    functions["init"] = _init(keras)
     if first_after_op:
         functions["DistributedOptimizer"] = _bound(DistributedOptimizer, keras, module, first_after_op)
     return types.SimpleNamespace(**functions)
+
+
+def _init(keras: ModuleType) -> Callable:
+    """init(), after which programs may call this Keras in older ways."""
+
+    @wraps(exports.init)
+    def init(*args: Any, **kwargs: Any) -> None:
+        keras_patches.accept_older_calls(keras)
+        exports.init(*args, **kwargs)
+
+    return init
 
 
 def _bound(

@@ -1,15 +1,16 @@
 """All changes that Horovod makes to Keras itself, each once per process. In Keras 3:
 
 - ``Model.compile`` accepts the argument `experimental_run_tf_function`, and ignores it with a warning. Scripts for
-  Horovod pass it, and Keras 3 would refuse it. Done when horovod.keras or horovod.tensorflow.keras is imported.
+  Horovod pass it, and Keras 3 would refuse it. Done by the init() of horovod.keras and horovod.tensorflow.keras, or by
+  the first DistributedOptimizer.
 - ``Optimizer.variables`` returns a list that can also be called, on TensorFlow: scripts for Horovod call
-  ``hvd.broadcast_variables(opt.variables(), root_rank=0)``, as it was a method in Keras 2. Done by the same imports, or
-  by the first DistributedGradientTape (``horovod._keras_module.let_variables_be_called``).
+  ``hvd.broadcast_variables(opt.variables(), root_rank=0)``, as it was a method in Keras 2. Done then too, or by the first
+  DistributedGradientTape (``horovod._keras_module.let_variables_be_called``).
 - ``LossScaleOptimizer.apply`` with a distributed inner optimizer reduces gradients before it checks whether they are
   finite (see keras3_optimizer.apply_scaled). Done by the first DistributedOptimizer. Other optimizers are treated as
   before.
 
-In Keras 2:
+An import changes nothing. In Keras 2:
 
 - ``LossScaleOptimizer`` tells a distributed inner optimizer that it scales losses, and reduces all gradients before it
   checks them. Done by the first DistributedOptimizer.
@@ -21,7 +22,13 @@ from types import ModuleType
 from typing import Any
 
 from horovod._keras.distributed import Distributed
-from horovod._keras_module import keras_package, major_version
+from horovod._keras_module import keras_package, let_variables_be_called, major_version
+
+
+def accept_older_calls(keras: ModuleType) -> None:
+    """Let programs call Keras 3 as they called Keras 2 with Horovod."""
+    tolerate_run_tf_function(keras)
+    let_variables_be_called(keras)
 
 
 def tolerate_run_tf_function(keras: ModuleType) -> None:

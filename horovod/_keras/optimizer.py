@@ -35,6 +35,7 @@ def create_distributed_optimizer(keras: ModuleType, optimizer: Any, **arguments:
     """
     options = checked(**arguments)
     keras = keras_package(keras)
+    keras_patches.accept_older_calls(keras)
     if isinstance(optimizer, str):
         optimizer = keras.optimizers.get(optimizer)
     if isinstance(optimizer, (Distributed, DistributedScaler)) or isinstance(

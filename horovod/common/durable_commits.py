@@ -6,9 +6,11 @@ One thread of a rank uses it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import pickle
+import re
 from typing import Any
 
 from horovod.common.exports import rank
@@ -31,7 +33,7 @@ class DurableCommits:
         if not isinstance(every, int) or every < 1:
             raise ValueError(f"keep_commits() needs an int of at least 1 for `every`, but found {every!r}.")
         self._state, self._path, self._every = state, os.fspath(path), every
-        self._checked = False
+        self._checked = self._tidied = False
         self.commits = 0  # of the job: new ranks get the number of rank 0
 
     def load(self) -> bool:
@@ -67,11 +69,15 @@ class DurableCommits:
             return
         new = f"{self._path}.{os.getpid()}.new"
         try:
+            if not self._tidied:
+                self._remove_leftovers()
+                self._tidied = True
             with open(new, "wb") as file:
                 pickle.dump(self._state.durable_parts(), file, protocol=pickle.HIGHEST_PROTOCOL)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(new, self._path)
+            self._sync_folder()
         except OSError as error:
             _log.error("horovod: commit %d could not be written: %s", self.commits, error)
             with contextlib.suppress(OSError):
@@ -80,6 +86,25 @@ class DurableCommits:
             with contextlib.suppress(OSError):
                 os.unlink(new)
             raise
+
+    def _remove_leftovers(self) -> None:
+        """Removes what processes left that were killed while they wrote. No other process may write: this is rank 0."""
+        folder, name = os.path.split(self._path)
+        for entry in os.listdir(folder or os.curdir):
+            if entry.startswith(f"{name}.") and re.fullmatch(r"[0-9]+\.new", entry[len(name) + 1 :]):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(folder, entry))
+
+    def _sync_folder(self) -> None:
+        """Until the folder is on the disk too, a machine that fails has the file of the commit before."""
+        folder = os.open(os.path.dirname(self._path) or os.curdir, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # some file systems of networks do it by themselves
+                raise
+        finally:
+            os.close(folder)
 
     def _check(self) -> None:
         for group, values in self._state.durable_parts().items():

@@ -93,6 +93,7 @@ def run_fn(
                 try:
                     if left is not None:
                         _reset(reset, left, driver)
+                        _drop_frames(left)
                         state.on_reset()
                     if driver is not None:
                         elastic_shared.exchange()
@@ -137,6 +138,11 @@ def _reset(reset: Callable[[], None], left: BaseException, driver: DriverChannel
     except Exception as failed:
         _log.error("%s", elastic_launchers.explanation(os.environ))
         raise left from failed
+
+
+def _drop_frames(error: BaseException) -> None:
+    """The frames of a traceback hold the tensors of the interrupted step, and the engine of the world that has ended."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
 
 
 def _sync_is_needed(left: BaseException | None, driver: DriverChannel | None) -> bool:

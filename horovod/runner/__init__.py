@@ -22,7 +22,7 @@ def run(
     hosts: str | None = None,
     hostfile: str | None = None,
     host_discovery_script: str | None = None,
-    start_timeout: int | None = None,
+    start_timeout: float | None = None,
     ssh_port: int | None = None,
     ssh_identity_file: str | None = None,
     disable_cache: bool | None = None,

@@ -25,6 +25,17 @@ def cpu_list(text: str | int) -> int | str:
 cpu_list.__name__ = "core or comma-separated cores"
 
 
+def positive_time(text: str | float) -> float:
+    """Seconds, an int where that is exact. Raises ValueError where a rank would too."""
+    from hvd_core.config.environment import positive_seconds  # late: the parser needs no engine
+
+    seconds = positive_seconds(str(text), "this time")
+    return int(seconds) if seconds.is_integer() else seconds
+
+
+positive_time.__name__ = "positive number of seconds"
+
+
 def _flag(value: bool) -> str:
     return "1" if value else "0"
 
@@ -122,8 +133,9 @@ OPTIONS: tuple[Option, ...] = (
            "library_options.num_nccl_streams", "streams for NCCL (1)"),
     Option(_LIBRARY, "thread_affinity", ("--thread-affinity",), cpu_list, "HOROVOD_THREAD_AFFINITY",
            "library_options.thread_affinity", "core of the engine thread: one per local rank, or a first one"),
-    Option(_LIBRARY, "gloo_timeout_seconds", ("--gloo-timeout-seconds",), int, "HOROVOD_GLOO_TIMEOUT_SECONDS",
-           "library_options.gloo_timeout_seconds", "how long to wait for other processes in rendezvous (30)"),
+    Option(_LIBRARY, "gloo_timeout_seconds", ("--gloo-timeout-seconds",), positive_time,
+           "HOROVOD_GLOO_TIMEOUT_SECONDS", "library_options.gloo_timeout_seconds",
+           "how long to wait for other processes in rendezvous (30)"),
     Option(_LOGGING, "log_level", ("--log-level",), str, "HOROVOD_LOG_LEVEL", "logging.level",
            "least severity that is logged", low=None, choices=LOG_LEVELS),
     Option(_LOGGING, "log_with_timestamp", ("--log-with-timestamp", "--no-log-hide-timestamp"), bool,

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from horovod.runner.background import Background
-from horovod.runner.hosts import HostInfo
+from horovod.runner.hosts import HostInfo, slots_by_host
 
 __all__ = ["DISCOVER_HOSTS_FREQUENCY_SECS", "FixedHosts", "HostDiscovery", "HostDiscoveryScript"]
 
@@ -66,7 +66,7 @@ class HostDiscoveryScript(HostDiscovery):
 
     def parsed(self, answer: str) -> dict[str, int]:
         """The answer of the script. Raises ValueError that names the line which is not valid."""
-        found: dict[str, int] = {}
+        found = []
         for line in answer.splitlines():
             text = line.strip()
             if not text:
@@ -78,9 +78,8 @@ class HostDiscoveryScript(HostDiscovery):
                         f"print {text}:N, or give --slots-per-host."
                     )
                 text = f"{text}:{self.default_slots}"
-            host = HostInfo.from_string(text)
-            found[host.hostname] = host.slots
-        return found
+            found.append(HostInfo.from_string(text))
+        return slots_by_host(found)
 
 
 def _failed(script: str, status: int, said: str) -> str:

@@ -337,7 +337,7 @@ class ElasticJob(Job):
             number in self._workers.stopped and membership.phase is Phase.GATHERING and not worker.leaving
         )
         if (late or stopped) and code == 0:
-            code = 128 + signal.SIGTERM  # it has not finished
+            code = -signal.SIGTERM  # it has not finished
         expected = worker.leaving or self._stops or membership.failure is not None
         if membership.phase is not Phase.GATHERING and number in membership.members:
             host = self._workers.by_number[number].host

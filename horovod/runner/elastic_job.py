@@ -25,7 +25,7 @@ from horovod.runner.output import Output
 from horovod.runner.processes import Outcome
 from horovod.runner.remote_ranks import RemoteRanks
 from horovod.runner.remote_shell import RemoteShell, agent_words
-from hvd_core.config.environment import encryption_wanted
+from hvd_core.config.environment import encryption_wanted, positive_seconds, seconds_of
 
 _TIMEOUT_S = 600
 _GRACE_S = 600
@@ -39,17 +39,17 @@ class _Starter:
         self,
         args: argparse.Namespace,
         command: Sequence[str],
-        start_s: int,
+        start_s: float,
         extra_env: Mapping[str, str],
         function: FunctionMemory | None,
     ) -> None:
-        from horovod.runner.job import name_list, seconds
+        from horovod.runner.job import name_list
 
         self._command, self._function = command, function
         env = {**job_environment(os.environ, args), **extra_env}
         self._encrypted = encryption_wanted(env)
         self._env = {**env, **backend_environment(env), "HOROVOD_ELASTIC": "1"}
-        silence_s = seconds("HOROVOD_GLOO_TIMEOUT_SECONDS", env.get("HOROVOD_GLOO_TIMEOUT_SECONDS"))
+        silence_s = seconds_of(env, "HOROVOD_GLOO_TIMEOUT_SECONDS")
         template = args.remote_shell or env.get("HOROVOD_REMOTE_SHELL")
         self._shell = RemoteShell(template, args.ssh_port, args.ssh_identity_file, start_s, silence_s)
         self._python = args.remote_python or env.get("HOROVOD_REMOTE_PYTHON") or sys.executable or "python3"
@@ -102,28 +102,23 @@ def run_elastic_job(
     `started` is called with the job before any process exists. `function`: as for job.run_job(); its results are those
     of workers. Raises ValueError, OSError.
     """
-    from horovod.runner.job import check_command, check_proc, seconds
+    from horovod.runner.job import check_command, check_proc, start_timeout
 
     check_elastic(args)
     if args.nics:
         check_interfaces(args.nics)
     first, least, most = numbers(args)
     environ = os.environ
-    start_s = (
-        seconds("--start-timeout", args.start_timeout)
-        if args.start_timeout is not None
-        else seconds("HOROVOD_START_TIMEOUT", environ.get("HOROVOD_START_TIMEOUT"))
-    )
+    start_s = start_timeout(args, environ)
     grace_s = args.preemption_grace
     if grace_s is None and environ.get(GRACE):
-        grace_s = seconds(GRACE, environ[GRACE])
-    waited = args.elastic_timeout or environ.get("HOROVOD_ELASTIC_TIMEOUT")
+        grace_s = positive_seconds(environ[GRACE], GRACE)
     limits = Limits(
         first,
         least,
         most,
-        seconds("HOROVOD_ELASTIC_TIMEOUT", waited, _TIMEOUT_S),
-        seconds("HOROVOD_ELASTIC_GRACE", environ.get("HOROVOD_ELASTIC_GRACE"), _GRACE_S),
+        args.elastic_timeout or seconds_of(environ, "HOROVOD_ELASTIC_TIMEOUT", _TIMEOUT_S),
+        seconds_of(environ, "HOROVOD_ELASTIC_GRACE", _GRACE_S),
         start_s,
         args.reset_limit,
         None if args.cooldown_range is None else tuple(args.cooldown_range),

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from horovod.runner.elastic_discovery import FixedHosts, HostDiscovery, HostDiscoveryScript
-from horovod.runner.hosts import parse_host_files, parse_hosts
+from horovod.runner.hosts import parse_host_files, parse_hosts, slots_by_host
 
 SECTION = "elastic"
 # Key in the section `elastic` of the configuration file -> (attribute of the arguments, its kind).
@@ -124,4 +124,4 @@ def hosts_of(args: argparse.Namespace) -> HostDiscovery:
         return HostDiscoveryScript(args.host_discovery_script, args.slots)
     first, _, most = numbers(args)
     text = parse_host_files(args.hostfile) if args.hostfile else args.hosts or f"localhost:{most or first}"
-    return FixedHosts({host.hostname: host.slots for host in parse_hosts(text)})
+    return FixedHosts(slots_by_host(parse_hosts(text)))

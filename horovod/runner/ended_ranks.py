@@ -24,7 +24,7 @@ class EndedRanks:
         self._told = 0
 
     def tell(self, rank: int, code: int, host: str | None) -> None:
-        """Publishes that the process of `rank` has ended with `code` (128 + the number of a signal)."""
+        """Publishes that the process of `rank` has ended with `code` (exit_codes.py)."""
         with contextlib.suppress(OSError, RuntimeError):
             text = f"ended ({f'host {host}, ' if host else ''}{describe_code(code)})"
             value = json.dumps({"rank": rank, "text": text}).encode()

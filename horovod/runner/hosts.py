@@ -133,6 +133,14 @@ def is_local(name: str) -> bool:
     return False
 
 
+def slots_by_host(hosts: Iterable[HostInfo]) -> dict[str, int]:
+    """The slots of each host. Those of a host that is listed several times add up."""
+    slots: dict[str, int] = {}
+    for host in hosts:
+        slots[host.hostname] = slots.get(host.hostname, 0) + host.slots
+    return slots
+
+
 def merge_hosts(hosts: Iterable[HostInfo]) -> tuple[list[HostInfo], str | None]:
     """(the slots with each host only once, the name of this machine among them or None).
 

@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from horovod.runner.addresses import store_place
@@ -39,7 +39,7 @@ from horovod.runner.output import Output
 from horovod.runner.processes import Job, Outcome
 from horovod.runner.remote_ranks import RemoteRanks
 from horovod.runner.remote_shell import RemoteShell, agent_words
-from hvd_core.config.environment import encryption_wanted
+from hvd_core.config.environment import encryption_wanted, positive_seconds, seconds_of
 
 
 def check_supported(args: argparse.Namespace) -> None:
@@ -95,10 +95,7 @@ def run_job(
     env = {**job_environment(os.environ, args), **(extra_env or {})}
     encrypted = encryption_wanted(env)
     env |= backend_environment(env)
-    if args.start_timeout is not None:
-        timeout_s = seconds("--start-timeout", args.start_timeout)
-    else:
-        timeout_s = seconds("HOROVOD_START_TIMEOUT", env.get("HOROVOD_START_TIMEOUT"))
+    timeout_s = start_timeout(args, env)
     if placement.local():
         check_command(command)
         check_proc()
@@ -107,7 +104,7 @@ def run_job(
     if remote and encrypted:
         check_library()
     if remote:
-        silence_s = seconds("HOROVOD_GLOO_TIMEOUT_SECONDS", env.get("HOROVOD_GLOO_TIMEOUT_SECONDS"))
+        silence_s = seconds_of(env, "HOROVOD_GLOO_TIMEOUT_SECONDS")
         template = args.remote_shell or env.get("HOROVOD_REMOTE_SHELL")
         shell = RemoteShell(template, args.ssh_port, args.ssh_identity_file, timeout_s, silence_s)
     named = sorted(args.nics) if args.nics else name_list(env.get("HOROVOD_GLOO_IFACE"))
@@ -177,13 +174,11 @@ def check_command(command: Sequence[str]) -> None:
     raise ValueError(f"The command {command[0]!r} was not found or cannot be executed.{hint}")
 
 
-def seconds(name: str, value: str | int | None, default: int = 30) -> int:
-    """A number of seconds that the user gave as `name`, or the default. Raises ValueError that names it."""
-    if value is None:
-        return default
-    if not (str(value).isdecimal() and int(value) > 0):
-        raise ValueError(f"{name} must be a positive number of seconds, found {value!r}.")
-    return int(value)
+def start_timeout(args: argparse.Namespace, env: Mapping[str, str]) -> float:
+    """Seconds for the processes to find each other. Raises ValueError that names the option or the variable."""
+    if args.start_timeout is not None:
+        return positive_seconds(str(args.start_timeout), "--start-timeout")
+    return seconds_of(env, "HOROVOD_START_TIMEOUT")
 
 
 def name_list(text: str | None) -> list[str]:

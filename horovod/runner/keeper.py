@@ -204,8 +204,7 @@ class Keeper:
             rank = self.ranks.pop(pid, None)
             if rank is None:
                 continue
-            code = os.waitstatus_to_exitcode(status)
-            code = 128 - code if code < 0 else code
+            code = os.waitstatus_to_exitcode(status)  # see exit_codes.py
             self.tell(event="exit", rank=rank, code=code, asked=self.stage in ("terminating", "killing"))
             if code:
                 self.fail()

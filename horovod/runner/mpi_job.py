@@ -25,9 +25,10 @@ from horovod.runner.env import (
     remote_environment,
     store_environment,
 )
+from horovod.runner.exit_codes import shell_code
 from horovod.runner.function_memory import FunctionMemory, read_all, write_all
 from horovod.runner.hosts import HostInfo, check_interfaces
-from horovod.runner.job import Placement, assign_slots, check_command, name_list, seconds
+from horovod.runner.job import Placement, assign_slots, check_command, name_list, start_timeout
 from horovod.runner.local_ranks import LocalRanks, RankSpec
 from horovod.runner.mpi_output import LabelledStream
 from horovod.runner.output import Output, RankStream
@@ -73,7 +74,7 @@ def run_mpi_job(
             "not encrypted as a rule. Start the job without --mpi: horovodrun then sends the secret over ssh."
         )
     env |= backend_environment(env)
-    seconds("HOROVOD_START_TIMEOUT", env.get("HOROVOD_START_TIMEOUT"))
+    start_timeout(args, env)  # a wrong one is an error here, before the ranks
     mpi = mpi_flavours.find_mpirun(os.environ)
     if placement.local():
         check_command(command)
@@ -214,8 +215,8 @@ class MpiJob(Job):
 
     def _handle_exit(self, site, rank: int, code: int, asked: bool) -> None:
         if code:
-            self._outcome.code = code
-            self._outcome.problem = f"horovodrun: mpirun failed with exit code {code}\n"
+            self._outcome.code = shell_code(code)
+            self._outcome.problem = f"horovodrun: mpirun failed with exit code {shell_code(code)}\n"
 
     def _handle_loss(self, site, text: str) -> None:
         self._outcome.problem = f"horovodrun: {text}\n"

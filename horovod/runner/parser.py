@@ -33,7 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("-np", "--num-proc", dest="num_proc", type=int, help="number of processes")
     add("-cb", "--check-build", **switch, help="print frameworks, backends and versions, and exit")
     add("--disable-cache", **switch, help="accepted; nothing is cached")
-    add("--start-timeout", type=int, help="seconds the processes may take to find each other (30)")
+    add("--start-timeout", help="seconds the processes may take to find each other (30)")
     names = ("--network-interfaces", "--network-interface")
     add(*names, dest="nics", type=_interfaces, help="comma-separated interfaces to use")
     add("--output-filename", help="folder that gets rank.<n>/stdout and rank.<n>/stderr as well")

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from horovod.runner.ended_ranks import EndedRanks
+from horovod.runner.exit_codes import shell_code, signal_of
 from horovod.runner.last_call import place_of_end
 from horovod.runner.local_ranks import STREAMS, LocalRanks
 from horovod.runner.output import Output, OutputClosedError, RankStream
@@ -26,8 +27,8 @@ _OTHER_FAILURES_S = 1.0
 
 @dataclass
 class Outcome:
-    """How a job ended. `codes`: the exit code of each rank, in the order of their ends; a signal counts as 128 + its
-    number. `failures`: (rank, exit code) of those that failed by themselves, in that order; `late`: of those that did
+    """How a job ended. `codes`: the end of each rank's process (exit_codes.py), in the order of their ends.
+    `failures`: (rank, exit code) of those that failed by themselves, in that order; `late`: of those that did
     so when all were being ended. `culprit`: the one that failed first, once that is decided. `quitter`: a rank that had
     ended with exit code 0 before all failures, which follow from that. `last_world`: of an elastic job, whose numbers are
     those of processes: its last ranks."""
@@ -67,7 +68,7 @@ class Outcome:
     @property
     def exit_code(self) -> int:
         if self.first_failed is not None:
-            return self.first_failed[1]
+            return shell_code(self.first_failed[1])
         return 0 if self.problem is None else 1
 
     def error_text(self) -> str | None:
@@ -78,7 +79,7 @@ class Outcome:
         text = (
             "Horovod detected that one or more processes exited with non-zero status, thus causing the job "
             "to be terminated. The first process to do so was:\n"
-            f"Process name: {rank}\nExit code: {code}\n"
+            f"Process name: {rank}\nExit code: {shell_code(code)}\n"
         )
         if self.quitter is not None:
             text += (
@@ -259,10 +260,10 @@ class Job:
             self._outcome.failures.append((rank, code))
             if first:
                 self._fail_others(site)
-        elif code and code - 128 not in (signal.SIGTERM, signal.SIGKILL):
+        elif code and signal_of(code) not in (signal.SIGTERM, signal.SIGKILL):
             self._outcome.late.append((rank, code))
         if code or self._verbose:
-            self._output.stderr.note(f"Process {rank} exit with status code {code}.")
+            self._output.stderr.note(f"Process {rank} exit with status code {shell_code(code)}.")
 
     def _decide(self) -> None:
         """Names the rank that failed first. Called some time after the first failure was seen, or at the end of the job,

@@ -8,6 +8,7 @@ any thread.
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import subprocess
@@ -29,8 +30,8 @@ class RemoteShell:
         template: str | None = None,
         port: int | None = None,
         identity: str | None = None,
-        connect_s: int = 30,
-        silence_s: int = 30,
+        connect_s: float = 30,
+        silence_s: float = 30,
     ):
         self._ssh: list[str] | None = None
         if template:
@@ -56,8 +57,8 @@ class RemoteShell:
                 "PasswordAuthentication": "no",
                 "StrictHostKeyChecking": "no",
                 "LogLevel": "ERROR",
-                "ConnectTimeout": connect_s,
-                "ServerAliveInterval": max(1, silence_s // 3),
+                "ConnectTimeout": math.ceil(connect_s),
+                "ServerAliveInterval": max(1, int(silence_s // 3)),
                 "ServerAliveCountMax": 3,
             }
             self._ssh = ["ssh"]

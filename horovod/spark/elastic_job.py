@@ -22,7 +22,6 @@ from horovod.runner.elastic_driver import ElasticJob
 from horovod.runner.elastic_limits import Limits
 from horovod.runner.elastic_membership import Failure, Phase
 from horovod.runner.function_memory import FunctionMemory, read_all
-from horovod.runner.job import seconds
 from horovod.runner.output import Output
 from horovod.runner.processes import Outcome
 from horovod.spark.barrier_job import driver_variables
@@ -37,6 +36,7 @@ from horovod.spark.rank_job import failure_of
 from horovod.spark.runner import DriverOutput, interface_variables, start_seconds
 from horovod.spark.stage import Stage, forget, lost_executor, shortened, task_function
 from horovod.spark.task_ranks import TaskPool, TaskRanks
+from hvd_core.config.environment import seconds_of
 
 _TIMEOUT_S = 600
 _GRACE_S = 600
@@ -85,7 +85,7 @@ class SparkElasticJob(ElasticJob):
         slots = _Slots(self.slots)
         ends = memory.drop_if_empty
         super().__init__(limits, slots, self._make_site, ends, self._open_store, _Names(), output, verbose)
-        pool.begin(self._selector, self._note)
+        pool.begin(self._selector, self._note, self._fail)
 
     def watch(self, stage_over: Callable[[], bool]) -> None:
         """Lets the job end with Spark's stage."""
@@ -156,6 +156,8 @@ class SparkElasticJob(ElasticJob):
         super()._start_workers(now)
 
     def _fail(self, why: str) -> None:
+        if self._membership.phase is Phase.ENDING:
+            return
         self._membership.failure = Failure(why)
         self._membership.phase = Phase.ENDING
         self._end_all()
@@ -218,13 +220,12 @@ def _limits(given: Mapping[str, Any], parallelism: int) -> Limits:
             "decrease in the order min_num_proc, num_proc, max_num_proc"
         )
     environ = os.environ
-    waited = given["elastic_timeout"] or environ.get("HOROVOD_ELASTIC_TIMEOUT")
     return Limits(
         first,
         least,
         most,
-        seconds("elastic_timeout", waited, _TIMEOUT_S),
-        seconds("HOROVOD_ELASTIC_GRACE", environ.get("HOROVOD_ELASTIC_GRACE"), _GRACE_S),
+        number("elastic_timeout", None, 1) or seconds_of(environ, "HOROVOD_ELASTIC_TIMEOUT", _TIMEOUT_S),
+        seconds_of(environ, "HOROVOD_ELASTIC_GRACE", _GRACE_S),
         _ANSWER_S,
         number("reset_limit", None, 0),
         _PAUSE_S,

@@ -1,6 +1,7 @@
 """A listening socket of the driver whose connections first prove the job's secret. On the thread that turns the selector.
 
-A connection that has not proved the secret is not parsed. Nothing waits.
+A connection that has not proved the secret is not parsed. Nothing waits. Where the system lets this process accept no
+connection, for want of a descriptor for instance, the listener pauses, and fails if that lasts.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ from hvd_core.bootstrap.socket_io import AuthenticationError, join_address
 
 _CHUNK = 1 << 16
 _MOST_UNPROVEN = 256  # all tasks of a job connect at once
+# The listener is readable meanwhile, so that a selector without a pause would spin.
+_PAUSE_S = 0.1
+# How long the system may refuse to accept connections before that is a failure.
+_PATIENCE_S = 2.0
 
 
 class ProvenListener:
     """Listens on `host`, on a port of its own; `port` is its number. `proven(peer, rest)` is called with each connection
     that has proved the secret for `purpose`, and its first bytes after that; the connection does not block, and is the
-    caller's from then on. `refused(reason)` tells why one was closed."""
+    caller's from then on. `refused(reason)` tells why one was closed; `failed(reason)`, once, why no more are taken."""
 
     def __init__(self, host: str, secret: bytes, purpose: bytes) -> None:
         self._secret, self._purpose = secret, purpose
@@ -32,21 +37,28 @@ class ProvenListener:
         self.address = join_address(*self._listener.getsockname()[:2])
         self._unproven: dict[socket.socket, tuple[ServerHandshake, float]] = {}
         self._selector: selectors.BaseSelector | None = None
+        self._refused_since: float | None = None  # since when the system has refused all connections
+        self._resumes_at: float | None = None
 
     def begin(
         self,
         selector: selectors.BaseSelector,
         proven: Callable[[socket.socket, bytes], None],
         refused: Callable[[str], None],
+        failed: Callable[[str], None],
     ) -> None:
-        self._selector, self._proven, self._refused = selector, proven, refused
+        self._selector, self._proven, self._refused, self._failed = selector, proven, refused, failed
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def due(self) -> list[float]:
         """When advance() is to be called (time.monotonic())."""
-        return [end for _, end in self._unproven.values()]
+        ends = [end for _, end in self._unproven.values()]
+        return ends if self._resumes_at is None else [*ends, self._resumes_at]
 
     def advance(self, now: float) -> None:
+        if self._resumes_at is not None and self._resumes_at <= now:
+            self._resumes_at = None
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         for peer in [peer for peer, (_, end) in self._unproven.items() if end < now]:
             self._drop(peer, "no proof of the secret in time")
 
@@ -62,8 +74,12 @@ class ProvenListener:
     def _accept(self) -> None:
         try:
             peer, _ = self._listener.accept()
-        except OSError:
+        except BlockingIOError:
             return
+        except OSError as error:
+            self._pause(error)
+            return
+        self._refused_since = None
         peer.setblocking(False)
         if len(self._unproven) >= _MOST_UNPROVEN:
             self._drop(next(iter(self._unproven)), "too many connections without a proof of the secret")
@@ -74,6 +90,18 @@ class ProvenListener:
             peer.send(handshake.challenge)
         except OSError as error:
             self._drop(peer, str(error))
+
+    def _pause(self, error: OSError) -> None:
+        now = time.monotonic()
+        self._selector.unregister(self._listener)
+        if self._refused_since is None:
+            self._refused_since = now
+            self._refused(f"the driver could not accept it: {error}; trying again")
+        if now - self._refused_since > _PATIENCE_S:
+            self._listener.close()  # who connects learns it at once
+            self._failed(f"the driver can accept no connections: {error}")
+        else:
+            self._resumes_at = now + _PAUSE_S
 
     def _read(self, peer: socket.socket) -> None:
         if peer not in self._unproven:

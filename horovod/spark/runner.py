@@ -10,6 +10,7 @@ from typing import Any
 from horovod.runner.output import Output, Sink
 from horovod.spark.barrier_job import Options, driver_variables, run_barrier_job
 from horovod.spark.cluster import active_context
+from hvd_core.config.environment import positive_seconds, seconds_of
 
 _START_S = 600
 
@@ -30,17 +31,9 @@ class DriverOutput(Output):
 
 def start_seconds(given: float | None, default: float = _START_S) -> float:
     """The time for executors to register. Raises ValueError for a wrong number."""
-    value = given if given is not None else os.environ.get("HOROVOD_SPARK_START_TIMEOUT", default)
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = 0.0
-    if seconds <= 0:
-        raise ValueError(
-            "start_timeout, or HOROVOD_SPARK_START_TIMEOUT, must be a positive number of seconds, "
-            f"found {value!r}."
-        )
-    return seconds
+    if given is not None:
+        return positive_seconds(str(given), "start_timeout")
+    return seconds_of(os.environ, "HOROVOD_SPARK_START_TIMEOUT", default)
 
 
 def interface_variables(nics: Iterable[str] | None) -> dict[str, str]:

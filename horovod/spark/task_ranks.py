@@ -29,9 +29,12 @@ class TaskPool:
         self._spaces: dict[str, list[str]] = {}  # of a host, in the order in which they were heard of
         self._selector: selectors.BaseSelector | None = None
 
-    def begin(self, selector: selectors.BaseSelector, note: Callable[[str], None]) -> None:
+    def begin(
+        self, selector: selectors.BaseSelector, note: Callable[[str], None], failed: Callable[[str], None]
+    ) -> None:
+        """`failed(reason)`: no more tasks can connect."""
         self._selector, self._note = selector, note
-        self._listener.begin(selector, self._admit, self._refused)
+        self._listener.begin(selector, self._admit, self._refused, failed)
 
     def due(self) -> list[float]:
         return self._listener.due()

@@ -109,14 +109,18 @@ class RendezvousListener:
         self._descriptors.close()
 
     def _run(self):
+        refused = False
         while not self._closing:
             try:
                 peer, _ = self._listener.accept()
             except OSError as error:
                 if not self._closing:
-                    _log.warning("rendezvous: could not accept a connection: %s; trying again", error)
+                    if not refused:
+                        _log.warning("rendezvous: could not accept a connection: %s; trying again", error)
+                    refused = True
                     time.sleep(0.2)
                 continue
+            refused = False
             self._descriptors.own(peer)
             try:
                 self._serve(peer)

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 
 from hvd_core import logs
-from hvd_core.config.environment import encryption_wanted
+from hvd_core.config.environment import encryption_wanted, seconds_of
 
 from . import affinity, gathered, launcher_facts, limits, meeting
 from .identity import identify
@@ -19,8 +19,6 @@ from .socket_io import BootstrapError, BootstrapTimeout, Deadline, RankLost, Sto
 
 _log = logging.getLogger("horovod")
 
-DEFAULT_DEADLINE_SECONDS = 30.0
-DEFAULT_SILENCE_SECONDS = 30.0
 LONGEST_LINGER_SECONDS = 10.0
 _REPORT_SECONDS = 0.5  # for the reason of another rank that has gone
 
@@ -163,9 +161,9 @@ def connect(environ=None, deadline_s=None, comm=None):
     if transport not in ("auto", "tcp"):
         raise ValueError(f"HOROVOD_CONTROL_TRANSPORT={transport!r} is not one of 'auto', 'tcp'")
     encryption_wanted(os.environ)  # a text that cannot be read is an error here, before the other ranks wait
-    silence_s = _seconds(environ, "HOROVOD_GLOO_TIMEOUT_SECONDS", DEFAULT_SILENCE_SECONDS)
+    silence_s = seconds_of(environ, "HOROVOD_GLOO_TIMEOUT_SECONDS")
     if deadline_s is None:
-        deadline_s = _seconds(environ, "HOROVOD_START_TIMEOUT", DEFAULT_DEADLINE_SECONDS)
+        deadline_s = seconds_of(environ, "HOROVOD_START_TIMEOUT")
     deadline = Deadline(deadline_s)
     try:
         identity, found, job_comm = _find_store(environ, comm, deadline)
@@ -217,19 +215,6 @@ def _find_store(environ, comm, deadline):
         rendezvous.attend(identity, environ, deadline)
         return identity, None, None
     return *rendezvous.find_store(identity, environ, deadline), None
-
-
-def _seconds(environ, name, default):
-    text = environ.get(name, "").strip()
-    if not text:
-        return default
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e9:
-        raise ValueError(f"{name}={text!r} is not a positive number of seconds")
-    return seconds
 
 
 def _alone(identity, comm=None):

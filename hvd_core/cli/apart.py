@@ -74,9 +74,10 @@ def run_apart(work: Callable[[Callable[[Any], None]], None], limits_s: Mapping[s
     outputs, written = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    caller = os.getpid()
     child = os.fork()
     if child == 0:
-        _child(work, told, written)
+        _child(work, told, written, caller)
     os.close(told)
     os.close(written)
     try:
@@ -162,7 +163,7 @@ def _ending(status: int) -> str:
         return f"its process ended with signal {-code}"
 
 
-def _child(work: Callable[[Callable[[Any], None]], None], told: int, written: int) -> None:
+def _child(work: Callable[[Callable[[Any], None]], None], told: int, written: int, caller: int) -> None:
     """The life of the process. Exit handlers are not run: a plugin's may crash or hang too."""
 
     def tell(report: dict[str, Any]) -> None:
@@ -173,6 +174,8 @@ def _child(work: Callable[[Callable[[Any], None]], None], told: int, written: in
     try:
         os.setsid()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != caller:
+            os._exit(1)  # the caller died before the line above took effect
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         faulthandler.disable()  # where it is on, it would write the command's own stack
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

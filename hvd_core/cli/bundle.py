@@ -84,7 +84,7 @@ def _parts(redaction: Redaction, logs: list[str], job: int | None) -> Iterator[t
             made = make()
         except Exception as error:  # of a part that cannot be had: the others still help
             made = f"this part could not be made: {type(error).__name__}: {error}\n"
-        text = made if isinstance(made, str) else json.dumps(made, indent=2, default=str) + "\n"
+        text = made if isinstance(made, str) else json.dumps(redaction.document(made), indent=2) + "\n"
         return redaction.text(text).encode("utf-8", "backslashreplace")
 
     yield "versions.json", "versions of Python and of the installed distributions", packed(versions)
@@ -94,15 +94,15 @@ def _parts(redaction: Redaction, logs: list[str], job: int | None) -> Iterator[t
         packed(lambda: variables(redaction)),
     )
     yield "host.json", "cores, memory, limits, shared memory, interfaces", packed(host_facts)
-    yield "backends.json", "hvd plugin doctor --no-open", packed(lambda: _own_command(_BACKENDS))
-    yield "configuration.json", "hvd config --explain", packed(lambda: _own_command(_CONFIGURATION))
+    yield "backends.json", "hvd plugin doctor --no-open", packed(lambda: _own_command(_BACKENDS, redaction))
+    yield "configuration.json", "hvd config --explain", packed(lambda: _own_command(_CONFIGURATION, redaction))
     yield from _flight(redaction)
     if job is not None:
         asked = ["doctor", "--job", *([str(job)] if job else []), "--json"]
         yield (
             "job.json",
             "hvd doctor --job: the answers of a running job",
-            packed(lambda: _own_command(asked)),
+            packed(lambda: _own_command(asked, redaction)),
         )
     for name in logs:
         yield (
@@ -172,17 +172,21 @@ def versions() -> dict[str, Any]:
     }
 
 
-def _own_command(arguments: list[str]) -> str:
-    """What `hvd` prints for these arguments. In a process of its own, since it loads the backends' libraries."""
+def _own_command(arguments: list[str], redaction: Redaction) -> str:
+    """The document that `hvd` prints for these arguments, and what else it says. In a process of its own, since it loads the backends' libraries."""
     done = subprocess.run(
         [sys.executable, "-m", "hvd_core.cli", *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        errors="replace",
+        encoding="utf-8",
+        errors="surrogateescape",
         timeout=_COMMAND_SECONDS,
     )
-    return done.stdout + (
+    shown = done.stdout
+    with suppress(ValueError):  # no document, but words
+        shown = json.dumps(redaction.document(json.loads(shown)), indent=2) + "\n"
+    return shown + (
         f"\nexit code {done.returncode}\n{done.stderr}" if done.returncode or done.stderr else ""
     )
 
@@ -192,4 +196,4 @@ def _end_of(name: str) -> str:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(0, size - _MOST_LOG_BYTES))
         data = file.read(_MOST_LOG_BYTES)
-    return data.decode("utf-8", "backslashreplace")
+    return data.decode("utf-8", "surrogateescape")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Mapping
+from typing import Any
 
 REMOVED = "(removed)"
 
@@ -35,6 +38,10 @@ class Redaction:
         values = {
             value for name, value in environ.items() if is_secret_name(name) and len(value) >= _SHORTEST
         }
+        self._secrets = {os.fsencode(value) for value in values}
+        # Logs hold values as Python and JSON write them, too.
+        for value in list(values):
+            values |= {repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
         # A longer secret may contain a shorter one.
         self._known = sorted(values, key=len, reverse=True)
         self.removed = 0
@@ -48,10 +55,18 @@ class Redaction:
         self.removed += found
         return text
 
+    def document(self, value: Any) -> Any:
+        """``value``, which is to become JSON, without secrets in its texts. Before it is written: JSON spells quotes,
+        backslashes and most letters otherwise."""
+        if isinstance(value, dict):
+            return {self.text(str(key)): self.document(one) for key, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.document(one) for one in value]
+        return value if isinstance(value, (int, float, type(None))) else self.text(str(value))
+
     def data(self, data: bytes) -> bytes:
         """``data`` with the values of secret variables overwritten, in the same length."""
-        for value in self._known:
-            secret = value.encode()
+        for secret in sorted(self._secrets, key=len, reverse=True):
             self.removed += data.count(secret)
             data = data.replace(secret, b"*" * len(secret))
         return data

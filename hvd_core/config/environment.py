@@ -47,8 +47,16 @@ def _port(text: str, name: str) -> int:
     return int(_parse_number(text, name, whole=True, most=65535))
 
 
-def _positive(text: str, name: str) -> float | None:
-    return _parse_number(text, name) or None
+def positive_seconds(text: str, name: str) -> float:
+    """The time that the variable or option ``name`` gives. For ranks, launchers and their options alike: 30, 30.5 and 3e1
+    are times, 0 is not. Raises ValueError."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e9:
+        raise ValueError(f"{name} must be a positive number of seconds, found {text!r}.")
+    return seconds
 
 
 def _flag(text: str, name: str) -> bool:
@@ -189,7 +197,11 @@ class EngineSettings:
         "0",
     )
     start_timeout_s: float = _setting(
-        30.0, "HOROVOD_START_TIMEOUT", _positive, "seconds until all ranks must have called `init()`", "30"
+        30.0,
+        "HOROVOD_START_TIMEOUT",
+        positive_seconds,
+        "seconds until all ranks must have called `init()`",
+        "30",
     )
     spin_us: float | None = _setting(
         None,
@@ -349,6 +361,12 @@ def read_log_settings(environ: Mapping[str, str]) -> tuple[int | None, bool]:
     hidden, shown = read("HOROVOD_LOG_HIDE_TIME", _flag), read("HOROVOD_LOG_TIMESTAMP", _flag)
     with_time = not hidden if hidden is not None else shown is not False
     return read("HOROVOD_LOG_LEVEL", _level), with_time
+
+
+def seconds_of(environ: Mapping[str, str], variable: str, default: float = 30.0) -> float:
+    """The time that a variable gives, or the default. Raises ValueError if it is not a positive number of seconds."""
+    text = environ.get(variable, "").strip()
+    return positive_seconds(text, variable) if text else default
 
 
 def encryption_wanted(environ: Mapping[str, str]) -> bool:

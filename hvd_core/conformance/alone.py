@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 
 from hvd_core.conformance import interpreter
 from hvd_core.conformance.backend import Backend, BackendFailure
@@ -49,6 +50,7 @@ class Alone:
     def __init__(self, target, modules, patience: float) -> None:
         self._target, self._modules, self._patience = target, list(modules), patience
         self._process: subprocess.Popen | None = None
+        self._earlier = ""  # the case that this process has run last
 
     def run(self, case) -> Result:
         """Runs a case without ranks to its verdict."""
@@ -57,12 +59,15 @@ class Alone:
         if self._process is None:
             self._start()
         limit = case.seconds * self._patience
-        self._process.stdin.write(json.dumps({"case": case.name}).encode() + b"\n")
-        self._process.stdin.flush()
+        after = f", perhaps because of the case before it, {self._earlier}" if self._earlier else ""
+        self._earlier = case.name
+        with suppress(BrokenPipeError):  # it has died since its last answer; reading finds out
+            self._process.stdin.write(json.dumps({"case": case.name}).encode() + b"\n")
+            self._process.stdin.flush()
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             line = self._process.stdout.readline() if selector.select(limit) else None
-        if line:
+        if line and line.endswith(b"\n"):
             return Result.from_dict(json.loads(line))
         code = None if line is None else self._process.wait()
         self._errors.seek(0)
@@ -70,13 +75,14 @@ class Alone:
         self.close()
         if code is None:
             return Result(case.name, FAIL, f"did not end within {limit:g} s", [], limit)
-        return Result(case.name, FAIL, f"the process died with status {code}: {words}")
+        return Result(case.name, FAIL, f"the process died with status {code}{after}: {words}")
 
     def _start(self) -> None:
         target = self._target
         about = {"name": target.name, "path": target.path, "python": target.python, "origin": target.origin}
         about |= {"described": target.descriptor is not None, "modules": self._modules, "search": sys.path}
         about |= {"patience": self._patience, "interpreter": interpreter.WORDS}
+        self._earlier = ""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         self._process = subprocess.Popen(
             [*interpreter.WORDS, "-m", "hvd_core.conformance.alone"],

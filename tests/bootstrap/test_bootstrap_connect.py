@@ -187,8 +187,8 @@ def test_one_process_is_cheap_and_opens_nothing():
     ("environ", "text"),
     [
         ({"HOROVOD_CONTROL_TRANSPORT": "rdma"}, "HOROVOD_CONTROL_TRANSPORT='rdma' is not one of"),
-        ({"HOROVOD_START_TIMEOUT": "soon"}, "HOROVOD_START_TIMEOUT='soon' is not a positive number"),
-        ({"HOROVOD_START_TIMEOUT": "0"}, "HOROVOD_START_TIMEOUT='0' is not a positive number"),
+        ({"HOROVOD_START_TIMEOUT": "soon"}, "HOROVOD_START_TIMEOUT must be a positive number of seconds"),
+        ({"HOROVOD_GLOO_TIMEOUT_SECONDS": "0"}, "HOROVOD_GLOO_TIMEOUT_SECONDS must be a positive number"),
     ],
 )
 def test_bad_settings_are_named(environ, text):

@@ -15,6 +15,8 @@ from hvd_core.cli.redaction import REMOVED, Redaction, is_secret_name
 from hvd_core.observe import flight_records
 
 SECRET = "c0rrect-horse-battery"
+# JSON and Python write these in another way.
+ODD_SECRETS = {"A_TOKEN": 'p"w\'quoted', "B_TOKEN": "back\\slashed", "C_TOKEN": "schlüssel", "D_TOKEN": "line\nbroken"}
 
 
 def bundle(folder, *options, **variables):
@@ -151,6 +153,32 @@ def test_bundle_has_flight_recorders_of_failed_jobs(tmp_path):
     assert any("allreduce.weights" in text and f"the cause is {REMOVED}" in text for text in texts)
     assert all(flight_records.read_ring(data).events for data in rings)
     assert not any(SECRET.encode() in data for data in files.values())
+
+
+def test_a_secret_is_removed_however_it_is_written(tmp_path):
+    log = tmp_path / "training.log"
+    lines = [write(secret) for secret in ODD_SECRETS.values() for write in (str, repr, json.dumps)]
+    log.write_text("\n".join(["begin", *lines, "end"]))
+    # As variables that are reported, and in messages of the commands that the bundle calls.
+    shown = {f"HVD_{name[0]}": f"<{secret}>" for name, secret in ODD_SECRETS.items()}
+    done, path = bundle(
+        tmp_path, "--log", str(log), HOROVOD_BACKEND=ODD_SECRETS["A_TOKEN"], **ODD_SECRETS, **shown
+    )
+    assert done.returncode == 0, done.stderr
+    files = contents(path)
+    variables = json.loads(files["environment.json"])
+    assert [variables[name] for name in shown] == [f"<{REMOVED}>"] * len(shown)
+    for name, text in files.items():
+        for secret in ODD_SECRETS.values():
+            for part in (secret, *json.dumps(secret)[1:-1].split("\\"), repr(secret)[1:-1]):
+                assert len(part) < 5 or part not in text, (name, part)
+
+
+def test_bytes_that_are_no_text_are_removed_too():
+    secret = os.fsdecode(b"se\xffcret")
+    redaction = Redaction({"A_TOKEN": secret})
+    assert redaction.text(f"a {secret} b") == f"a {REMOVED} b"
+    assert redaction.data(b"a se\xffcret b") == b"a " + b"*" * 7 + b" b"
 
 
 def test_a_longer_secret_is_removed_before_a_shorter_one():

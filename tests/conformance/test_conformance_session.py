@@ -1,7 +1,10 @@
 """Ranks that hang, die or stumble: what a session makes of them, and that the next case has good ones again."""
 
+import sys
+
 import pytest
 
+from hvd_core.conformance import interpreter
 from hvd_core.conformance.resolve import Target, resolve
 from hvd_core.conformance.session import Session
 from hvd_core.conformance.verdicts import FAIL, PASS, SKIPPED
@@ -33,6 +36,20 @@ def test_trouble_is_told_and_ends_with_its_case(session, case, text):
     result = session.run(case)
     assert result.verdict == FAIL and text in result.text
     assert session.run("X.adds_up").verdict == PASS
+
+
+def test_a_process_that_dies_between_two_cases_fails_the_next_one(monkeypatch):
+    # An interpreter, with which the last reader of its standard input ends too.
+    monkeypatch.setattr(interpreter, "WORDS", [sys.executable])
+    with Session(resolve("shm"), 2, quick=True) as made:
+        assert made.run("L0.tables").verdict == PASS
+        process = made._bare._process
+        process.kill()
+        process.wait()
+        result = made.run("L0.symbol")
+        assert result.verdict == FAIL
+        assert "died with status -9, perhaps because of the case before it, L0.tables" in result.text
+        assert made.run("L0.symbol").verdict == PASS
 
 
 def test_skipped_says_why(session):

@@ -1,15 +1,18 @@
 """The program of an elastic job with process sets of every kind, on NumPy arrays, and operations that look at ranks."""
 
+import gc
 import time
+import weakref
 
 import numpy as np
 
 import elastic_programs
 import hvd_core
 from horovod.common import elastic
-from horovod.common.exports import init, rank, size
+from horovod.common.exports import init, rank, shutdown, size
 from horovod.common.objects import broadcast_object
 from horovod.common.process_sets import ProcessSet, add_process_set, remove_process_set
+from hvd_core import current_job
 
 FIRST_TWO = ProcessSet([0, 1])
 EVEN = ProcessSet(lambda size: range(0, size, 2))
@@ -25,6 +28,12 @@ def sum_of(values, members, process_set, name):
             np.full(3, values[rank()]), op=hvd_core.Sum, name=name, process_set=process_set
         )
         assert found.tolist() == [sum(values[r] for r in members)] * 3, (name, found)
+
+
+def check_ended(engines):
+    """Nothing keeps the engine of a world that has ended."""
+    gc.collect()
+    assert [reference() for reference in engines] == [None] * len(engines)
 
 
 def check_removals():
@@ -90,12 +99,15 @@ def sets():
     assert remove_process_set(add_process_set([0])) is True
     added = add_process_set([1])
     add_process_set(REMOVED)
+    engines = []
     state = elastic.ObjectState(
         lambda value: broadcast_object(value, 0, name="values"), rank, steps=0, worlds=[]
     )
 
     @lambda function: elastic.run_fn(function, elastic.restart)
     def train(state):
+        check_ended(engines)
+        engines.append(weakref.ref(current_job.engine()))
         check_removals()
         within = add_process_set([1, size() - 1]) if size() > 2 else FIRST_TWO
         ids = [int(i) for i in hvd_core.allgather(np.array([elastic.worker_id()]), "ids")]
@@ -110,6 +122,8 @@ def sets():
         return state.steps
 
     elastic_programs.done(train(state), rank(), size())
+    shutdown()
+    check_ended(engines)
 
 
 if __name__ == "__main__":

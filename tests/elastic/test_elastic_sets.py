@@ -6,6 +6,7 @@ import signal
 import pytest
 
 import elastic_sets
+from hvd_core.changing_ranks import Workers
 from worlds import wait_for_ranks
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
@@ -25,3 +26,9 @@ def test_sets_come_back_in_each_world(launcher):
     assert process.returncode == 0, err
     said = sorted(line.partition(":")[2] for line in out.splitlines())
     assert said == [f"rank {rank} of 3 is done, some steps" for rank in range(3)]
+
+
+@pytest.mark.parametrize("numbers", [[0, 0], [2, 1, 2], [-1, 0], []])
+def test_workers_that_no_world_can_have_are_an_error(numbers):
+    with pytest.raises(ValueError, match="can be in no world"):
+        Workers(numbers)

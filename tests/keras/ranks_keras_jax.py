@@ -76,6 +76,22 @@ def check_fit_equals_one_process():
     agree(train(hvd.DistributedOptimizer(adam()), [ME]), alone(adam))
 
 
+def check_compression():
+    def sgd():
+        return keras.optimizers.SGD(0.05)
+
+    wanted = alone(sgd)
+    for compression in (hvd.Compression.fp16, hvd.Compression.bf16):
+        model = train(hvd.DistributedOptimizer(sgd(), compression=compression), [ME])
+        same_everywhere(model)
+        error = np.abs(weights_of(model) - wanted).max()
+        assert 0 < error < 3e-2, error
+        value = hvd.allreduce(np.float32([ME + 1.0, 1 / 3]), compression=compression)
+        assert value.dtype == "float32"
+        np.testing.assert_allclose(value, [(SIZE + 1) / 2, 1 / 3], rtol=1e-2)
+        assert value[1] != np.float32(1 / 3)
+
+
 def check_accumulated_and_eager_steps():
     agree(train(hvd.DistributedOptimizer(adam()), [ME], run_eagerly=True), alone(adam))
 

@@ -1,8 +1,11 @@
 """The server of the watcher: its cookie, and the addresses that it serves."""
 
 import concurrent.futures
+import os
+import resource
 import socket
 import threading
+import time
 
 import pytest
 
@@ -45,6 +48,31 @@ def test_malformed_cookies_of_other_programs_do_not_matter(server):
     for others in ("a[b]=1, x; {}; c", "=;;{}", "{}; =x"):
         sent = others.replace("{}", cookie)
         assert ranks.ask(f"http://127.0.0.1:{server.port}", headers={"Cookie": sent})[0] == 200, sent
+
+
+def test_without_a_free_descriptor_the_server_pauses_and_recovers(server):
+    accept, refused = server._server.get_request, []
+
+    def counted():
+        try:
+            return accept()
+        except OSError:
+            refused.append(time.monotonic())
+            raise
+
+    server._server.get_request = counted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as waiting:
+        os.close(free := os.dup(0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            waiting.connect(("127.0.0.1", server.port))
+            while len(refused) < 4:
+                time.sleep(0.01)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert refused[-1] - refused[0] >= 0.2, refused
+    assert ranks.ask(f"http://127.0.0.1:{server.port}/?token={TOKEN}")[0] == 303
 
 
 def test_an_address_of_the_newer_kind_is_served():

@@ -18,6 +18,8 @@ from horovod.runner.elastic_cooldown import Cooldown
 from horovod.runner.elastic_discovery import Discovery, FixedHosts, HostDiscovery, HostDiscoveryScript
 from horovod.runner.elastic_membership import Enter, Leave, Membership, Phase, Update
 from horovod.runner.elastic_names import HostNames
+from horovod.runner.elastic_options import hosts_of
+from horovod.runner.launch import parse_args
 from hvd_core.bootstrap.driver_channel import DriverChannel, LeftJob
 from hvd_core.bootstrap.identity import identify
 
@@ -46,8 +48,21 @@ def test_a_script_prints_hosts_and_slots():
     assert asked(HostDiscoveryScript("printf 'a:2\\n\\nb:1\\n'"), 1) == ([{"a": 2, "b": 1}], [])
     assert asked(HostDiscoveryScript("echo a", slots=4), 1) == ([{"a": 4}], [])
     assert HostDiscoveryScript("echo a:3").find_available_hosts_and_slots() == {"a": 3}
+    assert asked(HostDiscoveryScript("printf 'a\\na:2\\nb:1\\na\\n'", slots=1), 1) == ([{"a": 4, "b": 1}], [])
     assert asked(FixedHosts({"a": 1}), 1) == ([{"a": 1}], [])
     assert names.HostDiscoveryScript is HostDiscoveryScript
+
+
+def test_the_slots_of_a_host_that_is_listed_twice_add_up(tmp_path):
+    """As in static jobs: a batch system's file of nodes has a line for each slot."""
+    nodes = tmp_path / "nodes"
+    nodes.write_text("a\nb\na\nb\nb\n")
+    for given, slots in (
+        (["-H", "localhost:2,b:1,localhost:2"], {"localhost": 4, "b": 1}),
+        (["-hostfile", str(nodes)], {"a": 2, "b": 3}),
+    ):
+        args = parse_args(["-np", "4", "--min-np", "2", *given, "true"])
+        assert hosts_of(args).find_available_hosts_and_slots() == slots
 
 
 @pytest.mark.parametrize(

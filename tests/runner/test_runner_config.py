@@ -2,7 +2,7 @@
 
 import pytest
 
-from horovod.runner.config import OPTIONS
+from horovod.runner.config import OPTIONS, positive_time
 from horovod.runner.launch import parse_args, set_env_from_args
 
 # Flag and value; the variable and its text; the key in the file and the value that means the same.
@@ -52,6 +52,8 @@ ROWS = [
      "library_options.thread_affinity", "0,2"),
     (["--gloo-timeout-seconds", "60"], "HOROVOD_GLOO_TIMEOUT_SECONDS", "60",
      "library_options.gloo_timeout_seconds", 60),
+    (["--gloo-timeout-seconds", "1e2"], "HOROVOD_GLOO_TIMEOUT_SECONDS", "100",
+     "library_options.gloo_timeout_seconds", 100.0),
     (["--log-level", "INFO"], "HOROVOD_LOG_LEVEL", "INFO", "logging.level", "INFO"),
     (["--log-level", "debug"], "HOROVOD_LOG_LEVEL", "DEBUG", "logging.level", "debug"),
     (["--log-with-timestamp"], "HOROVOD_LOG_HIDE_TIME", "0", "logging.with_timestamp", True),
@@ -179,11 +181,25 @@ def test_controller_in_the_file(tmp_path):
 
 @pytest.mark.parametrize(
     "flags",
-    [[f"--{option.dest.replace('_', '-')}", "-1"] for option in OPTIONS if option.low == 0],
+    [
+        [f"--{option.dest.replace('_', '-')}", "-1"]
+        for option in OPTIONS
+        if option.low == 0 and option.kind is not positive_time
+    ],
 )
 def test_negative_values_are_refused(flags):
     with pytest.raises(ValueError, match=r"=-1(\.0)? must be "):
         parse_args([f"{flags[0]}={flags[1]}", *COMMAND])
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "nan", "inf"])
+def test_a_time_is_positive(tmp_path, text, capsys):
+    """As ranks read it: hvd_core.config.environment."""
+    with pytest.raises(SystemExit):
+        parse_args([f"--gloo-timeout-seconds={text}", *COMMAND])
+    assert f"invalid positive number of seconds value: '{text}'" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="must be a positive number of seconds"):
+        parse_args([*write(tmp_path, f"library_options: {{gloo_timeout_seconds: '{text}'}}\n"), *COMMAND])
 
 
 def test_noise_is_between_0_and_1():

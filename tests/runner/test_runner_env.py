@@ -2,12 +2,17 @@
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
 import runner_ranks
+from horovod.runner.job import start_timeout
+from horovod.runner.launch import parse_args
+from hvd_core.bootstrap import connect
+from hvd_core.config import read_environment
 
 
 def environments(launcher, count, *words, env=None):
@@ -106,7 +111,21 @@ def test_the_ranks_meet_in_the_store(launcher):
     assert sorted(done.stdout.splitlines()) == [f"[{rank}]<stdout>:{said}" for rank in range(4)]
 
 
-def test_wrong_start_timeout_in_the_environment(launcher):
-    done = launcher.run("-np", 1, "true", env={"HOROVOD_START_TIMEOUT": "soon"})
-    assert done.returncode == 2
-    assert "HOROVOD_START_TIMEOUT must be a positive number of seconds, found 'soon'." in done.stderr
+@pytest.mark.parametrize("text, seconds", [("30.5", 30.5), ("1e2", 100.0), (" 45 ", 45.0), ("", 30.0)])
+def test_a_time_means_the_same_to_launcher_and_ranks(text, seconds):
+    environ = {"HOROVOD_START_TIMEOUT": text}
+    assert start_timeout(parse_args(["-np", "1", "true"]), environ) == seconds
+    assert read_environment(environ).start_timeout_s == seconds
+    if text:
+        assert start_timeout(parse_args(["-np", "1", "--start-timeout", text, "true"]), {}) == seconds
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "nan", "1e9"])
+def test_a_wrong_time_is_wrong_for_launcher_and_ranks(launcher, text):
+    environ = {"HOROVOD_START_TIMEOUT": text}
+    says = f"HOROVOD_START_TIMEOUT must be a positive number of seconds, found {text!r}."
+    done = launcher.run("-np", 1, "true", env=environ)
+    assert done.returncode == 2 and says in done.stderr
+    for read in (read_environment, connect):
+        with pytest.raises(ValueError, match=re.escape(says)):
+            read(environ)

@@ -86,6 +86,7 @@ def test_a_timeout_names_the_activity():
 def test_hosts_and_environment_of_a_rank():
     """The steps of launchers that place the ranks themselves."""
     assert hosts.parse_hosts_and_slots("a:2,b:1") == (["a", "b"], {"a": 2, "b": 1})
+    assert hosts.parse_hosts_and_slots("a:2,a:1") == (["a", "a"], {"a": 3})
     first, _, last = hosts.get_host_assignments(hosts.parse_hosts("a:2,b:1"), 3)
     assert first.to_response_string() == "0,3,0,2,0,2"
     assert gloo_run.create_slot_env_vars(last)["HOROVOD_RANK"] == "2"

@@ -4,6 +4,9 @@ import contextlib
 import io
 import json
 import os
+import resource
+import select
+import selectors
 import socket
 import subprocess
 import sys
@@ -21,6 +24,7 @@ from horovod.spark.java import check_java
 from horovod.spark.log_frames import LogSender
 from horovod.spark.log_server import LogServer
 from horovod.spark.placement import TaskFacts, assign
+from horovod.spark.proven_listener import ProvenListener
 from horovod.spark.rank_channel import LONGEST_LINE, MOST_CHARACTERS, LineReader, RankChannel
 from horovod.spark.rank_job import base_environment
 from horovod.spark.task_frames import veiled
@@ -195,6 +199,59 @@ class TestLog:
         sender.close()
         server.close()
         assert server.told == [(1, "still here")] and server.shown.getvalue() == ""
+
+
+class TestListenerWithoutDescriptors:
+    @pytest.fixture
+    def listening(self):
+        """The loop of the driver, for some turns, without a free descriptor: run(until) returns how many it took."""
+        selector, told = selectors.DefaultSelector(), SimpleNamespace(refused=[], failed=[])
+        listener = ProvenListener("127.0.0.1", SECRET, b"test")
+        listener.begin(selector, lambda peer, rest: None, told.refused.append, told.failed.append)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+        def run(until):
+            turns = 0
+            while not until():
+                due = listener.due()
+                for key, _ in selector.select(max(0, min(due) - time.monotonic()) if due else 0.1):
+                    key.data()
+                listener.advance(time.monotonic())
+                turns += 1
+            return turns
+
+        with socket.socket() as client, selector:
+            os.close(free := os.dup(0))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+            try:
+                client.connect(split_address(listener.address))
+                yield SimpleNamespace(told=told, run=run, client=client, allow=lambda: allow(soft, hard))
+            finally:
+                allow(soft, hard)
+                listener.close()
+
+    def test_it_pauses_and_goes_on(self, listening):
+        listening.run(lambda: listening.told.refused)
+        listening.allow()
+        listening.client.setblocking(False)
+        listening.run(lambda: is_readable(listening.client))
+        assert listening.told.failed == [] and len(listening.told.refused) == 1
+        assert "Too many open files; trying again" in listening.told.refused[0]
+
+    def test_it_fails_after_a_limit(self, listening):
+        turns = listening.run(lambda: listening.told.failed)
+        assert turns < 200, "a turn for each tenth of a second, and not as many as the processor can make"
+        assert "can accept no connections" in listening.told.failed[0] and len(listening.told.refused) == 1
+        with pytest.raises(ConnectionError):
+            listening.client.recv(1)
+
+
+def allow(soft, hard):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def is_readable(peer):
+    return bool(select.select([peer], [], [], 0)[0])
 
 
 def test_the_secret_of_a_world_is_veiled_on_the_way_to_a_worker():

@@ -15,11 +15,19 @@ if not hasattr(torch, "_import_device_backends"):  # PyTorch 2.4 does not load h
     import horovod.torch.distributed  # noqa: F401
 
 
+def listening_anywhere():
+    """Ports on which this process listens for all interfaces."""
+    mine = {os.stat(f"/proc/self/fd/{fd}").st_ino for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}
+    rows = [line.split() for kind in ("tcp", "tcp6") for line in open(f"/proc/net/{kind}").readlines()[1:]]
+    return [row[1] for row in rows if row[3] == "0A" and int(row[9]) in mine and not row[1].partition(":")[0].strip("0")]
+
+
 def work(rank=None, address=None):
     torch.set_num_threads(1)
     for again in ("", "again"):
         place = {} if address is None else {"init_method": address + again, "rank": rank, "world_size": 2}
         dist.init_process_group("hvd", **place)
+        assert listening_anywhere() == [], listening_anywhere()
         tensor = torch.ones(3) * (dist.get_rank() + 1)
         dist.all_reduce(tensor)
         assert tensor.tolist() == [3] * 3

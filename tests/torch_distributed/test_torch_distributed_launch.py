@@ -6,10 +6,12 @@ PyTorch finds hvd when it is imported. In the test of torchrun a fork server has
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from harness import plain
 from harness.frameworks import python_with, torchrun
 from harness.installed import is_installed, need
 
@@ -40,6 +42,21 @@ def test_a_program_of_torch_under_torchrun():
 @pytest.mark.parametrize("way", COMMANDS)
 def test_a_program_of_torch(way):
     assert "hvd on 2 ranks: done" in run(*COMMANDS[way])
+
+
+def test_the_ranks_meet_where_the_name_of_the_first_host_means_nothing():
+    """As with an alias of ssh, or the name of a container."""
+    words = ["-H", "no-such-host.invalid:1,localhost:1", "--network-interfaces", "lo"]
+    words += ["--remote-shell", "sh -c 'exec {command}' {host}", *python_with("torch"), PROGRAM]
+    assert "hvd on 2 ranks: done" in run(*plain.horovodrun(2, *words))
+
+
+@pytest.mark.skipif(version("torch").startswith("2.4."), reason="PyTorch 2.4 loads no entry points")
+def test_a_program_without_hvd_is_untouched():
+    words = [sys.executable, str(HERE / "untouched_program.py")]
+    with_hvd = run(*words, HOROVOD_RANK="0")
+    assert with_hvd == run(*words, HOROVOD_RANK="0", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert "environment variable RANK expected" in with_hvd
 
 
 @pytest.mark.slow

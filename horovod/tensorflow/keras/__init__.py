@@ -6,9 +6,7 @@ The same as ``horovod.keras``, for the Keras that TensorFlow has. One signature 
 
 from tensorflow import keras
 
-from horovod import _keras_module
 from horovod._keras import front_end as _front_end
-from horovod._keras import keras_patches as _patches
 from horovod._keras.compression import Compression
 from horovod.common import exports as _exports
 from horovod.common.exports import *  # noqa: F403
@@ -39,9 +37,6 @@ __all__ = [
     "remove_process_set",
 ]
 
-_patches.tolerate_run_tf_function(keras)
-_keras_module.let_variables_be_called(keras)
-
 _functions = _front_end.public_functions(
     keras, __name__, first_after_op=("backward_passes_per_step", "average_aggregated_gradients")
 )
@@ -51,5 +46,6 @@ allgather = _functions.allgather
 allreduce = _functions.allreduce
 broadcast = _functions.broadcast
 broadcast_global_variables = _functions.broadcast_global_variables
+init = _functions.init
 load_model = _functions.load_model
 reducescatter = _functions.reducescatter

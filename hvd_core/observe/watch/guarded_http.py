@@ -14,6 +14,7 @@ import hmac
 import ipaddress
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
@@ -22,6 +23,7 @@ LOOPBACK = "127.0.0.1"
 _LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 _PATIENCE_S = 10  # for a peer that does not read or write
 _MOST_CONNECTIONS = 32
+_PAUSE_S = 0.1
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -85,6 +87,14 @@ class _Server(ThreadingHTTPServer):
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = self.server_address[:2]
+
+    def get_request(self):
+        try:
+            return super().get_request()
+        except OSError:
+            # For want of a descriptor, say: the listener stays readable, and without a pause the thread would spin.
+            time.sleep(_PAUSE_S)
+            raise
 
     def process_request(self, request, client_address) -> None:
         with self._mutex:

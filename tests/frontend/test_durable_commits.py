@@ -1,0 +1,67 @@
+"""Commits in a file: what is on the disk when a process or a machine fails while one is written."""
+
+import os
+import signal
+
+from harness import run_on_ranks
+from horovod.common.durable_commits import DurableCommits
+
+
+class State:
+    """The part of a state that DurableCommits uses."""
+
+    def __init__(self, **values):
+        self.values = values
+
+    def durable_parts(self):
+        return self.values
+
+
+class Kills:
+    """A value whose pickling ends the process, except when the state is checked."""
+
+    def __init__(self):
+        self.pickled = 0
+
+    def __reduce__(self):
+        self.pickled += 1
+        if self.pickled > 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return int, ()
+
+
+def leftovers(path):
+    child = os.fork()
+    if child == 0:
+        DurableCommits(State(value=Kills()), path, 1).committed()
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert os.listdir(os.path.dirname(path)) == [f"commits.{child}.new"]
+    commits = DurableCommits(State(value=1), path, 1)
+    commits.committed()
+    commits.committed()
+    assert os.listdir(os.path.dirname(path)) == ["commits"]
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    run_on_ranks(1, leftovers, str(tmp_path / "commits"))
+
+
+def synced_files(path):
+    synced, fsync = [], os.fsync
+
+    def noted(descriptor):
+        fsync(descriptor)
+        synced.append((os.fstat(descriptor).st_ino, os.path.exists(path)))
+
+    os.fsync = noted
+    try:
+        DurableCommits(State(value=1), path, 1).committed()
+    finally:
+        os.fsync = fsync
+    # The file before it gets its name, the folder after that.
+    assert synced == [(os.stat(path).st_ino, False), (os.stat(os.path.dirname(path)).st_ino, True)]
+
+
+def test_the_name_of_a_commit_reaches_the_disk_too(tmp_path):
+    run_on_ranks(1, synced_files, str(tmp_path / "commits"))

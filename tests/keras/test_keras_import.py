@@ -1,0 +1,26 @@
+"""The import of horovod.keras changes nothing of Keras; init() does."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.frameworks import python_with
+from harness.installed import need
+
+need("keras")
+
+
+@pytest.mark.parametrize(
+    ("framework", "module"),
+    [
+        ("torch", "horovod.keras"),
+        ("tensorflow", "horovod.keras"),
+        ("tensorflow", "horovod.tensorflow.keras"),
+    ],
+)
+def test_the_import_leaves_keras_alone(framework, module):
+    need(framework)
+    program = Path(__file__).with_name("import_leaves_keras_alone.py")
+    done = subprocess.run([*python_with(framework), program, module], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
