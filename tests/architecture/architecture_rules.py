@@ -4,6 +4,7 @@ Pure text and syntax-tree checks: nothing is imported or compiled. test_architec
 project, and on made-up files that break each rule, so that a rule that catches nothing is noticed.
 """
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -177,3 +178,28 @@ def leftovers(folders: list[Path]) -> list[str]:
                 if pattern.search(line):
                     found.append(f"{path}:{number}: {line.strip()}")
     return found
+
+
+def ways_to_pass_unseen(tests: Path) -> list[str]:
+    """Tests, and checks that ranks execute, which may pass without a test: they return early, or consist of one `if`."""
+    found = []
+    for path in sources(tests, ".py"):
+        prefix = {"test": "test_", "ranks": "check_"}.get(path.stem.partition("_")[0])
+        if prefix is None:
+            continue
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(function, ast.FunctionDef) and function.name.startswith(prefix):
+                body = function.body[1:] if ast.get_docstring(function) else function.body
+                alone = len(body) == 1 and isinstance(body[0], ast.If) and not body[0].orelse
+                for node in [*_returns(function), *(body if alone else [])]:
+                    found.append(f"{path}:{node.lineno}: {function.name} may pass without a test")
+    return found
+
+
+def _returns(node: ast.AST) -> Iterator[ast.Return]:
+    """The returns of a function, without those of the functions in it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Return):
+            yield child
+        elif not isinstance(child, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
+            yield from _returns(child)

@@ -166,6 +166,11 @@ def test_test_modules_do_not_hide_each_other_or_a_framework():
     check([f"{count} files under tests/ are called {name}" for name, count in names.items() if count > 1])
 
 
+def test_tests_that_do_not_apply_are_skipped():
+    # By @needs of harness.rank, which says why, or pytest.skip().
+    check(rules.ways_to_pass_unseen(ROOT / "tests"))
+
+
 def test_programs_of_tests_are_files():
     tests = ROOT / "tests"
     found = {
@@ -278,6 +283,23 @@ class TestTheRulesThemselves:
         (tmp_path / "bad.h").write_text("#pragma once\n// TO" + "DO: later\n")
         assert len(rules.without_purpose([tmp_path])) == 1
         assert len(rules.leftovers([tmp_path])) == 1
+
+    def test_ways_to_pass_unseen(self, tmp_path):
+        (tmp_path / "ranks_a.py").write_text(
+            "def check_a():\n    if SIZE == 1:\n        return\n    assert f()\n"
+            "def check_b():\n    'What.'\n    if SIZE > 1:\n        assert f()\n"
+            "def check_c():\n    def g():\n        return 1\n"
+            "    if SIZE > 1:\n        assert g()\n    else:\n        f()\n"
+            "def f():\n    return 1\n"
+        )
+        (tmp_path / "test_b.py").write_text(
+            "class TestB:\n    def test_b(self):\n        for _ in range(3):\n            return\n        assert f()\n"
+        )
+        (tmp_path / "support.py").write_text("def check_d():\n    return 1\n")
+        found = [entry.rpartition("/")[2] for entry in rules.ways_to_pass_unseen(tmp_path)]
+        assert [entry.partition(" may")[0] for entry in found] == [
+            *("ranks_a.py:3: check_a", "ranks_a.py:7: check_b", "test_b.py:4: test_b")
+        ]
 
     def test_programs_in_strings(self, tmp_path):
         program, file = (

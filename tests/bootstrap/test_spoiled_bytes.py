@@ -12,6 +12,7 @@ import threading
 import pytest
 
 from harness.spoiled import spoil
+from hvd_core.backends.candidate import WHEEL, Candidate
 from hvd_core.backends.discovery import backend_spec
 from hvd_core.backends.errors import BackendError
 from hvd_core.bootstrap import AuthenticationError, BootstrapError, auth, rendezvous_listener
@@ -101,23 +102,55 @@ def test_spoiled_answers_of_the_rendezvous_are_none():
     rng = random.Random(17)
     body = json.dumps({"members": [0, 1, 2], "store": STORE, "secret": SECRET.hex()}).encode()
     right = struct.pack("<I", len(body)) + body
-    assert answered_with(right)["store"] == STORE
+    assert answered_with(right) == meaning_of(right)
     for bad in (b"7", b"[]", b"null", b"\xff\xff", b"{", b"[" * 60_000):
         assert answered_with(struct.pack("<I", len(bad)) + bad) is None
-    for _ in range(100):
-        found = answered_with(spoil(rng, right))
-        assert found is None or isinstance(found, (dict, BootstrapError))
+    refused = 0
+    for _ in range(150):
+        sent = spoil(rng, right)
+        found = answered_with(sent)
+        assert found == meaning_of(sent), sent
+        refused += found is None
+    assert 75 < refused < 150
+
+
+def meaning_of(answer):
+    """What a reader should make of an answer: what it says if it is whole and of the right form, else None."""
+    (count,) = struct.unpack("<I", answer[:4]) if len(answer) >= 4 else (0,)
+    try:
+        said = json.loads(answer[4 : 4 + count])
+    except ValueError:
+        return None
+    if len(answer) < 4 + count or not isinstance(said, dict) or "gone" in said:
+        return None
+    return {**said, "members": tuple(said["members"])} if said.get("members") else said
 
 
 def test_spoiled_lists_of_backends_are_refused():
     rng = random.Random(17)
-    right = backend_spec.encode([]).encode()
+    found = [Candidate(name, WHEEL, f"hvd-{name}", "1.0", f"{name}:entry", "/site", None) for name in "ab"]
+    right = backend_spec.encode(found)
+    variable = backend_spec.VARIABLE
+    wanted = backend_spec.decode({variable: right})
+    assert [candidate.name for candidate in wanted[0]] == ["a", "b"]
+    refused = 0
     for _ in range(2000):
-        text = os.fsdecode(spoil(rng, right))
+        text = os.fsdecode(spoil(rng, right.encode()))
         try:
-            backend_spec.decode({"HOROVOD_BACKEND_SPEC": text})
-        except (BackendError, ValueError):
-            pass
+            said = json.loads(text)
+        except ValueError:
+            if text:
+                refused += 1
+                with pytest.raises(ValueError, match=f"{variable} cannot be read"):
+                    backend_spec.decode({variable: text})
+        else:  # other words in the right form
+            try:
+                read = backend_spec.decode({variable: text})
+            except ValueError as error:
+                assert "cannot be read" in str(error) and said != json.loads(right)
+            else:
+                assert read == wanted or said != json.loads(right)
+    assert refused > 500
 
 
 @pytest.mark.parametrize("text", ["null", "[]", "7", '{"backends": 7}', '{"backends": [7]}', "[" * 60_000])

@@ -70,7 +70,8 @@ def test_samples_depend_on_rank_and_index(dtype):
         assert (one != one.astype(np.float32)).all(), "no narrower type holds them"
 
 
-@pytest.mark.parametrize("dtype", list(numerics.ROUNDING))
+# NumPy has no type to take the steps in for those of 8 bits.
+@pytest.mark.parametrize("dtype", [dtype for dtype in numerics.ROUNDING if not dtype.startswith("float8")])
 @pytest.mark.parametrize("op", list(numerics.OPS))
 def test_tolerance_admits_a_sum_rounded_at_every_step_and_no_more(dtype, op):
     number = numerics.OPS[op]
@@ -78,8 +79,6 @@ def test_tolerance_admits_a_sum_rounded_at_every_step_and_no_more(dtype, op):
     value, allowed = numerics.reduced(dtype, number, columns)
     running = numerics.to_real(dtype, columns[0])
     fold = {"sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}[op]
-    if dtype.startswith("float8"):
-        return  # there is no NumPy type to take the steps in
     for column in columns[1:]:
         running = numerics.to_real(
             dtype, numerics.to_stored(dtype, fold(running, numerics.to_real(dtype, column)))

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -64,8 +65,27 @@ def test_lines_of_code_are_counted_without_comments_and_space():
     assert include.code_lines(SOURCE + "#include <x>\n# remark\n") == 6
 
 
-def test_script_says_which_page_is_stale():
-    ended = subprocess.run(
-        [sys.executable, ROOT / "docs" / "include.py", "--nonsense"], capture_output=True, timeout=200
-    )
-    assert ended.returncode == 2
+def test_script_says_which_page_is_stale_and_brings_it_up_to_date(tmp_path):
+    script = tmp_path / "docs" / "include.py"
+    script.parent.mkdir()
+    shutil.copy(ROOT / "docs" / "include.py", script)
+    (tmp_path / "a.py").write_text("print(1)\n")
+    page, other = script.with_name("page.md"), script.with_name("other.md")
+    stale = "Before.\n<!-- include: a.py -->\n<!-- include: end -->\n"
+    page.write_text(stale)
+    other.write_text("Nothing is included.\n")
+
+    def run(*options):
+        ended = subprocess.run(
+            [sys.executable, script, *options], capture_output=True, text=True, timeout=200
+        )
+        return ended.returncode, ended.stdout
+
+    assert run("--check") == (1, "docs/page.md: stale\n")
+    assert page.read_text() == stale
+    assert run() == (0, "docs/page.md: brought up to date\n")
+    assert "`a.py`\n\n```python\nprint(1)\n```\n" in page.read_text()
+    assert run("--check") == (0, "")
+    (tmp_path / "a.py").write_text("print(2)\n")
+    assert run("--check") == (1, "docs/page.md: stale\n")
+    assert run("--nonsense") == (2, "")

@@ -11,11 +11,11 @@ import numpy as np
 
 import native_table as nt
 from frontend_job import close, rank, size, table, ways
+from harness.rank import needs
 
 
+@needs(ranks=2)
 def check_ranks_that_disagree():
-    if size == 1:
-        return
     for verb, options in ways():
         x, y = np.ones(4, np.float32), np.empty(4, np.float32)
         op = nt.SUM if rank else nt.MAX
@@ -34,9 +34,8 @@ def check_ranks_that_disagree():
         assert p.status == nt.FAILED_PRECONDITION and "rank-zero tensor" in p.message, p.message
 
 
+@needs(ranks=2)
 def check_ranks_that_copy_from_a_device_and_ranks_that_do_not():
-    if size == 1:
-        return
     for verb, options in ways():
         x = np.ones((size, 2), np.float32)
         copied = {**options, "staged_from": None if rank else b"moon"}

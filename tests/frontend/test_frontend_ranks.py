@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -37,6 +38,9 @@ def job(request, tmp_path_factory):
 @pytest.mark.parametrize("check", CHECKS)
 def test_frontend_on_ranks(job, check):
     ranks, output, _ = job
+    skipped = re.findall(rf"^\[\d\]<stdout>:SKIPPED {check}: (.*)$", output, re.MULTILINE)
+    if len(skipped) == ranks:
+        pytest.skip(skipped[0])
     passed = [f"[{r}]<stdout>:PASSED {check}" in output.splitlines() for r in range(ranks)]
     assert all(passed), f"{check} has not passed on all ranks:\n{output[-6000:]}"
 

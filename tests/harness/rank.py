@@ -1,9 +1,11 @@
-"""For checks that run on ranks: errors that are expected, and waiting for each other outside of the engine.
+"""For checks that run on ranks: what a check needs to apply, errors that are expected, and waiting for each other
+outside of the engine.
 
 tell("x") and await_told("x"), or meet("x") on all ranks, are for a rank that must not go on before another has come so
 far, when the engine is not to be asked. Their marks are files in the folder of the call.
 """
 
+import functools
 import os
 import signal
 import threading
@@ -12,6 +14,35 @@ from pathlib import Path
 
 # Set by rank_main.py for each call.
 folder = Path()
+
+
+class Skipped(Exception):
+    """This check does not apply to this job. All ranks raise it; the text is the reason that pytest shows."""
+
+
+def needs(holds=True, reason="", *, ranks=1):
+    """Decorator of a check: it is skipped in jobs with fewer ranks, and where `holds` is false, for `reason`.
+
+    `holds` is a function where the answer differs between the jobs of one process. All ranks must decide alike: job.py
+    fails a check that only some ranks skip.
+    """
+    if not reason and holds is not True:
+        raise ValueError("needs() takes the reason for which a check is skipped")
+
+    def decorate(check):
+        @functools.wraps(check)
+        def applied(*arguments):
+            import hvd_core
+
+            if hvd_core.size() < ranks:
+                raise Skipped(f"it takes {ranks} ranks, and this job has {hvd_core.size()}")
+            if not (holds() if callable(holds) else holds):
+                raise Skipped(reason)
+            return check(*arguments)
+
+        return applied
+
+    return decorate
 
 
 def expect(kind, call, *parts):

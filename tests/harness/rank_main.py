@@ -99,7 +99,8 @@ def _execute(function, arguments, options):
     except BaseException as error:
         if os.getpid() != _PROCESS:  # a child that the check has forked ends in its own way
             raise
-        if type(error).__name__ == "Skipped":  # pytest.skip(); only checks that call it import pytest
+        # rank.py's, or that of pytest.skip(), which this file does not import.
+        if type(error).__name__ == "Skipped":
             _shut_down()
             return "skipped", str(error)
         return "raised", _described(error)

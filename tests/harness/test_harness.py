@@ -10,7 +10,7 @@ import pytest
 
 import hvd_core as hvd
 from harness import RanksFailed, on_ranks, run_on_ranks
-from harness.rank import expect, meet
+from harness.rank import expect, meet, needs
 
 
 @on_ranks(1, 2, 3)
@@ -103,6 +103,39 @@ def _skips():
 def test_ranks_can_skip():
     with pytest.raises(pytest.skip.Exception, match="there is no such device"):
         run_on_ranks(2, _skips)
+
+
+@needs(ranks=3)
+def _of_three():
+    raise AssertionError("two ranks run it")
+
+
+@needs(False, "of another version")
+def _of_another_version():
+    raise AssertionError("it runs")
+
+
+@needs(True, "of this version", ranks=2)
+def _applies():
+    return hvd.rank()
+
+
+def test_a_check_says_what_it_needs():
+    with pytest.raises(pytest.skip.Exception, match="it takes 3 ranks, and this job has 2"):
+        run_on_ranks(2, _of_three)
+    with pytest.raises(pytest.skip.Exception, match="of another version"):
+        run_on_ranks(2, _of_another_version)
+    assert run_on_ranks(2, _applies).results == [0, 1]
+
+
+def _one_skips():
+    if hvd.rank() == 1:
+        pytest.skip("no reason of the others")
+
+
+def test_ranks_that_do_not_agree_to_skip_have_failed():
+    with pytest.raises(RanksFailed, match=r"rank 0 returned(.|\n)*rank 1 skipped: no reason of the others"):
+        run_on_ranks(2, _one_skips)
 
 
 def test_a_function_the_ranks_cannot_find_is_refused():

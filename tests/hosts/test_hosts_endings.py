@@ -62,10 +62,11 @@ def test_others_get_a_moment_to_say_what_they_saw(cluster):
         assert done.returncode == 128 + 9
         if "Terminating" not in done.stderr:
             assert all(f"[{other}]<stderr>:rank 1 died\n" in done.stderr for other in (0, 2)), done.stderr
-            return
+            break
         for name in ("rank 1", "ready.0", "ready.2"):
             (made.folder / name).unlink(missing_ok=True)
-    raise AssertionError(done.stderr)
+    else:
+        raise AssertionError(done.stderr)
 
 
 def test_ranks_that_end_well_do_not_end_the_others(cluster):

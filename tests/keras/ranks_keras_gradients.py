@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from harness.rank import needs
 from keras_support import (
     KERAS3,
     TOLERANCE,
@@ -106,9 +107,8 @@ def check_what_no_rank_has_is_left_alone():
         same_everywhere(found)
 
 
+@needs(ranks=2)
 def check_zeros_count_where_another_rank_has_a_gradient():
-    if hvd.size() == 1:
-        return
     alone = hvd.rank() == 0
     found = steps_with(
         hvd.DistributedOptimizer(optimizers.SGD(1.0)), (True, True), (True, alone), (True, False)
@@ -118,9 +118,8 @@ def check_zeros_count_where_another_rank_has_a_gradient():
     same_everywhere(found)
 
 
+@needs(not TORCH, "PyTorch does not trace", ranks=2)
 def check_a_rank_that_traces_anew_alone():
-    if TORCH or hvd.size() == 1:
-        return
     last = hvd.rank() == hvd.size() - 1
     one, both = (True, False), (True, True)
     for compiled, before, after in ((True, one, both), ("xla", both, one)):
@@ -130,9 +129,8 @@ def check_a_rank_that_traces_anew_alone():
     same_everywhere(steps_with(hvd.DistributedOptimizer(momentum()), (True, True)))  # and training continues
 
 
+@needs(not TORCH, "on PyTorch Keras has no sparse gradients")
 def check_a_sparse_gradient_where_there_was_a_dense_one():
-    if TORCH:
-        return
     import tensorflow as tf
 
     size, rank = hvd.size(), hvd.rank()
@@ -212,9 +210,8 @@ def check_passes_take_the_same_variables():
         optimizer.apply_gradients([(tensor([1.0]), q), (tensor([1.0]), p)])
 
 
+@needs(ranks=2)
 def check_a_rank_without_any_gradient():
-    if hvd.size() == 1:
-        return
     p, q = Variable(np.array([1.0])), Variable(np.array([1.0]))
     optimizer = hvd.DistributedOptimizer(optimizers.SGD(1.0))
     for _ in range(2):
@@ -223,10 +220,9 @@ def check_a_rank_without_any_gradient():
     np.testing.assert_allclose(found, [1 - 2 / hvd.size(), 1.0], rtol=0, atol=1e-12)
 
 
+@needs(ranks=2)
 def check_scaled_losses_of_ranks_without_shared_gradients():
     # One rank has no gradient that is reduced, and a gradient that is not reduced overflows there.
-    if hvd.size() == 1:
-        return
     cls = getattr(optimizers, "LossScaleOptimizer", None) or keras.mixed_precision.LossScaleOptimizer
     for bad in (True, False):
         distributed = hvd.DistributedOptimizer(optimizers.SGD(1.0))

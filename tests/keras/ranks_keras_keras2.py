@@ -5,7 +5,7 @@ import functools
 
 import numpy as np
 
-from keras_support import hvd, keras, raises
+from keras_support import agree, hvd, keras, modes, raises, train_alone, train_together
 
 optimizers = keras.optimizers
 MAKERS = (lambda: optimizers.SGD(0.5), lambda: optimizers.legacy.SGD(0.5))
@@ -22,6 +22,16 @@ def in_modes(step):
 def not_again(optimizer):
     is_legacy = isinstance(optimizer, optimizers.legacy.Optimizer)
     return {"experimental_aggregate_gradients": False} if is_legacy else {"skip_gradients_aggregation": True}
+
+
+def check_legacy_optimizers():
+    legacy = optimizers.legacy
+    for make in (lambda: legacy.SGD(0.1, momentum=0.9), lambda: legacy.Adam(0.01)):
+        for mode in modes():
+            fit = mode == modes()[1]
+            agree(train_together(hvd.DistributedOptimizer(make()), fit=fit, **mode), train_alone(make()))
+    optimizer = hvd.DistributedOptimizer(legacy.Adam(0.01))
+    assert type(optimizer).__module__ == "horovod._keras"
 
 
 def check_several_passes_whose_first_is_applied_in_a_function():

@@ -3,6 +3,7 @@ precision, custom training steps and loops."""
 
 import numpy as np
 
+from harness.rank import needs
 from keras_support import (
     KERAS3,
     ROWS,
@@ -67,9 +68,8 @@ def check_registered_variables_stay_local():
         hvd.PartialDistributedOptimizer(sgd(), local_layers=["dense"])
 
 
+@needs(ranks=2)
 def check_process_sets():
-    if hvd.size() < 2:
-        return
     # (The job was started with dynamic process sets.)
     others = hvd.add_process_set(list(range(1, hvd.size())))
     optimizer = hvd.DistributedOptimizer(sgd(), process_set=others)
@@ -192,18 +192,6 @@ def check_gradients_that_are_asked_for():
 NOT_AGAIN = {True: "skip_gradients_aggregation", False: "experimental_aggregate_gradients"}
 
 
-def check_legacy_optimizers():
-    if KERAS3:
-        return
-    legacy = optimizers.legacy
-    for make in (lambda: legacy.SGD(0.1, momentum=0.9), lambda: legacy.Adam(0.01)):
-        for mode in modes():
-            fit = mode == modes()[1]
-            agree(train_together(hvd.DistributedOptimizer(make()), fit=fit, **mode), train_alone(make()))
-    optimizer = hvd.DistributedOptimizer(legacy.Adam(0.01))
-    assert type(optimizer).__module__ == "horovod._keras"
-
-
 def half_model(seed=0):
     # In float32: with float16 the results would be too inexact to compare.
     layers = [
@@ -277,9 +265,8 @@ def check_mixed_precision():
         )
 
 
+@needs(ranks=2)
 def check_ranks_whose_models_differ():
-    if hvd.size() == 1:
-        return
     last = hvd.rank() == hvd.size() - 1
     x, y = data_of(hvd.rank(), 1)
 

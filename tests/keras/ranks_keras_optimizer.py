@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 
+from harness.rank import needs
 from keras_support import (
     KERAS3,
     KIND,
@@ -133,9 +134,8 @@ def check_passes_are_summed_locally():
                 assert int(numpy_of(optimizer._iterations)) == STEPS
 
 
+@needs(KERAS3, "with Keras 2 Adam counts passes, as in Horovod for Keras 2")
 def check_adam_counts_steps_where_passes_are_summed():
-    if not KERAS3:
-        return  # counts passes, as Horovod for Keras 2 does
     alone = in_double_batches(optimizers.Adam(0.02))
     optimizer = hvd.DistributedOptimizer(
         optimizers.Adam(0.02), backward_passes_per_step=2, average_aggregated_gradients=True
@@ -143,9 +143,8 @@ def check_adam_counts_steps_where_passes_are_summed():
     agree(train_together(optimizer, layer_of()), alone)
 
 
+@needs(KERAS3, "Keras 2 does not accumulate gradients")
 def check_accumulation_of_keras():
-    if not KERAS3:
-        return
     options = {"momentum": 0.9, "gradient_accumulation_steps": 2}
     wanted = train_alone(optimizers.SGD(0.1, **options))
     agree(train_together(hvd.DistributedOptimizer(optimizers.SGD(0.1, **options))), wanted)

@@ -89,8 +89,9 @@ def test_end_of_a_rank(by_mpirun, how):
             r"Horovod has been shut down.* rank 1 \(host \S+, pid \d+\) was the first to leave", said
         )
         if died if how == "kill" else left:
-            return
-    raise AssertionError(f"in {tries} jobs no surviving rank named the rank that had ended:\n{said}")
+            break
+    else:
+        raise AssertionError(f"in {tries} jobs no surviving rank named the rank that had ended:\n{said}")
 
 
 @pytest.mark.slow

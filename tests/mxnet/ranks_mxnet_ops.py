@@ -7,7 +7,7 @@ import mxnet as mx
 import numpy as np
 
 import horovod.mxnet as hvd
-from harness.rank import expect
+from harness.rank import expect, needs
 
 ME, SIZE = hvd.rank(), hvd.size()
 RANKS = range(SIZE)
@@ -152,9 +152,8 @@ def check_numpy_arrays_of_mxnet():
         assert hvd.broadcast_(empty, 0).shape == (0, 3)
 
 
+@needs(ranks=2)
 def check_process_sets():
-    if SIZE < 2:
-        return
     last = hvd.add_process_set([SIZE - 1])
     if SIZE > 2:
         first = hvd.add_process_set([0, 1])
@@ -238,7 +237,7 @@ def check_wrong_arguments_fail_everywhere():
             expect(hvd.HorovodInternalError, lambda n=name, t=right: hvd.allreduce(t, name=n), text)
 
 
+@needs(ranks=2)
 def check_mismatch_names_the_ranks():
-    if SIZE > 1:
-        text = expect(hvd.HorovodInternalError, lambda: hvd.allreduce(mine((2 + ME,)), name="unequal"))
-        assert "unequal" in text and "rank 0" in text and "rank 1" in text
+    text = expect(hvd.HorovodInternalError, lambda: hvd.allreduce(mine((2 + ME,)), name="unequal"))
+    assert "unequal" in text and "rank 0" in text and "rank 1" in text

@@ -9,7 +9,7 @@ import numpy as np
 from mxnet import autograd, gluon
 
 import horovod.mxnet as hvd
-from harness.rank import expect
+from harness.rank import expect, needs
 
 ME, SIZE = hvd.rank(), hvd.size()
 STEPS, ROWS = 6, 8
@@ -113,9 +113,8 @@ def check_broadcast_of_arrays():
             )
 
 
+@needs(ranks=2)
 def check_process_set():
-    if SIZE < 2:
-        return
     own = [hvd.add_process_set([r]) for r in range(SIZE)][ME]
     net = net_of(0)
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.05}, process_set=own)
@@ -193,10 +192,9 @@ def check_module():
     same_everywhere(found)
 
 
+@needs(ranks=2)
 def check_mistakes_fail_everywhere():
     """The gradients of one rank cannot be sent: each rank's step fails, and the others hear why."""
-    if SIZE < 2:
-        return
     net = net_of(0)
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.05})
     if ME == 0:

@@ -91,10 +91,11 @@ def test_others_get_a_moment_to_say_what_they_saw(launcher):
         assert done.returncode == 128 + 9
         if "Terminating" not in done.stderr:
             assert "[0]<stderr>:rank 1 died\n" in done.stderr
-            return
+            break
         for name in ("rank 1", "ready"):
             (launcher.folder / name).unlink(missing_ok=True)
-    raise AssertionError(done.stderr)
+    else:
+        raise AssertionError(done.stderr)
 
 
 @pytest.mark.parametrize("last", ["sleep", "deaf"])

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 import tf_gcu
+from harness.rank import needs
 from horovod.tensorflow import mpi_ops
 from tf_device_under_test import DEVICE, NEXT_DEVICE, ORDINAL, data, on_device, same
 
@@ -62,19 +63,21 @@ def still_works():
     same(total, [SIZE] * 3, "afterwards")
 
 
+@needs(lambda: SERVED == "HOST", "a backend serves the device")
+def check_the_report_says_that_tensorflow_copies():
+    still_works()
+    report = hvd.backend_report()
+    (row,) = (r for r in report.served if (r.device, r.operation, r.dtype) == ("gcu", "allreduce", "float32"))
+    assert (row.support, row.backend, row.reduction) == ("STAGED", "shm", "sum")
+    assert {r.support for r in report if r.device == "gcu"} == {"STAGED"}
+
+
+@needs(lambda: SERVED != "HOST", "no backend serves the device")
 def check_who_serves_says_so():
     still_works()
     from hvd_core.runtime import engine
 
     (row,) = (row for row in engine().backend_info() if row.get("device_type") == "gcu")
-    if SERVED == "HOST":
-        report = hvd.backend_report()
-        (row,) = (
-            r for r in report.served if (r.device, r.operation, r.dtype) == ("gcu", "allreduce", "float32")
-        )
-        assert (row.support, row.backend, row.reduction) == ("STAGED", "shm", "sum")
-        assert {r.support for r in report if r.device == "gcu"} == {"STAGED"}
-        return
     assert row["name"] == "eccl_stub" and row["ordinal"] == ORDINAL, row
     found = {(how["collective"], how["dtype"], how["op"]): how["served"] for how in row["served"]}
     assert found["allreduce", "float32", "Sum"] == SERVED, row["served"]
@@ -214,9 +217,8 @@ def check_nothing_passes_through_host_memory():
             same(result, values, f"{way} result {i}")
 
 
+@needs(lambda: SERVED == "NATIVE", "TensorFlow copies, and waits for the copies")
 def check_the_host_does_not_wait_for_the_device():
-    if SERVED != "NATIVE":
-        return
     one = on_device(np.ones(100, np.float32))
     with tf.device(DEVICE):
         mpi_ops._allreduce(one, op=hvd.Sum, name="ahead")

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from harness.rank import needs
 from tf_support import (
     ME,
     RANKS,
@@ -73,8 +74,10 @@ def check_what_broadcast_variables_refuses():
     hvd.broadcast_variables([], root_rank=0)
     raises(ValueError, "takes variables", lambda: hvd.broadcast_variables([tf.constant(1.0)], root_rank=0))
     raises(RuntimeError, "does not support eager execution", lambda: hvd.broadcast_global_variables(0))
-    if SIZE == 1:
-        return
+
+
+@needs(ranks=2)
+def check_broadcast_variables_of_ranks_that_differ():
     made = [tf.Variable(tf.zeros([2 + (ME == 0)])), tf.Variable(1.0)]
     raises(
         tf.errors.FailedPreconditionError, "tensor shapes", lambda: hvd.broadcast_variables(made, root_rank=0)

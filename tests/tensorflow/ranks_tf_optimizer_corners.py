@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from harness.rank import needs
 from tf_support import ME, RANKS, SIZE, adasum, job_with, raises, same_everywhere, v1
 from tf_training import (
     KINDS,
@@ -162,9 +163,8 @@ def check_adasum_keeps_the_optimizers_slots():
             assert session.run(counter) == 1
 
 
+@needs(ranks=3)
 def check_process_sets():
-    if SIZE < 3:
-        return
     some = hvd.ProcessSet([0, 1])
     with job_with(some):
         found = together("adam", process_set=some)

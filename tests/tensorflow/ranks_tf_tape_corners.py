@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from harness.rank import needs
 from tf_parts import SHAPES, agree, gradients, loss, mean_slopes, slopes, variables
 from tf_support import (
     ME,
@@ -80,9 +81,8 @@ def check_embeddings():
         )
 
 
+@needs(ranks=3)
 def check_process_sets():
-    if SIZE < 3:
-        return
     some, alone = hvd.ProcessSet([0, 1]), hvd.ProcessSet([SIZE - 1])
     with job_with(some, alone):
         parts = variables()
@@ -159,9 +159,8 @@ def check_slices_are_tensors_in_functions_compiled_by_xla():
         near(run(), np.outer(wanted, [1, 1]))
 
 
+@needs(ranks=2)
 def check_ranks_that_differ_in_unconnected_gradients():
-    if SIZE == 1:
-        return
     parts = variables()
     partly = [parts[0], None if ME == SIZE - 1 else parts[1], parts[2], parts[3]]
 
@@ -186,10 +185,9 @@ def check_ranks_that_differ_in_unconnected_gradients():
         raises(tf.errors.FailedPreconditionError, r"shape \[0\]", one)
 
 
+@needs(ranks=2)
 def check_ranks_that_differ_in_slices():
     """A gradient is tf.IndexedSlices on the first rank only. No rank may wait, and the same step works afterwards."""
-    if SIZE == 1:
-        return
     table, part = tf.Variable(tf.ones([4, 2]), name="table"), tf.Variable(tf.ones([3]), name="part")
 
     def step(kind, with_part, **options):
@@ -229,10 +227,9 @@ def check_ranks_that_differ_in_slices():
             agree(rest, [np.full(3, 2.0)] if with_part else [])
 
 
+@needs(ranks=2)
 def check_a_gradient_that_one_rank_cannot_reduce():
     """The function of one rank cannot be made. The other ranks must not wait for the gradients that it has as well."""
-    if SIZE == 1:
-        return
     parts = variables()
 
     def step(sliced):

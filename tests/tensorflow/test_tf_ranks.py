@@ -22,6 +22,8 @@ ONCE = [
     *("ranks_tf_graphs", "ranks_tf_tape", "ranks_tf_optimizer"),
     *("ranks_tf_sync_batch_norm", "ranks_tf_names", "ranks_tf_order"),
 ]
+# Checks of ABOVE that need three ranks.
+OF_THREE = {("ranks_tf_optimizer_corners", "check_process_sets")}
 RANDOM = "ranks_tf_random_graphs"
 JOBS = {
     (1, "all"): ["ranks_tf_ops", "ranks_tf_functions", "ranks_tf_tape"],
@@ -52,6 +54,8 @@ NOT_ON_ONE_RANK = {
 def is_slow(ranks, kind, module, check):
     if module == "ranks_tf_tape_corners":
         return (ranks == 2) != (check in TWO_OF_CORNERS)
+    if ranks == 3 and (module, check) in OF_THREE:
+        return False
     return kind in SLOW or (ranks == 1 and check in NOT_ON_ONE_RANK)
 
 

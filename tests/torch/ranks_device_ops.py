@@ -10,6 +10,7 @@ import torch
 
 import horovod.torch as hvd
 from device_under_test import COUNT, DEVICE, KIND, MODULE, ORDINAL, TABLE, hold, is_served, native
+from harness.rank import needs
 from horovod.common.exceptions import HorovodInternalError
 from support import MOVABLE, REDUCIBLE, data_of, expect, raises, reduced
 
@@ -53,21 +54,28 @@ def check_factors():
         same(out, reduced(op, RANKS, (9,), torch.float32, 0.5, 3.0), torch.float32)
 
 
+def reduce_two_types():
+    """The engine reports the operations that it has served."""
+    for dtype in (torch.float32, torch.int64):
+        hvd.allreduce(on_device((1,), dtype), op=hvd.Sum, name=f"first {dtype}")
+
+
+@needs(lambda: not is_served(), "a backend serves the device")
+def check_the_report_says_that_pytorch_copies():
+    reduce_two_types()
+    report = hvd.backend_report()
+    rows = {row.operation: row for row in report if row.device == KIND}
+    assert len(rows) == 5 and {row.support for row in rows.values()} == {"STAGED"}
+    served = {(row.operation, row.dtype, row.reduction): row for row in report.served if row.device == KIND}
+    row = served["allreduce", "int64", "sum"]
+    assert (row.support, row.backend) == ("STAGED", rows["allreduce"].backend)
+
+
+@needs(is_served, "no backend serves the device")
 def check_who_serves_says_so():
     from hvd_core.runtime import engine
 
-    for dtype in (torch.float32, torch.int64):  # the engine reports the operations that it has served
-        hvd.allreduce(on_device((1,), dtype), op=hvd.Sum, name=f"first {dtype}")
-    if not is_served():
-        report = hvd.backend_report()
-        rows = {row.operation: row for row in report if row.device == KIND}
-        assert len(rows) == 5 and {row.support for row in rows.values()} == {"STAGED"}
-        served = {
-            (row.operation, row.dtype, row.reduction): row for row in report.served if row.device == KIND
-        }
-        row = served["allreduce", "int64", "sum"]
-        assert (row.support, row.backend) == ("STAGED", rows["allreduce"].backend)
-        return
+    reduce_two_types()
     row = next(row for row in engine().backend_info() if row.get("device_type") == KIND)
     assert row["name"] == TABLE and row["ordinal"] == ORDINAL
     found = {(how["collective"], how["dtype"], how["op"]): how["served"] for how in row["served"]}
@@ -255,9 +263,8 @@ def check_host_and_device_side_by_side():
         assert result.cpu().unique().tolist() == [float(sum(RANKS))]
 
 
+@needs(is_served, "PyTorch copies, and knows its streams")
 def check_another_stream_provider():
-    if not is_served():
-        return  # PyTorch copies, and knows its streams
     asked = []
 
     def provider(index):

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 import horovod.torch as hvd
+from harness.rank import needs
 from horovod.common.exceptions import HorovodInternalError
 from ranks_ops_scatter import OPERATIONS
 from support import expect, raises
@@ -20,13 +21,18 @@ def check_sets_that_need_to_be_dynamic():
     assert hvd.remove_process_set(hvd.ProcessSet([0])) is False
 
 
+@needs(SIZE == 1, "with more ranks [0] is not the set of all")
+def check_the_set_of_one_rank_is_there_already():
+    hvd.shutdown()
+    hvd.init(process_sets="dynamic")
+    with raises(ValueError, "duplicate process set"):
+        hvd.add_process_set([0])
+
+
+@needs(ranks=2)
 def check_sets_that_come_and_go():
     hvd.shutdown()
     hvd.init(process_sets="dynamic")
-    if SIZE == 1:
-        with raises(ValueError, "duplicate process set"):
-            hvd.add_process_set([0])
-        return
     for _ in range(2):
         first = hvd.add_process_set([0])
         second = hvd.add_process_set(hvd.ProcessSet([SIZE - 1]))
@@ -55,11 +61,10 @@ def check_sets_that_come_and_go():
     assert hvd.mpi_ops._basics._comm_process_set_id(None) == -3  # this job has no communicator
 
 
+@needs(ranks=2)
 def check_who_is_no_member():
     hvd.shutdown()
     hvd.init(process_sets="dynamic")
-    if SIZE == 1:
-        return
     some = hvd.add_process_set(list(RANKS)[:-1])
     for name, operation in OPERATIONS.items():
         tensor = torch.ones(len(some.ranks), 2)
@@ -95,14 +100,18 @@ def check_who_is_no_member():
     assert not hvd.mpi_ops._handle_map
 
 
+@needs(ranks=2)
 def check_gradients_within_a_set():
     hvd.shutdown()
     members = [0, SIZE - 1] if SIZE > 2 else [SIZE - 1]
     some = hvd.ProcessSet(members)
-    hvd.init(process_sets=[some] if SIZE > 1 else None)
-    if SIZE == 1 or not some.included():
-        hvd.barrier()
-        return
+    hvd.init(process_sets=[some])
+    if some.included():
+        gradients_within(some, members)
+    hvd.barrier()
+
+
+def gradients_within(some, members):
     n = len(members)
     for name, operation, wanted in (
         ("allreduce", lambda x: hvd.allreduce(x, op=hvd.Sum, process_set=some), n),
@@ -114,14 +123,17 @@ def check_gradients_within_a_set():
         leaf = torch.ones(2 * n, 3, requires_grad=True)
         operation(leaf).sum().backward()
         expect(leaf.grad, np.full((2 * n, 3), wanted), torch.float32, name)
-    hvd.barrier()
 
 
 def check_join_with_every_operation():
     """Rank 0 has no more data: it contributes neutral data, or no rows, and the results are dropped there."""
     if ME == 0:
         assert hvd.join() == SIZE - 1
-        return
+    else:
+        every_operation_without_rank_0()
+
+
+def every_operation_without_rank_0():
     others = list(RANKS)[1:]
     mine = torch.full((2 * SIZE, 2), float(ME + 1))
     total = sum(r + 1.0 for r in others)

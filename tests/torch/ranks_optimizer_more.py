@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import horovod.torch as hvd
+from harness.rank import needs
 from support import raises, same_everywhere
 from training import ME, RANKS, SIZE, STEPS, adam, agree, batch_of, loss_of, model_of, sgd, train_alone
 
@@ -99,9 +100,8 @@ def check_adasum_and_the_rest_of_the_interface():
     same_everywhere(model[0].weight, "adasum.lbfgs")
 
 
+@needs(ranks=2)
 def check_adasum_fails_without_a_trace():
-    if SIZE == 1:
-        return
     param = torch.nn.Parameter(torch.ones(2 + ME))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([param], lr=1.0), op=hvd.Adasum)
     param.grad = torch.ones(2 + ME)

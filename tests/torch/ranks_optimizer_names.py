@@ -7,6 +7,7 @@ import warnings
 import torch
 
 import horovod.torch as hvd
+from harness.rank import needs
 from horovod.torch import _original_names
 from support import raises
 
@@ -52,12 +53,10 @@ def check_names_that_programs_read():
             setattr(plain, name, None)  # it would change nothing
 
 
+@needs(ranks=2)
 def check_a_reduction_that_the_program_starts():
     model = model_of()
     optimizer = wrapped(model, compression=hvd.Compression.fp16)
-    assert hasattr(optimizer, "_allreduce_grad_async")
-    if SIZE == 1:
-        return
     weight = model[1].weight
     weight.grad = torch.full_like(weight, ME + 1.0)
     handle, context = optimizer._allreduce_grad_async(weight)
@@ -119,9 +118,8 @@ def clip(model):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
 
 
+@needs(ranks=2)
 def check_a_change_before_the_step_is_noticed_once():
-    if SIZE == 1:
-        return
     for options in (
         {},
         {"groups": 1},
@@ -152,9 +150,8 @@ def check_a_change_before_the_step_is_noticed_once():
             hvd.barrier()
 
 
+@needs(ranks=2)
 def check_a_change_before_synchronize_is_noticed():
-    if SIZE == 1:
-        return
     model = model_of()
     optimizer = wrapped(model)
 
@@ -169,10 +166,9 @@ def check_a_change_before_synchronize_is_noticed():
     hvd.barrier()
 
 
+@needs(ranks=2)
 def check_a_scaler_that_steps_before_synchronize_is_noticed_once():
     """Also with a fused optimizer, which unscales by itself; a scaler that is switched off looks at no gradients."""
-    if SIZE == 1:
-        return
     for options, enabled in (({}, True), ({"fused": True}, True), ({"fused": True}, False)):
         model = model_of()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **options)

@@ -6,6 +6,7 @@ import warnings
 import torch
 
 import horovod.torch as hvd
+from harness.rank import needs
 from horovod.torch._submit import BY_ADDRESS, engine
 from support import raises, same_everywhere
 from training import ME, SIZE, agree, model_of, sgd, train_alone
@@ -99,13 +100,8 @@ def check_equals_one_process():
     agree(model, alone)
 
 
+@needs(SERVED, "this PyTorch has no DLPack C exchange API, which gradients in shared memory need", ranks=2)
 def check_gradients_stay_where_they_are():
-    if not SERVED:
-        import pytest
-
-        pytest.skip("this PyTorch has no DLPack C exchange API, which gradients in shared memory need")
-    if SIZE == 1:
-        return
     model, optimizer = trained(True)
     homes = [slot.home for slot in optimizer._reducer.slots.values()]
     where = {home.data_ptr() for home in homes}

@@ -13,6 +13,7 @@ import torch
 
 import horovod.torch as hvd
 from device_under_test import COUNT, DEVICE, KIND, MODULE, hold
+from harness.rank import needs
 from horovod.common.exceptions import HorovodInternalError
 from horovod.torch import _copy_waits, _device_streams, _staging
 from hvd_core import current_job
@@ -75,8 +76,9 @@ def check_calls_return_before_the_device_is_done():
         assert tensor.cpu().unique().tolist() == [TOTAL]
         enough = hvd.allreduce(torch.tensor(int(early)), op=hvd.Min, name="early")
         if enough:
-            return
-    raise AssertionError("the call has waited for the device each time")
+            break
+    else:
+        raise AssertionError("the call has waited for the device each time")
 
 
 def check_unnamed_operations_keep_their_order():
@@ -89,10 +91,9 @@ def check_unnamed_operations_keep_their_order():
             assert hvd.synchronize(handle).cpu().tolist() == [float(i * SIZE)] * 8
 
 
+@needs(ranks=2)
 def check_ranks_with_and_without_the_device():
     """All ranks are told, by the text of each rank's tensor."""
-    if SIZE == 1:
-        return
     where = DEVICE if ME == 0 else "cpu"
     for call in (
         lambda t: hvd.allreduce(t, name="where"),
@@ -360,13 +361,13 @@ def check_shutdown_with_a_pending_operation():
     still_works()
 
 
+@needs(COUNT > 1, "there is one device")
 def check_other_devices_of_the_type():
-    if COUNT > 1:
-        elsewhere = torch.device(KIND, (ORDINAL_OF_DEVICE + 1) % COUNT)
-        tensor = torch.full((3,), ME + 1.0, device=elsewhere)
-        result = hvd.allreduce(tensor, op=hvd.Sum)
-        assert result.device == elsewhere and result.cpu().tolist() == [TOTAL] * 3
-        assert MODULE.current_device() == ORDINAL_OF_DEVICE
+    elsewhere = torch.device(KIND, (ORDINAL_OF_DEVICE + 1) % COUNT)
+    tensor = torch.full((3,), ME + 1.0, device=elsewhere)
+    result = hvd.allreduce(tensor, op=hvd.Sum)
+    assert result.device == elsewhere and result.cpu().tolist() == [TOTAL] * 3
+    assert MODULE.current_device() == ORDINAL_OF_DEVICE
 
 
 ORDINAL_OF_DEVICE = DEVICE.index

@@ -10,14 +10,14 @@ def monitored_barrier(group: Any, timeout: Any, wait_all_ranks: bool) -> None:
     """Wait for all ranks of the group, for `timeout` at most.
 
     Args:
-        group: the Group. timeout: a timedelta; None for the group's limit.
+        group: the Group. timeout: a timedelta, which may be 0; None for the group's limit.
         wait_all_ranks: whether the error names all missing ranks, or the first one.
 
     Raises:
         RuntimeError: ranks have not come in time, or the barrier has failed.
     """
     calls = group._calls
-    seconds = seconds_of(timeout, calls.seconds)
+    seconds = 0.0 if timeout is not None and not timeout else seconds_of(timeout, calls.seconds)
     name = calls.next_name()
     keys = [f"hvd/monitored/{name}/{rank}" for rank in range(group._size)]
     # The engine does not tell which ranks have submitted a barrier; each rank says it in torch's store before.
@@ -32,8 +32,10 @@ def monitored_barrier(group: Any, timeout: Any, wait_all_ranks: bool) -> None:
     finally:
         core.release(handle)
     missing = [rank for rank, key in enumerate(keys) if not group._store.check([key])]
-    named = missing if wait_all_ranks else missing[:1]
-    who = "Ranks " + ", ".join(map(str, named)) if wait_all_ranks else "Rank " + "".join(map(str, named))
+    who = "A rank"  # all have come meanwhile
+    if missing:
+        who = "Ranks " + ", ".join(map(str, missing)) if wait_all_ranks else f"Rank {missing[0]}"
     raise RuntimeError(
-        f"[Rank {group._rank}]: {who or 'A rank'} failed to pass monitoredBarrier in {round(seconds * 1000)} ms"
+        f"[Rank {group._rank}]: Rank {group._rank} timed out in monitoredBarrier: {who} failed to pass "
+        f"monitoredBarrier in {round(seconds * 1000)} ms"
     )
