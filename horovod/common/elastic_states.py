@@ -273,8 +273,8 @@ class ObjectState(State):
                 owners[name].load_state_dict(value)
 
     def _take_sent(self, values: dict[str, Any], note: Any = None) -> Any:
-        """Set the values of rank 0, and return its `note`. Of this rank's values only those with a state are used: they take
-        that of rank 0. Raises TypeError if other values have a state there."""
+        """Set the values of rank 0, and return its `note`. This rank's values that have a state take that of rank 0.
+        Raises TypeError if other values have a state there."""
         owners, contents = _taken_apart(values)
         sent = elastic_values.Sent(contents, (list(owners), note), self.references)
         found = self._bcast_object(sent if self._rank() == 0 else None)

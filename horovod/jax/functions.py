@@ -45,6 +45,7 @@ def broadcast_parameters(
         OperationFailedError: the ranks' structures, shapes or dtypes differ (the text says where), or another rank has
             made a mistake. HorovodInternalError: a rank is gone.
     """
+    call = f"{_NAME}()" if name is None else f"{_NAME}(name={name!r})"
     name = _NAME if name is None else name
     with prepared(name, process_set):
         if is_traced(jax.tree_util.tree_leaves(params)):
@@ -55,7 +56,7 @@ def broadcast_parameters(
         leaves = [leaf for _, leaf in found]
         places = [i for i, leaf in enumerate(leaves) if _is_sendable(leaf)]
         entries = [_entry(*found[i]) for i in places]
-    require_same("broadcast_parameters()", entries, name, process_set)
+    require_same(call, entries, name, process_set)
     if not places:
         return params
     with reported_for_each("broadcast", "broadcast", [name], process_set):

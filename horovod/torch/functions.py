@@ -51,7 +51,8 @@ def broadcast_parameters(
             if text:
                 raise ValueError(f"broadcast_parameters(): entry {key!r} {text}")
         entries = [(key, param.shape, param.dtype) for key, param in named]
-    require_same("broadcast_parameters()", entries, call, process_set)
+    shown = f"broadcast_parameters({'' if name is None else f'name={name!r}'})"
+    require_same(shown, entries, call, process_set)
     pending = []
     waiting = [key if name is None else f"{name}.{key}" for key, _ in named]
     with torch.no_grad(), reported_for_each("broadcast", "broadcast", waiting, process_set):
