@@ -16,7 +16,7 @@ from typing import Any
 
 from horovod._keras.options import Options
 from horovod._keras_module import major_version
-from horovod.common.process_sets import ProcessSet
+from horovod.common.process_sets import ProcessSet, global_process_set
 
 _CLASSES = {
     "jax": ("horovod.jax._keras_backend", "JaxBackend"),
@@ -126,8 +126,14 @@ class Backend(ABC):
         rank's call has failed."""
 
     @abstractmethod
-    def broadcast_variables(self, variables: Sequence, root_rank: int, name: str) -> None:
-        """Assign the root's values to variables. The operations' names begin with `name`."""
+    def broadcast_variables(
+        self,
+        variables: Sequence,
+        root_rank: int,
+        name: str,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        """Assign the root's values to variables, which the ranks have alike. The operations' names begin with `name`."""
 
     @abstractmethod
     def allreduce(self, value, name, op, prescale_factor, postscale_factor, compression, process_set) -> Any:
@@ -189,7 +195,7 @@ class Backend(ABC):
         """Whether the calling code builds a graph with a collection of variables, as in TensorFlow 1."""
         return False
 
-    def broadcast_global_variables(self, root_rank: int) -> None:
+    def broadcast_global_variables(self, root_rank: int, process_set: ProcessSet) -> None:
         """Assign the root's values to the variables of that graph."""
         raise NotImplementedError("there are no global variables")
 

@@ -14,6 +14,7 @@ from horovod._keras.agreement import require_same_everywhere
 from horovod._keras.backends import backend_of
 from horovod._keras.values import broadcast_model
 from horovod._keras_module import keras_package
+from horovod.common.process_sets import ProcessSet, global_process_set
 from hvd_core import numpy_face, runtime
 
 
@@ -28,6 +29,7 @@ class BroadcastGlobalVariables:
         root_rank: the rank whose values are sent.
         device: accepted for compatibility; not used.
         local_variables: variables that are not broadcast; register_local_var(variable) adds one.
+        process_set: the ranks that take part.
 
     Raises:
         ValueError: an element of `local_variables` is not a variable.
@@ -35,9 +37,16 @@ class BroadcastGlobalVariables:
 
     _hvd_keras: ModuleType
 
-    def __init__(self, root_rank: int, device: str = "", local_variables: Any = None):
+    def __init__(
+        self,
+        root_rank: int,
+        device: str = "",
+        local_variables: Any = None,
+        process_set: ProcessSet = global_process_set,
+    ):
         super().__init__()
         self.root_rank = root_rank
+        self.process_set = process_set
         self.device = device  # the backend knows where its variables are
         self.broadcast_done = False
         self._local_variables: list = []
@@ -57,7 +66,7 @@ class BroadcastGlobalVariables:
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
         if self.broadcast_done:
             return
-        broadcast_model(self._hvd_keras, self.model, self.root_rank, self._local_variables)
+        broadcast_model(self._hvd_keras, self.model, self.root_rank, self._local_variables, self.process_set)
         self.broadcast_done = True
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from horovod._keras import learning_rate
 from horovod._keras.backends import backend_of
-from horovod._keras.values import optimizer_variables
+from horovod._keras.values import entries_of, optimizer_variables
 from horovod._keras_module import keras_package, major_version
 from horovod.common.elastic_states import VariablesState
 from horovod.common.exports import rank
 from horovod.common.objects import broadcast_object
+from horovod.common.structures import require_same
 
 __all__ = ["KerasModelState"]
 
@@ -63,6 +64,8 @@ class KerasModelState(VariablesState):
     def sync(self) -> None:
         self._backend.sync_model(self.model)
         self._forget_sums()
+        entries = entries_of(self._backend, "variable", self._kept())
+        require_same("KerasState.sync()", entries, "horovod.elastic.variables")
         differ = self._that_differ(self._kept(), self._save_model)
         own = {id(v) for v in self._generators()}
         sent = [variable for variable in differ if id(variable) not in own]
@@ -74,6 +77,15 @@ class KerasModelState(VariablesState):
     def _save_model(self) -> None:
         self._backend.sync_model(self.model)
         self._copies = self._backend.copies_of(self._kept(), self._copies)
+
+    def references(self) -> dict[str, Any]:
+        found = {**super().references(), "model": self.model}
+        if self.optimizer is not None:
+            found["optimizer"] = self.optimizer
+        for i, variable in enumerate(self._kept()):
+            # Keras 3 has a variable of the framework inside its own.
+            found[f"variable.{i}"], found[f"value.{i}"] = variable, self._backend.identity(variable)
+        return found
 
     def _kept(self) -> list:
         own = [] if self.optimizer is None else optimizer_variables(self.optimizer)

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from horovod._keras.backends import backend_of
+from horovod._keras.backends import Backend, backend_of
 from horovod._keras.compression import NoneCompressor
 from horovod._keras_module import keras_package
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Average, op_from
+from horovod.common.structures import Entry, require_same
 
 
 def allreduce(
@@ -81,8 +82,10 @@ def reducescatter(
     return backend_of(keras_package(keras)).reducescatter(value, name, op, process_set)
 
 
-def broadcast_global_variables(keras: ModuleType, root_rank: int) -> None:
-    """Assign the root's values to the global variables of a TensorFlow 1 graph, on all ranks.
+def broadcast_global_variables(
+    keras: ModuleType, root_rank: int, process_set: ProcessSet = global_process_set
+) -> None:
+    """Assign the root's values to the global variables of a TensorFlow 1 graph, on all ranks of the set.
 
     Raises:
         RuntimeError: there is no such graph: it exists only with tf.compat.v1 and Keras 2. Use
@@ -94,16 +97,23 @@ def broadcast_global_variables(keras: ModuleType, root_rank: int) -> None:
             "hvd.broadcast_global_variables() needs the collection of variables of a TensorFlow 1 graph, which does not "
             "exist when executing eagerly. Use hvd.callbacks.BroadcastGlobalVariablesCallback(root_rank)."
         )
-    backend.broadcast_global_variables(root_rank)
+    backend.broadcast_global_variables(root_rank, process_set)
 
 
-def broadcast_model(keras: ModuleType, model: Any, root_rank: int, local_variables: Sequence = ()) -> None:
-    """Assign the root's values to the weights of a model and the variables of its optimizer, on all ranks.
+def broadcast_model(
+    keras: ModuleType,
+    model: Any,
+    root_rank: int,
+    local_variables: Sequence = (),
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Assign the root's values to the weights of a model and the variables of its optimizer, on all ranks of the set.
 
     The states of random generators and of metrics are not broadcast, nor are `local_variables`.
 
     Raises:
-        ValueError: the model is not built. The errors of a broadcast: the ranks' models differ, or a rank is gone.
+        ValueError: the model is not built. OperationFailedError: the ranks' models or optimizers differ; nothing has been
+            sent then. The errors of a broadcast: a rank is gone.
     """
     keras = keras_package(keras)
     backend = backend_of(keras)
@@ -115,10 +125,19 @@ def broadcast_model(keras: ModuleType, model: Any, root_rank: int, local_variabl
     backend.sync_model(model)
     local = {id(backend.identity(v)) for v in local_variables}
     weights = [v for v in model.weights if id(backend.identity(v)) not in local]
-    backend.broadcast_variables(weights, root_rank, "keras.broadcast.model")
     optimizer = getattr(model, "optimizer", None)
-    if optimizer is not None:
-        backend.broadcast_variables(optimizer_variables(optimizer), root_rank, "keras.broadcast.optimizer")
+    of_optimizer = [] if optimizer is None else optimizer_variables(optimizer)
+    entries = entries_of(backend, "weight", weights) + entries_of(backend, "optimizer variable", of_optimizer)
+    require_same("The broadcast of the model", entries, "keras.broadcast", process_set)
+    backend.broadcast_variables(weights, root_rank, "keras.broadcast.model", process_set)
+    if of_optimizer:
+        backend.broadcast_variables(of_optimizer, root_rank, "keras.broadcast.optimizer", process_set)
+
+
+def entries_of(backend: Backend, kind: str, variables: Sequence) -> list[Entry]:
+    """Variables for require_same(). They are known by their places: Keras counts the names of layers."""
+    described = [backend.description_of(variable) for variable in variables]
+    return [(f"{kind} {i}", tuple(shape), dtype) for i, (_, shape, dtype) in enumerate(described)]
 
 
 def optimizer_variables(optimizer: Any) -> list:

@@ -13,6 +13,7 @@ import pickle
 import re
 from typing import Any
 
+from horovod.common import elastic_values
 from horovod.common.exports import rank
 
 __all__ = ["DurableCommits"]
@@ -24,7 +25,7 @@ class DurableCommits:
     """Writes every n-th commit of a state to a file, on rank 0.
 
     Args:
-        state: has the methods durable_parts() and set_durable_parts().
+        state: has the methods durable_parts(), set_durable_parts() and references().
         path: of the file. A commit replaces it as a whole.
         every: commits from one that is written to the next.
     """
@@ -44,7 +45,7 @@ class DurableCommits:
         """
         try:
             with open(self._path, "rb") as file:
-                parts = pickle.load(file)
+                parts = elastic_values.load(file, self._state.references)
         except FileNotFoundError:
             return False
         except (pickle.UnpicklingError, EOFError, AttributeError, ImportError) as error:
@@ -73,7 +74,7 @@ class DurableCommits:
                 self._remove_leftovers()
                 self._tidied = True
             with open(new, "wb") as file:
-                pickle.dump(self._state.durable_parts(), file, protocol=pickle.HIGHEST_PROTOCOL)
+                elastic_values.save(self._state.durable_parts(), file, self._state.references)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(new, self._path)
@@ -111,7 +112,7 @@ class DurableCommits:
             named = values.items() if isinstance(values, dict) else [(group, values)]
             for name, value in named:
                 try:
-                    pickle.Pickler(_Nowhere(), protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+                    elastic_values.save(value, _Nowhere(), self._state.references)
                 except Exception as error:  # of the value's own methods, too
                     raise ValueError(
                         f"keep_commits(): the value {name!r} of the state cannot be written to {self._path}, as it "

@@ -6,7 +6,6 @@ thread of a rank calls all of this.
 
 from __future__ import annotations
 
-import copy
 import enum
 import os
 import queue
@@ -17,8 +16,9 @@ from typing import Any
 import numpy as np
 
 import hvd_core
-from horovod.common import elastic_step
+from horovod.common import elastic_step, elastic_values
 from horovod.common.durable_commits import DurableCommits
+from horovod.common.elastic_values import has_state
 from horovod.common.exceptions import HostsUpdatedInterrupt
 from hvd_core.bootstrap.driver_channel import channel
 from hvd_core.frontend.refusals import reported
@@ -124,6 +124,10 @@ class State:
         """Take what durable_parts() has returned as the last commit. Raises KeyError or TypeError if it does not fit."""
         raise NotImplementedError(f"{type(self).__name__} has no commits that could be written to a file.")
 
+    def references(self) -> dict[str, Any]:
+        """The objects that copies of values refer to as the values do, by names that are equal on all ranks."""
+        return {"state": self}
+
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Call these functions, without arguments, after each change of the ranks: to scale the learning rate, say."""
         self._reset_callbacks.extend(callbacks)
@@ -212,26 +216,40 @@ def require_same_names(own: Iterable[str], found: Iterable[str]) -> None:
 class ObjectState(State):
     """A state of plain Python values, which are its attributes: ObjectState(bcast, rank, epoch=0).epoch.
 
-    Values are copied (copy.deepcopy) when they are saved and restored, and pickled when they are sent.
+    Values with the methods state_dict() and load_state_dict() (schedulers of learning rates, samplers, data loaders) stay
+    the same objects: their states are copied, restored and sent. Other values are copied (copy.deepcopy) when they are
+    saved and restored, and pickled when they are sent. A copy refers to the same objects as the value does where these
+    are values with a state, or the state itself; on another rank, to that rank's.
+
+    Raises:
+        TypeError: a value can neither be copied nor has a state.
     """
 
     def __init__(
         self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **kwargs: Any
     ) -> None:
         super().__init__(bcast_object, get_rank)
-        self._saved_state = dict(kwargs)
-        self._set_attrs()
+        # Copies of values, and of the states of values that have one. Those values are in _owners.
+        self._saved_state: dict[str, Any] = dict.fromkeys(kwargs)
+        self._owners: dict[str, Any] = {}
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+        ObjectState.save(self)
+        ObjectState.restore(self)
 
     def save(self) -> None:
-        self._saved_state = copy.deepcopy(self._present())
+        self._owners, self._saved_state = self._copies_of(self._present())
 
     def restore(self) -> None:
-        self._set_attrs()
+        self._set(elastic_values.copied(self._saved_state, self.references), self._owners)
 
     def sync(self) -> None:
         if self._saved_state:
-            self._saved_state = self._bcast_object(self._present())
-            self._set_attrs()
+            self._take_sent(self._present())
+            ObjectState.save(self)
+
+    def references(self) -> dict[str, Any]:
+        return {**super().references(), **{name: v for name, v in self._present().items() if has_state(v)}}
 
     def durable_parts(self) -> dict[str, Any]:
         return {"values": self._saved_state}
@@ -243,9 +261,40 @@ class ObjectState(State):
     def _present(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._saved_state}
 
-    def _set_attrs(self) -> None:
-        for name, value in copy.deepcopy(self._saved_state).items():
-            setattr(self, name, value)
+    def _copies_of(self, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """New values of _owners and _saved_state."""
+        owners, contents = _taken_apart(values)
+        return owners, elastic_values.copied(contents, self.references)
+
+    def _set(self, values: dict[str, Any], owners: dict[str, Any]) -> None:
+        for name, value in values.items():
+            setattr(self, name, owners.get(name, value))
+            if name in owners:
+                owners[name].load_state_dict(value)
+
+    def _take_sent(self, values: dict[str, Any], note: Any = None) -> Any:
+        """Set the values of rank 0, and return its `note`. This rank's values that have a state take that of rank 0.
+        Raises TypeError if other values have a state there."""
+        owners, contents = _taken_apart(values)
+        sent = elastic_values.Sent(contents, (list(owners), note), self.references)
+        found = self._bcast_object(sent if self._rank() == 0 else None)
+        if found is sent:
+            return note
+        contents, (of_root, note) = elastic_values.unpacked(found, self.references)
+        odd = set(of_root).symmetric_difference(owners)
+        if odd:
+            raise TypeError(
+                f"The value {min(odd)!r} of the state has the methods state_dict() and load_state_dict() on rank 0 or on "
+                "this rank, but not on both. Make the same state on all ranks."
+            )
+        self._set(contents, owners)
+        return note
+
+
+def _taken_apart(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values that have a state; and all values, with the states in place of those."""
+    owners = {name: value for name, value in values.items() if has_state(value)}
+    return owners, {name: owners[name].state_dict() if name in owners else v for name, v in values.items()}
 
 
 class VariablesState(ObjectState):

@@ -19,11 +19,14 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from hvd_core.frontend.refusals import report, reported
 
 try:
-    from cloudpickle import dumps as _dumps  # also takes lambdas and classes of __main__
+    from cloudpickle import Pickler  # also takes lambdas and classes of __main__
+    from cloudpickle import dumps as _dumps
 except ImportError:
+    from pickle import Pickler
+
     _dumps = pickle.dumps
 
-__all__ = ["allgather_object", "broadcast_object"]
+__all__ = ["Pickler", "allgather_object", "broadcast_object"]
 
 
 def broadcast_object(

@@ -15,7 +15,7 @@ import numpy as np
 
 from horovod._keras.backends import Backend
 from horovod._keras.options import Options
-from horovod.common.process_sets import ProcessSet
+from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.jax import mpi_ops
 from horovod.jax._copies import copied, restored
 from horovod.jax._failures import may_be_of_operation
@@ -158,8 +158,16 @@ class JaxBackend(Backend):
     ) -> None:
         report(operation, name, process_set, error, operation)
 
-    def broadcast_variables(self, variables: Sequence, root_rank: int, name: str) -> None:
-        values = broadcast_parameters([variable.value for variable in variables], root_rank, name)
+    def broadcast_variables(
+        self,
+        variables: Sequence,
+        root_rank: int,
+        name: str,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        values = broadcast_parameters(
+            [variable.value for variable in variables], root_rank, name, process_set
+        )
         for variable, value in zip(variables, values):
             variable.assign(value)
 

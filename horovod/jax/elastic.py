@@ -1,6 +1,5 @@
 """Elastic training with JAX: ``hvd.elastic.run`` and ``JaxState``. See docs/elastic.md."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -47,8 +46,8 @@ class JaxState(ObjectState):
 
     Args:
         kwargs: the values, by name. Pytrees with arrays (parameters, states of optax, keys of random generators) are
-            copied to host memory at a commit, and their arrays are sent as arrays. Any other value is a plain attribute
-            that can be copied and pickled (epoch=0, batch=0).
+            copied to host memory at a commit, and their arrays are sent as arrays. Other values are kept as in an
+            ObjectState: those with state_dict() and load_state_dict() by their state, others (epoch=0) as copies.
 
     The values are attributes: ``state.params = optax.apply_updates(state.params, updates)``. Arrays may be donated to a
     program. All ranks have the same trees: a new rank makes them before it calls the training function.
@@ -56,7 +55,7 @@ class JaxState(ObjectState):
 
     def __init__(self, **kwargs: Any) -> None:
         State.__init__(self, _broadcast, rank)
-        self._saved_state = dict.fromkeys(kwargs)
+        self._saved_state, self._owners = dict.fromkeys(kwargs), {}
         self._saved_trees: Any = None
         for name, value in kwargs.items():
             setattr(self, name, value)
@@ -65,14 +64,14 @@ class JaxState(ObjectState):
     def save(self) -> None:
         present = self._present()
         trees = {name: value for name, value in present.items() if _has_arrays(value)}
-        plain = {name: None if name in trees else copy.deepcopy(value) for name, value in present.items()}
-        # If an array cannot be copied, the last commit stays as a whole.
+        plain = {name: None if name in trees else value for name, value in present.items()}
+        # If a value cannot be copied, the last commit stays as a whole.
+        owners, copies = self._copies_of(plain)
         self._saved_trees = copied(trees, self._saved_trees)
-        self._saved_state = plain
+        self._owners, self._saved_state = owners, copies
 
     def restore(self) -> None:
-        for name, value in copy.deepcopy(self._saved_state).items():
-            setattr(self, name, value)
+        super().restore()
         for name, value in restored(self._saved_trees).items():
             setattr(self, name, value)
 
@@ -89,9 +88,7 @@ class JaxState(ObjectState):
         present = self._present()
         trees = [name for name, value in present.items() if _has_arrays(value)]
         plain = {name: value for name, value in present.items() if name not in trees}
-        plain, trees = self._bcast_object((plain, trees))
-        for name, value in plain.items():
-            setattr(self, name, value)
+        trees = self._take_sent(plain, trees)
         alike = self._alike(trees)
         for name in trees:
             if name not in alike:

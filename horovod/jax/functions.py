@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from horovod.common.failed_calls import failed
+from horovod.common.failed_calls import reported_for_each
 from horovod.common.objects import allgather_object, broadcast_object
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.structures import prepared, require_same
 from horovod.jax._trace import is_traced
 from horovod.jax.mpi_ops import broadcast
 
@@ -29,9 +30,10 @@ def broadcast_parameters(
 
     Args:
         params: a pytree. Arrays, numbers and keys of random generators are sent; other leaves (functions, texts) stay
-            what they are on this rank. Structure, shapes and dtypes must be the same on all ranks.
+            what they are on this rank. Structure, shapes and dtypes must be the same on all ranks, which is checked
+            first.
         root_rank: the GLOBAL rank whose values are sent, also within a process set.
-        name: begins the name of the operation.
+        name: begins the names of the operations.
         process_set: the ranks that take part.
 
     Returns:
@@ -40,24 +42,33 @@ def broadcast_parameters(
     Raises:
         ValueError: an array cannot be sent, or in a compiled program; the other ranks' calls fail.
         NotImplementedError: an array is not in host memory.
-        HorovodInternalError: ranks disagree, a rank has made a mistake, or a rank is gone.
+        OperationFailedError: the ranks' structures, shapes or dtypes differ (the text says where), or another rank has
+            made a mistake. HorovodInternalError: a rank is gone.
     """
+    call = f"{_NAME}()" if name is None else f"{_NAME}(name={name!r})"
     name = _NAME if name is None else name
-    try:
+    with prepared(name, process_set):
         if is_traced(jax.tree_util.tree_leaves(params)):
             raise ValueError(
                 "broadcast_parameters() cannot be a part of a compiled program. Call it outside of jit."
             )
-        leaves, structure = jax.tree_util.tree_flatten(params)
+        found, structure = jax.tree_util.tree_flatten_with_path(params)
+        leaves = [leaf for _, leaf in found]
         places = [i for i, leaf in enumerate(leaves) if _is_sendable(leaf)]
+        entries = [_entry(*found[i]) for i in places]
+    require_same(call, entries, name, process_set)
+    if not places:
+        return params
+    with reported_for_each("broadcast", "broadcast", [name], process_set):
         sent = [_plain(leaves[i]) for i in places]
-    except BaseException as error:
-        failed("broadcast", "broadcast", name, process_set, error)
-        raise
-    # Without arrays an empty operation, which the ranks that have arrays hear of.
     for place, value in zip(places, broadcast(sent, root_rank, name, process_set)):
         leaves[place] = _like(value, leaves[place])
     return jax.tree_util.tree_unflatten(structure, leaves)
+
+
+def _entry(path: tuple, leaf: Any) -> tuple[str, tuple, str]:
+    array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+    return jax.tree_util.keystr(path), array.shape, str(array.dtype)
 
 
 def _is_key(leaf: Any) -> bool:

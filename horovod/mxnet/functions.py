@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from horovod.common.exports import size
-from horovod.common.failed_calls import reported_for_each
+import numpy as np
+
 from horovod.common.objects import allgather_object, broadcast_object
-from horovod.common.process_sets import global_process_set
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.structures import prepared, require_same
 from horovod.mxnet._arrays import MOVABLE, NDArray, check
 from horovod.mxnet._load import mx
 from horovod.mxnet.mpi_ops import broadcast_
@@ -16,7 +17,12 @@ __all__ = ["allgather_object", "broadcast_object", "broadcast_parameters"]
 Parameter = mx.gluon.Parameter
 
 
-def broadcast_parameters(params: Mapping[str, Any], root_rank: int = 0, prefix: str | None = None) -> None:
+def broadcast_parameters(
+    params: Mapping[str, Any],
+    root_rank: int = 0,
+    prefix: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
     """Copy the root's parameters to all ranks, in place.
 
     A parameter whose shape is not known yet (deferred initialization) is sent when MXNet initializes it, which is in the
@@ -24,33 +30,43 @@ def broadcast_parameters(params: Mapping[str, Any], root_rank: int = 0, prefix: 
 
     Args:
         params: `block.collect_params()`, or a dict of arrays, as Module.get_params() returns two. The names, shapes and
-            dtypes must be the same on all ranks.
-        root_rank: the rank whose values are sent.
+            dtypes must be the same on all ranks, which is checked first, as far as the shapes are known.
+        root_rank: the GLOBAL rank whose values are sent, also within a process set.
         prefix: begins the names of the operations; needed where several models with deferred parameters of equal names
             are initialized at the same time.
+        process_set: the ranks that take part.
 
     Raises:
         ValueError: `params` is of another type, or an entry cannot be sent. Nothing has been sent then, and the other
             ranks' calls fail. MXNetError: the initializer of a parameter has failed.
-        HorovodInternalError: ranks disagree, a rank has made a mistake, or a rank is gone.
+        OperationFailedError: the ranks' names, shapes or dtypes differ (the text says where), or another rank has made a
+            mistake. HorovodInternalError: a rank is gone.
     """
-    if not isinstance(params, Mapping) and not isinstance(params, mx.gluon.ParameterDict):
-        raise ValueError(
-            f"broadcast_parameters() takes a dict of parameters, but found {type(params).__name__}. Pass "
-            "block.collect_params(), or each of the two dicts that Module.get_params() returns."
-        )
-    if size() == 1:
-        return
-    names = [f"{prefix or ''}parameter.{key}" for key in sorted(params.keys())]
-    values = [params[key] for key in sorted(params.keys())]
-    waiting = list(names)
-    with reported_for_each("broadcast", "broadcast", waiting, global_process_set):
+    call = f"{prefix or ''}broadcast_parameters"
+    with prepared(call, process_set):
+        if not isinstance(params, Mapping) and not isinstance(params, mx.gluon.ParameterDict):
+            raise ValueError(
+                f"broadcast_parameters() takes a dict of parameters, but found {type(params).__name__}. Pass "
+                "block.collect_params(), or each of the two dicts that Module.get_params() returns."
+            )
+        if process_set.size() == 1:
+            return
+        names = [f"{prefix or ''}parameter.{key}" for key in sorted(params.keys())]
+        values = [params[key] for key in sorted(params.keys())]
         arrays = [_arrays_of(value, name) for value, name in zip(values, names)]
+        entries = [_entry(*entry) for entry in zip(names, values, arrays)]
+    require_same("broadcast_parameters()", entries, call, process_set)
     for name, value, found in zip(names, values, arrays):
         if found is None:
-            _send_when_initialized(value, name, root_rank)
+            _send_when_initialized(value, name, root_rank, process_set)
         else:
-            _send(found, name, root_rank)
+            _send(found, name, root_rank, process_set)
+
+
+def _entry(name: str, value: Any, arrays: list[NDArray] | None) -> tuple[str, tuple | None, str]:
+    if arrays is None:
+        return name, None, np.dtype(value.dtype).name
+    return name, arrays[0].shape, np.dtype(arrays[0].dtype).name
 
 
 def _arrays_of(value: Any, name: str) -> list[NDArray] | None:
@@ -72,13 +88,13 @@ def _arrays_of(value: Any, name: str) -> list[NDArray] | None:
     return arrays
 
 
-def _send(arrays: list[NDArray], name: str, root_rank: int) -> None:
-    broadcast_(arrays[0], root_rank, name)
+def _send(arrays: list[NDArray], name: str, root_rank: int, process_set: ProcessSet) -> None:
+    broadcast_(arrays[0], root_rank, name, process_set=process_set)
     for other in arrays[1:]:
         arrays[0].copyto(other)
 
 
-def _send_when_initialized(parameter: Parameter, name: str, root_rank: int) -> None:
+def _send_when_initialized(parameter: Parameter, name: str, root_rank: int, process_set: ProcessSet) -> None:
     """Broadcast a parameter once, when MXNet has initialized it."""
     original = parameter._init_impl
 
@@ -86,6 +102,6 @@ def _send_when_initialized(parameter: Parameter, name: str, root_rank: int) -> N
         # From now on the class's method. It is there already where the parameter waits for two broadcasts.
         parameter.__dict__.pop("_init_impl", None)
         original(data, contexts)
-        _send(parameter.list_data(), name, root_rank)
+        _send(parameter.list_data(), name, root_rank, process_set)
 
     parameter._init_impl = initialize_and_broadcast

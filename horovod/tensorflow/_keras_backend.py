@@ -13,12 +13,13 @@ import tensorflow as tf
 from horovod._keras.agreement import DENSE, SPARSE32, SPARSE64
 from horovod._keras.backends import Backend
 from horovod._keras.options import Options
-from horovod.common.process_sets import ProcessSet
+from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Average
 from horovod.tensorflow import mpi_ops
 from horovod.tensorflow._call import CallIdentity, report
 from horovod.tensorflow._failures import may_be_of_operation
 from horovod.tensorflow._gradients import _GROUP_BYTES, _NEIGHBOUR_BYTES, _depending_on
+from horovod.tensorflow.functions import require_same_variables
 from horovod.tensorflow.util import decided_at_run_time, in_xla, values_of
 
 
@@ -176,17 +177,23 @@ class TensorFlowBackend(Backend):
             values = values / tf.cast(self._ranks_of(options.process_set), values.dtype)
         return tf.IndexedSlices(values, indices, gradient.dense_shape)
 
-    def broadcast_variables(self, variables: Sequence, root_rank: int, name: str) -> None:
+    def broadcast_variables(
+        self,
+        variables: Sequence,
+        root_rank: int,
+        name: str,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
         own = [self.identity(v) for v in variables]
         if tf.executing_eagerly():
             for batch, part in enumerate(_by_dtype_and_device(own)):
-                mpi_ops.broadcast_(part, root_rank, name=f"{name}.{batch}")
+                mpi_ops.broadcast_(part, root_rank, name=f"{name}.{batch}", process_set=process_set)
             return
         # A graph of TensorFlow 1: the values of its variables are in the session of Keras.
         session = tf.compat.v1.keras.backend.get_session()
         with session.graph.as_default():
             assigned = [
-                v.assign(mpi_ops.broadcast(v, root_rank, name=f"{name}.{i}", ignore_name_scope=True))
+                v.assign(mpi_ops.broadcast(v, root_rank, f"{name}.{i}", True, process_set))
                 for i, v in enumerate(own)
             ]
             session.run(tf.group(*assigned))
@@ -222,8 +229,10 @@ class TensorFlowBackend(Backend):
     def has_global_variables(self) -> bool:
         return not tf.executing_eagerly()
 
-    def broadcast_global_variables(self, root_rank: int) -> None:
-        self.broadcast_variables(tf.compat.v1.global_variables(), root_rank, "keras.broadcast.global")
+    def broadcast_global_variables(self, root_rank: int, process_set: ProcessSet) -> None:
+        variables, name = tf.compat.v1.global_variables(), "keras.broadcast.global"
+        require_same_variables("broadcast_global_variables()", variables, name, process_set)
+        self.broadcast_variables(variables, root_rank, name, process_set)
 
     def allreduce(self, value, name, op, prescale_factor, postscale_factor, compression, process_set) -> Any:
         with self._reported("allreduce", name, process_set):

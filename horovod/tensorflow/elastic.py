@@ -11,8 +11,9 @@ import tensorflow as tf
 from horovod.common.elastic import commit_async, restart, run_fn, worker_id, workers
 from horovod.common.elastic_states import VariablesState
 from horovod.common.exports import rank
+from horovod.common.process_sets import global_process_set
 from horovod.tensorflow._failures import may_be_of_operation
-from horovod.tensorflow.functions import broadcast_object, broadcast_variables
+from horovod.tensorflow.functions import broadcast_object, broadcast_variables, require_same_variables
 from horovod.tensorflow.util import _executing_eagerly, flat_variables
 
 __all__ = [  # noqa: F822 (see __getattr__)
@@ -98,9 +99,15 @@ class TensorFlowState(VariablesState):
                 if sent:
                     broadcast_variables(sent, 0)
             else:
+                require_same_variables(
+                    "TensorFlowState.sync()", self.variables, "horovod.elastic.variables", global_process_set
+                )
                 self._session.run(self._sent)
         super().sync()
         self._save_variables()
+
+    def references(self) -> dict[str, Any]:
+        return {**super().references(), **{f"variable.{i}": v for i, v in enumerate(self.variables)}}
 
     def _save_variables(self) -> None:
         if _executing_eagerly():

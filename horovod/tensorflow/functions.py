@@ -6,7 +6,9 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common import objects
+from horovod.common.exceptions import OperationFailedError
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.structures import prepared, require_same
 from horovod.tensorflow import _gradient_names
 from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._call import CallIdentity, nothing, report
@@ -27,46 +29,86 @@ _GROUP_BYTES = 128 << 20
 
 @plain
 def broadcast_variables(
-    variables: Any, root_rank: int, process_set: ProcessSet = global_process_set, inplace: bool = False
+    variables: Any,
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+    name: str | None = None,
 ) -> Any:
     """Assign the root's values to variables on all ranks.
 
     Args:
         variables: a list of variables of TensorFlow (resource variables, or reference variables of tf.compat.v1) or of
-            Keras, or a method that returns the list. The same shapes and dtypes in the same order on all ranks,
-            initialized on all ranks.
+            Keras, or a method that returns the list. The same shapes and dtypes in the same order on all ranks, which is
+            checked first in eager mode; initialized on all ranks.
         root_rank: the GLOBAL rank whose values are sent.
         process_set: the ranks that take part.
         inplace: accepted for compatibility; not used.
+        name: begins the names of the operations; needed for calls by several threads at the same time.
 
     Returns:
         In graphs an operation that assigns the values. In eager mode None, after they have been assigned.
 
     Raises:
         ValueError: an element of `variables` is not a variable, or Horovod is not initialized.
-        tf.errors.FailedPreconditionError: the ranks' lists differ.
+        tf.errors.FailedPreconditionError: the ranks' lists differ; the text says where.
         tf.errors.InvalidArgumentError, tf.errors.UnknownError: see allreduce().
     """
-    name = _gradient_names.of_call("broadcast_variables")
+    name = _gradient_names.of_call("broadcast_variables") if name is None else name
+    if _executing_eagerly():
+        with prepared(name, process_set):
+            found = _variables_of(variables)
+            groups = [] if process_set.size() == 1 else _groups(found)
+        require_same_variables("broadcast_variables()", found, name, process_set)
+        for number, group in enumerate(groups):
+            broadcast_(group, root_rank, name=f"{name}.group_{number}", process_set=process_set)
+        return None
     first = CallIdentity("broadcast", f"{name}.group_0", process_set)
     try:
-        found = flat_variables(variables)
-        for variable in found:
-            if not hasattr(variable, "assign"):
-                raise ValueError(f"broadcast_variables() takes variables, but found {variable!r}.")
-        may_grow = decided_at_run_time() and not _executing_eagerly()
-        groups = [] if process_set.size() == 1 and not may_grow else _groups(found)
+        found = _variables_of(variables)
+        groups = [] if process_set.size() == 1 and not decided_at_run_time() else _groups(found)
     except BaseException as error:
         report(first, error)
         raise
     if not groups:
         if not found:
             nothing("broadcast_variables", first)
-        return None if _executing_eagerly() else tf.no_op(name="broadcast_variables")
+        return tf.no_op(name="broadcast_variables")
     assigned: list = []
     for number, group in enumerate(groups):
-        assigned += broadcast_(group, root_rank, name=f"{name}.group_{number}", process_set=process_set)
-    return None if _executing_eagerly() else tf.group(*assigned, name="broadcast_variables")
+        # One after the other: if the ranks' lists differ, no rank waits for a group that another does not have.
+        with tf.control_dependencies(assigned):
+            assigned += broadcast_(group, root_rank, name=f"{name}.group_{number}", process_set=process_set)
+    return tf.group(*assigned, name="broadcast_variables")
+
+
+def require_same_variables(function: str, variables: list, name: str, process_set: ProcessSet) -> None:
+    """Compare the ranks' lists of variables, at once in graph mode too. Variables are known by their places: Keras counts
+    the names of layers.
+
+    Raises:
+        tf.errors.FailedPreconditionError: the ranks differ, or another rank has made a mistake.
+    """
+    entries = [
+        (
+            f"variable {i}",
+            tuple(variable.shape) if variable.shape.is_fully_defined() else None,
+            variable.dtype.base_dtype.name,
+        )
+        for i, variable in enumerate(variables)
+    ]
+    try:
+        require_same(function, entries, name, process_set)
+    except OperationFailedError as error:
+        raise tf.errors.FailedPreconditionError(None, None, str(error)) from None
+
+
+def _variables_of(variables: Any) -> list:
+    found = flat_variables(variables)
+    for variable in found:
+        if not hasattr(variable, "assign"):
+            raise ValueError(f"broadcast_variables() takes variables, but found {variable!r}.")
+    return found
 
 
 def _groups(variables: list) -> list[list]:
@@ -85,11 +127,15 @@ def _groups(variables: list) -> list[list]:
 
 
 @plain
-def broadcast_global_variables(root_rank: int) -> Any:
+def broadcast_global_variables(
+    root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
     """Assign the root's values to all global variables of the graph, on all ranks.
 
     Args:
-        root_rank: the rank whose values are sent.
+        root_rank: the GLOBAL rank whose values are sent.
+        name: begins the names of the operations.
+        process_set: the ranks that take part.
 
     Returns:
         An operation that assigns the values.
@@ -102,7 +148,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
             "hvd.broadcast_global_variables() does not support eager execution. Please use "
             "`hvd.broadcast_variables(<model/optimizer variables>)` instead."
         )
-    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank, process_set, name=name)
 
 
 @plain

@@ -124,9 +124,16 @@ class TorchBackend(Backend):
     ) -> None:
         report(operation, name, process_set, error, operation)
 
-    def broadcast_variables(self, variables: Sequence, root_rank: int, name: str) -> None:
+    def broadcast_variables(
+        self,
+        variables: Sequence,
+        root_rank: int,
+        name: str,
+        process_set: ProcessSet = hvd.global_process_set,
+    ) -> None:
         tensors = [self.identity(v) for v in variables]
-        hvd.broadcast_parameters([(f"{name}.{i}", t) for i, t in enumerate(tensors)], root_rank)
+        named = [(f"variable.{i}", tensor) for i, tensor in enumerate(tensors)]
+        hvd.broadcast_parameters(named, root_rank, name, process_set)
 
     def copies_of(self, variables: Sequence, earlier: Sequence | None) -> list:
         tensors = [self.identity(v).detach() for v in variables]

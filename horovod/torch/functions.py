@@ -1,15 +1,16 @@
 """Broadcasting models, optimizer state and Python objects. All ranks call them, one thread each."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from horovod.common.exports import rank
-from horovod.common.failed_calls import failed
+from horovod.common.failed_calls import reported_for_each
 from horovod.common.objects import allgather_object, broadcast_object, name_of_size
-from horovod.common.process_sets import global_process_set
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.structures import prepared, require_same
 from horovod.torch._async_ops import broadcast_async_
 from horovod.torch._slots import empty_sparse
 from horovod.torch._submit import synchronize
@@ -18,38 +19,49 @@ from hvd_core.frontend.refusals import reported
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
 
-def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: int = 0) -> None:
+def broadcast_parameters(
+    params: Mapping[str, Any] | Iterable[Any],
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
     """Copy the root's parameters to all ranks, in place.
 
     Args:
         params: ``model.state_dict()``, another dict of tensors, a list of (name, tensor), or a list of
-            tensors. All ranks must pass the same names, shapes and dtypes. None entries are skipped. Tensors may be
-            not contiguous (channels_last), complex, conjugated or negated.
-        root_rank: the rank whose values are sent.
+            tensors. All ranks must pass the same names, shapes and dtypes, which is checked first. None entries are
+            skipped. Tensors may be not contiguous (channels_last), complex, conjugated or negated.
+        root_rank: the GLOBAL rank whose values are sent, also within a process set.
+        name: begins the names of the operations; needed for calls by several threads at the same time.
+        process_set: the ranks that take part.
 
     Raises:
         ValueError: `params` is of another type (a generator such as ``model.named_parameters()`` must be made a
             list or dict first), or holds a value that is not a tensor, or a tensor several of whose elements are one
             place in memory (``expand()``). Nothing has been sent then, and the other ranks' calls fail.
-        HorovodInternalError: ranks disagree, a rank has made a mistake, or a rank is gone.
+        OperationFailedError: the ranks' names, shapes or dtypes differ (the text says where), or another rank has made a
+            mistake. Nothing has been sent then.
+        HorovodInternalError: a rank is gone.
     """
-    named = _named(params)
-    with _reported_for_each(named, 0):
-        for name, param in named:
+    call = "broadcast_parameters" if name is None else name
+    with prepared(call, process_set):
+        named = [(key, param) for key, param in _named(params) if param is not None]
+        for key, param in named:
             text = _why_not_received(param)
             if text:
-                raise ValueError(f"broadcast_parameters(): entry {name!r} {text}")
+                raise ValueError(f"broadcast_parameters(): entry {key!r} {text}")
+        entries = [(key, param.shape, param.dtype) for key, param in named]
+    shown = f"broadcast_parameters({'' if name is None else f'name={name!r}'})"
+    require_same(shown, entries, call, process_set)
     pending = []
-    with torch.no_grad():
-        for place, (name, param) in enumerate(named):
-            if param is None:
-                continue
-            with _reported_for_each(named, place):
-                target = param.detach()
-                plain = target.resolve_conj().resolve_neg().contiguous()
-                sent = _as_real(plain)
-            with _reported_for_each(named, place + 1):  # this one is reported by broadcast_async_()
-                pending.append((broadcast_async_(sent, root_rank, name), plain, target))
+    waiting = [key if name is None else f"{name}.{key}" for key, _ in named]
+    with torch.no_grad(), reported_for_each("broadcast", "broadcast", waiting, process_set):
+        for _, param in named:
+            target = param.detach()
+            plain = target.resolve_conj().resolve_neg().contiguous()
+            sent = _as_real(plain)
+            wire_name = waiting.pop(0)  # broadcast_async_() reports its own failure
+            pending.append((broadcast_async_(sent, root_rank, wire_name, process_set), plain, target))
         for handle, plain, target in pending:
             synchronize(handle)
             if plain is not target:
@@ -59,34 +71,14 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: i
 def _named(params: Any) -> list[tuple[Any, Any]]:
     """The parameters as a list of (name, tensor) in the order in which they are sent."""
     if isinstance(params, Mapping):
-        entries = list(params.items())
-        with _reported_for_each(entries, 0):
-            return sorted(entries)
+        return sorted(params.items())
     if isinstance(params, list):
         pairs = (p if isinstance(p, tuple) and len(p) == 2 else None for p in params)
         return [pair or (f"parameter.{i}", params[i]) for i, pair in enumerate(pairs)]
-    text = (
+    raise ValueError(
         f"broadcast_parameters() takes a dict or a list, but found {type(params).__name__}. "
         "Pass model.state_dict(), or list(model.named_parameters())."
     )
-    # The names tell which operations the other ranks wait for.
-    entries = params.state_dict().items() if isinstance(params, torch.nn.Module) else params
-    if isinstance(entries, Iterable) and not isinstance(entries, (str, bytes, torch.Tensor)):
-        with _reported_for_each(_named(list(entries)), 0):
-            raise ValueError(text)
-    raise ValueError(text)
-
-
-@contextmanager
-def _reported_for_each(named: list[tuple[Any, Any]], first: int) -> Iterator[None]:
-    """A guard: an exception is reported as the failure of the broadcasts of all parameters from number `first` on."""
-    try:
-        yield
-    except BaseException as error:
-        for name, param in named[first:]:
-            if param is not None:
-                failed("broadcast", "broadcast", name, global_process_set, error)
-        raise
 
 
 def _why_not_received(param: Any) -> str:
@@ -133,7 +125,11 @@ def _is_sendable(value: Any) -> bool:
 
 
 def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root_rank: int = 0, model: torch.nn.Module | None = None
+    optimizer: torch.optim.Optimizer,
+    root_rank: int = 0,
+    model: torch.nn.Module | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
 ) -> None:
     """Copy the root's optimizer state and options (learning rate, ...) to all ranks.
 
@@ -142,19 +138,29 @@ def broadcast_optimizer_state(
     get a gradient of zeros, a sparse one where the optimizer or `model` needs it.
 
     Args:
-        optimizer: the parameters and their groups must be in the same order on all ranks.
-        root_rank: the rank whose state is sent.
+        optimizer: the parameters and their groups must be in the same order on all ranks, which is checked first.
+        root_rank: the GLOBAL rank whose state is sent, also within a process set.
         model: searched for embeddings with sparse gradients.
+        name: begins the names of the operations; needed for calls by several threads at the same time.
+        process_set: the ranks that take part.
 
     Raises:
-        ValueError: `optimizer` is LBFGS, whose state cannot be sent, or the ranks' parameter groups differ.
-        HorovodInternalError: a rank is gone.
+        ValueError: `optimizer` is LBFGS, whose state cannot be sent.
+        OperationFailedError: the ranks' parameter groups differ (the text says where), or another rank has made a
+            mistake. HorovodInternalError: a rank is gone.
     """
-    name = "optimizer_state"
-    with reported("broadcast", name_of_size(name), global_process_set):
+    name = "optimizer_state" if name is None else name
+    with prepared(name, process_set):
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ValueError("cannot broadcast torch.optim.LBFGS state")
         groups = optimizer.param_groups
+        entries = [
+            (f"group {i}, parameter {j}", None if is_lazy(param) else param.shape, param.dtype)
+            for i, group in enumerate(groups)
+            for j, param in enumerate(group["params"])
+        ]
+    require_same("broadcast_optimizer_state()", entries, name, process_set)
+    with reported("broadcast", name_of_size(name), process_set):
         description = None
         if rank() == root_rank:
             description = {
@@ -163,54 +169,30 @@ def broadcast_optimizer_state(
                     [_describe(optimizer.state.get(p), p) for p in group["params"]] for group in groups
                 ],
             }
-    description = broadcast_object(description, root_rank, name=name)
-    names = _tensor_names(description["state"])
-    with _reported_for_each([(name, True) for group in names for own in group for name in own.values()], 0):
-        tensors = _prepare(optimizer, description, names, root_rank)
+    description = broadcast_object(description, root_rank, name, process_set)
+    with prepared(f"{name}.tensors", process_set):
+        tensors = _prepare(optimizer, description)
         if not tensors and not any(state for states in description["state"] for state in states):
             _zero_missing_grads(optimizer, model)
-    broadcast_parameters(tensors, root_rank)
+    broadcast_parameters(tensors, root_rank, f"{name}.tensors", process_set)
 
 
-def _tensor_names(described: list[list[dict | None]]) -> list[list[dict[str, str]]]:
-    """The names under which the tensors of a described state are sent, by their keys: for each group, each parameter."""
-    occurrences: dict[str, int] = {}
-    names: list[list[dict[str, str]]] = []
-    for states in described:
-        names.append([])
-        for state in states:
-            own = {}
-            for key, value in (state or {}).items():
-                if isinstance(value, _SentTensor):
-                    occurrences[key] = occurrences.get(key, 0) + 1
-                    own[key] = f"{key}.{occurrences[key]}"
-            names[-1].append(own)
-    return names
-
-
-def _prepare(
-    optimizer: torch.optim.Optimizer, description: dict, names: list[list[dict[str, str]]], root_rank: int
-) -> list[tuple[str, torch.Tensor]]:
+def _prepare(optimizer: torch.optim.Optimizer, description: dict) -> list[tuple[str, torch.Tensor]]:
     """Give the optimizer the described options, and state of the described form. Returns the state's tensors with the
     names under which they are sent."""
     groups = optimizer.param_groups
-    lengths = [len(states) for states in description["state"]]
-    if lengths != [len(group["params"]) for group in groups]:
-        raise ValueError(
-            f"broadcast_optimizer_state(): rank {root_rank} has parameter groups of {lengths} parameters, "
-            f"but this rank has {[len(group['params']) for group in groups]}. Build the same model and "
-            "optimizer on all ranks."
-        )
     for group, options in zip(groups, description["options"]):
         _apply_options(group, options)
     tensors: list[tuple[str, torch.Tensor]] = []
-    for group, states, sent in zip(groups, description["state"], names):
-        for param, state, own in zip(group["params"], states, sent):
+    for i, (group, states) in enumerate(zip(groups, description["state"])):
+        for j, (param, state) in enumerate(zip(group["params"], states)):
             if state is None:
                 optimizer.state.pop(param, None)
                 continue
-            optimizer.state[param] = _shape_like(optimizer.state.get(param) or {}, state, param)
-            tensors += [(name, optimizer.state[param][key]) for key, name in own.items()]
+            own = optimizer.state[param] = _shape_like(optimizer.state.get(param) or {}, state, param)
+            tensors += [
+                (f"{i}.{j}.{key}", own[key]) for key, value in state.items() if isinstance(value, _SentTensor)
+            ]
     return tensors
 
 

@@ -56,6 +56,9 @@ __all__ = ["DistributedOptimizer"]
 
 _CLASSES: dict[tuple[type, type], type] = {}
 
+# The optimizers whose hooks are in place.
+_WATCHING: weakref.WeakSet = weakref.WeakSet()
+
 
 def _world_size() -> int:
     # Looked up in the package at each call: a test may patch horovod.torch.size.
@@ -64,6 +67,28 @@ def _world_size() -> int:
 
 class _Wrapper(torch.optim.Optimizer):
     """The base of both kinds of distributed optimizers."""
+
+    _original: torch.optim.Optimizer
+
+    def step(self, closure: Callable | None = None) -> Any:
+        # A scheduler that was made for the original asks it whether a step was done.
+        self._original._opt_called = True
+        return super().step() if closure is None else super().step(closure)
+
+    def __setstate__(self, state: dict) -> None:
+        """Take a loaded state. The groups and the state stay the same objects: the original has them too, and a scheduler
+        that was made for it changes the learning rate there."""
+        groups, values = self.param_groups, self.state
+        super().__setstate__(state)
+        if self.param_groups is not groups:
+            for own, loaded in zip(groups, self.param_groups):
+                own.clear()
+                own.update(loaded)
+            self.param_groups = groups
+        if self.state is not values:
+            values.clear()
+            values.update(self.state)
+            self.state = values
 
     def __reduce_ex__(self, protocol):
         raise TypeError(
@@ -85,8 +110,11 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         self._synchronized = False
         self._frozen: list[tuple[torch.Tensor, str]] = []
         self._parameter_names = name_parameters(self.param_groups, named_parameters)
+        self._replaced = False
         self._finalizer = weakref.finalize(self, _let_go, reducer.hooks, reducer.active, reducer.process_set)
         self._active = bool(reducer.process_set.included()) and (_world_size() > 1 or ranks_may_change())
+        if self._active:
+            self._replace_others()
         for group in self.param_groups:
             for param in group["params"]:
                 self._watch(param)
@@ -94,6 +122,18 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
             self._form_groups(groups)
         if shared and self._active:
             reducer.share_memory()
+
+    def _replace_others(self) -> None:
+        """Take the parameters over from earlier optimizers that something keeps alive: a scheduler of the first run of a
+        notebook's cell, say. With the hooks of both, each gradient would be reduced twice."""
+        own = {param for group in self.param_groups for param in group["params"]}
+        for other in list(_WATCHING):
+            if any(param in own for group in other.param_groups for param in group["params"]):
+                other._reducer.abandon()
+                other._finalizer()
+                other._active, other._replaced = False, True
+                _WATCHING.discard(other)
+        _WATCHING.add(self)
 
     def _watch(self, param: torch.Tensor) -> None:
         if not self._active:
@@ -186,6 +226,11 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         self._synchronized = True
 
     def _reduce(self) -> None:
+        if self._replaced:
+            raise ValueError(
+                f"Another DistributedOptimizer was made for parameters of this {type(self).__name__}, and reduces their "
+                "gradients since then. Use the newer one, or give each optimizer parameters of its own."
+            )
         if self._active:
             if self._frozen:
                 self._watch_unfrozen()
@@ -194,11 +239,11 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
         """Within it step() does not reduce gradients, because synchronize() was called before."""
-        self._should_synchronize = False
+        before, self._should_synchronize = self._should_synchronize, False
         try:
             yield
         finally:
-            self._should_synchronize = True
+            self._should_synchronize = before
 
     def step(self, closure: Callable | None = None) -> Any:
         """Reduce the gradients and do one step of the wrapped optimizer.
@@ -298,6 +343,7 @@ def _wrap(optimizer: torch.optim.Optimizer, methods: type) -> Any:
     # unchanged. An instance attribute `step` is a scheduler's wrapper around the step() of the original optimizer.
     wrapped = cls.__new__(cls)
     wrapped.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
+    wrapped._original = optimizer
     return wrapped
 
 
@@ -329,8 +375,9 @@ def DistributedOptimizer(
         compression: makes a smaller tensor that is sent for a gradient, such as hvd.Compression.fp16.
         backward_passes_per_step: gradients of this many backward passes are summed locally, then reduced.
         op: hvd.Average (default), Sum, Min, Max or Product. With hvd.Adasum each rank does a step of the wrapped
-            optimizer with its own gradients, and Adasum combines the changes of the weights: synchronize() does
-            nothing then, skip_synchronize() raises AssertionError, `groups` and `sparse_as_dense` do not matter.
+            optimizer with its own gradients, and Adasum combines the changes of the weights. The state of the
+            optimizer (momentum) is each rank's own then: a checkpoint of rank 0 has that of rank 0. synchronize() does
+            nothing, skip_synchronize() raises AssertionError, `groups` and `sparse_as_dense` do not matter.
         gradient_predivide_factor: f splits the averaging: gradients are divided by f before the sum, and
             multiplied by f / size after it. Only with op=Average.
         num_groups: deprecated, use `groups`.
@@ -352,6 +399,8 @@ def DistributedOptimizer(
             is a number and the ranks have frozen different parameters; the process set is not registered; an unknown
             value of `gradient_buffers`;
             `optimizer` is a DistributedOptimizer already.
+
+    A DistributedOptimizer that exists for some of the parameters is replaced: its step() raises ValueError from now on.
     """
     check_predivide_factor(gradient_predivide_factor, op)
     check_backward_passes(backward_passes_per_step)

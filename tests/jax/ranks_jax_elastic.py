@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 import horovod.jax as hvd
+from harness.rank import expect
 from horovod.common import elastic_step
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, OperationFailedError
 from horovod.jax._copies import copied, restored
@@ -171,3 +172,43 @@ def check_run_raises_mistakes_of_the_program_at_once():
         else:
             raise AssertionError("the ranks' shapes differ")
     assert calls == [1, 1]
+
+
+class Loader:
+    """Has a state, as data loaders have."""
+
+    def __init__(self):
+        self.place = 0
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
+
+
+class Reader:
+    """Has no state of its own, and refers to a value that has one."""
+
+    def __init__(self, loader):
+        self.loader, self.seen = loader, []
+
+
+def check_values_with_a_state_stay_the_same_objects():
+    loader = Loader()
+    state = hvd.elastic.JaxState(params=jnp.ones(2), loader=loader, reader=Reader(loader), step=0)
+    loader.place = 5
+    state.reader.seen.append(1)
+    state.restore()
+    assert state.loader is state.reader.loader is loader and loader.place == 0 and state.reader.seen == []
+    loader.place = 3 + ME
+    state.sync()
+    assert state.loader is state.reader.loader is loader and loader.place == 3
+    loader.place = 9
+    state.restore()
+    assert loader.place == 3
+    expect(
+        TypeError,
+        lambda: hvd.elastic.JaxState(batches=iter(x for x in "ab")),
+        "value 'batches' of the state cannot",
+    )

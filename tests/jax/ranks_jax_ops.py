@@ -3,9 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import horovod.jax as hvd
 from harness.rank import expect, needs
+from horovod.common.exceptions import OperationFailedError
 from jax_support import (
     COMBINE,
     ME,
@@ -231,3 +233,20 @@ def check_alltoall_in_programs_needs_equal_shares():
         lambda: jax.jit(lambda x: hvd.alltoall(x, [1] * SIZE))(mine((SIZE,))),
         "outside of compiled",
     )
+
+
+def check_trees_that_differ_are_refused_everywhere():
+    if SIZE == 1:
+        pytest.skip("one rank has nobody to differ from")
+    last = SIZE - 1
+    others, odd = ("rank 0" if last == 1 else "ranks 0, 1"), last == ME
+    for tree, text in (
+        # Of the same shapes: without names they would be taken for each other.
+        (
+            {"a": mine((3,)), "c" if odd else "b": mine((2,))},
+            f"\"['c']\" is on rank {last}, but not on {others}",
+        ),
+        ({"a": mine((3,))} if odd else {}, f"\"['a']\" is on rank {last}, but not on {others}"),
+        ({"n": 1.0 if odd else 1}, f"\"['n']\" is () int64 on {others}, but () float64 on rank {last}"),
+    ):
+        expect(OperationFailedError, lambda tree=tree: hvd.broadcast_parameters(tree), text)

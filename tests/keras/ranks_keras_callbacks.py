@@ -6,7 +6,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import pytest
 
+from horovod.common.exceptions import OperationFailedError
 from keras_support import (
     KERAS3,
     KIND,
@@ -293,3 +295,18 @@ def check_names():
             assert issubclass(cls, keras.callbacks.Callback)
             assert cls.__doc__ or cls.__mro__[1].__doc__
     assert callbacks.MetricAverageCallback._supports_tf_logs
+
+
+def check_models_that_differ_are_refused_everywhere():
+    """Nothing is sent, and no rank waits for a variable that another does not have."""
+    if hvd.size() == 1:
+        pytest.skip("one rank has nobody to differ from")
+    last = hvd.size() - 1
+    model = keras.Sequential([keras.layers.Dense(2) for _ in range(1 + (hvd.rank() == last))])
+    model.build((None, 2))
+    before = weights_of(model)
+    callback = callbacks.BroadcastGlobalVariablesCallback(0)
+    callback.set_model(model)
+    with raises(OperationFailedError, f"'weight 2' is on rank {last}, but not on"):
+        callback.on_batch_end(0)
+    assert all(np.array_equal(a, b) for a, b in zip(before, weights_of(model)))

@@ -6,6 +6,7 @@ import warnings
 
 import mxnet as mx
 import numpy as np
+import pytest
 from mxnet import autograd, gluon
 
 import horovod.mxnet as hvd
@@ -203,3 +204,25 @@ def check_mistakes_fail_everywhere():
         expect(ValueError, trainer.allreduce_grads, "gradient.", "bool is not supported")
     else:
         expect(hvd.HorovodInternalError, trainer.allreduce_grads, "bool is not supported")
+
+
+def check_parameters_that_differ_are_refused_everywhere():
+    if SIZE == 1:
+        pytest.skip("one rank has nobody to differ from")
+    last = SIZE - 1
+    others, odd = ("rank 0" if last == 1 else "ranks 0, 1"), last == ME
+    arrays = {"a": mx.nd.full((2,), ME), "c" if odd else "b": mx.nd.ones((2,))}
+    expect(
+        hvd.HorovodInternalError,
+        lambda: hvd.broadcast_parameters(arrays),
+        f"'parameter.c' is on rank {last}, but not on {others}",
+    )
+    assert (arrays["a"].asnumpy() == ME).all()
+    # Deferred parameters may have any shape, but must be on all ranks.
+    net = gluon.nn.Dense(2, prefix="odd_" if odd else "even_")
+    net.initialize()
+    expect(
+        hvd.HorovodInternalError,
+        lambda: hvd.broadcast_parameters(net.collect_params()),
+        f"'parameter.odd_bias' is on rank {last}, but not on {others}",
+    )

@@ -4,6 +4,7 @@ import os
 import tempfile
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
@@ -80,10 +81,14 @@ def check_what_broadcast_variables_refuses():
 def check_broadcast_variables_of_ranks_that_differ():
     made = [tf.Variable(tf.zeros([2 + (ME == 0)])), tf.Variable(1.0)]
     raises(
-        tf.errors.FailedPreconditionError, "tensor shapes", lambda: hvd.broadcast_variables(made, root_rank=0)
+        tf.errors.FailedPreconditionError,
+        "'variable 0' is",
+        lambda: hvd.broadcast_variables(made, root_rank=0),
     )
     more = [tf.Variable(float(i)) for i in range(2 + (ME == 0))]
-    raises(tf.errors.FailedPreconditionError, "group", lambda: hvd.broadcast_variables(more, root_rank=0))
+    raises(
+        tf.errors.FailedPreconditionError, "but not on", lambda: hvd.broadcast_variables(more, root_rank=0)
+    )
 
 
 def check_broadcast_variables_in_graphs():
@@ -174,3 +179,31 @@ def check_the_hook_is_made_anew_for_each_graph():
             variable = v1.get_variable("v", initializer=tf.constant(float(ME + 10 * turn + 1)))
             with v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
                 assert session.run(variable) == 10 * turn + 1
+
+
+def check_graphs_that_differ_are_refused_everywhere():
+    if SIZE == 1:
+        pytest.skip("one rank has nobody to differ from")
+    with tf.Graph().as_default():
+        for i in range(2 + (ME == 0)):
+            v1.get_variable(f"v{i}", initializer=tf.constant(float(ME)))
+        hook = hvd.BroadcastGlobalVariablesHook(0)
+        raises(
+            tf.errors.FailedPreconditionError,
+            "'variable 2' is on rank 0, but not on",
+            lambda: v1.train.MonitoredTrainingSession(hooks=[hook]),
+        )
+
+
+def check_values_of_a_state_that_refer_to_variables():
+    class Reader:
+        def __init__(self, variable):
+            self.variable, self.seen = variable, []
+
+    variable = tf.Variable(1.0)
+    state = hvd.elastic.TensorFlowState([variable], reader=Reader(variable))
+    state.reader.seen.append(1)
+    state.restore()
+    assert state.reader.variable is variable and state.reader.seen == []
+    state.sync()
+    assert state.reader.variable is variable

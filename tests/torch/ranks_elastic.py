@@ -388,3 +388,115 @@ def check_a_new_job_goes_on_from_a_commit_in_a_file():
         with raises(ValueError, "no commit that can be read"):
             state.keep_commits(path)
         shutil.rmtree(folder)
+
+
+def check_a_scheduler_in_the_state_drives_the_optimizer():
+    """Made for the optimizer before it was wrapped, or for the wrapped one."""
+    for made_before in (True, False):
+        model = torch.nn.Linear(2, 1)
+        plain = torch.optim.SGD(model.parameters(), lr=1.0)
+        schedule = torch.optim.lr_scheduler.StepLR
+        scheduler = schedule(plain, 1, 0.5) if made_before else None
+        optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
+        scheduler = scheduler or schedule(optimizer, 1, 0.5)
+        state = hvd.elastic.TorchState(model, optimizer, scheduler=scheduler, schedulers=[scheduler])
+        assert state.scheduler is scheduler and state.schedulers == [scheduler]
+        rate = optimizer.param_groups[0]
+        optimizer.step()
+        scheduler.step()
+        assert rate["lr"] == 0.5
+        state.restore()
+        assert rate["lr"] == 1.0 and scheduler.last_epoch == 0 and state.scheduler is scheduler
+        optimizer.step()
+        for _ in range(1 + ME):
+            state.scheduler.step()
+        state.sync()
+        assert rate["lr"] == 0.5 and scheduler.last_epoch == 1 and state.scheduler is scheduler
+        state.schedulers[0].step()
+        assert rate["lr"] == optimizer.param_groups[0]["lr"] == 0.25
+        state.restore()
+        assert rate["lr"] == 0.5
+
+
+class Average:
+    """Of a model's weights; it has no state_dict()."""
+
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer, self.weight, self.groups = (
+            model,
+            optimizer,
+            model.weight,
+            optimizer.param_groups,
+        )
+        self.values = [float(ME)]
+
+
+def check_values_that_refer_to_others_keep_doing_so():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 1))
+    plain = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
+    state = hvd.elastic.TorchState(
+        model,
+        optimizer,
+        average=Average(model[0], plain),
+        closure=lambda: model[0].weight,
+        call=model.forward,
+    )
+
+    def is_of_this_rank():
+        average = state.average
+        assert average.model is model[0] and average.optimizer is plain and average.weight is model[0].weight
+        assert average.groups is plain.param_groups is optimizer.param_groups
+        assert state.call.__self__ is model
+
+    is_of_this_rank()
+    state.average.values.append(7.0)
+    state.restore()
+    assert state.average.values == [ME]
+    is_of_this_rank()
+    state.sync()
+    assert state.average.values == [0]
+    is_of_this_rank()
+    folder = tempfile.mkdtemp()
+    assert state.closure() is model[0].weight
+    state.closure = None  # a file holds no lambdas
+    state.keep_commits(Path(folder) / "commit")
+    state.commit()
+    if ME == 0:
+        state.average.values.append(7.0)
+        assert state.keep_commits(Path(folder) / "commit") and state.average.values == [0]
+        is_of_this_rank()
+    shutil.rmtree(folder)
+
+
+def check_values_that_cannot_be_kept_are_named():
+    model = torch.nn.Linear(1, 1)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+    with raises(TypeError, "value 'batches' of the state cannot be copied", "state_dict()"):
+        hvd.elastic.TorchState(model, batches=(number for number in range(3)))
+    with raises(TypeError, "value 'models' of the state is a list with a Linear", "models_0="):
+        hvd.elastic.TorchState(models=[model])
+    with raises(TypeError, "value 'optimizers' of the state is a dict with a SGD"):
+        hvd.elastic.TorchState(optimizers={"one": optimizer})
+
+
+def check_states_that_differ_are_refused_everywhere():
+    more = {"more": torch.nn.Linear(1, 1)} if ME else {}
+    state = hvd.elastic.TorchState(model=torch.nn.Linear(1, 1), **more)
+    with raises(OperationFailedError, "TorchState.sync()", "'more' is on rank 1, but not on rank 0"):
+        state.sync()
+    model = torch.nn.Linear(1, 1)
+    if ME:
+        model.__class__ = type("WithState", (torch.nn.Linear,), {"get_extra_state": lambda self: 3})
+    state = hvd.elastic.TorchState(model=model)
+    with raises(OperationFailedError, "'_extra_state' is on rank 1, but not on rank 0"):
+        state.sync()
+    epoch = {
+        "epoch": torch.optim.lr_scheduler.StepLR(torch.optim.SGD(model.parameters(), 0.1), 1) if ME else 0
+    }
+    state = hvd.elastic.TorchState(**epoch)
+    if ME:
+        with raises(TypeError, "value 'epoch'", "Make the same state on all ranks"):
+            state.sync()
+    else:
+        state.sync()

@@ -2,9 +2,11 @@
 
 import collections
 
+import pytest
 import torch
 
 import horovod.torch as hvd
+from horovod.common.exceptions import OperationFailedError
 from support import raises, same_everywhere
 
 RANKS = range(hvd.size())
@@ -164,6 +166,50 @@ def check_broadcast_optimizer_state_refuses():
     model = model_of(0)
     with raises(ValueError, "cannot broadcast torch.optim.LBFGS state"):
         hvd.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()), 0)
+
+
+def check_structures_that_differ_are_refused_everywhere():
+    if hvd.size() == 1:
+        pytest.skip("one rank has nobody to differ from")
+    last = hvd.size() - 1
+    others = "rank 0" if last == 1 else "ranks 0, 1"
+    odd = last == ME
+    body = torch.full((3,), float(ME))
+    optimizer = torch.optim.SGD([torch.ones(2)] if odd else [torch.ones(2), torch.ones(1)], lr=0.1)
+    for send, texts in (
+        (
+            lambda: hvd.broadcast_parameters({"body": body, "head" if odd else "tail": torch.ones(2)}, 0),
+            [
+                f"'head' is on rank {last}, but not on {others}",
+                f"'tail' is on {others}, but not on rank {last}",
+            ],
+        ),
+        (
+            lambda: hvd.broadcast_parameters({"body": body, "none": None if odd else torch.ones(1)}),
+            [f"'none' is on {others}, but not on rank {last}"],
+        ),
+        (
+            lambda: hvd.broadcast_parameters([body, torch.ones(2, 1 + odd)], 0, "named"),
+            [f"'parameter.1' is (2, 1) torch.float32 on {others}, but (2, 2) torch.float32 on rank {last}"],
+        ),
+        (
+            lambda: hvd.broadcast_parameters({"body": body.to(torch.float64 if odd else torch.float32)}),
+            [f"'body' is (3,) torch.float32 on {others}, but (3,) torch.float64 on rank {last}"],
+        ),
+        (
+            lambda: hvd.broadcast_parameters({f"{i}": body for i in range(9)} if odd else {}),
+            [f"'5' is on rank {last}, but not on {others}; and 3 more differences"],
+        ),
+        (
+            lambda: hvd.broadcast_optimizer_state(optimizer, 0),
+            ["broadcast_optimizer_state()", f"'group 0, parameter 1' is on {others}, but not on rank {last}"],
+        ),
+    ):
+        with raises(OperationFailedError, "the ranks differ, so nothing was sent", *texts):
+            send()
+        assert body.eq(ME).all(), "something was sent"
+    hvd.broadcast_parameters({"body": body}, 0)
+    assert body.eq(0).all()
 
 
 Point = collections.namedtuple("Point", "x y")

@@ -1,11 +1,12 @@
 """Checks of process sets that are added and removed, and of join(). Run on every rank by tests/harness."""
 
 import numpy as np
+import pytest
 import torch
 
 import horovod.torch as hvd
 from harness.rank import needs
-from horovod.common.exceptions import HorovodInternalError
+from horovod.common.exceptions import HorovodInternalError, OperationFailedError
 from ranks_ops_scatter import OPERATIONS
 from support import expect, raises
 
@@ -177,3 +178,30 @@ def check_after_a_join_everything_goes_on():
     assert hvd.alltoall(torch.arange(SIZE)).tolist() == [ME] * SIZE
     assert hvd.join(-1) in RANKS and hvd.join(device=0) in RANKS
     assert not hvd.mpi_ops._handle_map
+
+
+def check_broadcasts_of_models_within_a_set():
+    if SIZE < 3:
+        pytest.skip("a set of some ranks needs a rank that is not in it")
+    hvd.shutdown()
+    hvd.init(process_sets="dynamic")
+    some = hvd.add_process_set([0, 2])
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0 + ME, momentum=0.5 + ME)
+    model(torch.full((1, 2), float(ME))).sum().backward()
+    optimizer.step()
+    before = model.weight.detach().clone()
+    if ME == 1:
+        with raises(ValueError, "not a member"):
+            hvd.broadcast_parameters(model.state_dict(), 2, process_set=some)
+        assert torch.equal(model.weight, before)
+    else:
+        hvd.broadcast_parameters(model.state_dict(), 2, process_set=some)
+        hvd.broadcast_optimizer_state(optimizer, 2, process_set=some)
+        assert optimizer.param_groups[0]["lr"] == 3.0
+        found = hvd.allgather_object(f"{model.state_dict()} {optimizer.state_dict()}", process_set=some)
+        assert found[0] == found[1]
+        wrong = {"a" if ME else "b": torch.ones(1)}
+        with raises(OperationFailedError, "'a' is on rank 2, but not on rank 0"):
+            hvd.broadcast_parameters(wrong, 2, process_set=some)
+    hvd.barrier()

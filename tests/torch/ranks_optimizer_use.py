@@ -323,3 +323,71 @@ def check_restart_of_the_engine_between_backward_and_step():
         loss_of(model, step, ME).backward()
         optimizer.step()
     agree(model, train_alone(sgd))
+
+
+def check_a_newer_optimizer_takes_over():
+    """A cell of a notebook that is run twice, while a scheduler keeps the optimizer of the first run alive."""
+    model, kept = model_of(), []
+    plain = sgd(model.parameters())
+    for _ in range(2):
+        optimizer = hvd.DistributedOptimizer(plain, model.named_parameters(), op=hvd.Sum)
+        kept.append(torch.optim.lr_scheduler.StepLR(optimizer, 100))
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss_of(model, step, ME).backward()
+            optimizer.step()
+        loss_of(model, 0, ME).backward()  # pending when the next optimizer is made
+    optimizer.synchronize()
+    earlier = kept[0].optimizer
+    for call in (earlier.step, earlier.synchronize):
+        with raises(ValueError, "Another DistributedOptimizer was made for parameters of this SGD"):
+            call()
+    same_everywhere(torch.cat([p.detach().flatten() for p in model.parameters()]), "weights")
+    # Optimizers with parameters of their own go on side by side.
+    first, second = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    both = [
+        hvd.DistributedOptimizer(sgd(m.parameters()), [(f"{i}.{n}", p) for n, p in m.named_parameters()])
+        for i, m in enumerate((first, second))
+    ]
+    (first(torch.ones(1, 1)) + second(torch.ones(1, 1))).sum().backward()
+    for one in both:
+        one.step()
+
+
+def check_a_scheduler_of_the_plain_optimizer_goes_on():
+    for op in (hvd.Average, hvd.Adasum):
+        model = model_of()
+        plain = torch.optim.SGD(model.parameters(), lr=1.0)
+        scheduler = torch.optim.lr_scheduler.StepLR(plain, 1, 0.5)
+        early = torch.optim.lr_scheduler.StepLR(plain, 1, 1.0)
+        optimizer = hvd.DistributedOptimizer(plain, model.named_parameters(), op=op)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            early.step()
+            assert ["before `optimizer.step()`" in str(w.message) for w in caught] == [True]
+            optimizer.step()
+            scheduler.step()
+            assert len(caught) == 1, [str(w.message) for w in caught]
+        assert optimizer.param_groups[0]["lr"] == 0.5
+        saved = optimizer.state_dict()
+        saved["param_groups"][0]["lr"] = 8.0
+        optimizer.load_state_dict(saved)
+        scheduler.step()
+        assert optimizer.param_groups[0]["lr"] == plain.param_groups[0]["lr"] == 4.0
+        assert optimizer.state is plain.state
+
+
+def check_skip_synchronize_within_itself():
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters(), op=hvd.Sum)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, step, ME).backward()
+        optimizer.synchronize()
+        with optimizer.skip_synchronize():
+            with optimizer.skip_synchronize():
+                pass
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                optimizer.step()
+    agree(model, train_alone(sgd, scale=SIZE))

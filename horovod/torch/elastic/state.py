@@ -12,6 +12,7 @@ import torch
 from horovod.common import elastic_step
 from horovod.common.elastic_states import ObjectState, require_same_names
 from horovod.common.exports import rank
+from horovod.common.structures import require_same
 from horovod.torch.elastic.copies import Copier, as_array, copied, is_tensor, taken_apart
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
@@ -101,6 +102,7 @@ class ModelStateHandler(_OwnHandler):
 
     def sync(self) -> None:
         state = self.value.state_dict()
+        require_same("TorchState.sync()", [(key, None, "") for key in sorted(state)], "horovod.elastic.model")
         tensors = {key: value for key, value in state.items() if is_tensor(value)}
         same = elastic_step.alike([as_array(tensor) for tensor in tensors.values()])
         broadcast_parameters({key: tensors[key] for key, ok in zip(tensors, same) if not ok}, root_rank=0)
@@ -215,9 +217,15 @@ class TorchState(ObjectState):
     Args:
         model, optimizer: a module and an optimizer, or None.
         kwargs: more values, by name. Modules, optimizers, ElasticSamplers and GradScalers are saved and sent by
-            handlers; any other value is a plain attribute that can be copied and pickled (epoch=0, batch=0).
+            handlers; other values with state_dict() and load_state_dict() (a scheduler of the learning rate) by these
+            methods. All of them stay the same objects. Any other value is a plain attribute that can be copied and
+            pickled (epoch=0, batch=0); where it refers to a module, a parameter or an optimizer of the state, its copies
+            do so too.
 
     The values are attributes: ``state.model``, ``state.epoch``. Another model may be assigned; it is saved at once.
+
+    Raises:
+        TypeError: a value can neither be copied nor has a state, or modules or optimizers are in a list or dict.
     """
 
     def __init__(
@@ -232,6 +240,8 @@ class TorchState(ObjectState):
         self._handlers = {name: handler for name, handler in handlers.items() if handler is not None}
         for name, handler in self._handlers.items():
             object.__setattr__(self, name, handler.value)
+        for name, value in kwargs.items():
+            _require_alone(name, value)
         plain = {name: value for name, value in kwargs.items() if name not in self._handlers}
         super().__init__(bcast_object=_broadcast, get_rank=rank, **plain)
 
@@ -265,8 +275,16 @@ class TorchState(ObjectState):
             handler.restore()
         super().restore()
 
+    def references(self) -> dict[str, Any]:
+        found = super().references()
+        for name, handler in self._handlers.items():
+            found.update(_parts_of(name, handler.value))
+        return found
+
     def sync(self) -> None:
         self.wait()
+        kinds = [(name, None, type(self._handlers[name]).__name__) for name in sorted(self._handlers)]
+        require_same("TorchState.sync()", kinds, "horovod.elastic.state")
         for name in sorted(self._handlers):
             self._handlers[name].sync()
         super().sync()
@@ -296,6 +314,33 @@ class TorchState(ObjectState):
             self.wait()
             handler.set_value(value)
         super().__setattr__(name, value)
+
+
+def _require_alone(name: str, value: Any) -> None:
+    """Raises TypeError for a list or dict of values that need a handler: it would be copied with its members."""
+    members = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    for member in members:
+        if any(isinstance(member, kind) for kind, _ in _registry):
+            raise TypeError(
+                f"The value {name!r} of the state is a {type(value).__name__} with a {type(member).__name__}, whose copy "
+                f"the training would not use. Pass its members under names of their own: TorchState({name}_0=..., "
+                f"{name}_1=...)."
+            )
+
+
+def _parts_of(name: str, value: Any) -> dict[str, Any]:
+    """A value that a handler keeps, and the objects in it that other values may refer to."""
+    found = {name: value}
+    if isinstance(value, torch.nn.Module):
+        for kind in (value.named_modules, value.named_parameters, value.named_buffers):
+            found.update({f"{name}.{part}": member for part, member in kind() if part})
+    if isinstance(value, torch.optim.Optimizer):
+        found.update({f"{name}.groups": value.param_groups, f"{name}.state": value.state})
+        found.update({f"{name}.groups.{i}": group for i, group in enumerate(value.param_groups)})
+        original = value.__dict__.get("_original")  # of a DistributedOptimizer
+        if isinstance(original, torch.optim.Optimizer):
+            found[f"{name}.original"] = original
+    return found
 
 
 def _broadcast(value: Any) -> Any:

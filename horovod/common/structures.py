@@ -1,0 +1,104 @@
+"""Compares what the ranks are about to send, before anything is sent: names, lengths, shapes and dtypes.
+
+Functions that send a whole structure (the parameters of a model, the state of an optimizer) call require_same() first.
+Without it a rank whose model has another layer would wait for a tensor that no other rank sends. It costs one small
+allreduce. One thread of a rank calls it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import zip_longest
+
+import numpy as np
+
+import hvd_core
+from horovod.common.exceptions import OperationFailedError
+from horovod.common.failed_calls import reported_for_each
+from horovod.common.objects import allgather_object
+from horovod.common.process_sets import ProcessSet, global_process_set
+
+__all__ = ["Entry", "prepared", "require_same"]
+
+# The name, the shape (None: not known yet, which fits any) and the dtype of a tensor.
+Entry = tuple[str, tuple | None, str]
+
+_SHOWN = 6
+
+
+@contextmanager
+def prepared(name: str, process_set: ProcessSet) -> Iterator[None]:
+    """A guard around everything that comes before require_same(): an exception that leaves it lets the other ranks'
+    require_same() fail. Raises the errors of failed_calls.failed()."""
+    with reported_for_each("allreduce", "allreduce", [f"{name}.structure"], process_set):
+        yield
+
+
+def require_same(
+    function: str, entries: Iterable[Entry], name: str, process_set: ProcessSet = global_process_set
+) -> None:
+    """Raise the same error on all ranks of the set unless they have the same entries in the same order.
+
+    Args:
+        function: what the program has called, for the text of the error.
+        entries: this rank's. Give them an order where theirs does not matter.
+        name: identifies the call across ranks.
+        process_set: the ranks that take part.
+
+    Raises:
+        OperationFailedError: the ranks differ, or another rank's call failed in prepared(). ValueError: this rank is not
+            in the process set. HorovodInternalError: a rank is gone.
+    """
+    own = [(str(key), None if shape is None else tuple(shape), str(dtype)) for key, shape, dtype in entries]
+    # All ranks have the greatest and the least value of the hashes, and so the same answer.
+    digest = np.frombuffer(hashlib.blake2b(repr(own).encode(), digest_size=16).digest(), np.int64)
+    found = hvd_core.allreduce(
+        np.concatenate([digest, ~digest]), f"{name}.structure", hvd_core.Max, process_set=process_set
+    )
+    if (found[:2] == ~found[2:]).all():
+        return
+    of_ranks = allgather_object(own, f"{name}.structures", process_set)
+    differences = _differences(dict(zip(process_set.ranks or range(len(of_ranks)), of_ranks)))
+    if differences:
+        more = len(differences) - _SHOWN
+        listed = "; ".join(differences[:_SHOWN]) + (f"; and {more} more differences" if more > 0 else "")
+        raise OperationFailedError(
+            f"{function}: the ranks differ, so nothing was sent: {listed}. Pass the same names, shapes and dtypes on all "
+            "ranks."
+        )
+
+
+def _differences(of_ranks: dict[int, Sequence[Entry]]) -> list[str]:
+    """What differs between the ranks, a text for each name; empty if nothing does."""
+    found = []
+    by_name = {rank: {key: (shape, dtype) for key, shape, dtype in own} for rank, own in of_ranks.items()}
+    for key in dict.fromkeys(key for own in by_name.values() for key in own):
+        having = {rank: own[key] for rank, own in by_name.items() if key in own}
+        missing = [rank for rank in by_name if rank not in having]
+        if missing:
+            found.append(f"{key!r} is on {_text_of(having)}, but not on {_text_of(missing)}")
+            continue
+        known = {rank: value for rank, value in having.items() if value[0] is not None}
+        kinds: dict[tuple, list[int]] = {}
+        for rank, value in known.items():
+            kinds.setdefault(value, []).append(rank)
+        if len(kinds) > 1:
+            texts = [f"{shape} {dtype} on {_text_of(ranks)}" for (shape, dtype), ranks in kinds.items()]
+            found.append(f"{key!r} is " + ", but ".join(texts))
+    if not found:
+        orders = {rank: [key for key, _, _ in own] for rank, own in of_ranks.items()}
+        first = next(iter(orders))
+        for rank, order in orders.items():
+            for place, (a, b) in enumerate(zip_longest(orders[first], order)):
+                if a != b:
+                    found.append(f"entry {place} is {a!r} on rank {first}, but {b!r} on rank {rank}")
+                    break
+    return found
+
+
+def _text_of(ranks: Iterable[int]) -> str:
+    numbers = list(ranks)
+    listed = ", ".join(str(rank) for rank in numbers[:_SHOWN]) + (", ..." if len(numbers) > _SHOWN else "")
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {listed}"
