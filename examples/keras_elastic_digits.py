@@ -97,7 +97,8 @@ def main():
             train_x[mine],
             train_y[mine],
             batch_size=arguments.batch_size,
-            epochs=arguments.epochs - state.epoch,
+            epochs=arguments.epochs,
+            initial_epoch=state.epoch,
             callbacks=callbacks,
             verbose=0,
         )

@@ -84,20 +84,17 @@ class UpdateBatchState:
 class UpdateEpochState:
     """Sets `state.epoch` to the number of epochs that have ended, before this training and in it.
 
-    Put it before CommitStateCallback. Continue training with ``model.fit(epochs=epochs - state.epoch)``, without
-    `initial_epoch`.
+    Put it before CommitStateCallback. Continue training with ``model.fit(epochs=epochs, initial_epoch=state.epoch)``, where
+    other callbacks see the number of the epoch in the whole training, or with ``model.fit(epochs=epochs - state.epoch)``.
     """
 
     def __init__(self, state: Any):
         super().__init__()
         self.state = state
-        self.initial_epoch = 0
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self.initial_epoch = self.state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.state.epoch = self.initial_epoch + epoch + 1
+        # `epoch` counts from the initial_epoch of fit(), which may be state.epoch or 0.
+        self.state.epoch += 1
 
 
 class RescaleLearningRate:

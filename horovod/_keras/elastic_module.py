@@ -32,7 +32,13 @@ def contents_for(keras: ModuleType, module: str) -> types.SimpleNamespace:
                     hvd.elastic.UpdateBatchStateCallback(state),
                     hvd.elastic.CommitStateCallback(state),
                 ]
-                model.fit(data, epochs=10 - state.epoch, steps_per_epoch=500 // hvd.size(), callbacks=callbacks)
+                model.fit(
+                    data,
+                    epochs=10,
+                    initial_epoch=state.epoch,
+                    steps_per_epoch=500 // hvd.size(),
+                    callbacks=callbacks,
+                )
 
             train(state)
 

@@ -2,8 +2,10 @@
 
 A compiled program runs its operations in any order, so each needs a name. Names must be the same on all ranks although
 these trace at different moments, and some more often than others. So a name is made of the program's text: the
-caller's name, or the file and line of the call. A number is appended to the second and later calls of one name within the
-program that is being traced.
+caller's name, unchanged, or the file and line of the call. A number is appended to the second and later unnamed calls of
+one line within the program that is being traced. It is not appended to the caller's names: of two calls that are traced
+perhaps only one runs, as in the branches of lax.cond, and ranks that take different branches meet by the name. Two calls
+of one name that do run at the same time are an error then (native/collective.cc).
 
 JAX keeps what it has traced of a function with a jit of its own, and uses it again wherever the function is called, also
 within another program. So such a function names and counts its operations by itself: nothing outside of it takes part,
@@ -44,8 +46,10 @@ def is_traced(arrays: Any) -> bool:
 
 def name_in_program(operation: str, name: str | None) -> str:
     """The name of an operation that is being traced. `name`: the caller's, or None."""
+    if name is not None:
+        return name
     trace, function = _program()
-    base = _place(function) if name is None else name
+    base = _place(function)
     counts = _counts_of(trace)
     count = counts[operation, base]
     counts[operation, base] += 1

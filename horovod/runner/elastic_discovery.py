@@ -1,6 +1,6 @@
 """Which hosts an elastic job may use now, and how many slots each has.
 
-A discovery script prints a line "host:slots" or "host" for each host. It runs once a second in a process of
+A discovery script prints lines as those of a hostfile: "host:slots", "host slots=N" or "host". It runs once a second in a process of
 script_runner.py, and may fail or hang: the driver goes on with the last good answer. A source of another kind is asked in
 a thread. Used on the thread of the driver, which never waits here.
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from horovod.runner.background import Background
-from horovod.runner.hosts import HostInfo, slots_by_host
+from horovod.runner.hosts import parse_host_lines, slots_by_host
 
 __all__ = ["DISCOVER_HOSTS_FREQUENCY_SECS", "FixedHosts", "HostDiscovery", "HostDiscoveryScript"]
 
@@ -66,20 +66,9 @@ class HostDiscoveryScript(HostDiscovery):
 
     def parsed(self, answer: str) -> dict[str, int]:
         """The answer of the script. Raises ValueError that names the line which is not valid."""
-        found = []
-        for line in answer.splitlines():
-            text = line.strip()
-            if not text:
-                continue
-            if ":" not in text:
-                if self.default_slots is None:
-                    raise ValueError(
-                        f"the host discovery script {self.script!r} printed {text!r} without a number of slots. Let it "
-                        f"print {text}:N, or give --slots-per-host."
-                    )
-                text = f"{text}:{self.default_slots}"
-            found.append(HostInfo.from_string(text))
-        return slots_by_host(found)
+        where = f"the answer of the host discovery script {self.script!r}"
+        lines = answer.removeprefix("\ufeff").splitlines()
+        return slots_by_host(parse_host_lines(lines, where, self.default_slots))
 
 
 def _failed(script: str, status: int, said: str) -> str:

@@ -1,17 +1,25 @@
-"""Hosts and slots: parses -H and hostfiles, assigns ranks to slots, finds the names of this machine.
+"""Hosts and slots: parses -H, hostfiles and what discovery scripts print, assigns ranks to slots, finds the names of this
+machine.
 
 Pure functions, for the launcher; any thread.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_ITEM = re.compile(r"[\w.-]+:[0-9]+")
+# "HOST", "HOST:SLOTS" or "HOST slots=SLOTS", and Open MPI's max_slots, which changes nothing here.
+_HOST = re.compile(
+    r"(?P<name>\[[^\[\]\s]*\]|[^\s\[\]:]+|[0-9A-Fa-f:.]+(?=\s))(:(?P<count>[0-9]+))?"
+    r"(\s+slots\s*=\s*(?P<slots>[0-9]+)(\s+max[-_]slots\s*=\s*[0-9]+)?)?",
+    re.ASCII,
+)
+_NAME = re.compile(r"[\w.-]+")
 
 
 @dataclass(frozen=True)
@@ -23,14 +31,18 @@ class HostInfo:
 
     @staticmethod
     def from_string(text: str) -> HostInfo:
-        """ "name:slots". Raises ValueError for anything else."""
-        if _ITEM.fullmatch(text) is None:
+        """ "name:slots", or "[address]:slots" for an address of IPv6. Raises ValueError for anything else."""
+        try:
+            return parse_host(text)
+        except ValueError as error:
             raise ValueError(
                 "Invalid host input, please make sure it has format as : worker-0:2,worker-1:2. "
-                f"The part {text!r} has not."
-            )
-        name, _, slots = text.rpartition(":")
-        return HostInfo(name, int(slots))
+                f"The part {text!r} has not{error}."
+            ) from None
+
+    def __str__(self) -> str:
+        name = f"[{self.hostname}]" if ":" in self.hostname else self.hostname
+        return f"{name}:{self.slots}"
 
 
 @dataclass(frozen=True)
@@ -51,29 +63,88 @@ class SlotInfo:
         return ",".join(map(str, values))
 
 
+def parse_host(text: str, default_slots: int | None = None) -> HostInfo:
+    """A host as all sources of hosts may name it: "HOST:N", "HOST slots=N", and "HOST" if there is a default.
+
+    Raises ValueError; its text, perhaps empty, continues a sentence that shows what was written.
+    """
+    if "@" in text:
+        host = text.partition("@")[2].partition(":")[0].split(" ")[0]
+        raise ValueError(
+            f": the name of a user does not belong here, as the host's name alone identifies the host. Write 'Host {host}' "
+            "and below it 'User NAME' into ~/.ssh/config"
+        )
+    found = _HOST.fullmatch(text)
+    if found is None and (_is_ipv6(text) or _is_ipv6(text.rpartition(":")[0])):
+        raise ValueError(": an address of IPv6 is in brackets, as in [2001:db8::1]:2")
+    if found is None and (re.search(r"\bport\b", text) or re.fullmatch(r"\S+:[0-9]+:[0-9]+", text)):
+        raise ValueError(_port_text(text))
+    if found is None:
+        raise ValueError("")
+    name, count, slots = found["name"], found["count"], found["slots"]
+    if count is not None and slots is not None:
+        raise ValueError(_port_text(text))
+    if ":" in name:
+        name = name.strip("[]")
+        if not _is_ipv6(name):
+            raise ValueError(f": {name} is not an address of IPv6")
+    elif _NAME.fullmatch(name) is None:
+        raise ValueError("")
+    number = count or slots or default_slots
+    if number is None:
+        raise ValueError(f": it is without a number of slots, as in {name}:2")
+    return HostInfo(name, int(number))
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _port_text(text: str) -> str:
+    host = re.split(r"[:\s]", text)[0]
+    return (
+        ": a port does not belong here. The port of ssh is given with --ssh-port if all hosts have the same one, else in "
+        f"~/.ssh/config: 'Host {host}' and below it 'Port N'"
+    )
+
+
 def parse_hosts(text: str) -> list[HostInfo]:
     """ "h1:2,h2:4" as a list. Raises ValueError that names the wrong part."""
     return [HostInfo.from_string(part.strip()) for part in text.split(",")]
 
 
-def parse_host_files(path: str | os.PathLike) -> str:
-    """A hostfile (lines "HOST slots=N", comments after '#') as a -H string. Raises ValueError, OSError."""
+def parse_host_lines(lines: Iterable[str], where: str, default_slots: int | None) -> list[HostInfo]:
+    """The hosts of lines with comments after '#'. `where`: what errors call their source. Raises ValueError with the
+    line's number and text."""
     hosts = []
-    with open(path) as lines:
-        for number, line in enumerate(lines, 1):
-            words = line.partition("#")[0].replace("=", " = ").split()
-            if not words:
-                continue
-            if len(words) == 1:
-                slots = "1"
-            elif len(words) >= 4 and words[1:3] == ["slots", "="] and words[3].isdecimal():
-                slots = words[3]
-            else:
-                raise ValueError(f"{path}, line {number}: expected 'HOST slots=N', found {line.strip()!r}.")
-            hosts.append(f"{words[0]}:{slots}")
+    alone = "'HOST'" if default_slots is not None else "'HOST' with --slots-per-host"
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        try:
+            hosts.append(parse_host(text, default_slots))
+        except ValueError as error:
+            raise ValueError(
+                f"{where}, line {number}: expected 'HOST slots=N', 'HOST:N' or {alone}, found {line.strip()!r}{error}."
+            ) from None
+    return hosts
+
+
+def parse_host_files(path: str | os.PathLike) -> str:
+    """A hostfile as a -H string: lines "HOST slots=N", "HOST:N" or "HOST", which is one slot. Raises ValueError, OSError."""
+    try:
+        with open(path, encoding="utf-8-sig") as lines:  # editors of Windows write a mark in front
+            hosts = parse_host_lines(lines, str(path), 1)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a text in UTF-8: {error}.") from None
     if not hosts:
         raise ValueError(f"{path} names no host; expected lines of the form 'HOST slots=N'.")
-    return ",".join(hosts)
+    return ",".join(map(str, hosts))
 
 
 def get_host_assignments(

@@ -1,8 +1,10 @@
 // The engine's side of the observer: the memory of its ring, the names of requests, and the switch of the timeline.
 #include <utility>
+#include <vector>
 
 #include "engine/engine.h"
 #include "engine/observe/observer.h"
+#include "engine/observe/timeline_end.h"
 #include "engine/types/dtypes.h"
 #include "engine/types/operations.h"
 
@@ -76,9 +78,17 @@ void Engine::observe_entry(control::SetId set, const std::vector<control::BatchI
 // A neighbour on this host has died: what it did last is in its slot.
 void Engine::save_ring_of(int32_t peer) {
   if (!segment_ || node_->is_closed()) return;
-  for (const LinkConfig& l : config_.links)
-    if (l.peer == peer && l.sock_fd < 0)
-      observer_->save_of(segment_->recorder(l.is_parent ? 0 : l.slot), control::Segment::kRecorderBytes, peer);
+  std::vector<const void*> rings;  // of the ranks of this host
+  for (const int32_t host : config_.hosts)
+    if (host == config_.hosts[static_cast<size_t>(config_.rank)])
+      rings.push_back(segment_->recorder(static_cast<uint32_t>(rings.size())));
+  for (const LinkConfig& l : config_.links) {
+    if (l.peer != peer || l.sock_fd >= 0) continue;
+    const void* dead = segment_->recorder(l.is_parent ? 0 : l.slot);
+    observer_->save_of(dead, control::Segment::kRecorderBytes, peer);
+    observe::complete_timeline(dead, rings, control::Segment::kRecorderBytes, config_.observe.clock_offset_ns,
+                               describe(peer) + " died");
+  }
 }
 
 // ----------------------------------------------------------------------------------------------------- the timeline

@@ -212,17 +212,65 @@ def check_microbatches_have_names_of_their_own():
 
 
 def check_one_name_twice_at_the_same_time_is_refused():
-    """A function that is compiled by itself has its names twice when it is called twice. Where the calls meet, that is an
-    error and not a mixture."""
+    """A function that is compiled by itself has its names twice when it is called twice, and the names of the program are
+    kept. Where the calls meet, that is an error and not a mixture."""
     mean = jax.jit(lambda x: hvd.allreduce(x, name="twice"))
-    both = jax.jit(lambda x, y: (mean(x), mean(y)))
-    x, y = jnp.full(300_000, ME + 1.0), jnp.full(300_000, -ME - 1.0)
-    try:
-        first, second = jax.block_until_ready(both(x, y))
-        assert (first == MEAN).all() and (second == -MEAN).all(), "they did not meet"
-    except jax.errors.JaxRuntimeError as error:
-        assert "twice" in str(error)
-    hvd.barrier()
+    x = jnp.full(300_000, ME + 1.0)
+    for call in (mean, functools.partial(hvd.allreduce, name="twice")):
+        program = jax.jit(lambda x, f=call: (f(x), f(-x)))
+        try:
+            first, second = jax.block_until_ready(program(x))
+            assert (first == MEAN).all() and (second == -MEAN).all(), "they did not meet"
+        except jax.errors.JaxRuntimeError as error:
+            assert "twice: two calls of this name run at the same time in one program" in str(error)
+        hvd.barrier()
+
+
+def check_ranks_take_different_branches():
+    """Each rank runs another branch. The operations have one name in all branches, by which they meet."""
+    x = jnp.full(3, ME + 1.0)
+
+    def added(more):
+        return lambda x: hvd.allreduce(x + more, op=hvd.Sum, name="in a branch")
+
+    def chosen(x, me):
+        return jax.lax.switch(me, [added(float(rank)) for rank in range(SIZE)], x)
+
+    same(jax.jit(chosen)(x, ME), np.full(3, sum(2 * rank + 1 for rank in range(SIZE))))
+
+    def either(x, first):
+        return jax.lax.cond(first, added(10.0), added(20.0), x)
+
+    total = SIZE * MEAN + 10 + 20 * (SIZE - 1)
+    same(jax.jit(either)(x, ME == 0), np.full(3, total))
+    # Through gradients, whose operation has a name made of the caller's, and in compiled functions within.
+    slopes = jax.jit(jax.grad(lambda x, first: either(x, first).sum()))(x, ME == 0)
+    same(slopes, np.full(3, SIZE))
+    same(jax.jit(lambda x, first: jax.jit(either)(x, first) + 1)(x, ME == 0), np.full(3, total + 1))
+
+
+def check_a_name_in_loops_and_outside_of_them():
+    """In bodies, which run one after another, the name is the program's as well: a rank that does the same steps without
+    a loop meets the others."""
+
+    def step(x):
+        return hvd.allreduce(x, name="step")
+
+    def in_a_scan(x):
+        return jax.lax.scan(lambda x, _: (step(x) + 1, None), x, length=4)[0]
+
+    def in_a_while(x):
+        return jax.lax.while_loop(lambda c: c[0] < 4, lambda c: (c[0] + 1, step(c[1]) + 1), (0, x))[1]
+
+    def one_by_one(x):
+        for _ in range(4):
+            x = step(x) + 1
+        return x
+
+    ways = [in_a_scan, in_a_while, one_by_one]
+    for turn in range(3):
+        found = jax.jit(ways[(ME + turn) % 3])(jnp.full(3, ME + 1.0))
+        same(found, np.full(3, MEAN + 4))
 
 
 def check_unused_results_are_left_out_everywhere():

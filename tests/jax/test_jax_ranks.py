@@ -19,7 +19,7 @@ CASES = [(ranks, m, c) for ranks in (2, 3, 1) for m in MODULES for c in check_na
 # The matrix repeats in all ways what the other modules have in some. On three ranks, those of OFTEN; the others repeat
 # what runs on two.
 SELDOM = "ranks_jax_matrix"
-OFTEN = {"check_process_sets", "check_reducescatter"}
+OFTEN = {"check_process_sets", "check_ranks_take_different_branches", "check_reducescatter"}
 DEVICES = {"XLA_FLAGS": environment_of("jax")["XLA_FLAGS"] + " --xla_force_host_platform_device_count=2"}
 ON_A_MESH = ("check_a_mesh_of_several_devices_is_refused", "check_programs_that_the_compiler_divides")
 

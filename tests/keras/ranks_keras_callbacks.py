@@ -282,6 +282,8 @@ def check_a_state_is_told_how_far_training_is():
     assert state.commits == [(0, 2), (1, 0), (1, 2), (2, 0)], state.commits
     fit(layer_of(), 1, *told)  # continues, as after a reset
     assert state.commits[4:] == [(2, 2), (3, 0)], state.commits
+    fit(layer_of(), 5, *told, initial_epoch=state.epoch)  # the epochs 3 and 4
+    assert state.commits[6:] == [(3, 2), (4, 0), (4, 2), (5, 0)], state.commits
     for wrong in (0, 2.5, None):
         with raises(ValueError, "batches_per_commit"):
             elastic.CommitStateCallback(state, wrong)

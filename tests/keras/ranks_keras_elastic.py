@@ -32,9 +32,9 @@ def made(seed=0, optimizer=None, **options):
     return model
 
 
-def fit(model, *callbacks, epochs=1):
+def fit(model, *callbacks, epochs=1, **more):
     arguments, options = batches(*data_of(ME))
-    model.fit(*arguments, epochs=epochs, verbose=0, callbacks=list(callbacks), **options)
+    model.fit(*arguments, epochs=epochs, verbose=0, callbacks=list(callbacks), **options, **more)
 
 
 def values(model):
@@ -133,6 +133,35 @@ def check_run_goes_on_after_a_failure_in_fit():
     np.testing.assert_array_equal(calls[2], at_commit[0])  # an update loses nothing
     assert len(calls) == 3
     same_everywhere(values(model))
+
+
+def check_epochs_count_on_with_initial_epoch():
+    """fit(initial_epoch=state.epoch), so that other callbacks see the epoch's number in the whole training."""
+    model = made()
+    state = hvd.elastic.KerasState(model, epoch=0)
+    ended, calls = [], []
+
+    class Look(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            ended.append((epoch, state.epoch))
+            if epoch == 1 and len(calls) == 1:
+                raise HorovodInternalError("raised by the program")  # before the commit
+
+    @hvd.elastic.run
+    def train(state):
+        calls.append(state.epoch)
+        told = (hvd.elastic.UpdateEpochStateCallback(state), Look())
+        fit(
+            model,
+            *told,
+            hvd.elastic.CommitStateCallback(state, 100),
+            epochs=4,
+            initial_epoch=state.epoch,
+        )
+
+    train(state)
+    assert calls == [0, 1] and state.epoch == 4
+    assert ended == [(0, 1), (1, 2), (1, 2), (2, 3), (3, 4)], ended
 
 
 def check_sums_of_several_passes_are_forgotten():

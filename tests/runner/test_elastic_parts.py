@@ -69,8 +69,8 @@ def test_the_slots_of_a_host_that_is_listed_twice_add_up(tmp_path):
     "script, says",
     [
         ("echo problem >&2; exit 3", "ended with status 3: problem"),
-        ("echo a", "without a number of slots. Let it print a:N, or give --slots-per-host"),
-        ("echo a:b", "Invalid host input"),
+        ("echo a", "'HOST' with --slots-per-host, found 'a': it is without a number of slots, as in a:2"),
+        ("echo a:b", "line 1: expected 'HOST slots=N', 'HOST:N'"),
         ("yes a:1", "more than a megabyte"),
     ],
 )

@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from horovod.runner.elastic_discovery import HostDiscoveryScript
 from horovod.runner.hosts import (
     HostInfo,
     check_interfaces,
@@ -40,7 +41,67 @@ def test_hostfile_with_comments_and_blank_lines(tmp_path):
 def test_wrong_hostfile_names_the_line(tmp_path, text):
     file = tmp_path / "hosts"
     file.write_text("# comment\n" + text)
-    with pytest.raises(ValueError, match="hosts, line 2: expected 'HOST slots=N', found"):
+    with pytest.raises(ValueError, match="hosts, line 2: expected 'HOST slots=N', 'HOST:N' or 'HOST', found"):
+        parse_host_files(file)
+
+
+def test_hostfiles_of_other_launchers(tmp_path):
+    """Intel MPI, MPICH and mpi-operator write HOST:N, Open MPI max_slots, batch systems a line per slot, editors of Windows
+    a mark in front and \\r at the ends."""
+    file = tmp_path / "hosts"
+    file.write_bytes(
+        b"\xef\xbb\xbfalpha:4\r\nbeta:2 # two\r\ngamma slots=2 max_slots=4\r\ndelta\r\ndelta\r\n[2001:db8::1]:2\r\n"
+        b"[2001:db8::2] slots=3\r\n2001:db8::3 slots=1\r\n"
+    )
+    text = parse_host_files(file)
+    assert text == (
+        "alpha:4,beta:2,gamma:2,delta:1,delta:1,[2001:db8::1]:2,[2001:db8::2]:3,[2001:db8::3]:1"
+    )
+    hosts = parse_hosts(text)
+    assert hosts[3:6] == [HostInfo("delta", 1), HostInfo("delta", 1), HostInfo("2001:db8::1", 2)]
+    assert merge_hosts(hosts)[0][3] == HostInfo("delta", 2)
+
+
+# What is written, and what its error tells besides the line.
+MISTAKES = {
+    "me@alpha slots=2": "'Host alpha' and below it 'User NAME' into ~/.ssh/config",
+    "me@alpha:2": "~/.ssh/config",
+    "alpha:2222 slots=2": "--ssh-port if all hosts have the same one, else in ~/.ssh/config: 'Host alpha'",
+    "alpha slots=2 port=2222": "--ssh-port",
+    "alpha:2222:2": "--ssh-port",
+    "2001:db8::1:2": "in brackets",
+    "::1": "in brackets",
+    "[alpha:2]:2": "alpha:2 is not an address of IPv6",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_what_belongs_elsewhere_is_refused_with_the_place(tmp_path, text):
+    file = tmp_path / "hosts"
+    file.write_text(f"beta:1\n  {text}  # mine\n")
+    script = HostDiscoveryScript(f"cat {file}", 1)
+    for parse, where in (
+        (lambda: parse_host_files(file), f"{file}, line 2: "),
+        (script.find_available_hosts_and_slots, f"the host discovery script {script.script!r}, line 2: "),
+    ):
+        with pytest.raises(ValueError) as caught:
+            parse()
+        assert where in str(caught.value) and f"found '{text}  # mine'" in str(caught.value)
+        assert MISTAKES[text] in str(caught.value)
+    with pytest.raises(ValueError, match="Invalid host input") as caught:
+        parse_hosts(f"beta:1,{text}")
+    assert f"The part {text!r} has not" in str(caught.value)
+
+
+def test_a_discovery_script_prints_the_lines_of_a_hostfile():
+    script = HostDiscoveryScript("printf 'alpha:2\\nbeta slots=3\\n[2001:db8::1]:1\\ngamma\\ngamma\\n'", 4)
+    assert script.find_available_hosts_and_slots() == {"alpha": 2, "beta": 3, "2001:db8::1": 1, "gamma": 8}
+
+
+def test_a_hostfile_in_another_encoding(tmp_path):
+    file = tmp_path / "hosts"
+    file.write_bytes("alpha slots=2\n".encode("utf-16"))
+    with pytest.raises(ValueError, match="hosts is not a text in UTF-8"):
         parse_host_files(file)
 
 

@@ -257,9 +257,9 @@ xla::Error* begin_collective(xla::CallFrame* frame) {
     first = lines().enter(collective.get(), &clashes);
     if (clashes)
       problem = collective->attributes().name +
-                ": two calls of this name run at the same time in one program, so the ranks could mix them up. A "
-                "function that is compiled by itself and called twice within a program has the same names twice: call "
-                "it without its own jit, or give the calls names.";
+                ": two calls of this name run at the same time in one program, so the ranks could mix them up. Give "
+                "each call a name of its own. A function that is compiled by itself and called twice within a program "
+                "has the same names twice: call it without its own jit, or pass it the names as a static argument.";
   } catch (const std::bad_alloc&) {
     problem = "there is no memory for the call";
   }

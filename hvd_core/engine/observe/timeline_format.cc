@@ -122,10 +122,10 @@ TimelineFormat::Tensor& TimelineFormat::tensor(uint16_t set, uint32_t name, uint
   if (common && name < by_name_.size() && by_name_[name]) return *by_name_[name];
   Tensor& t = tensors_[{set, name, number}];
   if (t.pid == 0) {
-    t.pid = ++pids_;
     t.set = set;
     t.name = name;
     t.number = number;
+    take_place(t);
     t.end_line = ",\"pid\":" + std::to_string(t.pid);
   }
   if (common) {
@@ -135,10 +135,55 @@ TimelineFormat::Tensor& TimelineFormat::tensor(uint16_t set, uint32_t name, uint
   return t;
 }
 
-void TimelineFormat::meta(Tensor& t) {
-  t.told = true;
+std::string TimelineFormat::full_name(const Tensor& t) {
   std::string name = text(t.name);
   if (t.number != 0) name += "." + std::to_string(t.number);
+  return name;
+}
+
+// A place of the name in the file, or a new one.
+void TimelineFormat::take_place(Tensor& t) {
+  if (!in_file_.empty()) {
+    const size_t end = out_.size();
+    quoted(full_name(t));
+    const auto it = in_file_.find(out_.substr(end));
+    out_.resize(end);
+    if (it != in_file_.end() && !it->second.empty()) {
+      t.pid = it->second.front();
+      it->second.pop_front();
+      t.told = t.in_file = true;
+      return;
+    }
+  }
+  t.pid = ++pids_;
+}
+
+void TimelineFormat::continue_file(const InFile& file) {
+  in_file_ = file.names;
+  pids_ = file.last_pid;
+}
+
+void TimelineFormat::reopen(const InFile& file, int64_t at) {
+  for (auto& [key, t] : tensors_) {
+    t.told = t.in_file;
+    const auto open = std::exchange(t.open, {});
+    const auto lane = file.lanes.find(t.pid);
+    if (t.in_file && lane != file.lanes.end()) {
+      t.last = start_ + lane->second.last_us * 1000;
+      t.open.assign(lane->second.open.begin(), lane->second.open.end());
+    }
+    if (t.open == open) {
+      t.open = open;  // whose texts live as long as the format
+      continue;
+    }
+    while (!t.open.empty()) end(t, at);
+    for (const std::string_view quoted : open) begin(t, quoted, at);
+  }
+}
+
+void TimelineFormat::meta(Tensor& t) {
+  t.told = true;
+  const std::string name = full_name(t);
   out_ += ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":";
   number(t.pid);
   out_ += ",\"args\":{\"name\":";
@@ -315,7 +360,8 @@ void TimelineFormat::take(const Event& e) {
     case EventKind::Failed:
       return fail(tensor(e.set, e.name, e.b), e.time);
     case EventKind::Aborted: {
-      instant("ABORTED", e.time, "");
+      const std::string_view cause = quoted_text(e.name);
+      instant("ABORTED", e.time, ",\"args\":{\"cause\":" + std::string(cause) + "}");
       return;
     }
     default:
