@@ -42,7 +42,7 @@ FAULTS = [
     Fault("load", "the entry function exits with code 0", "load", "exit0", f"{ENDED}in the phase load of backend 'hanging'"),
     Fault("load", "the entry function hangs", "load", "hang", f"{ENDED}in the phase load of backend 'hanging'", True),
     Fault("open", "create exits with code 0", "create", "exit0", f"{ENDED}in the call create of backend 'hanging'", True),
-    Fault("open", "create hangs", "create", "hang", "the backend 'hanging' has not returned from create for ", True),
+    Fault("open", "create hangs", "create", "hang", "hanging: create: 1 of 1 ranks did not come for the shared memory in time, rank 1 first (TIMEOUT)", True),
     Fault("open", "query hangs", "query", "hang", "the backend 'hanging' has not returned from query for ", True),
     Fault("open", "query crashes", "query", "crash", f"{ENDED}in the call query of backend 'hanging'"),
     Fault("run", "collective throws", "collective", "throw", f"hanging: allreduce: {THROWN}", True),
@@ -75,7 +75,8 @@ def table() -> str:
     for fault in [*FAULTS, *DEVICE_FAULTS]:
         says = fault.says or "no error; the job goes on"
         if fault.how == "hang" and not says.startswith(ENDED):
-            says = f"an error on each rank: `{says}N s (HOROVOD_START_TIMEOUT)`"
+            limit = "N s (HOROVOD_START_TIMEOUT)" if says.endswith("for ") else ""
+            says = f"an error on each rank: `{says}{limit}`"
         elif fault.how != "throw":
             says = f"`{ENDED}{says.removeprefix(ENDED).removesuffix(COLLECTIVE).strip()}`"
         elif fault.says:

@@ -1,5 +1,7 @@
 """Programs of the ranks of test_unused_plugins.py."""
 
+import sys
+
 import numpy as np
 
 import hvd_core as hvd
@@ -25,3 +27,7 @@ def use_widget():
             text = str(error)
     print(text, flush=True)
     sum_on_the_host()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
