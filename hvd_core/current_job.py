@@ -14,21 +14,28 @@ from hvd_core.errors import NotInitializedError
 
 if TYPE_CHECKING:
     from hvd_core._core import Engine
+    from hvd_core.backends.selection.backend_plan import BackendPlan
     from hvd_core.bootstrap import World
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
 class Job:
-    """The results of one init(): the job as the bootstrap found it, the engine, the backend plan."""
+    """The results of one init(): the job as the bootstrap found it, the engine, the choice of backends
+    (selection.at_init.JobBackends)."""
 
-    def __init__(self, world: World, engine: Engine, plan: Any) -> None:
-        self.world, self.engine, self.plan = world, engine, plan
+    def __init__(self, world: World, engine: Engine, backends: Any) -> None:
+        self.world, self.engine, self.backends = world, engine, backends
         self.pid = os.getpid()
         # (process set, name) of the requests whose weights were announced. See frontend/initial_weights.py.
         self.announced: set[tuple[int, str]] = set()
         # In an elastic job, the numbers of the workers by rank, once they are known. See changing_ranks.py.
         self.workers: list[int] | None = None
+
+    @property
+    def plan(self) -> BackendPlan:
+        """The backends chosen so far."""
+        return self.backends.plan
 
     def is_parents(self) -> bool:
         """Whether this process is a forked child, which must not touch the engine."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hvd_core import asked_facts, communicator_sets, compiled_part, last_call, logs
+from hvd_core import asked_facts, communicator_sets, compiled_part, last_call, logs, plugin_phases
 from hvd_core.backends.errors import BackendError
 from hvd_core.config.environment import EngineSettings, variable_of
 from hvd_core.current_job import Job
@@ -81,10 +81,12 @@ def _start_engine(
     logs.configure(*read_log_settings(os.environ))
     last_calls = last_call.follow(os.environ)
     world = bootstrap.connect(environ, deadline_s=settings.start_timeout_s, comm=comm)
+    plugin_phases.limit(compiled, world, settings.start_timeout_s)
     try:
-        plan, plugins, static = at_init.decide(
+        backends, plugins, static = at_init.decide(
             world, backend, settings, lambda: _compared_sets(process_sets, world.comm)
         )
+        plan = backends.plan
         spin = settings.spin_us
         if spin is None:
             # With more ranks than cores, a rank that spins keeps the others from working.
@@ -114,6 +116,7 @@ def _start_engine(
             "last_calls": last_calls,
             "math_backend": host_math(),
             **plan.engine_config(world.local_rank),
+            "find_device": backends.find_device,
             "emulation": settings.emulation,
             "overlap_levels": settings.hierarchical_overlap,
             "spin_us": spin,
@@ -155,6 +158,7 @@ def _start_engine(
         world.leave_init()
     except BaseException as error:
         logs.stop_forwarding()
+        plugin_phases.end()
         if isinstance(error, Exception):
             why = str(limits.explained(error) or error)
             compiled.tell_failed_start(world.segment_fd, world.segment_bytes, world.rank, why)
@@ -165,7 +169,7 @@ def _start_engine(
             raise lost from error
         raise
     at_init.log_report(plan, world.rank, engine)
-    return Job(world, engine, plan), static
+    return Job(world, engine, backends), static
 
 
 def _followed(thread_affinity: str, mode: Any, speaks: bool) -> str:

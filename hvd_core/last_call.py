@@ -30,7 +30,7 @@ _SIDE_BEGIN = _PAGE - _SIDE_CALLS * _SIDE_CALL.size
 _BEGIN = _SIDE_BEGIN - len(_RECORDS) * _RECORD.size
 # By the numbers of enum Call.
 _CALLS = ("", "load", "create", "collective", "group_begin or group_end", "req_test", "req_wait", "req_free")
-_CALLS += ("finalize", "destroy", "abort", "split", "window_create or window_destroy")
+_CALLS += ("finalize", "destroy", "abort", "split", "window_create or window_destroy", "query")
 
 _page: mmap.mmap | None = None  # of this process, once it follows the phases
 
@@ -77,8 +77,9 @@ def _owns(page: mmap.mmap) -> bool:
 
 def _note(now: tuple[str, str] | None) -> None:
     if _page is not None and _owns(_page):
-        backend, phase = now or ("", "")
-        text = f"the phase {phase} of backend '{backend}'".encode() if now else b""
+        from hvd_core.backends.phases import in_words
+
+        text = in_words(now).encode()
         _page[:_PHASE_BYTES] = text[:_PHASE_BYTES].ljust(_PHASE_BYTES, b"\0")
 
 

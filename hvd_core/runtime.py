@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hvd_core import communicator_sets, current_job, job_start, logs, uncaught
+from hvd_core import communicator_sets, current_job, job_start, logs, plugin_phases, uncaught
 from hvd_core import process_sets as _process_sets
 from hvd_core.backends.errors import BackendError
 from hvd_core.current_job import engine, is_initialized, rank, size, world
@@ -187,6 +187,7 @@ def _drop() -> None:
         job.engine.close()
         job.world.close()
         logs.stop_forwarding()
+        plugin_phases.end()
     current_job.forget_the_job()
 
 
@@ -235,8 +236,9 @@ def backend_report() -> BackendReport:
     """Which backend serves each operation on each device type, and which setting chose it. A tuple of rows, whose text is
     a table; with the operations that ran on devices so far, and how each was served.
 
-    Before init(): the choice of a job of one process, which imports the plugins and asks them. Raises the errors of
-    init(): hvd_core.backends.BackendError or ValueError.
+    In a job it has the device types that settings name, and those that were used so far. Before init(): the choice of a
+    job of one process, for all devices of this machine, which imports the plugins for these and asks them. Raises the
+    errors of init(): hvd_core.backends.BackendError or ValueError.
     """
     from hvd_core.backends.selection.at_init import report_now
 

@@ -298,7 +298,7 @@ class LocalRanks:
             self._close_channel(event["rank"])
             self._running.discard(event["rank"])
             last_call = self._last_calls.get(event["rank"])
-            if event["code"] and not event["asked"] and last_call is not None:
+            if not event["asked"] and last_call is not None:
                 event["inside"] = last_call.content()
         self._listener.event(self, event)
 

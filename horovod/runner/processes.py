@@ -109,6 +109,9 @@ class Job:
         self._streams: dict[tuple[int, int], RankStream] = {}
         self._termination_reported = False
         self._unfinished_lines: dict[str, bytes] = {}
+        self._places: dict[
+            int | None, str
+        ] = {}  # where ranks with exit code 0 have ended, inside of backends
         self._selector = selectors.DefaultSelector()
         self._stops = 0
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -232,7 +235,9 @@ class Job:
         elif kind == "exit":
             self._handle_exit(site, event["rank"], event["code"], event["asked"])
             if where := place_of_end(event):
-                note(f"horovodrun: rank {event['rank']} has ended {where}.")
+                self._note_place(
+                    event["rank"], event["code"], f"horovodrun: rank {event['rank']} has ended {where}."
+                )
         elif kind == "terminating":
             self._decide()
             if not self._termination_reported and self._outcome.first_failed is not None:
@@ -265,11 +270,21 @@ class Job:
         if code or self._verbose:
             self._output.stderr.note(f"Process {rank} exit with status code {shell_code(code)}.")
 
+    def _note_place(self, rank: int, code: int, text: str) -> None:
+        """Tells where a rank has ended, unless it ended because of another one: a thread of it may still have been in a
+        backend's call. An end with exit code 0 is told once it has turned out to be the job's failure."""
+        if code == 0:
+            self._places[rank] = text
+        elif signal_of(code) is not None or self._ends is None or not self._ends.bereaved([rank]):
+            self._output.stderr.note(text)
+
     def _decide(self) -> None:
         """Names the rank that failed first. Called some time after the first failure was seen, or at the end of the job,
         so that the other ranks have told what they know."""
         failed = [rank for rank, _ in (*self._outcome.failures, *self._outcome.late)]
         self._outcome.decide(self._ends.bereaved(failed) if self._ends is not None else set())
+        if text := self._places.pop(self._outcome.quitter, ""):
+            self._output.stderr.note(text)
 
     def _handle_loss(self, site, text: str) -> None:
         where = "" if site.host is None or site.over else f"{site.host}: "

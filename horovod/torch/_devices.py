@@ -27,8 +27,9 @@ _DTYPES = {number: dtype for dtype, number in DTYPE_NUMBERS.items()}
 _registered: dict[str, StreamProvider] = {}
 _found: dict[str, StreamProvider] = {}
 
-# The last engine, and the device types that it serves. Weak, so that an ended engine can be deleted.
-_served: tuple[Callable[[], Any], frozenset[str]] = (lambda: None, frozenset())
+# The last engine, and whether it serves the device types that have come so far. Weak, so that an ended engine can be
+# deleted.
+_served: tuple[Callable[[], Any], dict[str, bool]] = (lambda: None, {})
 
 
 def register_stream_provider(device_type: str, provider: StreamProvider) -> None:
@@ -81,11 +82,15 @@ def _find(kind: str, index: int) -> StreamProvider:
 
 
 def is_served(tensor: torch.Tensor, core: Any) -> bool:
-    """Whether the engine `core` takes tensors of the device type of `tensor`."""
+    """Whether the engine `core` takes tensors of the device type of `tensor`. The first tensor of a type may take
+    seconds: its backend is looked for then."""
     global _served
     if _served[0]() is not core:
-        _served = (weakref.ref(core), frozenset(core.device_types()))
-    return tensor.device.type in _served[1]
+        _served = (weakref.ref(core), {})
+    kind, served = tensor.device.type, _served[1]
+    if kind not in served:
+        served[kind] = core.serves(kind)
+    return served[kind]
 
 
 def several_devices(tensors: Sequence[torch.Tensor]) -> str:

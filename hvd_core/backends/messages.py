@@ -34,7 +34,9 @@ def not_installed(
     an entry point of that name is not used.
     """
     asked = f" (from {source})" if source else ""
-    near = did_you_mean(name, [c.name for c in candidates if not c.for_tests])
+    # A name that is known, or that another one is a part of, is no slip: tgloo is not gloo.
+    others = [c.name for c in candidates if not c.for_tests and c.name not in name]
+    near = "" if wheel else did_you_mean(name, others)
     text = (
         f"horovod: backend '{name}'{asked} is not installed.{near}\n"
         f"  installed: {list_installed(candidates)}\n"

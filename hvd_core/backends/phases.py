@@ -1,5 +1,6 @@
-"""The phases that a backend goes through, and a listener that is told which one runs: for commands that must say in which
-phase a plugin has ended their process, and for the ranks of `horovodrun` (hvd_core/last_call.py).
+"""The phases that a backend goes through, and listeners that are told which one runs: for commands that must say in which
+phase a plugin has ended their process, for the ranks of `horovodrun` (hvd_core/last_call.py), and for the limit of the
+phases in a job (hvd_core/plugin_phases.py).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ Running = tuple[str, str] | None
 
 _LEFT = "hvd_left"  # the attribute of an exception that has left a phase
 
-_listener: Callable[[Running], None] | None = None
+_listeners: list[Callable[[Running], None]] = []
 _running: Running = None
 
 
@@ -22,11 +23,11 @@ _running: Running = None
 def running(backend: str, phase: str) -> Iterator[None]:
     """Code of ``backend`` runs inside of the block, in ``phase``. Phases may be nested: loading may ask the probe."""
     global _running
-    if _listener is None:
+    if not _listeners:
         yield
         return
     outer, _running = _running, (backend, phase)
-    _listener(_running)
+    _tell(_running)
     try:
         yield
     except BaseException as error:
@@ -34,7 +35,17 @@ def running(backend: str, phase: str) -> Iterator[None]:
         raise
     finally:
         _running = outer
-        _listener(outer)
+        _tell(outer)
+
+
+def _tell(now: Running) -> None:
+    for listener in _listeners:
+        listener(now)
+
+
+def in_words(now: Running) -> str:
+    """``the phase load of backend 'x'``; "" between phases."""
+    return f"the phase {now[1]} of backend '{now[0]}'" if now else ""
 
 
 def left_by(error: BaseException) -> Running:
@@ -44,5 +55,5 @@ def left_by(error: BaseException) -> Running:
 
 def listen(listener: Callable[[Running], None]) -> None:
     """Call ``listener`` at every begin and end of a phase from now on, on the thread that runs the phase."""
-    global _listener
-    _listener = listener
+    if listener not in _listeners:
+        _listeners.append(listener)

@@ -23,6 +23,9 @@ from typing import Any
 
 from hvd_core.backends import phases
 from hvd_core.backends.messages import of_exception
+from hvd_core.backends.selection.trial import ending, limits
+
+__all__ = ["Apart", "limits", "run_apart"]
 
 _OWN_WORK_S = 120.0  # between phases, where hvd-core's own code runs
 _KEPT = 64 << 10  # bytes of the output
@@ -56,12 +59,6 @@ class Apart:
         """Write the output to standard error."""
         for line in self.output:
             print(line, file=sys.stderr)
-
-
-def limits(timeout_s: float) -> dict[str, float]:
-    """Seconds that each phase may take, for ``[probe] timeout_s``. The probe has a limit of its own in its process, and
-    this one is for a probe that stops its whole process."""
-    return {phases.DESCRIBE: 2 * timeout_s, phases.PROBE: timeout_s + 5, phases.LOAD: 10 * timeout_s}
 
 
 def run_apart(work: Callable[[Callable[[Any], None]], None], limits_s: Mapping[str, float]) -> Apart:
@@ -111,7 +108,7 @@ class _Watch:
             if found.fault:
                 break  # the process has told its exception, perhaps just before its end
             if ended and not self._done:
-                found.fault = _ending(status)
+                found.fault = ending(os.waitstatus_to_exitcode(status))
             elif not self._done and time.monotonic() > self._until:
                 found.fault = f"its process has not come back within {self._limit:g} s"
         self._read(0.0)
@@ -151,16 +148,6 @@ class _Watch:
             self._until = time.monotonic() + self._limit
         else:
             self._done = True
-
-
-def _ending(status: int) -> str:
-    code = os.waitstatus_to_exitcode(status)
-    if code >= 0:
-        return f"its process exited with code {code}"
-    try:
-        return f"its process ended with {signal.Signals(-code).name}"
-    except ValueError:
-        return f"its process ended with signal {-code}"
 
 
 def _child(work: Callable[[Callable[[Any], None]], None], told: int, written: int, caller: int) -> None:

@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*((===?|[<>]=?|!=|~=)\s*[\w.*+!-]+\s*(,\s*(?=[=<>!~])|$))*")
 
-TOP = ("selection", "backend", "probe", "affinity")
+TOP = ("selection", "backend", "probe", "affinity", "wheels")
 SELECTION = ("backend", "allow", "deny")
 BACKEND = ("distribution", "library", "options", "env")
 DEVICE = ("operations", *OPERATIONS)
@@ -172,12 +172,13 @@ class _Reader:
             "backend": self._backends,
             "probe": self._probe,
             "affinity": self._affinity,
-            **({"wheels": self._wheels, "devices": self._devices} if self.file.kind == "packaged" else {}),
+            "wheels": self._wheels,
+            **({"devices": self._devices} if self.file.kind == "packaged" else {}),
         }
         for key, found in data.items():
             if key in known:
                 known[key](self._table((key,), found))
-            elif key in ("wheels", "devices"):
+            elif key == "devices":
                 self._wrong((key,), f"[{key}] is part of the packaged file only.")
             else:
                 self._unknown((key,), TOP)
@@ -299,8 +300,9 @@ class _Reader:
 
     def _wheels(self, table: dict[str, Any]) -> None:
         for name, wheel in table.items():
-            if self._checked(("wheels", name), wheel, lambda v: isinstance(v, str), "a wheel's name"):
-                self.file.wheels[name] = wheel
+            known = isinstance(wheel, str) and bool(_PIN.fullmatch(wheel.strip()))
+            if self._checked(("wheels", name), wheel, lambda v, known=known: known, "a wheel's name"):
+                self.file.wheels[name.lower()] = wheel
 
     def _devices(self, table: dict[str, Any]) -> None:
         for device, name in table.items():

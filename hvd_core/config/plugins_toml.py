@@ -78,8 +78,8 @@ class PluginsConfig:
 
     @property
     def wheels(self) -> dict[str, str]:
-        """Backend name -> wheel, for the backends that this distribution knows."""
-        return {name: wheel for f in self.files for name, wheel in f.wheels.items()}
+        """Backend name -> wheel, for messages that tell how to install a backend. The strongest file wins."""
+        return {name: wheel for f in reversed(self.files) for name, wheel in f.wheels.items()}
 
 
 def wheel_for_device(device_type: str) -> str | None:

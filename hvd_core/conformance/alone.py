@@ -20,7 +20,16 @@ from hvd_core.conformance.backend import Backend, BackendFailure
 from hvd_core.conformance.call_watch import Calls, watch
 from hvd_core.conformance.cases import all_cases
 from hvd_core.conformance.resolve import Target, resolve
-from hvd_core.conformance.verdicts import FAIL, PASS, SKIPPED, CaseArgument, Failed, Result, Skip
+from hvd_core.conformance.verdicts import (
+    FAIL,
+    PASS,
+    SKIPPED,
+    CaseArgument,
+    Failed,
+    Result,
+    Skip,
+    shown_output,
+)
 
 
 class Bare(CaseArgument):
@@ -71,7 +80,7 @@ class Alone:
             return Result.from_dict(json.loads(line))
         code = None if line is None else self._process.wait()
         self._errors.seek(0)
-        words = " | ".join(self._errors.read().decode(errors="replace").strip().splitlines()[-3:])
+        words = shown_output(self._errors.read().decode(errors="replace"))
         self.close()
         if code is None:
             return Result(case.name, FAIL, f"did not end within {limit:g} s", [], limit)

@@ -56,7 +56,7 @@ def calls(kit: Kit) -> None:
 
 @case(
     "L3.process",
-    "a communicator changes nothing in the process: signals, variables, folder, locale, standard output",
+    "a communicator changes nothing in the process: signals, variables, folder, locale, arithmetic, standard output",
 )
 def process(kit: Kit) -> None:
     plain_type(kit)

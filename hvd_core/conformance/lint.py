@@ -5,6 +5,10 @@ from __future__ import annotations
 import ctypes as C
 import os
 import re
+import resource
+import struct
+import sys
+import tempfile
 from pathlib import Path
 
 from hvd_core.backends import option_types
@@ -262,15 +266,46 @@ def process_state() -> dict:
         "ignored signals": status["SigIgn"],
         "blocked signals": status["SigBlk"],
         "current directory": os.getcwd(),
-        "umask": mask,
+        "umask": f"{mask:04o}",
         "rounding mode": libc.fegetround() if hasattr(libc, "fegetround") else 0,
-        "processor cores": sorted(os.sched_getaffinity(0)),
+        "arithmetic of denormal numbers": _denormals(),
+        "processor cores": _ranges(sorted(os.sched_getaffinity(0))),
+        "resource limits": _resource_limits(),
     }
+
+
+def _denormals() -> str:
+    """Whether this thread's arithmetic keeps denormal numbers, as results and as operands. It does not after a library
+    that is linked with -ffast-math was loaded."""
+    normal, denormal, half, large = sys.float_info.min, 5e-324, 0.5, 2.0**1000
+    faults = [
+        *(["flushed to zero"] if struct.pack("d", normal * half) == bytes(8) else []),
+        *(["taken as zero"] if struct.pack("d", denormal * large) == bytes(8) else []),
+    ]
+    return ", ".join(faults) or "kept"
+
+
+def _ranges(numbers: list[int]) -> str:
+    """``0-3, 6``."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def _resource_limits() -> list[str]:
+    """``RLIMIT_NOFILE 1024 of 4096``, for each of them."""
+    names = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
+    limits = ((name, resource.getrlimit(getattr(resource, name))) for name in names)
+    return [f"{name} {soft} of {hard}" for name, (soft, hard) in limits]
 
 
 @case(
     "L0.load",
-    "loading changes nothing in the process: environment, threads, signals, cores",
+    "loading changes nothing in the process and prints nothing: environment, threads, signals, cores, limits, arithmetic",
     ranks=0,
     fresh=True,
 )
@@ -278,7 +313,18 @@ def load(bare: Bare) -> None:
     if bare.target.python:
         bare.skip("a backend written in Python runs in Python's own threads")
     before = process_state()
-    _ = bare.backend
+    with tempfile.TemporaryFile() as written:
+        kept = os.dup(1)
+        os.dup2(written.fileno(), 1)
+        try:
+            _ = bare.backend
+            C.CDLL(None).fflush(None)
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+        written.seek(0)
+        text = written.read(200).decode(errors="replace").strip()
+    bare.expect(not text, f"loading writes to standard output: {text!r}")
     for what, now in process_state().items():
         bare.expect(
             now == before[what], f"loading changes the process's {what}: {_difference(before[what], now)}"
@@ -287,7 +333,10 @@ def load(bare: Bare) -> None:
 
 def _difference(before, now) -> str:
     if isinstance(before, list):
-        return ", ".join(str(x) for x in sorted(set(before) ^ set(now))[:3])
+        lost, new = (
+            [str(x) for x in one if x not in other][:3] for one, other in ((before, now), (now, before))
+        )
+        return f"{', '.join(lost) or 'nothing'} before, {', '.join(new) or 'nothing'} now"
     return f"{before} before, {now} now"
 
 

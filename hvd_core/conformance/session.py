@@ -20,7 +20,7 @@ from hvd_core.bootstrap.auth import new_secret
 from hvd_core.bootstrap.identity import identify
 from hvd_core.conformance import interpreter
 from hvd_core.conformance.resolve import Target
-from hvd_core.conformance.verdicts import FAIL, SKIPPED, Result, merge
+from hvd_core.conformance.verdicts import FAIL, SKIPPED, Result, merge, shown_output
 
 # After a rank has failed, the other ranks get this time to end by themselves.
 GRACE_S = 3.0
@@ -125,8 +125,8 @@ class LocalRanks:
             return "it still runs"
         end = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         errors.seek(0)
-        lines = errors.read().decode(errors="replace").strip().splitlines()[-3:]
-        return end + (f"; it wrote: {' | '.join(lines)}" if lines else "")
+        words = shown_output(errors.read().decode(errors="replace"))
+        return end + (f"; it wrote: {words}" if words else "")
 
     def where(self, rank: int) -> str:
         """Where a rank that hangs is, as far as Python knows."""

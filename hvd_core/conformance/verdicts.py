@@ -9,6 +9,8 @@ PASS, FAIL, SKIPPED, EMULATED = "PASS", "FAIL", "SKIPPED", "EMULATED"
 # Of rows only: NATIVE served as declared; REFUSED not served, and nothing is composed in its place.
 NATIVE, REFUSED, NOTE = "NATIVE", "-", "NOTE"
 
+_SHOWN_LINES = 8
+
 
 class Failed(Exception):
     """The case fails on this rank, with this text, and ends."""
@@ -119,3 +121,11 @@ def merge(case: str, by_rank: dict[int, Result]) -> Result:
 
 def _ranks(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
+def shown_output(text: str) -> str:
+    """What a process has written before it died, in one line: the beginning, which says what happened, and the end. The
+    middle of a backtrace is left out."""
+    lines = [line.strip() for line in text.strip().splitlines()]
+    kept = lines if len(lines) <= _SHOWN_LINES else [*lines[:4], "...", *lines[-4:]]
+    return " | ".join(kept)

@@ -85,6 +85,28 @@ void Engine::fail_inbox() {
     if (c.request) end(c.request, types::Failure::JobEnded, stop_text_);
 }
 
+void Engine::process_exits(int code) noexcept {
+  // A program without other ranks may do so, and so may one whose job is over.
+  if (forked_ || ((stopped() || config_.size == 1) && !plugin::Guest::here())) return;
+  try {
+    std::string cause = "the process has called exit(" + std::to_string(code) + ")";
+    const plugin::CallRecords& records = *backends_.records;
+    for (const plugin::CallRecord* record : {&records.loading, &records.creating, &records.driving, &records.ending})
+      if (const auto call = plugin::CallRecord::which(record->call());
+          call != plugin::Call::None && record->backend()) {
+        cause += std::string(" in the call ") + plugin::name_of(call) + " of backend '" + *record->backend() + "'";
+        break;
+      }
+    if (records.driving.operation() & 1 && records.driving.backend())
+      cause += " while an operation of backend '" + *records.driving.backend() + "' was in flight";
+    const std::string text = describe(config_.rank) + ": " + cause;
+    observe::log(Level::Fatal, text + "; this process ends with exit code " + std::to_string(code ? code : 1));
+    if (segment_) segment_->raise_abort(text);
+  } catch (const std::exception&) {  // out of memory: the exit code has to do
+  }
+  ::_exit(code ? code : 1);
+}
+
 void Engine::end_process(const std::string& cause) {
   const std::string text = describe(config_.rank) + ": " + cause;
   observe::log(Level::Fatal, text + "; this process ends with exit code 1");

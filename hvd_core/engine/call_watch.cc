@@ -89,7 +89,14 @@ void CallWatch::look_at_operation(int64_t now) {
     if (late && running(call) && call_age >= kGraceNs / 2 && host_.leave_driver_behind(call, cause_)) ended_at_ = now;
     return;
   }
-  if (!(operation & 1) || host_.job_has_ended()) return;
+  if (host_.job_has_ended()) return;
+  if (CallRecord::which(call) == Call::Query) {  // before the operation that asks
+    const std::string text = describe_call(record, call, call_age);
+    report(call_, call_age, text);
+    if (limits_.create_ns > 0 && call_age >= limits_.create_ns) end_job(text + " (HOROVOD_START_TIMEOUT)", now);
+    return;
+  }
+  if (!(operation & 1)) return;
   const std::string text = describe_operation(running(call) && call_age > 0 ? call : 0, age);
   report(operation_, age, text);
   if (limits_.operation_ns <= 0) return;

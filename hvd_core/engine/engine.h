@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -89,8 +90,12 @@ struct EngineConfig {
     Library table, within;
     int32_t ordinal = 0;
     std::array<Library, HVD_COLL_COUNT> routes;
+    std::string choice;  // see DeviceRoutes::choice()
   };
   std::vector<DeviceConfig> devices;
+  // The backends of a device type that is not among `devices`, for its first tensor: nothing, and why, if no backend
+  // serves it. May run the code of plugins. Null: no search.
+  std::function<std::pair<std::optional<DeviceConfig>, std::string>(const std::string& type)> find_device;
   std::string devices_note;                         // why other device types are not served, for error messages
   std::array<Library, HVD_COLL_COUNT> host_routes;  // collectives on host memory that go over another backend
   uint64_t fusion_threshold = 128u << 20;
@@ -170,8 +175,11 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   // batch. Also ends when `enough` becomes true, which a listener may set that this thread calls meanwhile.
   bool stay(queue::Request& request, int64_t slice_ns, const bool& enough) noexcept;
 
-  // engine_devices.cc. The device types whose tensors can be submitted, apart from host memory.
+  // engine_devices.cc. The device types whose tensors can be submitted, apart from host memory, as far as that is known.
   std::vector<std::string> device_types() const;
+  // Whether tensors of this type can be submitted. The first question about a type that no setting names runs the code
+  // of plugins, and may take seconds.
+  bool serves(const std::string& device_type) const;
   // The text of the error for tensors on a device of another type.
   std::string why_not_served(const std::string& device_type) const;
   // For reports: a front end has copied these tensors from a device without a backend (Tensor::staged_from).
@@ -204,12 +212,15 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   // be destroyed there, because a thread of the parent may have been changing any part of it during the fork.
   void in_forked_child() noexcept {
     forked_ = true;
-    for (auto& [type, plan] : backends_.devices) plan->abandon();
+    backends_.devices->abandon();
     if (doctor_) doctor_->close_in_child();
   }
   bool belongs_to_parent() const noexcept { return forked_; }
   // A thread of the engine is in a backend's call for good, and uses this object: it must not be destroyed.
   bool left_behind() const noexcept { return left_behind_; }
+  // The process has called exit(). If a backend has done that, says so, tells the other ranks of this host, and ends
+  // the process with an exit code that is not 0.
+  void process_exits(int code) noexcept;
 
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
   // The job did not end in good order. Valid once stopped().

@@ -16,15 +16,35 @@ using control::BellState;
 
 namespace {
 constexpr int64_t kLookNs = 5'000'000;  // the longest sleep on a device before the engine is driven again
+
+template <typename F>
+data::DeviceRoutes::ByCollective load_routes(const EngineConfig::DeviceConfig& d, F&& load) {
+  data::DeviceRoutes::ByCollective routes;
+  for (size_t coll = 0; coll < routes.size(); ++coll) routes[coll] = load(d.routes[coll]);
+  return routes;
 }
 
+template <typename F>
+std::shared_ptr<data::DeviceRoutes> make_routes(const EngineConfig::DeviceConfig& d, F&& load) {
+  return std::make_shared<data::DeviceRoutes>(d.type, load(d.table), d.ordinal, load_routes(d, load), load(d.within),
+                                              d.choice);
+}
+
+// A library that the search has loaded already, so that no code of the backend runs.
+std::shared_ptr<plugin::Backend> loaded(const EngineConfig::Library& l) {
+  return l.path.empty() ? nullptr : plugin::Backend::load_library(l.path, l.name);
+}
+}  // namespace
+
 void Engine::plan_devices() {
-  for (const auto& d : config_.devices) {
-    data::DeviceRoutes::ByCollective routes;
-    for (size_t coll = 0; coll < routes.size(); ++coll) routes[coll] = load(d.routes[coll]);
-    backends_.devices[d.type] =
-        std::make_shared<data::DeviceRoutes>(d.type, load(d.table), d.ordinal, std::move(routes), load(d.within));
-  }
+  const auto search = [find = config_.find_device](const std::string& type) -> data::DeviceTypes::Found {
+    if (!find) return {};
+    auto [found, why] = find(type);
+    return {found ? make_routes(*found, loaded) : nullptr, std::move(why)};
+  };
+  backends_.devices = std::make_shared<data::DeviceTypes>(search);
+  for (const auto& d : config_.devices)
+    backends_.devices->add(make_routes(d, [this](const auto& library) { return load(library); }));
 }
 
 // The backends of a process set with a choice of its own. The job has opened the devices; a type that the set's
@@ -32,20 +52,24 @@ void Engine::plan_devices() {
 std::shared_ptr<const data::Backends> Engine::backends_like(const EngineConfig& config) const {
   auto own = std::make_shared<data::Backends>(backends_);
   load_host_backends(*own, config);
+  own->devices = std::make_shared<data::DeviceTypes>(backends_.devices);
   for (const auto& d : config.devices) {
-    const auto opened = own->devices.find(d.type);
-    if (opened == own->devices.end()) continue;
-    data::DeviceRoutes::ByCollective routes;
-    for (size_t coll = 0; coll < routes.size(); ++coll) routes[coll] = load(d.routes[coll]);
-    opened->second = std::make_shared<data::DeviceRoutes>(opened->second, std::move(routes), load(d.within));
+    const auto opened = backends_.devices->known(d.type);
+    if (!opened) continue;
+    auto routes = load_routes(d, [this](const auto& library) { return load(library); });
+    own->devices->add(std::make_shared<data::DeviceRoutes>(opened, std::move(routes), load(d.within)));
   }
   return own;
 }
 
 std::vector<std::string> Engine::device_types() const {
   std::vector<std::string> types;
-  for (const auto& [type, plan] : backends_.devices) types.push_back(type);
+  for (const auto& routes : backends_.devices->all()) types.push_back(routes->type());
   return types;
+}
+
+bool Engine::serves(const std::string& device_type) const {
+  return device_type == "cpu" || (!forked_ && backends_.devices->find(device_type) != nullptr);
 }
 
 void Engine::note_copied(const control::SignatureFields& fields, const std::vector<queue::Tensor>& tensors) {
@@ -59,7 +83,9 @@ void Engine::note_copied(const control::SignatureFields& fields, const std::vect
 std::string Engine::why_not_served(const std::string& device_type) const {
   std::string served = "cpu";
   for (const auto& type : device_types()) served += ", " + type;
-  const std::string why = config_.devices_note.empty() ? "" : "\n  why: " + config_.devices_note + ".";
+  const std::string found = backends_.devices->why_not(device_type);
+  const std::string& note = found.empty() ? config_.devices_note : found;
+  const std::string why = note.empty() ? "" : "\n  why: " + note + ".";
   return "horovod: no backend serves tensors on device type '" + device_type + "'; served in this job: " + served +
          "." + why +
          "\n  fix: name or install a backend for that device (hvd plugin list shows what is there), or move the tensor "
@@ -69,9 +95,9 @@ std::string Engine::why_not_served(const std::string& device_type) const {
 std::shared_ptr<plugin::Backend> Engine::backend(const std::string& name) const {
   std::vector<std::shared_ptr<plugin::Backend>> all{backends_.local, backends_.global};
   all.insert(all.end(), backends_.host_routes.begin(), backends_.host_routes.end());
-  for (const auto& [type, plan] : backends_.devices) {
-    all.push_back(plan->table());
-    all.insert(all.end(), plan->routes().begin(), plan->routes().end());
+  for (const auto& routes : backends_.devices->all()) {
+    all.push_back(routes->table());
+    all.insert(all.end(), routes->routes().begin(), routes->routes().end());
   }
   const auto at = std::find_if(all.begin(), all.end(), [&](const auto& b) { return b && b->name() == name; });
   return at == all.end() ? nullptr : *at;
@@ -79,8 +105,7 @@ std::shared_ptr<plugin::Backend> Engine::backend(const std::string& name) const 
 
 std::shared_ptr<plugin::Device> Engine::device_of(const queue::Tensor& tensor) const {
   if (forked_) check_usable();  // the device is the parent's as well
-  const auto plan = backends_.devices.find(tensor.device_type);
-  if (plan != backends_.devices.end()) return plan->second->open(tensor);
+  if (const auto routes = backends_.devices->find(tensor.device_type)) return routes->open(tensor);
   throw InvalidRequest(why_not_served(tensor.device_type));
 }
 

@@ -35,7 +35,7 @@ def warn_once(device_type: str) -> None:
     if device_type in _warned:
         return
     _warned.add(device_type)
-    note = current_job.get().plan.note
+    note = current_job.get().backends.why_not(device_type)
     _log.warning(
         "horovod: no backend serves tensors on device type '%s' in this job, so they are copied through host memory "
         "(STAGED), which is slower.%s\n  fix: %s, on all hosts",

@@ -7,12 +7,6 @@ import numpy as np
 import hvd_core as hvd
 
 
-def sum_ones():
-    hvd.init()
-    assert hvd.allreduce(np.ones(3), op=hvd.Sum).tolist() == [hvd.size()] * 3
-    print("unharmed")
-
-
 def sum_and_exchange():
     """Prints the backends of host memory."""
     hvd.init()

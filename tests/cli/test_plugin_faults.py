@@ -1,18 +1,12 @@
 """Every fault of a plugin in every phase (plugin_faults.py): the commands survive it and name it, and a job that does
 not use the plugin is not harmed."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from launchers import program_words
 
-import job_programs
 import plugin_faults
 from command_line import ROOT
-from harness import plain
 from plugin_faults import FAULTS, install
 
 PROMPT = [fault for fault in FAULTS if not fault.hangs]
@@ -137,31 +131,6 @@ def test_a_library_without_a_wheel_has_its_phases(hvd, tmp_path):
     last = hvd.json("plugin", "doctor", "mine", "--no-open", code=1)[-1]
     assert (last["phase"], last["verdict"]) == ("load", "bad")
     assert "the file that HOROVOD_BACKEND_PATH_MINE names does not exist" in " ".join(last["more"])
-
-
-@pytest.mark.parametrize("ranks", [1, 2], ids=["alone", "horovodrun"])
-def test_a_job_that_uses_none_of_them_is_not_harmed(hvd, tmp_path, ranks):
-    for fault in FAULTS:
-        install(hvd, fault, tmp_path)
-    for fault in PROMPT[:3]:  # the same without a static description
-        (hvd.site / f"{fault.name.replace('_', '-')}.hvd.toml").unlink()
-    done = subprocess.run(
-        [
-            *([sys.executable] if ranks == 1 else plain.horovodrun(ranks)),
-            *program_words(job_programs.sum_ones, python=()),
-        ],
-        env={**os.environ, "PYTHONPATH": f"{hvd.site}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("unharmed") == ranks
-    assert "cannot be described" not in done.stderr
-    for fault in PROMPT[:3]:
-        name = fault.name.replace("_", "-")
-        assert f"backend '{name}'" in done.stderr and f"({name}.hvd.toml)" in done.stderr  # rank 0 warns
-    assert list(tmp_path.glob("imported-*")) == []
 
 
 def test_the_page_has_this_table():

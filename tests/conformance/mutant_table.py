@@ -5,6 +5,10 @@ Two ranks, --quick. The first ones run with every test run, those of SLOW with `
 
 FAST = """
 changes_environment           shm        L0.load
+flushes_denormals_when_loaded shm        L0.load
+prints_when_loaded            shm        L0.load
+changes_limit                 shm        L0.load
+collective_flushes_denormals  shm        L3.process
 half_a_group                  shm        L0.tables
 query_overruns_struct         shm        L0.query
 copy_ignores_bounds           shm        L1.bounds
@@ -27,6 +31,9 @@ dead_peer_is_internal         shm        L4.killed_rank
 
 SLOW = """
 starts_thread                 shm        L0.load
+changes_umask                 shm        L0.load
+changes_cores                 shm        L0.load
+create_flushes_denormals      shm        L3.process
 handles_signal                shm        L0.load
 lacks_required_slot           shm        L0.tables
 short_table                   shm        L0.tables

@@ -129,7 +129,7 @@ def test_a_real_wheel_with_a_backend_in_python(launcher, tmp_path):
     )
 
 
-def test_broken_plugins_are_told_once_and_stop_nobody(launcher, tmp_path):
+def test_broken_plugins_that_a_job_does_not_use_are_not_mentioned(launcher, tmp_path):
     site, other = tmp_path / "site", tmp_path / "other"
     static = HERE.format(provides="comm")
     announce(site, "broken", "import no_such_module_at_all", static=static)
@@ -138,12 +138,7 @@ def test_broken_plugins_are_told_once_and_stop_nobody(launcher, tmp_path):
     announce(other, "twice", distribution="twice-of-others")
     done = launcher.forked(2, report_what_init_reads, env=path(site, other))
     assert [line[:6] for line in lines(done)] == ["read 0"] * 2
-    for text in (
-        "backend 'broken' (hvd-backend-broken 0.3.0) cannot be described.",
-        "backend 'exits' (hvd-backend-exits 0.3.0) cannot be described.",
-        "backend 'twice' is offered by 2 wheels, and nothing says which is meant.",
-    ):
-        assert done.stderr.count(text) == 1, done.stderr
+    assert not any(f"'{name}'" in done.stderr for name in ("broken", "exits", "twice")), done.stderr
 
 
 # ------------------------------------------------------------------------------------------------------- the text
@@ -220,39 +215,6 @@ def test_no_such_distribution_on_this_host(site, monkeypatch):
         BackendVersionMismatch, match=r"host .* does not have hvd-backend-alpha, but the launcher found"
     ):
         discovery.describe(discovery.find("alpha", "x"))
-
-
-def test_what_is_wrong_is_logged_once(site, caplog):
-    announce(site, "shm", distribution="better-shm")
-    assert discovery.problems()
-    discovery.warn_once()
-    discovery.warn_once()
-    assert [r.message for r in caplog.records] == [p.text for p in discovery.problems()]
-
-
-HANGING = """
-import time
-from pathlib import Path
-from hvd_core.backends import BackendDescriptor
-
-def describe():
-    return BackendDescriptor(
-        name="hanging", abi=(1, 0), devices=("widget",), provides=frozenset({"device"}), library=Path("/nowhere/lib.so"),
-        probe=lambda: time.sleep(60),
-    )
-"""
-
-
-def test_a_hanging_probe_is_told_and_stops_nobody(tmp_path):
-    site = tmp_path / "site"
-    announce(site, "hanging", HANGING, static=HERE.format(provides="device"))
-    settings = tmp_path / "plugins.toml"
-    settings.write_text("[probe]\ntimeout_s = 1\n")
-    settings.chmod(0o644)
-    variables = {"HOROVOD_PLUGINS_TOML": str(settings)}
-    done = python("import hvd_core; hvd_core.init(); print('up')", site, cwd=tmp_path, env=variables)
-    assert (done.returncode, done.stdout) == (0, "up\n"), done.stderr
-    assert done.stderr.count("'hanging' is installed but unavailable here: its probe has not answered") == 1
 
 
 def test_what_led_to_a_message_does_not_bury_it(tmp_path):

@@ -49,6 +49,12 @@ def work():
         hvd.shutdown()
 
 
+def uncaught():
+    """A program that ends by the error."""
+    hvd.init()
+    hvd.allreduce(np.ones(1 << 20, np.float32), name="weights")
+
+
 def cases(throwing, faults=FAULTS):
     return [
         pytest.param(fault, id=fault.text.replace(" ", "-"), marks=[] if fault.often else [pytest.mark.slow])
@@ -67,8 +73,18 @@ def test_an_exception_that_leaves_a_backend_names_backend_and_call(fault):
 
 @pytest.mark.parametrize("fault", cases(throwing=False))
 def test_the_launcher_names_the_call_in_which_a_rank_has_ended(fault):
-    said = run_to_the_end(2, work, init=None, code=fault.code, env=faulty(fault.calls, fault.how, "1"))
+    hangs = fault.how == "hang"
+    env = faulty(fault.calls, fault.how, "1") | ({"HOROVOD_START_TIMEOUT": "4"} if hangs else {})
+    said = run_to_the_end(2, uncaught if hangs else work, init=None, code=fault.code, env=env)
     assert fault.says in said, said
+    # The other rank ends because of this one, perhaps from within a call.
+    assert "rank 0 has ended" not in said, said
+
+
+def test_a_throw_in_create_accuses_no_other_rank():
+    said = run_to_the_end(2, uncaught, init=None, code=1, env=faulty("create", "throw", "1"))
+    assert "hanging: create: a C++ exception has left the backend" in said, said
+    assert "has ended in" not in said, said
 
 
 def work_on_device(face):

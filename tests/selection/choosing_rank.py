@@ -1,7 +1,8 @@
 """A rank that calls init() once per case and writes the results to rank-N.json.
 
 A case: {"name", "all": variables of every rank, "of": {"1": variables of rank 1}, "argument": init(backend=...),
-"set": ProcessSet(backend=...)}.
+"set": ProcessSet(backend=...), "device": the type of a tensor that is submitted, "serves": the device types whose
+backends are looked for, as at a first tensor}.
 """
 
 import json
@@ -42,12 +43,14 @@ def outcome(case):
         hvd.init(backend=case.get("argument"))
         total = hvd.allreduce(np.full(5, float(RANK)), op=hvd.Sum)
         assert total.tolist() == [sum(range(hvd.size()))] * 5
-        made = hvd.backend_report()
-        found["chosen"] = sorted({f"{r.device}: {r.backend} [{r.source}]" for r in made})
-        found["note"] = made.note
         if case.get("device"):
             found["device"] = submit(case["device"])
             hvd.barrier()  # shutdown() ends the job for the other rank too
+        for device in case.get("serves", ()):
+            runtime.engine().serves(device)
+        made = hvd.backend_report()
+        found["chosen"] = sorted({f"{r.device}: {r.backend} [{r.source}]" for r in made})
+        found["note"] = made.note
         if case.get("set"):
             hvd.add_process_set(hvd.ProcessSet([0], backend=case["set"]))
         found["env"] = {k: v for k, v in os.environ.items() if k not in before}

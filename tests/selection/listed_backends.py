@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from hvd_core.backends.errors import BackendNotInstalled
 from hvd_core.backends.selection.backend_plan import Usable
 from hvd_core.backends.selection.choice import Choice
+from hvd_core.backends.selection.named_backends import device_types
 from hvd_core.config.selection_rules import ladder
 from hvd_core.config.suggestions import did_you_mean
 
@@ -65,10 +66,14 @@ class ListedBackends:
     def embedded(self):
         return [b for b in self.backends if b.origin == "embedded"]
 
-    def for_devices(self):
+    def for_devices(self, device):
         self.looked = True
-        found = [b for b in self._wheels() if not b.launchers]
+        found = [b for b in self._wheels() if not b.launchers and device in device_types(b)]
         return sorted(found, key=lambda b: (-b.priority, b.name))
+
+    def device_types(self):
+        wheels = (b for b in self._wheels() if not b.launchers)
+        return list(dict.fromkeys(d for b in wheels for d in device_types(b)))
 
     def of_launcher(self, launcher):
         self.looked = True
@@ -99,11 +104,12 @@ def plan(
     levels=(None, None),
     **environ,
 ):
-    """The plan for an installation, HOROVOD_BACKEND's text and other variables."""
+    """The plan for an installation, HOROVOD_BACKEND's text and other variables, as if all its devices were used."""
     if value is not None:
         environ["HOROVOD_BACKEND"] = value
     installed = installed or ListedBackends(*(backends or (SHM, TCP, NCCL, ECCL, MPI, FAR)))
-    return Choice(ladder(environ, argument, files), installed, world, *levels).plan()
+    choice = Choice(ladder(environ, argument, files), installed, world, *levels)
+    return choice.with_devices_here(choice.plan())
 
 
 def table(made):

@@ -9,6 +9,7 @@ import numpy as np
 
 import hvd_core as hvd
 from hvd_core import _core, runtime
+from hvd_core.backends.selection import agreement
 
 
 def sum_on_the_device(library):
@@ -34,6 +35,14 @@ def sum_on_the_device(library):
     if hvd.rank() == 0:
         print(hvd.backend_report())
     hvd.barrier()
+
+
+def choose_differently(library):
+    """As sum_on_the_device(); rank 1 has found another backend."""
+    hvd.init()
+    if hvd.rank() == 1:
+        agreement.of_device = lambda plan, device: "another"
+    sum_on_the_device(library)
 
 
 def broadcast_over_another_backend():

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from golden_texts import golden
+from hvd_core.backends.candidate import WHEEL, Candidate
+from hvd_core.backends.messages import not_installed
 from hvd_core.cli.explain import choices, of_files
 from hvd_core.config.plugins_file import PluginsTomlError, read
-from hvd_core.config.plugins_toml import load, packaged_file
+from hvd_core.config.plugins_toml import PluginsConfig, load, packaged_file
 from hvd_core.config.toml_lines import lines_of
 
 ROOT_FILE = Path(__file__).resolve().parents[2] / "plugins.toml"
@@ -268,3 +270,16 @@ def test_foreign_file_is_told_unless_it_was_named(tmp_path, caplog):
     assert [r.getMessage() for r in caplog.records] == [
         f"horovod: {path} belongs to user 4242, not to you or root; it is read nevertheless."
     ]
+
+
+def test_a_site_may_name_the_wheels_of_other_vendors(tmp_path):
+    packaged = read(packaged_file(), "packaged")
+    file = read(written(tmp_path / "plugins.toml", '[wheels]\ntgloo = "acme-tgloo"\n'), "site")
+    wheels = PluginsConfig((file, packaged)).wheels
+    assert wheels == packaged.wheels | {"tgloo": "acme-tgloo"}
+    gloo = Candidate("gloo", WHEEL, "hvd-backend-gloo", "0.1.0")
+    assert "fix: pip install acme-tgloo" in not_installed("tgloo", "", [gloo], wheel=wheels["tgloo"])
+    # Another library, no slip of the pen.
+    assert "Did you mean" not in not_installed("tgloo", "", [gloo])
+    with pytest.raises(PluginsTomlError, match="wheels.x must be a wheel's name"):
+        read(written(tmp_path / "plugins.toml", '[wheels]\nx = "--index-url http://x"\n'), "user")

@@ -46,7 +46,8 @@ def test_device_memory(job, stub, tmp_path):
     job = job()
     job.run(
         {
-            "device_automatic": {"device": "npu"},
+            "device_automatic": {"device": "npu", "serves": ["gcu"]},
+            "device_not_used": {},
             "device_named": {"all": named("eccl_stub")},
             "device_staged": {"all": named("eccl_stub,gcu.allreduce=shm")},
             "device_not_looked_for": {"all": named("shm"), "device": "gcu"},
@@ -65,11 +66,12 @@ def test_device_memory(job, stub, tmp_path):
             },
             "device_for_host": {"all": named("cpu=eccl_stub")},
             "device_wrong": {"all": named("npu=eccl_stub")},
-            "device_differs": {"of": {"1": missing}},
+            "device_differs": {"of": {"1": missing}, "serves": ["gcu"]},
             "device_option": {"all": named("eccl_stub") | {"HOROVOD_BACKEND_ECCL_STUB_LIBARY": "x.so"}},
         }
     )
     assert job.chosen("device_automatic", None) == ["cpu: shm [automatic]", "gcu: eccl_stub [automatic]"]
+    assert job.chosen("device_not_used", None) == ["cpu: shm [automatic]"]
     assert job.chosen("device_named", None) == ["cpu: shm [automatic]", "gcu: eccl_stub [HOROVOD_BACKEND]"]
     assert job.chosen("device_staged", "gcu") == [
         "gcu: eccl_stub [HOROVOD_BACKEND]",
@@ -92,7 +94,9 @@ def test_device_memory(job, stub, tmp_path):
     job.refused("device_named_unavailable", "BackendUnavailable")
     job.refused("device_for_host", "BackendError")
     job.refused("device_wrong", "BackendUnavailable")
-    job.refused("device_differs", "BackendDisagreement")
+    # The operation of such a tensor fails then: one rank would have it staged, or refuses it.
+    differs = [job.results["device_differs"][rank]["chosen"] for rank in (0, 1)]
+    assert differs == [["cpu: shm [automatic]", "gcu: eccl_stub [automatic]"], ["cpu: shm [automatic]"]]
     job.refused("device_option", "ValueError")
 
 
@@ -105,7 +109,7 @@ def test_the_automatic_choice_passes_over_what_is_broken(job, stub, tmp_path):
     (site / "hvd_backend_broken.py").write_text("import no_such_module\n")
     plugin(site, "named_only", device="npu")
     job = job()
-    job.run({"passed_over": {"device": "npu"}})
+    job.run({"passed_over": {"device": "npu", "serves": ["gcu"]}})
     assert job.chosen("passed_over", None) == ["cpu: shm [automatic]", "gcu: eccl_stub [automatic]"]
     golden("job_passed_over", job.results["passed_over"][0]["device"], folder=tmp_path)
 
@@ -130,6 +134,22 @@ def test_what_was_done_is_reported(job, stub):
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line.partition(">:")[2] for line in done.stdout.splitlines() if "[0]<stdout>" in line]
     golden("report_so_far", "\n".join(lines))
+
+
+def test_the_first_tensor_of_a_device_finds_its_backend(job, stub):
+    """No setting names it. The ranks compare what they have found before they make the communicators."""
+    job = job()
+    words = job.launcher.words(selection_ranks.sum_on_the_device, LIBRARY.with_name("libeccl_sim.so"))
+    done = job.launcher.run("-np", 2, *words, env=job.environment())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "allreduce of int32 (sum) on gcu: NATIVE" in done.stdout and "[automatic]" in done.stdout
+    words = job.launcher.words(selection_ranks.choose_differently, LIBRARY.with_name("libeccl_sim.so"))
+    done = job.launcher.run("-np", 2, *words, env=job.environment())
+    assert done.returncode != 0
+    said = done.stdout + done.stderr
+    assert "ranks do not agree on the backend for device type 'gcu'" in said and "rank 1: another" in said, (
+        said
+    )
 
 
 def test_rows_say_what_is_composed(stub, tmp_path, monkeypatch):

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace {
@@ -76,21 +77,19 @@ const char* ohclVersion() { return "ohcl 1.0"; }
 
 int ohclCreate(int size, char* name) {
   if (size > static_cast<int>(kRanks)) return ohclSystem;
-  static std::atomic<int> made{0};
-  std::snprintf(name, 64, "/ohcl-%d-%d-%lld", getpid(), made++,
-                static_cast<long long>(Clock::now().time_since_epoch().count()));
-  const int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  // Without a name in /dev/shm, which would outlive a process that dies before all have joined.
+  const int fd = memfd_create("ohcl", MFD_CLOEXEC);
   if (fd < 0) return ohclSystem;
+  std::snprintf(name, 64, "/proc/%d/fd/%d", getpid(), fd);
   const bool good = posix_fallocate(fd, 0, static_cast<off_t>(length(size))) == 0;
-  close(fd);
   if (!good) ohclRemove(name);
   return good ? ohclSuccess : ohclSystem;
 }
 
-void ohclRemove(const char* name) { shm_unlink(name); }
+void ohclRemove(const char* name) { close(std::atoi(std::strrchr(name, '/') + 1)); }
 
 int ohclJoin(const char* name, int rank, int size, double seconds, ohclComm_t* comm) {
-  const int fd = shm_open(name, O_RDWR | O_CLOEXEC, 0600);
+  const int fd = open(name, O_RDWR | O_CLOEXEC);
   if (fd < 0) return ohclSystem;
   void* base = mmap(nullptr, length(size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED || !lock(fd, rank, F_WRLCK, F_OFD_SETLK)) return close(fd), ohclSystem;

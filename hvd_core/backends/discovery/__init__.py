@@ -23,9 +23,7 @@ from hvd_core.backends.discovery.search import (
     installed,
     launcher_spec,
     lookup,
-    passed_over,
     problems,
-    warn_once,
     wheels,
 )
 
@@ -40,9 +38,7 @@ __all__ = [
     "installed",
     "launcher_spec",
     "lookup",
-    "passed_over",
     "probe",
     "problems",
-    "warn_once",
     "wheels",
 ]

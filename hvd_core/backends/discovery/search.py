@@ -7,11 +7,10 @@ through the entry-point group ``hvd_core.backends``. The ranks of a job use the 
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from hvd_core.backends import messages
 from hvd_core.backends.candidate import WHEEL, Candidate, Problem
@@ -19,13 +18,10 @@ from hvd_core.backends.discovery import backend_spec, registry
 from hvd_core.backends.discovery.entry_points import canonical, duplicate_text, scan
 from hvd_core.backends.discovery.installed_backend import InstalledBackend
 from hvd_core.backends.discovery.wheel_backend import WheelBackend
-from hvd_core.backends.errors import BackendDuplicate, BackendError, BackendNotInstalled
+from hvd_core.backends.errors import BackendDuplicate, BackendNotInstalled
 
-_log = logging.getLogger("horovod")
 _lock = threading.Lock()
 _scanned: tuple[object, tuple[Candidate, ...], tuple[Problem, ...]] | None = None
-_warned: set[str] = set()
-_passed_over: dict[str, Problem] = {}
 
 
 def candidates() -> tuple[Candidate, ...]:
@@ -106,29 +102,6 @@ def launcher_spec(names: Iterable[str] | None) -> str | None:
         return None
     spec = backend_spec.encode(*_scan())
     return spec if len(spec) <= backend_spec.LONGEST else None
-
-
-def warn_once(pinned: Callable[[str], bool] = lambda name: False) -> None:
-    """Log the problems of installed plugins, each once per process. ``pinned(name)``: whether plugins.toml decides
-    between several wheels of that name, so that a duplicate is no problem. Does not search by itself. Called by one
-    rank of a job.
-    """
-    try:
-        handed = backend_spec.decode(os.environ)
-    except ValueError:
-        return
-    found = handed or (_scanned or (None, (), ()))[1:]
-    for problem in (*found[1], *_passed_over.values()):
-        if problem.text in _warned or (problem.kind == "duplicate" and pinned(problem.name)):
-            continue
-        _warned.add(problem.text)
-        # The content of the current directory depends on where a job is started, not on the installation.
-        _log.log(logging.INFO if problem.kind == "current-directory" else logging.WARNING, "%s", problem.text)
-
-
-def passed_over(name: str, error: BackendError) -> None:
-    """Record for warn_once() that the automatic choice skipped a broken plugin."""
-    _passed_over[name] = Problem(name, "broken", str(error))
 
 
 def _scan() -> tuple[tuple[Candidate, ...], tuple[Problem, ...]]:

@@ -65,10 +65,8 @@ class PythonCommunicator:
 
     Buffers are lists of one-dimensional NumPy arrays, of one array unless the backend is vectored. The arrays lie on the
     tensors' own memory and must not be used after the method returns. Element types that NumPy lacks are passed as bits
-    (``call.dtype`` has the name). ``op`` is the name of a reduction
-    (``hvd_core.types.REDUCTIONS``). Factors are never 0. All ranks call the same collectives
-    in the same order.
-    ``op`` is the name of a reduction (``hvd_core.types.REDUCTIONS``). Factors are never 0. All ranks call the same
+    (``call.dtype`` has the name). ``op`` is the name of a reduction (``hvd_core.types.REDUCTIONS``). Factors are never 0.
+    All ranks call the same collectives in the same order.
     """
 
     def abort(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from hvd_core.backends.errors import BackendDisagreement
 from hvd_core.backends.selection import agreed_variables
-from hvd_core.backends.selection.backend_plan import BackendPlan, Cell
+from hvd_core.backends.selection.backend_plan import BackendPlan, Cell, DeviceRoutes
 from hvd_core.config.plugins_toml import FILE_VARIABLE
 from hvd_core.config.selection_rules import HOST, VARIABLE, legacy_variables
 from hvd_core.version import __version__
@@ -47,6 +47,13 @@ def statement(plan: BackendPlan, environ: Mapping[str, str], sets: str = "") -> 
         "switches": agreed_variables.switches(environ),
         "tuning": agreed_variables.tuning(environ),
     }
+
+
+def of_device(plan: BackendPlan, device: DeviceRoutes) -> str:
+    """The choice for a device type that no rule names, as a text that must be equal on all ranks."""
+    cells = [cell for cell in plan.cells() if cell.device == device.type]
+    versions = sorted({f"{b.describe()}, ABI {b.abi[0]}.{b.abi[1]}" for b in device.backends()})
+    return f"{_device_text(plan, device.type, cells)} [{'; '.join(versions)}]"
 
 
 def failure(reason: str, topic: str, environ: Mapping[str, str]) -> Statement:

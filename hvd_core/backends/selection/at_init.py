@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from hvd_core.backends import discovery
 from hvd_core.backends.discovery import registry
 from hvd_core.backends.errors import BackendError
 from hvd_core.backends.messages import reason
-from hvd_core.backends.selection import agreement
-from hvd_core.backends.selection.backend_plan import AUTOMATIC, BackendPlan
+from hvd_core.backends.selection import agreement, backend_options
+from hvd_core.backends.selection.backend_plan import AUTOMATIC, BackendPlan, DeviceRoutes
 from hvd_core.backends.selection.backend_report import BackendReport, report
-from hvd_core.backends.selection.choice import Argument, choose
+from hvd_core.backends.selection.choice import Argument, Choice, choice_for, choose
 from hvd_core.backends.selection.plan_of_set import with_own
 from hvd_core.config import EngineSettings, read_environment
 from hvd_core.config.plugins_toml import PluginsConfig, load
@@ -25,10 +26,56 @@ from hvd_core.config.selection_rules import OF_SET
 _log = logging.getLogger("horovod")
 
 
+class JobBackends:
+    """The backends of one job: ``plan``, on which all ranks agreed in init(), and those of a device type that no rule
+    names, which are looked for when this process has the first tensor of the type. The engine compares the choices of
+    the ranks then."""
+
+    def __init__(self, choice: Choice, plan: BackendPlan, config: PluginsConfig, local_rank: int) -> None:
+        self.plan = plan
+        self._choice, self._config, self._local_rank = choice, config, local_rank
+        self._why_not: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def find_device(self, device_type: str) -> tuple[dict[str, Any] | None, str]:
+        """The engine's configuration for a device type, or None and why no backend serves it. The first call for a type
+        may run the code of plugins. Any thread."""
+        with self._lock:
+            found = self._known(device_type)
+            if found is None and device_type not in self._why_not:
+                found = self._looked_for(device_type)
+            if found is None:
+                return None, self._why_not[device_type]
+            choice = agreement.of_device(self.plan, found)
+            return {**found.engine_config(self._local_rank), "choice": choice}, ""
+
+    def why_not(self, device_type: str) -> str:
+        """Why no backend serves a device type; "" if that is not known."""
+        return self._why_not.get(device_type) or self.plan.note
+
+    def _known(self, device_type: str) -> DeviceRoutes | None:
+        return next((d for d in self.plan.devices if d.type == device_type), None)
+
+    def _looked_for(self, device_type: str) -> DeviceRoutes | None:
+        try:
+            found = self._choice.automatic(device_type, self.plan)
+            if found is not None:
+                names = self._choice.backends.names
+                backend_options.check(found.backends(), os.environ, names, self._config)
+        except (BackendError, ValueError) as error:
+            self._why_not[device_type] = reason(error)
+            return None
+        if found is None:
+            self._why_not[device_type] = self._choice.why_not()
+            return None
+        self.plan = replace(self.plan, devices=(*self.plan.devices, found))
+        return found
+
+
 def decide(
     world: Any, backend: Argument, settings: EngineSettings, process_sets: Callable[[], tuple[Any, str]]
-) -> tuple[BackendPlan, PluginsConfig, Any]:
-    """The plan on which all ranks agree, the configuration files, and the first process sets.
+) -> tuple[JobBackends, PluginsConfig, Any]:
+    """The backends on which all ranks agree, the configuration files, and the first process sets.
 
     ``process_sets`` returns the sets that init() was given, and a text by which ranks compare them; if it raises, the
     other ranks learn the reason. Raises what choose() and agreement.agree() raise.
@@ -38,7 +85,7 @@ def decide(
         static, sets = process_sets()
         topic = "error"
         config = load(os.environ)
-        plan = choose(
+        choice, plan = choice_for(
             os.environ,
             config,
             world,
@@ -50,9 +97,7 @@ def decide(
         agreement.agree(world, agreement.failure(reason(error), topic, os.environ), settings.start_timeout_s)
         raise
     agreement.agree(world, agreement.statement(plan, os.environ, sets), settings.start_timeout_s)
-    if world.rank == 0:
-        discovery.warn_once(lambda name: config.backend(name).distribution is not None)
-    return plan, config, static
+    return JobBackends(choice, plan, config, world.local_rank), config, static
 
 
 def for_set(job: Any, ranks: Sequence[int], backend: Argument) -> tuple[dict[str, Any], str]:
@@ -75,6 +120,8 @@ def for_set(job: Any, ranks: Sequence[int], backend: Argument) -> tuple[dict[str
         settings.hierarchical_allgather,
         OF_SET,
     )
+    for device in own.devices:
+        job.engine.serves(device.type)  # the set uses the devices that the job opens
     plan = with_own(job.plan, own, OF_SET)
     chosen = agreement.statement(plan, {})["choice"]
     text = "; ".join(f"{device}: {choice}" for device, choice in chosen.items() if device != "hvd-core")
@@ -99,10 +146,11 @@ def report_now(plan: BackendPlan | None, engine: Any = None) -> BackendReport:
     """The report of ``plan``, with the operations that ``engine`` has carried out on devices so far, those included
     whose tensors a front end has copied through host memory.
 
-    If ``plan`` is None: the report of the plan that a job of one process would choose in this environment."""
+    If ``plan`` is None: the report of the plan that a job of one process would choose in this environment, with all
+    devices of this machine."""
     if plan is None:
         settings = read_environment()
-        plan = choose(
+        choice, plan = choice_for(
             os.environ,
             load(os.environ),
             None,
@@ -110,6 +158,7 @@ def report_now(plan: BackendPlan | None, engine: Any = None) -> BackendReport:
             settings.hierarchical_allreduce,
             settings.hierarchical_allgather,
         )
+        plan = choice.with_devices_here(plan)
     if engine is None:
         return report(plan)
     return report(plan, info=engine.backend_info(), fact=engine.backend_fact)

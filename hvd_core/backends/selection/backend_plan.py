@@ -127,6 +127,22 @@ class DeviceRoutes:
     sources: dict[str, str]
     within: Usable | None = None
 
+    def engine_config(self, local_rank: int) -> dict[str, Any]:
+        """The engine's configuration of this device type."""
+        return {
+            "type": self.type,
+            "table": self.table.library,
+            "within": self.within and self.within.library,
+            "ordinal": local_rank,
+            "routes": _numbered(
+                {o: self.routes[o].library if o in self.routes else None for o in DEVICE_OPERATIONS}
+            ),
+        }
+
+    def backends(self) -> tuple[Usable, ...]:
+        """All backends of this device type."""
+        return (self.table, *self.routes.values(), *([self.within] if self.within else []))
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -144,8 +160,10 @@ class Cell:
 class BackendPlan:
     """The whole result of the selection.
 
-    ``host_overrides``: operation -> the backend on host memory, if it differs from ``host_route``. ``note``: why device
-    types that are not in ``devices`` are not served, and what to set. ``unused_between``: why a backend that belongs to
+    ``host_overrides``: operation -> the backend on host memory, if it differs from ``host_route``. ``devices``: the types
+    that rules name; at_init.JobBackends adds others when their first tensor comes. ``note``: why device types that are
+    not in ``devices`` are not served, and what to set; "" if a backend is looked for at their first tensor.
+    ``unused_between``: why a backend that belongs to
     the jobs of this job's launcher is not used between hosts; "" if it is used or not installed. ``named_for_devices``:
     an older variable that names a backend for all accelerators, as a clause for messages; "" without one. The tensors of
     a device type that is not in ``devices`` must not be copied through host memory then.
@@ -191,7 +209,7 @@ class BackendPlan:
         found = [level.backend for level in (self.host_route.within, self.host_route.between) if level]
         found += [s.backend for s in self.host_overrides.values()]
         for device in self.devices:
-            found += [device.table, *device.routes.values(), *([device.within] if device.within else [])]
+            found += device.backends()
         return tuple({b.name: b for b in found}.values())
 
     def engine_config(self, local_rank: int) -> dict[str, Any]:
@@ -203,18 +221,7 @@ class BackendPlan:
             "local_alone": self.host_route.within_alone,
             "hierarchical": [COLLECTIVES[name].number for name in self.host_route.hierarchical],
             "host_routes": _numbered({o: s.backend.library for o, s in self.host_overrides.items()}),
-            "devices": [
-                {
-                    "type": d.type,
-                    "table": d.table.library,
-                    "within": d.within and d.within.library,
-                    "ordinal": local_rank,
-                    "routes": _numbered(
-                        {o: d.routes[o].library if o in d.routes else None for o in DEVICE_OPERATIONS}
-                    ),
-                }
-                for d in self.devices
-            ],
+            "devices": [d.engine_config(local_rank) for d in self.devices],
             "devices_note": self.note,
         }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hvd_core.backends.errors import BackendError, BackendUnavailable
@@ -59,7 +60,20 @@ def choose(
     allgather: bool | None = None,
     called: str = ARGUMENT,
 ) -> BackendPlan:
-    """Choose for a whole job, or for a process set.
+    """The plan for a whole job, or for a process set. The arguments and exceptions are those of choice_for()."""
+    return choice_for(environ, config, world, argument, allreduce, allgather, called)[1]
+
+
+def choice_for(
+    environ: MutableMapping[str, str],
+    config: PluginsConfig,
+    world: Any = None,
+    argument: Argument = None,
+    allreduce: bool | None = None,
+    allgather: bool | None = None,
+    called: str = ARGUMENT,
+) -> tuple[Choice, BackendPlan]:
+    """Choose for a whole job, or for a process set. The Choice also answers for device types that no rule names.
 
     ``world``: the job's World (``hosts``: host index of each rank, ``host_names``: one per rank, ``rank``), or None for a
     job of one process. ``argument``: the argument of ``init(backend=...)``: a name, a text in the syntax of
@@ -73,9 +87,10 @@ def choose(
     levels = ladder(environ, with_names(argument), config.levels(), called)
     types = {rule.device for level in levels for rule in level.rules} - {None, ACCELERATORS, HOST}
     backends = UsableBackends(environ, config, frozenset(map(str, types)))
-    plan = Choice(levels, backends, world, allreduce, allgather).plan()
+    choice = Choice(levels, backends, world, allreduce, allgather)
+    plan = choice.plan()
     backend_options.check(plan.backends(), environ, backends.names, config)
-    return plan
+    return choice, plan
 
 
 def with_names(argument: Argument) -> str | Sequence[str] | None:
@@ -108,7 +123,7 @@ class Choice:
         self.open = not any(rule.device is None for level in levels for rule in level.rules)
 
     def plan(self) -> BackendPlan:
-        """The plan of the whole job."""
+        """The plan of the whole job: host memory, and the device types that rules name."""
         listed, source = self._host_list()
         embedded = self.backends.embedded() if self._needs_embedded(listed) else []
         if not listed:
@@ -139,6 +154,38 @@ class Choice:
             self.backends.unused_between,
             self._named_for_devices(),
         )
+
+    def automatic(self, device: str, plan: BackendPlan) -> DeviceRoutes | None:
+        """The routes of a device type that no rule of the job names, for ``plan``; None: no backend serves it, and
+        why_not() tells why. May run the code of plugins. Raises the BackendError of a rule for the type."""
+        if not self.open:
+            return None
+        routes = self._routes_of(device, plan)
+        if routes is not None:
+            self.named.warn_of_unused_legacy([*(d.type for d in plan.devices), device])
+        return routes
+
+    def with_devices_here(self, plan: BackendPlan) -> BackendPlan:
+        """``plan`` with the device types of this machine, as if a tensor of each had come."""
+        why = []
+        for device in self.backends.device_types() if self.open else ():
+            if any(d.type == device for d in plan.devices):
+                continue
+            found = self.automatic(device, plan)
+            if found is None:
+                why.append(self.why_not())
+            else:
+                plan = replace(plan, devices=(*plan.devices, found))
+        return replace(plan, note=plan.note or "; ".join(dict.fromkeys(why)) or self.why_not())
+
+    def why_not(self) -> str:
+        """Why no backend serves a device type, after automatic()."""
+        if not self.open:
+            return self._note()
+        unusable = [reason(error) for error in self.backends.unusable.values()]
+        if unusable:
+            return "; ".join(unusable)
+        return f"no other backend that is installed serves device memory; installed: {self.backends.describe_installed()}"
 
     # Host memory.
 
@@ -201,23 +248,24 @@ class Choice:
 
     def _devices(self, host: BackendPlan) -> tuple[DeviceRoutes, ...]:
         """``host``: a plan that has the routes of host memory only."""
-        all_routes = []
-        for device in self._types():
-            table = self._table(device, ())
-            if table is None:
-                self._refuse_if_named(device)
-                continue
-            routes: dict[str, Usable] = {}
-            sources: dict[str, str] = {}
-            for operation in DEVICE_OPERATIONS:
-                route, sources[operation] = self._route(device, operation, host)
-                if route is not None:
-                    routes[operation] = route
-            # The backend that moves the data also opens the device, if it can.
-            table = self._table(device, routes.values()) or table
-            within = self._within(device, routes.get("allreduce"), host)
-            all_routes.append(DeviceRoutes(device, table, routes, sources, within))
-        return tuple(all_routes)
+        found = (self._routes_of(device, host) for device in self._types())
+        return tuple(routes for routes in found if routes is not None)
+
+    def _routes_of(self, device: str, host: BackendPlan) -> DeviceRoutes | None:
+        table = self._table(device, ())
+        if table is None:
+            self._refuse_if_named(device)
+            return None
+        routes: dict[str, Usable] = {}
+        sources: dict[str, str] = {}
+        for operation in DEVICE_OPERATIONS:
+            route, sources[operation] = self._route(device, operation, host)
+            if route is not None:
+                routes[operation] = route
+        # The backend that moves the data also opens the device, if it can.
+        table = self._table(device, routes.values()) or table
+        within = self._within(device, routes.get("allreduce"), host)
+        return DeviceRoutes(device, table, routes, sources, within)
 
     def _within(self, device: str, route: Usable | None, host: BackendPlan) -> Usable | None:
         """The backend that reduces on the device within hosts, if a large allreduce goes over two levels: with
@@ -231,12 +279,11 @@ class Choice:
             return route if wanted and device in route.serves else None
         if not self.open:
             return None
-        within = (b for b in self.backends.for_devices() if device in b.serves and not b.spans_hosts)
+        within = (b for b in self.backends.for_devices(device) if device in b.serves and not b.spans_hosts)
         return next(within, None)
 
     def _types(self) -> list[str]:
-        """The device types that rules name and that named backends serve; if no rule is for everything, also the device
-        types that installed backends serve."""
+        """The device types that rules name and that named backends serve."""
         types: dict[str, None] = {}
         for level in self.levels:
             for rule in level.rules:
@@ -245,9 +292,6 @@ class Choice:
                 elif rule.broad:
                     for backend in self.named.of(rule, level, None):
                         types |= dict.fromkeys(device_types(backend))
-        if self.open:
-            for backend in self.backends.for_devices():
-                types |= dict.fromkeys(device_types(backend))
         return list(types)
 
     def _route(self, device: str, operation: str, host: BackendPlan) -> tuple[Usable | None, str]:
@@ -265,7 +309,7 @@ class Choice:
             if rule.device == device:
                 return self._staged_over(found, rule, operation, host), rule.source
         if self.open:
-            for backend in self.backends.for_devices():
+            for backend in self.backends.for_devices(device):
                 if device not in backend.serves:
                     continue
                 if backend.spans_hosts or not several_hosts(self.world):
@@ -307,7 +351,7 @@ class Choice:
         for backend in (*routes, *self.named.all()):
             if backend.table == device:
                 return backend
-        return next((b for b in self.backends.for_devices() if b.table == device), None)
+        return next((b for b in self.backends.for_devices(device) if b.table == device), None)
 
     def _refuse_if_named(self, device: str) -> None:
         for level in self.levels:
@@ -322,7 +366,8 @@ class Choice:
                     )
 
     def _note(self) -> str:
-        """Why other device types are not served, and what to do: the engine's message for a tensor of such a type."""
+        """Why other device types are not served, and what to do: the engine's message for a tensor of such a type. ""
+        if a backend is looked for when such a tensor comes."""
         if not self.open:
             rule = next(r for level in self.levels for r in level.rules if r.device is None)
             names = ", ".join(rule.names)
@@ -333,10 +378,7 @@ class Choice:
                 f"{rule.source} names {names} for everything, so no other backend was searched for; "
                 f"to change that, {fix}"
             )
-        unusable = [reason(error) for error in self.backends.unusable.values()]
-        if unusable:
-            return "; ".join(unusable)
-        return f"no other backend that is installed serves device memory; installed: {self.backends.describe_installed()}"
+        return ""
 
     def _named_for_devices(self) -> str:
         rules = (rule for level in self.levels for rule in level.rules if rule.device == ACCELERATORS)
@@ -365,4 +407,4 @@ class Choice:
         return one_host_only(backend, rule.source, self.world, self.backends.describe_installed(), alone)
 
 
-__all__ = ["BackendPlan", "Choice", "Selection", "choose", "with_names"]
+__all__ = ["BackendPlan", "Choice", "Selection", "choice_for", "choose", "with_names"]

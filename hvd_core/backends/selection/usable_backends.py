@@ -1,13 +1,14 @@
 """Takes a backend through its phases - find, describe, probe, load - when the choice asks for it.
 
-One object per choice; it keeps the result for each backend. A backend is imported, probed and loaded only if a rule names
-it, or if the automatic choice needs it according to its wheel's static description. Called on the thread that chooses.
+One object per choice; it keeps the result for each backend. A wheel's backend is imported, probed and loaded only if a
+rule names it, or if the automatic choice needs it according to its wheel's static description; then it is tried in
+another process before (trial.py). Called on the thread that chooses.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import MutableMapping
+from contextlib import suppress
 from glob import glob
 from itertools import groupby
 
@@ -15,25 +16,20 @@ from hvd_core.backends import discovery, messages, phases
 from hvd_core.backends.candidate import WHEEL, Candidate
 from hvd_core.backends.descriptor import Unavailable
 from hvd_core.backends.discovery import loading, registry
-from hvd_core.backends.discovery.describe_and_probe import ProbeFailed
 from hvd_core.backends.discovery.installed_backend import InstalledBackend
 from hvd_core.backends.errors import (
-    BackendDescribeError,
     BackendError,
-    BackendLoadError,
     BackendNotInstalled,
     BackendUnavailable,
 )
 from hvd_core.backends.messages import reason
-from hvd_core.backends.selection import backend_options
+from hvd_core.backends.selection import backend_options, trial
 from hvd_core.backends.selection.backend_plan import AUTOMATIC, Usable
 from hvd_core.backends.static_description import SUFFIX, StaticDescription
 from hvd_core.config.environment import encryption_wanted
 from hvd_core.config.plugins_toml import PluginsConfig
 from hvd_core.config.selection_rules import HOST, VARIABLE
 from hvd_core.types import COLLECTIVES, DTYPES, REDUCTIONS
-
-_log = logging.getLogger("horovod")
 
 
 class BackendVetoed(BackendUnavailable):
@@ -42,18 +38,23 @@ class BackendVetoed(BackendUnavailable):
 
 class UsableBackends:
     """The backends of this installation that the site's policy allows. ``types``: the device types that the job's rules
-    name, whose backends are considered whether or not the devices' files exist."""
+    name, whose backends are considered whether or not the devices' files exist. ``is_trial``: this process runs the
+    trial of a backend."""
 
     def __init__(
-        self, environ: MutableMapping[str, str], config: PluginsConfig, types: frozenset[str] = frozenset()
+        self,
+        environ: MutableMapping[str, str],
+        config: PluginsConfig,
+        types: frozenset[str] = frozenset(),
+        is_trial: bool = False,
     ) -> None:
-        self.environ, self.config, self.types = environ, config, types
+        self.environ, self.config, self.types, self._is_trial = environ, config, types, is_trial
         self.unusable: dict[str, BackendError] = {}
-        """Name -> error of the backends that the automatic choice skipped."""
+        """Name -> error of the backends that the last search of for_devices() skipped."""
         self.unused_between = ""
         """Why of_launcher() skipped a backend; "" if it did not."""
         self._known: dict[str, Usable | BackendError] = {}
-        self._automatic: list[Usable] | None = None
+        self._automatic: dict[str, list[Usable]] = {}
 
     def usable(self, name: str, source: str, alone: bool = False) -> Usable:
         """The backend that ``source`` names, ready to be opened. ``alone``: whether ``source`` names no other backend.
@@ -75,87 +76,84 @@ class UsableBackends:
         allowed = [b for b in registry.embedded() if b.automatic and self.config.vetoed_by(b.name) is None]
         return [self.usable(b.name, AUTOMATIC) for b in allowed]
 
-    def for_devices(self) -> list[Usable]:
-        """The backends that are chosen automatically for device memory, the best first.
+    def for_devices(self, device: str) -> list[Usable]:
+        """The backends that are chosen automatically for the memory of a device type, the best first.
 
-        The wheels' static descriptions tell which backends can serve a device of this machine. Such a backend is
-        imported, probed and loaded only if no backend of higher priority serves its devices already.
+        The wheels' static descriptions tell which backends can serve it on this machine. Such a backend is tried, and
+        then imported, probed and loaded, only if no backend of higher priority serves the type already. ``unusable`` gets
+        the reasons against the others.
         """
-        if self._automatic is None:
-            self._automatic = []
-            found = sorted(self._of_devices_here(), key=lambda c: (-_described(c).priority, c.name))
+        if device not in self._automatic:
+            chosen = self._automatic[device] = []
+            self.unusable.clear()
+            found = sorted(self._candidates_for(device), key=lambda c: (-_described(c).priority, c.name))
             for _, same in groupby(found, key=lambda c: _described(c).priority):
-                needed = [c.name for c in same if not self._is_served(_described(c))]
-                self._automatic += self._scored(needed)
-        return self._automatic
+                needed = [c.name for c in same if not _is_served(device, _described(c), chosen)]
+                chosen += self._scored(needed)
+        return self._automatic[device]
+
+    def device_types(self) -> list[str]:
+        """The device types of this machine that the automatic choice considers a wheel for, by the static
+        descriptions."""
+        types: dict[str, None] = {}
+        for name in self._wheels():
+            with suppress(BackendError):
+                static = self._candidate(name).static
+                if static is not None and not static.launchers and _has_files(static):
+                    types |= dict.fromkeys(d for d in static.devices if d != HOST)
+        return list(types)
 
     def of_launcher(self, launcher: str) -> list[Usable]:
         """The backends that may be chosen automatically between hosts because they belong to the jobs of ``launcher``,
-        the best first. Imports, probes and loads only wheels whose static description names the launcher."""
+        the best first. Tries, and then imports, probes and loads, only wheels whose static description names the
+        launcher."""
         found = []
         for name in self._wheels():
             try:
                 candidate = self._candidate(name)
             except BackendError:
-                continue  # for_devices() reports this error
+                continue
             if candidate.static is None or launcher not in candidate.static.launchers:
                 continue
             try:
                 found.append(self.usable(name, AUTOMATIC))
             except BackendError as error:
-                _tell_if_broken(name, error)
                 self.unused_between = f"{launcher} started this job, but {reason(error)}"
         return sorted((b for b in found if b.automatic), key=lambda b: (-b.priority, b.name))
 
-    def _of_devices_here(self) -> list[Candidate]:
-        """The wheels that the automatic choice considers for the devices of this machine. ``unusable`` gets the reason
-        why it does not consider another one."""
+    def _candidates_for(self, device: str) -> list[Candidate]:
+        """The wheels that the automatic choice considers for a device type. ``unusable`` gets the reason why it does not
+        consider another one."""
         found = []
         for name in self._wheels():
             try:
                 candidate = self._candidate(name)
-                if why := self._why_not(candidate):
-                    error = BackendUnavailable(
+                if why := self._why_not(candidate, device):
+                    raise BackendUnavailable(
                         f"horovod: backend '{name}' ({candidate.describe_origin()}) {why}"
                     )
-                    # A backend that a setting names was not passed over. A file that cannot be read is told already.
-                    untold = candidate.static is None and not _unreadable(name)
-                    if untold and name not in self._known:
-                        discovery.passed_over(name, error)
-                    raise error
-                if set(_described(candidate).devices) != {HOST} and not _described(candidate).launchers:
+                if device in _described(candidate).devices and not _described(candidate).launchers:
                     found.append(candidate)
             except BackendError as error:
                 self.unusable[name] = error
         return found
 
-    def _why_not(self, candidate: Candidate) -> str:
-        """Why the automatic choice does not consider a wheel for device memory; "" if it does, or if the wheel serves
-        host memory only."""
+    def _why_not(self, candidate: Candidate, device: str) -> str:
+        """Why the automatic choice does not consider a wheel that may serve a device type; "" if it does, or if the wheel
+        does not serve the type."""
         static = candidate.static
         if static is None:
             unreadable = _unreadable(candidate.name)
             why = "its description cannot be read" if unreadable else "its wheel does not describe it"
             return f"is used only if it is named, because {why} ({candidate.name}{SUFFIX})"
-        devices = [d for d in static.devices if d != HOST]
-        if not devices or static.launchers or self.types & set(devices):
+        if device not in static.devices or static.launchers or device in self.types:
             return ""
         if not static.device_files:
             return f"is used only if it is named, because its {candidate.name}{SUFFIX} names no device_files"
-        if any(glob(pattern) for pattern in static.device_files):
+        if _has_files(static):
             return ""
         files = ", ".join(static.device_files)
-        return f"serves {', '.join(devices)}, and this machine has none of the files of such devices: {files}"
-
-    def _is_served(self, wanted: StaticDescription) -> bool:
-        """Whether the backends chosen so far serve all that a wheel could add."""
-        chosen = self._automatic or []
-        for device in set(wanted.devices) - {HOST}:
-            opened = any(b.table == device for b in chosen)
-            moved = any(device in b.serves and b.spans_hosts for b in chosen)
-            if ("device" in wanted.provides and not opened) or ("comm" in wanted.provides and not moved):
-                return False
-        return True
+        return f"serves {device}, and this machine has none of the files of such devices: {files}"
 
     def _scored(self, names: list[str]) -> list[Usable]:
         """Those of some backends of equal priority that can be used, the one with the highest score first."""
@@ -164,10 +162,9 @@ class UsableBackends:
             try:
                 usable = self.usable(name, AUTOMATIC)
                 if usable.automatic:
-                    found.append((-_score(usable), name, usable))  # calls into the backend, which may fail
+                    found.append((-score(usable), name, usable))  # calls into the backend, which may fail
             except BackendError as error:
                 self.unusable[name] = error
-                _tell_if_broken(name, error)
         return [usable for _, _, usable in sorted(found, key=lambda item: item[:2])]
 
     def names(self) -> list[str]:
@@ -226,6 +223,8 @@ class UsableBackends:
     def _load(self, backend: InstalledBackend, source: str, alone: bool) -> Usable:
         settings = self.config.backend(backend.name)
         backend_options.export(backend.name, settings, self.environ)
+        if source == AUTOMATIC and not self._is_trial and backend.candidate.origin == WHEEL:
+            trial.run(backend.candidate, self.config.probe_timeout_s, self.environ)
         answer = backend.probe(self.config.probe_timeout_s)
         other = registry.embedded()[0].name
         if isinstance(answer, Unavailable):
@@ -233,8 +232,6 @@ class UsableBackends:
             # A user knows the variable they have set; a file or an argument may come from another person.
             known = source in (VARIABLE, AUTOMATIC)
             error = BackendUnavailable(text if known else f"{text}\n  named by: {source}")
-            if source == AUTOMATIC and isinstance(answer, ProbeFailed):
-                discovery.passed_over(backend.name, error)  # a probe that answers "no device" is not logged
             raise error
         backend_options.found_by_probe(backend.name, answer.library, self.environ)
         facts = loading.load(backend, alone, other)
@@ -265,17 +262,24 @@ def _described(candidate: Candidate) -> StaticDescription:
     return candidate.static
 
 
+def _has_files(static: StaticDescription) -> bool:
+    """Whether this machine has a file of the wheel's devices."""
+    return any(glob(pattern) for pattern in static.device_files)
+
+
+def _is_served(device: str, wanted: StaticDescription, chosen: list[Usable]) -> bool:
+    """Whether the backends chosen so far serve all that a wheel could add for a device type."""
+    opened = any(b.table == device for b in chosen)
+    moved = any(device in b.serves and b.spans_hosts for b in chosen)
+    return (opened or "device" not in wanted.provides) and (moved or "comm" not in wanted.provides)
+
+
 def _unreadable(name: str) -> bool:
     """Whether discovery has found a static description of this backend that cannot be read."""
     return any(p.name == name and p.kind == "description" for p in discovery.problems())
 
 
-def _tell_if_broken(name: str, error: BackendError) -> None:
-    if isinstance(error, (BackendDescribeError, BackendLoadError)):
-        discovery.passed_over(name, error)
-
-
-def _score(backend: Usable) -> int:
+def score(backend: Usable) -> int:
     """The backend's own score for its most common operation, which decides between backends of equal priority."""
     from hvd_core._core import query_backend
 

@@ -77,7 +77,23 @@ EngineConfig::DeviceConfig device_of(const py::dict& d) {
   if (d.contains("within")) c.within = library_of(d["within"]);
   c.ordinal = d["ordinal"].cast<int32_t>();
   read_routes(d["routes"], c.routes);
+  if (d.contains("choice")) c.choice = d["choice"].cast<std::string>();
   return c;
+}
+
+// A search by a function of Python, which answers with a device's configuration or None, and why there is none.
+decltype(EngineConfig::find_device) search_by(py::function find) {
+  // Freed with Python's lock, by whichever thread lets go of the configuration last.
+  const std::shared_ptr<py::function> kept(new py::function(std::move(find)), [](py::function* f) {
+    const py::gil_scoped_acquire locked;
+    delete f;
+  });
+  return [kept](const std::string& type) -> std::pair<std::optional<EngineConfig::DeviceConfig>, std::string> {
+    const py::gil_scoped_acquire locked;
+    const auto [found, why] = (*kept)(type).cast<std::pair<py::object, std::string>>();
+    if (found.is_none()) return {std::nullopt, why};
+    return {device_of(found.cast<py::dict>()), why};
+  };
 }
 
 observe::ObserverSettings observe_of(const py::dict& d) {
@@ -135,6 +151,8 @@ EngineConfig config_of(const py::dict& d) {
   c.bell_slot = d["bell_slot"].cast<uint32_t>();
   c.leads_host = d["leads_host"].cast<bool>();
   c.math_backend = library_of(d["math_backend"]);
+  if (d.contains("find_device") && !d["find_device"].is_none())
+    c.find_device = search_by(d["find_device"].cast<py::function>());
   read_choice(d, c);
   c.emulation = d["emulation"].cast<bool>();
   c.overlap_levels = d["overlap_levels"].cast<bool>();

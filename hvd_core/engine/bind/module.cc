@@ -6,6 +6,7 @@
 #include "engine/bind/frame_seals.h"
 #include "engine/bind/inspect.h"
 #include "engine/bind/log_lines.h"
+#include "engine/bind/plugin_phases.h"
 #include "engine/bind/py_backend.h"
 #include "engine/bind/py_engine.h"
 #include "engine/bind/py_ordered_calls.h"
@@ -84,6 +85,7 @@ PYBIND11_MODULE(_core, m) {
   hvd::bind::bind_ordered_calls(m);
   hvd::bind::bind_py_backend(m);
   hvd::bind::bind_inspect(m);
+  hvd::bind::bind_plugin_phases(m);
   hvd::bind::bind_log_lines(m);
   hvd::bind::bind_sim(m);
   hvd::bind::bind_snapshots(m);

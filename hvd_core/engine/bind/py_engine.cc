@@ -8,6 +8,7 @@
 
 #include "engine/bind/arguments.h"
 #include "engine/bind/engine_config.h"
+#include "engine/bind/plugin_phases.h"
 #include "engine/bind/python_lock.h"
 #include "engine/bind/python_program.h"
 #include "engine/bind/signal_slices.h"
@@ -52,6 +53,7 @@ PyEngine::PyEngine(const py::dict& d) {
     WithoutPythonLock unlocked;
     engine_ = std::make_shared<Engine>(std::move(c), std::move(store), std::move(program));
   }
+  watch_exit(engine_);
   start_up();
   static const int hook = ::pthread_atfork(nullptr, nullptr, in_child);
   (void)hook;
@@ -335,6 +337,7 @@ void bind_engine(py::module_& m) {
       .def("copy_output", &PyEngine::copy_output, py::arg("handle"), py::arg("index"), py::arg("tensor"))
       .def("order_after", &PyEngine::order_after, py::arg("handle"), py::arg("stream"))
       .def("device_types", &PyEngine::device_types)
+      .def("serves", &PyEngine::serves)
       .def("why_not_served", &PyEngine::why_not_served, py::arg("device_type"))
       .def("last_joined", &PyEngine::last_joined)
       .def("shutdown", &PyEngine::shutdown, py::arg("text"), py::arg("timeout_s"))

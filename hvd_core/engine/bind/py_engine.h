@@ -131,6 +131,7 @@ class PyEngine {
 
   // py_engine_devices.cc
   std::vector<std::string> device_types() const { return engine_->device_types(); }
+  bool serves(const std::string& device_type) const { return engine_->serves(device_type); }
   std::string why_not_served(const std::string& device_type) const { return engine_->why_not_served(device_type); }
   void order_after(uint64_t handle, std::optional<uint64_t> stream);
   pybind11::tuple output_info(uint64_t handle, size_t index);

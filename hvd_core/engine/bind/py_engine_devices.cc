@@ -70,7 +70,8 @@ py::list PyEngine::backend_info() const {
     d["abi_minor"] = b->abi_minor();
     found.append(std::move(d));
   }
-  for (const auto& [type, plan] : backends.devices) {
+  for (const auto& plan : backends.devices->all()) {
+    const std::string& type = plan->type();
     py::dict d;
     d["role"] = "device";
     d["device_type"] = type;
@@ -86,7 +87,7 @@ py::list PyEngine::backend_info() const {
   }
   std::set<std::string> copied;
   for (const auto& [key, note] : backends.notes->all())
-    if (!backends.devices.contains(key.device)) copied.insert(key.device);
+    if (!backends.devices->known(key.device)) copied.insert(key.device);
   for (const auto& type : copied) {
     py::dict d;
     d["role"] = "copied by the front end";

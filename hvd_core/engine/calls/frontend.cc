@@ -124,11 +124,7 @@ int64_t scattered_rows(int64_t rows, int32_t process_set) {
 }
 
 int32_t serves(const char* device_type) {
-  return ask([&](Engine& e) {
-    const std::string type = device_type ? device_type : "cpu";
-    const auto types = e.device_types();
-    return type == "cpu" || std::find(types.begin(), types.end(), type) != types.end() ? 1 : 0;
-  });
+  return ask([&](Engine& e) { return e.serves(device_type ? device_type : "cpu") ? 1 : 0; });
 }
 
 constexpr hvd_fe_table kTable{

@@ -9,12 +9,13 @@
 namespace hvd::data {
 
 DeviceRoutes::DeviceRoutes(std::string type, std::shared_ptr<plugin::Backend> table, int32_t ordinal,
-                           ByCollective routes, std::shared_ptr<plugin::Backend> within)
+                           ByCollective routes, std::shared_ptr<plugin::Backend> within, std::string choice)
     : type_(std::move(type)),
       table_(std::move(table)),
       ordinal_(ordinal),
       routes_(std::move(routes)),
-      within_(std::move(within)) {
+      within_(std::move(within)),
+      choice_(std::move(choice)) {
   if (!table_ || table_->device_type() != type_) {
     throw plugin::BackendError(
         HVD_E_UNSUPPORTED, 0, 0,

@@ -22,9 +22,10 @@ class DeviceRoutes {
 
   // `ordinal`: the device to open if no tensor names one. `routes`: by HVD_* collective; null: staged through host
   // memory. `within`: the backend that reduces on the device within hosts, where a large allreduce goes over two
-  // levels; null: on one level. Throws plugin::BackendError if `table` has no device table for the type.
+  // levels; null: on one level. `choice`: see choice(). Throws plugin::BackendError if `table` has no device table for
+  // the type.
   DeviceRoutes(std::string type, std::shared_ptr<plugin::Backend> table, int32_t ordinal, ByCollective routes,
-               std::shared_ptr<plugin::Backend> within);
+               std::shared_ptr<plugin::Backend> within, std::string choice = {});
 
   // Other routes to the device of `same_device`: of a process set with backends of its own.
   DeviceRoutes(std::shared_ptr<DeviceRoutes> same_device, ByCollective routes, std::shared_ptr<plugin::Backend> within);
@@ -33,6 +34,8 @@ class DeviceRoutes {
   const ByCollective& routes() const { return routes_; }
   const std::shared_ptr<plugin::Backend>& within() const { return within_; }
   const std::shared_ptr<plugin::Backend>& table() const { return table_; }
+  // The backends and their versions as a text by which ranks compare them; empty: they were compared in init().
+  const std::string& choice() const { return choice_; }
 
   // The one device of this type in this process, for a tensor on it. Throws queue::InvalidRequest if the tensor is on
   // another device of the type, plugin::BackendError if the device cannot be opened.
@@ -52,6 +55,7 @@ class DeviceRoutes {
   const int32_t ordinal_;
   const ByCollective routes_;
   const std::shared_ptr<plugin::Backend> within_;
+  const std::string choice_;
   const std::shared_ptr<DeviceRoutes> same_device_;  // opens the device; null: this object does
   mutable std::mutex mutex_;
   std::shared_ptr<plugin::Device> device_;

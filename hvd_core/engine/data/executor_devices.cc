@@ -22,13 +22,16 @@ bool Executor::begin_on_device(Entry& entry, const std::shared_ptr<SetComms>& se
   SetDevice* device = set->device(type);
   if (!device) {
     if (!creation_) {
-      const Backends& backends = backends_of(entry.set);
-      const auto routes = backends.devices.find(type);
-      if (routes == backends.devices.end())
-        throw plugin::BackendError(HVD_E_INTERNAL, 0, 0, "this rank serves no devices of type '" + type + "'");
-      start_creation([backends, routes = routes->second, set,
+      start_creation([backends = backends_of(entry.set), type, set,
                       key = job_ + "/set/" + std::to_string(entry.set) + "/device", store = store_,
-                      deadline_ns = observe::now_ns() + create_ns_] {
+                      create_ns = create_ns_] {
+        const auto routes = backends.devices->find(type);  // searches on a rank that has joined
+        if (!routes)
+          throw plugin::BackendError(HVD_E_UNAVAILABLE, 0, 0,
+                                     "this rank serves no devices of type '" + type +
+                                         "': " + backends.devices->why_not(type));
+        const int64_t deadline_ns = observe::now_ns() + create_ns;
+        agree_on_choice(*routes, set->rank(), set->layout().members, key, *store, deadline_ns);
         return std::make_shared<SetDevice>(backends, routes, *set, key, *store, deadline_ns);
       });
     }
@@ -184,7 +187,7 @@ void Executor::settle(int64_t deadline_ns) noexcept {
   schedule_->settle(deadline_ns);
   settled_ = drained_ = true;
   if (!device_ && outstanding_.empty() && set_aside_.empty()) return;
-  for (const auto& [type, routes] : backends_.devices) {
+  for (const auto& routes : backends_.devices->all()) {
     const auto device = routes->opened();
     if (!device) continue;
     try {

@@ -71,7 +71,7 @@ SetComms::SetComms(const Backends& backends, Layout layout, const std::string& k
   if (!parent_) return;
   for (const auto& [type, device] : parent_->devices_) {
     if (device->whole().empty()) continue;
-    add_device(type, std::make_shared<SetDevice>(backends, backends.devices.at(type), *this, key + "/device", store,
+    add_device(type, std::make_shared<SetDevice>(backends, backends.devices->known(type), *this, key + "/device", store,
                                                  deadline_ns, device.get()));
   }
 }

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/data/device_routes.h"
+#include "engine/data/device_types.h"
 #include "engine/data/emulated.h"
 #include "engine/data/host_math.h"
 #include "engine/data/layout.h"
@@ -36,7 +36,7 @@ struct Backends {
   std::shared_ptr<const HostMath> math;
   // By HVD_* collective: a backend that serves this collective alone, flat over all members; null: the usual one.
   std::array<std::shared_ptr<plugin::Backend>, HVD_COLL_COUNT> host_routes{};
-  std::map<std::string, std::shared_ptr<DeviceRoutes>> devices;  // by device type
+  std::shared_ptr<DeviceTypes> devices = std::make_shared<DeviceTypes>();
   std::shared_ptr<plugin::CallRecords> records;                  // of the calls into them; null: not recorded
   std::shared_ptr<ServiceNotes> notes = std::make_shared<ServiceNotes>();
 };

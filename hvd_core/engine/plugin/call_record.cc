@@ -21,7 +21,8 @@ const char* name_of(Call call) {
                               "destroy",
                               "abort",
                               "split",
-                              "window_create or window_destroy"};
+                              "window_create or window_destroy",
+                              "query"};
   return kNames[static_cast<size_t>(call) % kNames.size()];
 }
 

@@ -29,7 +29,8 @@ enum class Call : uint8_t {
   Destroy,
   Abort,
   Split,
-  Window
+  Window,
+  Query
 };
 
 // The call as messages name it.

@@ -311,6 +311,7 @@ void Communicator::finalize(int64_t deadline_ns) {
 }
 
 hvd_coll_caps Communicator::query(const Collective& collective, std::string* why) const {
+  const CallScope scope(driving(), Call::Query, backend_->name());
   return backend_->query(handle_, collective.args(), why);
 }
 

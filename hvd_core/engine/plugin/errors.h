@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "engine/plugin/guest.h"
 #include "hvd/backend_abi.h"
 
 namespace hvd::plugin {
@@ -55,6 +56,7 @@ std::string clean_text(const char* text, size_t capacity);
 hvd_rc escaped(hvd_error* error, const char* what);
 template <class Call>
 hvd_rc answer_of(hvd_error* error, Call&& call) {
+  const Guest guest;
   try {
     return call();
   } catch (const abi::__forced_unwind&) {  // the end of the thread

@@ -159,6 +159,7 @@ void check_options(const hvd_backend_api* api, const std::string& name, const st
 }  // namespace
 
 hvd_backend_entry_fn open_library(const std::string& path, const std::string& name) {
+  const Guest guest;
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* cause = dlerror();
@@ -209,6 +210,7 @@ const hvd_backend_api* handshake(hvd_backend_entry_fn entry, const std::string& 
   hvd_error error = empty_error();
   hvd_rc rc;
   try {
+    const Guest guest;
     rc = entry(host, &api, &error);
   } catch (const std::exception& e) {
     refuse(name, origin, std::string("its entry function threw a C++ exception: ") + e.what());

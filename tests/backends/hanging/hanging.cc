@@ -5,7 +5,7 @@
 // file exists, and PATH.begun exists as soon as the call hangs; without, never. "abort" as the call comes never back.
 // "never" as the call: requests are never complete. "group_begin": the backend has groups, which fail after the abort.
 //
-// With HVD_TEST_HANG_HOW=throw, crash or exit the call does that in place of hanging. With HVD_TEST_SPLIT=FOLDER the
+// With HVD_TEST_HANG_HOW=throw, crash, exit, exit0 or thread_exit0 the call does that in place of hanging. With HVD_TEST_SPLIT=FOLDER the
 // backend has split, and FOLDER gets a file RANK.CALL.SIZE for each create and split. A split waits for all ranks; with
 // HVD_TEST_SPLIT_UNSUPPORTED it answers that the library cannot do that.
 #include <dlfcn.h>
@@ -18,6 +18,7 @@
 #include <fstream>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "hvd/backend_abi.h"
 
@@ -48,6 +49,8 @@ void hang(const char* call) {
   if (how == "throw") throw std::out_of_range("the 7th element of 3");
   if (how == "crash") std::signal(SIGSEGV, SIG_DFL), std::raise(SIGSEGV);
   if (how == "exit") std::exit(5);
+  if (how == "exit0") std::exit(0);
+  if (how == "thread_exit0") std::thread([] { std::exit(0); }).join();
   const std::string until = variable("HVD_TEST_HANG_UNTIL");
   if (until.empty() || until == "abort") {
     while (until.empty() || !aborted) usleep(2000);

@@ -90,6 +90,16 @@ struct Output {
     close(nowhere);
   }
 };
+struct Denormals {
+  void operator()() const { flush_denormals(); }
+};
+const Add e5("create_flushes_denormals", [] { at_creation(Denormals()); });
+const Add e6("collective_flushes_denormals", [] {
+  ours.comm.collective = [](hvd_comm c, const hvd_coll_args* a, hvd_req* r, hvd_error* e) {
+    flush_denormals();
+    return real->comm->collective(c, a, r, e);
+  };
+});
 const Add e0("create_handles_signal", [] { at_creation(Handler()); });
 const Add e1("create_changes_variable", [] { at_creation(Variable()); });
 const Add e2("create_changes_folder", [] { at_creation(Folder()); });

@@ -3,6 +3,10 @@
 // Faults that look into memory take it for host memory; those that only change arguments fit any backend.
 #pragma once
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <cstring>
 #include <functional>
 #include <map>
@@ -36,6 +40,13 @@ struct Add {
     faults()[name] = {std::move(early), std::move(apply)};
   }
 };
+
+// What a library that is linked with -ffast-math does to the thread that loads it.
+inline void flush_denormals() {
+#if defined(__x86_64__)
+  _mm_setcsr(_mm_getcsr() | 0x8040);  // flush to zero, denormals are zero
+#endif
+}
 
 inline char* at(const hvd_buf& b) { return static_cast<char*>(b.base) + b.offset; }
 

@@ -1,10 +1,14 @@
 // Faults of loading and of the tables' contents, which L0 finds, and leaks of making communicators (L4).
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 
@@ -24,6 +28,30 @@ void start_thread() {
 
 const Add a1("changes_environment", [] { setenv("HVD_MUTANT_WAS_HERE", "1", 1); }, nullptr);
 const Add a2("starts_thread", [] { start_thread(); }, nullptr);
+const Add b10("prints_when_loaded", [] { std::puts("Acme collectives 3.1"); }, nullptr);
+const Add b11(
+    "changes_limit",
+    [] {
+      rlimit limit{};
+      getrlimit(RLIMIT_NOFILE, &limit);
+      limit.rlim_cur /= 2;
+      setrlimit(RLIMIT_NOFILE, &limit);
+    },
+    nullptr);
+// As a library does that is linked with -ffast-math.
+const Add b12("flushes_denormals_when_loaded", [] { flush_denormals(); }, nullptr);
+const Add b13("changes_umask", [] { umask(077); }, nullptr);
+const Add b14(
+    "changes_cores",
+    [] {
+      cpu_set_t cores;
+      sched_getaffinity(0, sizeof cores, &cores);
+      int last = CPU_SETSIZE - 1;
+      while (!CPU_ISSET(last, &cores)) --last;
+      if (CPU_COUNT(&cores) > 1) CPU_CLR(last, &cores);
+      sched_setaffinity(0, sizeof cores, &cores);
+    },
+    nullptr);
 const Add a3("handles_signal", [] { signal(SIGUSR2, [](int) {}); }, nullptr);
 const Add a4("half_a_group", [] { ours.comm.id_create = nullptr, ours.comm.id_bytes = [] { return uint64_t{8}; }; });
 const Add a5("lacks_required_slot", [] { ours.comm.query = nullptr; });

@@ -1,0 +1,133 @@
+// See plugin_phases.h.
+//
+// The interpreter takes no part in the limit: a plugin may hang with Python's lock.
+#include "engine/bind/plugin_phases.h"
+
+#include <pybind11/stl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/control/segment.h"
+#include "engine/engine.h"
+#include "engine/observe/log.h"
+#include "engine/observe/watch.h"
+#include "engine/plugin/guest.h"
+
+namespace py = pybind11;
+
+namespace hvd::bind {
+namespace {
+
+// The phase that runs, of the thread that starts the job or that has the first tensor of a device type.
+struct Phase {
+  std::string text;  // "the phase load of backend 'x'"
+  double seconds = 0;
+  int64_t deadline_ns = 0;
+  int segment_fd = -1;
+  uint64_t segment_bytes = 0;
+  int32_t rank = 0;
+  pid_t process = 0;
+};
+
+// Never destroyed: threads and exit handlers of libraries come later than destructors.
+struct State {
+  std::mutex mutex;
+  std::optional<Phase> phase;
+  std::optional<decltype(plugin::FloatingPoint::get())> floating_point;  // of the thread, before the first phase
+  std::vector<std::weak_ptr<Engine>> engines;
+};
+State& state() {
+  static auto* const s = new State;
+  return *s;
+}
+
+[[noreturn]] void end_process(const Phase& phase, const std::string& why, int code) {
+  observe::log(observe::Level::Fatal, "rank " + std::to_string(phase.rank) + ": " + why +
+                                          "; this process ends with exit code " + std::to_string(code));
+  control::tell_failed_start(phase.segment_fd, phase.segment_bytes, phase.rank, why);
+  ::_exit(code);
+}
+
+int64_t look(int64_t now) {
+  std::unique_lock lock(state().mutex);
+  if (!state().phase) return observe::Watch::kNever;
+  const Phase phase = *state().phase;
+  if (now < phase.deadline_ns) return phase.deadline_ns;
+  const auto seconds = std::to_string(phase.seconds);
+  end_process(phase,
+              phase.text + " has not come back within " + seconds.substr(0, seconds.find('.') + 2) +
+                  " s (HOROVOD_START_TIMEOUT)",
+              1);
+}
+
+void limit_phase(std::string text, double seconds, int segment_fd, uint64_t segment_bytes, int32_t rank) {
+  static auto* const watch = new observe::Watch(look);
+  std::lock_guard lock(state().mutex);
+  auto& before = state().floating_point;
+  if (text.empty()) {
+    state().phase.reset();
+    if (before) plugin::FloatingPoint::set(*before);
+    before.reset();
+    return;
+  }
+  if (!before) before = plugin::FloatingPoint::get();
+  const int64_t deadline = observe::now_ns() + static_cast<int64_t>(seconds * 1e9);
+  state().phase = Phase{std::move(text), seconds, deadline, segment_fd, segment_bytes, rank, ::getpid()};
+  watch->wake();
+}
+
+// exit() was called. At the end of a program Python shuts the engines down before that.
+void at_exit(int code, void*) {
+  std::vector<std::shared_ptr<Engine>> engines;
+  {
+    std::unique_lock lock(state().mutex, std::try_to_lock);
+    if (!lock) return;  // the child of a fork, or the limit ends the process
+    const auto& phase = state().phase;
+    if (phase && phase->process == ::getpid())
+      end_process(*phase, "the process has called exit(" + std::to_string(code) + ") in " + phase->text,
+                  code ? code : 1);
+    for (const auto& engine : state().engines)
+      if (auto e = engine.lock()) engines.push_back(std::move(e));
+  }
+  for (const auto& engine : engines) engine->process_exits(code);
+  // No engine is destroyed here: its threads may be in the middle of anything.
+  for (auto& engine : engines) new std::shared_ptr<Engine>(std::move(engine));
+}
+
+void handle_exits() {
+  static const int handler = ::on_exit(at_exit, nullptr);
+  (void)handler;
+}
+
+}  // namespace
+
+void watch_exit(const std::shared_ptr<Engine>& engine) {
+  std::lock_guard lock(state().mutex);
+  auto& engines = state().engines;
+  std::erase_if(engines, [](const auto& e) { return e.expired(); });
+  engines.push_back(engine);
+  handle_exits();
+}
+
+void bind_plugin_phases(py::module_& m) {
+  m.def(
+      "limit_phase",
+      [](std::string text, double seconds, int segment_fd, uint64_t segment_bytes, int32_t rank) {
+        handle_exits();
+        limit_phase(std::move(text), seconds, segment_fd, segment_bytes, rank);
+      },
+      py::arg("text"), py::arg("seconds") = 0.0, py::arg("segment_fd") = -1, py::arg("segment_bytes") = 0,
+      py::arg("rank") = 0,
+      "This thread runs code of a plugin from now on: `text` says which. If the next call does not come within "
+      "`seconds`, "
+      "the process ends with a message; so it does if that code calls exit(). An empty text: no such code runs any "
+      "more.");
+}
+
+}  // namespace hvd::bind

@@ -1,0 +1,89 @@
+// See device_types.h.
+#include "engine/data/device_types.h"
+
+namespace hvd::data {
+
+void DeviceTypes::add(Routes routes) {
+  std::lock_guard lock(mutex_);
+  types_[routes->type()] = std::move(routes);
+}
+
+DeviceTypes::Routes DeviceTypes::find(const std::string& type) {
+  if (auto routes = known(type)) return routes;
+  if (job_) return job_->find(type);
+  if (!search_) return nullptr;
+  auto [routes, why] = search_(type);
+  std::lock_guard lock(mutex_);
+  if (!routes) {
+    why_not_[type] = std::move(why);
+    return nullptr;
+  }
+  return types_.emplace(type, std::move(routes)).first->second;  // another thread may have been first
+}
+
+DeviceTypes::Routes DeviceTypes::known(const std::string& type) const {
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto at = types_.find(type); at != types_.end()) return at->second;
+  }
+  return job_ ? job_->known(type) : nullptr;
+}
+
+std::vector<DeviceTypes::Routes> DeviceTypes::all() const {
+  std::map<std::string, Routes> found;
+  {
+    std::lock_guard lock(mutex_);
+    found = types_;
+  }
+  if (job_)
+    for (auto& routes : job_->all()) found.emplace(routes->type(), routes);
+  std::vector<Routes> list;
+  for (auto& [type, routes] : found) list.push_back(std::move(routes));
+  return list;
+}
+
+std::string DeviceTypes::why_not(const std::string& type) const {
+  if (job_) return job_->why_not(type);
+  std::lock_guard lock(mutex_);
+  const auto at = why_not_.find(type);
+  return at == why_not_.end() ? "" : at->second;
+}
+
+void DeviceTypes::abandon() noexcept {
+  for (auto& [type, routes] : types_) routes->abandon();
+}
+
+void agree_on_choice(const DeviceRoutes& routes, int32_t rank, const std::vector<int32_t>& members,
+                     const std::string& key, plugin::Store& store, int64_t deadline_ns) {
+  const std::string& own = routes.choice();
+  if (own.empty() || members.size() < 2) return;
+  const std::string prefix = key + "/" + routes.type() + "#choice/", verdict_key = prefix + "verdict";
+  std::string verdict;
+  if (rank == 0) {
+    for (size_t r = 1; r < members.size(); ++r) {
+      const std::string other = store.get(prefix + std::to_string(r), deadline_ns);
+      store.del(prefix + std::to_string(r));
+      if (other != own && verdict.empty())
+        verdict =
+            "rank " + std::to_string(members[0]) + ": " + own + "; rank " + std::to_string(members[r]) + ": " + other;
+    }
+    store.set(verdict_key, verdict);
+  } else {
+    store.set(prefix + std::to_string(rank), own);
+    verdict = store.get(verdict_key, deadline_ns);
+    const std::string read = prefix + "read";
+    if (store.add(read, 1) == static_cast<int64_t>(members.size()) - 1) {
+      store.del(verdict_key);
+      store.del(read);
+    }
+  }
+  if (verdict.empty()) return;
+  throw plugin::BackendError(HVD_E_INVALID, 0, 0,
+                             "horovod: ranks do not agree on the backend for device type '" + routes.type() + "'.  " +
+                                 verdict +
+                                 "\n  fix: install the same versions on all hosts, or name the backend: "
+                                 "HOROVOD_BACKEND=" +
+                                 routes.type() + "=NAME");
+}
+
+}  // namespace hvd::data
