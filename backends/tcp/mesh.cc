@@ -177,8 +177,9 @@ void Builder::prove(Attempt& attempt) {
 
 void Builder::keep(uint32_t peer, uint32_t socket_index, Handshake& handshake) {
   mesh_->keys[peer * sockets_per_peer_ + socket_index] = handshake.key();
-  place(peer, socket_index) = handshake.take();
-  --missing_;
+  Descriptor& kept = place(peer, socket_index);
+  if (!kept) --missing_;
+  kept = handshake.take();
 }
 
 void Builder::accept_from(int listener) {
@@ -204,7 +205,9 @@ void Builder::hear(std::list<Incoming>::iterator incoming) {
   const Handshake::State state = incoming->handshake.step();
   if (state == Handshake::State::kMore) return;
   const Introduction from_peer = incoming->handshake.introduction();
-  if (state == Handshake::State::kDone && !place(from_peer.caller, from_peer.socket_index)) {
+  // A peer that connects once more has given its earlier connection up, for which the answer came too late: the later
+  // one counts.
+  if (state == Handshake::State::kDone) {
     sockaddr_storage address;
     socklen_t n = sizeof address;
     Endpoint from;
