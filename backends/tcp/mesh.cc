@@ -182,8 +182,9 @@ void Builder::keep(uint32_t peer, uint32_t socket_index, Handshake& handshake) {
   kept = handshake.take();
 }
 
+// A part of those that wait, so that whoever connects without end does not keep this rank from the connections it has.
 void Builder::accept_from(int listener) {
-  for (;;) {
+  for (uint32_t n = 0; n < kUnprovenLimit / 2; ++n) {
     Descriptor fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
