@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -119,6 +120,27 @@ def test_unproven_connections_on_the_port(library, tmp_path):
         s.close()
 
 
+def test_connections_without_end(library, tmp_path):
+    """Whoever connects to a rank as often as it can does not keep the rank from making its own connections."""
+    backend = Backend(library, tmp_path)
+    results = {}
+    threads = [in_thread(results, backend, 1, 3, sum_ranks)]
+    at = loopback_of(read_when_there(tmp_path / "1.tcp_addresses_1"))
+    words = [sys.executable, str(Path(__file__).with_name("connect_without_end.py")), *map(str, at)]
+    crowd = [subprocess.Popen(words, stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        for program in crowd:
+            assert program.stdout.readline() == b"begins\n"
+        threads += [in_thread(results, backend, rank, 3, sum_ranks) for rank in (0, 2)]
+        for t in threads:
+            t.join(40)
+        assert results == {0: "fine", 1: "fine", 2: "fine"}
+    finally:
+        for program in crowd:
+            program.kill()
+            program.communicate()
+
+
 def proven_connection(at, secret, caller, host, size):
     """A connection to the rank `host` that has proved to be the rank `caller`, and is welcome."""
     s = socket.create_connection(at, timeout=10)
@@ -145,9 +167,7 @@ def test_a_peer_that_connects_once_more(library, tmp_path):
 
     def reduce():
         comm = Comm(backend, 0, 3)
-        told_to["error"] = failure(
-            comm.run, ALLREDUCE, [np.ones(4, np.float32)], [np.ones(4, np.float32)]
-        )
+        told_to["error"] = failure(comm.run, ALLREDUCE, [np.ones(4, np.float32)], [np.ones(4, np.float32)])
         comm.destroy()
 
     thread = threading.Thread(target=reduce, daemon=True)

@@ -48,18 +48,19 @@ def test_one_array_twice_in_a_group():
         "overlap": [three[:4], three[2:]],
         "far": [w, np.ones(2), three, w[1:3], np.ones(1)],
     }
+
+    def reduce(arrays, name):
+        return hvd.grouped_allreduce_(arrays, name=name, op=hvd.Sum)
+
     for name, arrays in wrong.items():
-        for turn in range(2):  # the engine knows the signature of the second one
-            call = lambda: hvd.grouped_allreduce_(arrays, name=f"{name}.{turn}", op=hvd.Sum)  # noqa: B023
-            if turn == 0 or rank == 0:
-                expect(ValueError, call, same)
-                continue
-            fine = [np.ones_like(array) for array in arrays]
-            expect(
-                hvd.HorovodInternalError,
-                lambda: hvd.grouped_allreduce_(fine, name=f"{name}.{turn}", op=hvd.Sum),  # noqa: B023
-                same,
-            )
+        expect(ValueError, lambda: reduce(arrays, name), same)
+        apart = [np.ones_like(array) for array in arrays]
+        assert [x[0] for x in reduce(apart, name)] == [2] * len(arrays)
+        # Now the engine knows the signature.
+        if rank == 0:
+            expect(ValueError, lambda: reduce(arrays, name), same)
+        else:
+            expect(hvd.HorovodInternalError, lambda: reduce(apart, name), same)
     assert w.tolist() == [1] * 4 and three.tolist() == [1] * 6
     # Neighbours, an empty part, and inputs that are only read.
     hvd.grouped_allreduce_([three[:3], three[3:], three[2:2]], name="parts", op=hvd.Sum)
