@@ -28,6 +28,7 @@ constexpr int64_t kMs = 1000000;
 constexpr int64_t kSliceMs = 100;           // how often a wait looks whether it is still wanted
 constexpr int64_t kConnectNs = 3000 * kMs;  // for one address; the next may do better
 constexpr int64_t kProofNs = 10000 * kMs;   // for one accepted connection to prove its rank
+constexpr int64_t kPlaceNs = 200 * kMs;     // of these, while others wait to be accepted
 constexpr int64_t kRetryNs = 100 * kMs;     // between two rounds through a peer's addresses
 constexpr uint32_t kUnprovenLimit = 64;     // unproven connections beyond the expected ones
 
@@ -67,6 +68,7 @@ class Builder {
   void give_up(Attempt& attempt, const std::string& why);
   void connected(Attempt& attempt);
   void prove(Attempt& attempt);
+  bool is_full(int64_t now) const;
   void accept_from(int listener);
   void hear(std::list<Incoming>::iterator incoming);
   void expire(int64_t now);
@@ -177,12 +179,21 @@ void Builder::prove(Attempt& attempt) {
 
 void Builder::keep(uint32_t peer, uint32_t socket_index, Handshake& handshake) {
   mesh_->keys[peer * sockets_per_peer_ + socket_index] = handshake.key();
-  place(peer, socket_index) = handshake.take();
-  --missing_;
+  Descriptor& kept = place(peer, socket_index);
+  if (!kept) --missing_;
+  kept = handshake.take();
 }
 
+// Unproven connections take all places, and each of them may still prove its rank. The next ones wait in the listener's
+// queue.
+bool Builder::is_full(int64_t now) const {
+  return incoming_.size() >= size_t{size_} * sockets_per_peer_ + kUnprovenLimit &&
+         now < incoming_.front().until - kProofNs + kPlaceNs;
+}
+
+// A part of those that wait, so that whoever connects without end does not keep this rank from the connections it has.
 void Builder::accept_from(int listener) {
-  for (;;) {
+  for (uint32_t n = 0; n < kUnprovenLimit && !is_full(now_ns()); ++n) {
     Descriptor fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
@@ -204,7 +215,9 @@ void Builder::hear(std::list<Incoming>::iterator incoming) {
   const Handshake::State state = incoming->handshake.step();
   if (state == Handshake::State::kMore) return;
   const Introduction from_peer = incoming->handshake.introduction();
-  if (state == Handshake::State::kDone && !place(from_peer.caller, from_peer.socket_index)) {
+  // A peer that connects once more has given its earlier connection up, for which the answer came too late: the later
+  // one counts.
+  if (state == Handshake::State::kDone) {
     sockaddr_storage address;
     socklen_t n = sizeof address;
     Endpoint from;
@@ -234,6 +247,7 @@ int64_t Builder::next_event(int64_t deadline_ns) const {
     if (attempt.state != Attempt::State::kDone) next = std::min(next, attempt.until);
   }
   for (const Incoming& incoming : incoming_) next = std::min(next, incoming.until);
+  if (is_full(now_ns())) next = std::min(next, incoming_.front().until - kProofNs + kPlaceNs);
   return next;
 }
 
@@ -271,7 +285,8 @@ void Builder::run(int64_t deadline_ns) {
     polled.clear();
     polled_incoming.clear();
     polled_attempts.clear();
-    for (const Descriptor& fd : listener_.sockets()) polled.push_back({fd.get(), POLLIN, 0});
+    const bool full = is_full(now);
+    for (const Descriptor& fd : listener_.sockets()) polled.push_back({full ? -1 : fd.get(), POLLIN, 0});
     for (auto incoming = incoming_.begin(); incoming != incoming_.end(); ++incoming) {
       polled.push_back({incoming->handshake.fd(), POLLIN, 0});
       polled_incoming.push_back(incoming);

@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -119,6 +120,71 @@ def test_unproven_connections_on_the_port(library, tmp_path):
         s.close()
 
 
+def test_connections_without_end(library, tmp_path):
+    """Whoever connects to a rank as often as it can does not keep the rank from making its own connections."""
+    backend = Backend(library, tmp_path)
+    results = {}
+    threads = [in_thread(results, backend, 1, 3, sum_ranks)]
+    at = loopback_of(read_when_there(tmp_path / "1.tcp_addresses_1"))
+    words = [sys.executable, str(Path(__file__).with_name("connect_without_end.py")), *map(str, at)]
+    crowd = [subprocess.Popen(words, stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        for program in crowd:
+            assert program.stdout.readline() == b"begins\n"
+        threads += [in_thread(results, backend, rank, 3, sum_ranks) for rank in (0, 2)]
+        for t in threads:
+            t.join(40)
+        assert results == {0: "fine", 1: "fine", 2: "fine"}
+    finally:
+        for program in crowd:
+            program.kill()
+            program.communicate()
+
+
+def proven_connection(at, secret, caller, host, size):
+    """A connection to the rank `host` that has proved to be the rank `caller`, and is welcome."""
+    s = socket.create_connection(at, timeout=10)
+    who, mine = struct.pack("<IIII", caller, host, 0, size), os.urandom(32)
+    s.sendall(b"HVDTCP01" + who + mine)
+    answer = s.recv(64, socket.MSG_WAITALL)
+    said = who + mine + answer[:32]
+
+    def mac(side):
+        return hmac.new(secret, b"HVDTCP01" + side.ljust(16, b"\0") + said, hashlib.sha256).digest()
+
+    assert answer[32:] == mac(b"host"), "the host proves itself too"
+    s.sendall(mac(b"caller"))
+    assert s.recv(1) == b"\1"
+    return s
+
+
+def test_a_peer_that_connects_once_more(library, tmp_path):
+    """A peer that gives a connection up, and does not know that it was welcome, makes another: this one counts."""
+    backend = Backend(library, tmp_path)
+    for peer in (1, 2):
+        (tmp_path / f"1.tcp_addresses_{peer}").write_bytes(ADDRESSES.pack(1, 0, b"\x04", b""))
+    told_to = {}
+
+    def reduce():
+        comm = Comm(backend, 0, 3)
+        told_to["error"] = failure(comm.run, ALLREDUCE, [np.ones(4, np.float32)], [np.ones(4, np.float32)])
+        comm.destroy()
+
+    thread = threading.Thread(target=reduce, daemon=True)
+    thread.start()
+    table = read_when_there(tmp_path / "1.tcp_table")
+    at, secret = loopback_of(table[TABLE.size :][: ADDRESSES.size]), TABLE.unpack_from(table)[3]
+    earlier = proven_connection(at, secret, caller=2, host=0, size=3)
+    later = proven_connection(at, secret, caller=2, host=0, size=3)
+    assert earlier.recv(1) == b"", "rank 0 keeps the connection that rank 2 has given up"
+    other = proven_connection(at, secret, caller=1, host=0, size=3)
+    later.sendall(b"\xde\xad\xbe\xef" * 64)
+    thread.join(40)
+    assert "out of step" in told_to["error"].text and "rank 2 (" in told_to["error"].text, told_to["error"]
+    for s in (earlier, later, other):
+        s.close()
+
+
 def test_a_rank_that_is_only_one_of_the_machine_is_not_believed(library, tmp_path):
     """Knows the table, hence the secret, and behaves up to the first message, which is garbage."""
     for number, garbage, told in [
@@ -151,18 +217,7 @@ def test_a_rank_that_is_only_one_of_the_machine_is_not_believed(library, tmp_pat
         head = TABLE.unpack_from(table)
         addresses = table[TABLE.size :]
         at = loopback_of(addresses[: ADDRESSES.size])
-        s = socket.create_connection(at, timeout=10)
-        who, mine = struct.pack("<IIII", 1, 0, 0, 2), os.urandom(32)
-        s.sendall(b"HVDTCP01" + who + mine)
-        answer = s.recv(64, socket.MSG_WAITALL)
-        said = who + mine + answer[:32]
-
-        def mac(side, said=said, head=head):
-            return hmac.new(head[3], b"HVDTCP01" + side.ljust(16, b"\0") + said, hashlib.sha256).digest()
-
-        assert answer[32:] == mac(b"host"), "the host proves itself too"
-        s.sendall(mac(b"caller"))
-        assert s.recv(1) == b"\1"
+        s = proven_connection(at, head[3], caller=1, host=0, size=2)
         s.sendall(garbage)
         thread.join(40)
         error = told_to["error"]

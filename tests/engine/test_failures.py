@@ -1,5 +1,7 @@
 """Ranks that die, leave, fork or are interrupted: the others hear of it at once, and nothing is left behind."""
 
+import ctypes
+import gc
 import multiprocessing
 import os
 import re
@@ -15,7 +17,7 @@ from launchers import left_in_shared_memory, send_each
 import hvd_core as hvd
 from harness import finish, launch, on_ranks, pids_of, run_on_ranks, run_to_the_end
 from harness.rank import await_told, expect, expect_ctrl_c, ignore_the_launcher, meet, tell
-from hvd_core import runtime
+from hvd_core import compiled_part, runtime
 from hvd_core.backends import BackendNotInstalled
 
 
@@ -157,6 +159,27 @@ def test_a_forked_child_keeps_its_hands_off():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     for _ in range(100):
         assert hvd.allreduce(np.ones(2), op=hvd.Sum).tolist() == [2, 2]
+
+
+def _forks_after_an_engine_that_could_not_be_made():
+    m_perturb = -6  # freed memory is overwritten, so that a use of it shows
+    ctypes.CDLL(None).mallopt(m_perturb, 0xA5)
+    core = compiled_part.load()
+    make = core.Engine
+    core.Engine = lambda config: make({**config, "launcher": "no descriptor"})
+    expect(RuntimeError, hvd.init)
+    core.Engine = make
+    gc.collect()
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    hvd.init()
+    assert hvd.allreduce(np.ones(2)).tolist() == [1, 1]
+
+
+def test_a_fork_after_an_engine_that_could_not_be_made():
+    run_to_the_end(1, _forks_after_an_engine_that_could_not_be_made, init=None)
 
 
 @on_ranks(2)

@@ -38,6 +38,37 @@ def test_read_only_results():
 
 
 @on_ranks(2)
+def test_one_array_twice_in_a_group():
+    """In place it would be reduced twice. The other rank, whose arrays are right, must not wait."""
+    rank = hvd.rank()
+    w, three = np.ones(4), np.ones(6)
+    same = "lie in the same memory"
+    wrong = {
+        "twice": [w, w],
+        "overlap": [three[:4], three[2:]],
+        "far": [w, np.ones(2), three, w[1:3], np.ones(1)],
+    }
+
+    def reduce(arrays, name):
+        return hvd.grouped_allreduce_(arrays, name=name, op=hvd.Sum)
+
+    for name, arrays in wrong.items():
+        expect(ValueError, lambda: reduce(arrays, name), same)
+        apart = [np.ones_like(array) for array in arrays]
+        assert [x[0] for x in reduce(apart, name)] == [2] * len(arrays)
+        # Now the engine knows the signature.
+        if rank == 0:
+            expect(ValueError, lambda: reduce(arrays, name), same)
+        else:
+            expect(hvd.HorovodInternalError, lambda: reduce(apart, name), same)
+    assert w.tolist() == [1] * 4 and three.tolist() == [1] * 6
+    # Neighbours, an empty part, and inputs that are only read.
+    hvd.grouped_allreduce_([three[:3], three[3:], three[2:2]], name="parts", op=hvd.Sum)
+    assert three.tolist() == [2] * 6
+    assert [x.tolist() for x in hvd.grouped_allreduce([w, w[1:]], op=hvd.Sum)] == [[2] * 4, [2] * 3]
+
+
+@on_ranks(2)
 def test_unknown_process_set():
     engine = runtime.engine()
     x = np.ones(2)

@@ -6,6 +6,7 @@ docs/protocol.md.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from protocol import POISON, READY, SETS_KEY, WORLD, Key, Switches, askers, check, pack
@@ -16,25 +17,24 @@ class Coordinator:
 
     def __init__(self, frozen: tuple, switches: Switches):
         self.switches = switches
-        rounds, decided, sets, self.joined, live, dead, streaks, self.batches, self.closed = frozen
+        rounds, decided, sets, self.joined, live, dead, streaks, self.closed = frozen
         self.rounds: dict[Key, list[dict]] = {k: [dict(r) for r in rs] for k, rs in rounds}
         self.decided: dict[Key, tuple] = dict(decided)  # not yet in a batch: key -> (signature, consumed)
         self.sets: dict[str, tuple] = dict(sets)
         self.live = {i: (gen, members, dict(arrived)) for i, (gen, members, arrived) in live}
-        self.dead: dict[int, tuple] = dict(
-            dead
-        )  # dissolved: id -> (gen, members), for arrivals under way (R6)
+        # Dissolved: id -> (gen, members, ranks that may not know it), for arrivals under way (R6).
+        self.dead: dict[int, tuple] = dict(dead)
         self.streaks: dict[tuple, int] = dict(streaks)
         self.out: list[tuple] = []
 
     @staticmethod
     def initial(world: int) -> tuple:
-        return ((), (), ((WORLD, tuple(range(world))),), (), (), (), (), 0, False)
+        return ((), (), ((WORLD, tuple(range(world))),), (), (), (), (), False)
 
     def freeze(self) -> tuple:
         rounds = pack({k: tuple(pack(r) for r in rs) for k, rs in self.rounds.items() if rs})
         live = pack({i: (gen, members, pack(arrived)) for i, (gen, members, arrived) in self.live.items()})
-        known = live, pack(self.dead), pack(self.streaks), self.batches
+        known = live, pack(self.dead), pack(self.streaks)
         return (rounds, pack(self.decided), pack(self.sets), self.joined, *known, self.closed)
 
     def receive(self, message: tuple) -> None:
@@ -57,6 +57,8 @@ class Coordinator:
             batch, gen = rest
             if batch in self.live and self.live[batch][0] == gen:
                 self.dissolve(batch)
+        elif kind == "DISSOLVED":
+            self._known_by(rank, *rest)
         elif kind == "JOIN":
             for batch in sorted(self.live):
                 self.dissolve(batch)
@@ -89,19 +91,23 @@ class Coordinator:
                 known = self.streaks[members] >= self.switches.repeats
             batch = None
             if known:
-                batch, self.batches = self.batches, self.batches + 1
+                taken = self.live if self.switches.reuse_early else self.live | self.dead
+                batch = next(i for i in itertools.count() if i not in taken)
+                self.dead.pop(batch, None)
                 self.live[batch] = (0, members, {})
                 self.streaks.pop(members, None)
             self.out.append(("EXEC", self.sets[name], tuple(items), batch))
 
     def _arrive(self, rank: int, batch: int, gen: int, ghosts: tuple) -> None:
         if batch not in self.live:
-            dead_gen, members = self.dead[batch]
+            check(batch in self.dead, f"rank {rank} arrived at {batch}/{gen}, which does not exist")
+            dead_gen, members, _ = self.dead[batch]
             check(dead_gen == gen, f"rank {rank} arrived at {batch}/{gen}, which ended with {dead_gen}")
             self._count_arrival(rank, members, ghosts)  # R6
             return
         live_gen, members, arrived = self.live[batch]
         check(live_gen == gen and rank not in arrived, f"rank {rank} arrived at {batch}/{gen} out of turn")
+        check([k for k, _ in ghosts] == [k for k, _ in members], f"rank {rank} arrived at an earlier {batch}")
         arrived[rank] = ghosts
         ranks = self.sets[members[0][0][0]]
         if len(arrived) < len(ranks):
@@ -116,10 +122,20 @@ class Coordinator:
 
     def dissolve(self, batch: int) -> None:
         gen, members, arrived = self.live.pop(batch)
-        self.dead[batch] = (gen, members)
-        self.out.append(("DISSOLVE", self.sets[members[0][0][0]], batch, gen))
+        ranks = self.sets[members[0][0][0]]
+        self.dead[batch] = (gen, members, ranks)
+        self.out.append(("DISSOLVE", ranks, batch, gen))
         for rank in sorted(arrived):
             self._count_arrival(rank, members, arrived[rank])
+
+    def _known_by(self, rank: int, batch: int, gen: int) -> None:
+        """R4: after the last rank, the number is free."""
+        dead_gen, members, unaware = self.dead.pop(batch, (None, (), ()))
+        if self.switches.reuse_early and rank not in unaware:
+            return
+        check(dead_gen == gen and rank in unaware, f"rank {rank} knows of an end of {batch}/{gen}")
+        if unaware != (rank,):
+            self.dead[batch] = (gen, members, tuple(r for r in unaware if r != rank))
 
     def _count_arrival(self, rank: int, members: tuple, ghosts: tuple) -> None:
         for (key, sig), (_, n) in zip(members, ghosts, strict=True):

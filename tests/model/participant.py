@@ -149,6 +149,7 @@ class Participant:
                 for key, sig, consumed in items:
                     self._decided(key, consumed, "exec", sig)
                 if batch is not None:
+                    check(batch not in self.batches, f"rank {self.rank} has a batch {batch} already")
                     self.batches[batch] = RankBatch(0, tuple((key, sig) for key, sig, _ in items))
         elif kind == "RUN":
             _, members, batch, gen, items = entry
@@ -172,6 +173,7 @@ class Participant:
                         self._announce(key)
                 elif b.status == ARRIVED and self.switches.start_on_guess:
                     self.stuck = (*self.stuck, b.since)
+                self.out.append(("DISSOLVED", self.rank, batch, gen))
         elif kind == "FAIL":
             _, key, consumed, poisoners = entry
             if self.rank in poisoners:

@@ -9,7 +9,7 @@ the tests only, on one thread.
 
 Messages up:
     (READY, rank, key, n, sig) (POISON, rank, key, n) (ARRIVE, rank, batch, gen, ((key, n), ...))
-    (ASK, rank, batch, gen) (JOIN, rank) (LEAVE, rank)
+    (ASK, rank, batch, gen) (DISSOLVED, rank, batch, gen) (JOIN, rank) (LEAVE, rank)
 Entries down, where items are ((key, sig, consumed), ...) and consumed is ((rank, n), ...):
     (EXEC, members, items, batch or None) (RUN, members, batch, gen, items) (DISSOLVE, members, batch, gen)
     (FAIL, key, consumed, poisoners) (SETS, change, consumed, key, ranks that make or end its communicators)
@@ -36,7 +36,7 @@ class ProtocolError(AssertionError):
 
 
 class Switches(NamedTuple):
-    """Changes of the protocol (the first eight break it; the others are its parameters)."""
+    """Changes of the protocol (the first nine break it; the others are its parameters)."""
 
     start_on_guess: bool = False  # against R7: a rank that holds all members of a batch starts it at once
     no_dissolve: bool = False  # against R5: waiting and time never dissolve a batch
@@ -49,6 +49,7 @@ class Switches(NamedTuple):
     keep_on_poison: bool = False  # against R8: a POISON does not dissolve the batch of its key at the root
     all_ranks_ask: bool = False  # against R15: a set that its members add needs all ranks
     no_waiting_for_a_set: bool = False  # against R17: a message is announced before its set is there
+    reuse_early: bool = False  # against R4: a batch takes the number of one whose end not all ranks know of
     overtaken: tuple = ()  # other messages that READY and ARRIVE may overtake: kinds, "SETS" for READY of a set's change
     merge: bool = True  # nodes on the way merge and delay: READY and ARRIVE overtake one another
     root_dissolves: bool = (
@@ -85,4 +86,4 @@ def barrier(message: tuple, switches: Switches) -> bool:
     # R10: after all announcements of the rank in the set
     if kind == READY and (message[2] == SETS_KEY or askers(message[2])):
         kind = "SETS"
-    return kind not in (READY, "ARRIVE") and kind not in switches.overtaken
+    return kind not in (READY, "ARRIVE", "DISSOLVED") and kind not in switches.overtaken

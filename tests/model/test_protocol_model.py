@@ -66,6 +66,10 @@ NASTY: dict[str, Program] = {
         WARM + submit(B, A) + wait(B, A),
         WARM + submit(B) + wait(B) + submit(A) + wait(A),
     ],
+    "a_definition_while_an_arrival_is_under_way": [
+        WARM + submit(A, B) + submit("C") + wait(A, B, "C"),
+        WARM + submit("C") + submit(B) + wait(B) + submit(A) + wait(A, "C"),
+    ],
     "join_races_with_arrive": [WARM + submit(A, B) + wait(A, B) + JOIN, WARM + JOIN],
     "join_with_a_part_held": [WARM + submit(A) + JOIN, WARM + submit(A, B) + wait(A, B) + JOIN],
     "join_again_and_again": [STEP + JOIN + STEP + JOIN + STEP, JOIN + STEP + STEP + JOIN + STEP],
@@ -161,7 +165,7 @@ def test_random_programs(seed: int) -> None:
     walked = 0
     for s in range(seed, seed + 25):
         program = random_program(s)
-        outcome = explore(program, coupled=s % 4 == 0, limit=10_000)
+        outcome = explore(program, coupled=s % 4 == 0, limit=12_000)
         assert outcome.error is None, f"seed {s}: " + report(program, outcome)
         walked += outcome.complete
     assert walked >= 21, "too few programs were small enough to walk completely"
@@ -208,6 +212,11 @@ BROKEN = {
         Switches(no_waiting_for_a_set=True),
         NASTY["a_message_of_two_ranks"],
         "deadlock",
+    ),
+    "reuse_early": (
+        Switches(reuse_early=True),
+        NASTY["a_definition_while_an_arrival_is_under_way"],
+        "arrived at an earlier 0",
     ),
     # Nodes that merge must send all held messages before these, and send these on at once.
     "overtake_poison": (Switches(overtaken=("POISON",)), [fail(A) + STEP, submit(A) + wait(A) + STEP], ""),

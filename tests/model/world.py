@@ -290,6 +290,13 @@ class World:
         for r, rank in enumerate(s[:-2]):
             if rank.up:
                 for label, message, after in self._take(rank) if rank.taken is None else rank.taken:
+                    if self.reduced and message[0] == "DISSOLVED":
+                        # First, without losing an outcome: when it comes decides nothing but the number of the next
+                        # known batch, and the earlier a number is free, the more can go wrong.
+                        found[:] = [
+                            (label, s[:r] + (after,) + s[r + 1 : -2] + self._root_step(ends, message))
+                        ]
+                        return
                     found.append((label, s[:r] + (after,) + s[r + 1 : -2] + self._root_step(ends, message)))
         if root.decided:
             found.append(("root forms batches", s[:-2] + self._root_step(ends, ("form_batches",))))
@@ -302,25 +309,34 @@ class World:
     def _take(self, rank: Rank) -> list[tuple[str, tuple, Rank]]:
         """Each message in the rank's queue that may come next: a label, the message, the rank without it."""
         found = []
-        for i in range(self._may_come_next(rank.up)):
+        for i in self._may_come_next(rank.up):
             left = rank.up[:i] + rank.up[i + 1 :]
             after = self._rank(rank.at, rank.pc, rank.machine, left, rank.runs, rank.aborted)
             found.append((f"root takes {_show(rank.up[i])}", rank.up[i], after))
         rank.taken = found
         return found
 
-    def _may_come_next(self, up: tuple) -> int:
-        """The number of messages in the queue that may be the next one to reach the root."""
+    def _may_come_next(self, up: tuple) -> list[int]:
+        """The places in the queue of the messages that may be the next one to reach the root."""
         if not self.switches.merge:
-            return min(1, len(up))
-        first = next((i for i, message in enumerate(up) if barrier(message, self.switches)), len(up))
-        about = [key for message in up[:first] for key in _keys(message)]
+            return [0]
+        # A node waits with DISSOLVED for the other ranks, while everything else goes on. It never overtakes a message
+        # about its batch.
+        free = [
+            i
+            for i, message in enumerate(up)
+            if message[0] == "DISSOLVED"
+            and all(m[2] != message[2] for m in up[:i] if m[0] in ("ARRIVE", "ASK"))
+        ]
+        rest = [i for i, message in enumerate(up) if message[0] != "DISSOLVED"]
+        first = next((n for n, i in enumerate(rest) if barrier(up[i], self.switches)), len(rest))
+        about = [key for i in rest[:first] for key in _keys(up[i])]
         # If the same key were in it twice, merging nodes would have to know which comes first.
         check(
             len(set(about)) == len(about) or self.switches.overtaken,
-            f"two messages about one key are on their way at once: {_show(up[:first])}",
+            f"two messages about one key are on their way at once: {_show(tuple(up[i] for i in rest[:first]))}",
         )
-        return max(first, min(1, len(up)))
+        return free + rest[: max(first, 1)]
 
     def _root_step(self, ends: tuple[Machine, Log], message: tuple) -> tuple[Machine, Log]:
         step = self._root_steps.get((ends, message))

@@ -68,6 +68,8 @@ def check_groups():
         same(tensors[i], values_of(ME, (3, i + 1), dtype, i), dtype)
     assert all(a is b for a, b in zip(hvd.grouped_allreduce_(tensors), tensors))
     same(tensors[2], reduced(hvd.Average, (3, 3), "float64", 2), "float64")
+    for _ in range(2):
+        expect(ValueError, lambda: hvd.grouped_allreduce_([tensors[0], tensors[0]]), "lie in the same memory")
     assert hvd.grouped_allreduce([]) == [] and hvd.grouped_allgather([]) == []
     gathered = hvd.grouped_allgather([mine((2, 3)), mine((ME + 1,), "int64")])
     same(gathered[0], np.concatenate([values_of(r, (2, 3)) for r in RANKS]))

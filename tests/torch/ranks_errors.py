@@ -42,6 +42,22 @@ def check_mismatched_shapes():
     fails_everywhere(lambda: hvd.allgather(torch.ones([2] * (1 + ME % 2)), name="gndim"), "Mismatched")
 
 
+def check_one_tensor_twice_in_place():
+    w = torch.ones(6)
+    for name, tensors in {"twice": [w, w], "overlap": [w[:4], w[3:]], "view": [w, w.view(2, 3)]}.items():
+        for _ in range(2):
+            with raises(ValueError, "lie in the same memory"):
+                hvd.grouped_allreduce_(tensors, name=name, op=hvd.Sum)
+            with raises(ValueError, "lie in the same memory"):
+                hvd.synchronize(hvd.grouped_allreduce_async_(tensors, name=name, op=hvd.Sum))
+        still_works()
+    assert w.tolist() == [1] * 6
+    hvd.grouped_allreduce_([w[:3], w[3:]], name="halves", op=hvd.Sum)
+    assert w.tolist() == [hvd.size()] * 6
+    doubled = hvd.grouped_allreduce([w, w[2:]], name="read", op=hvd.Average)
+    assert [t.tolist() for t in doubled] == [[hvd.size()] * 6, [hvd.size()] * 4]
+
+
 def check_mismatched_types():
     mine = torch.ones(3, dtype=torch.float32 if ME == 0 else torch.int32)
     fails_everywhere(lambda: hvd.allreduce(mine, name="dtype"), "Mismatched data types", "float32", "int32")

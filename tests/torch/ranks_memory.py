@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 import horovod.torch as hvd
+from harness.heap import bytes_in_memory
 from harness.rank import await_told, interrupted, tell
 from horovod.common.exceptions import HorovodInternalError
 from horovod.torch._given_up import LEFT, wait_for
@@ -104,6 +105,19 @@ def check_the_memory_is_let_go_at_the_end():
     del x
     gc.collect()
     assert alive() is None
+
+
+def check_a_new_name_does_not_cost_a_tensor():
+    """What the engine keeps of a name must not lie between the tensors in the heap, and keep freed ones apart."""
+
+    def reduce_under_new_names(names):
+        for k in names:
+            hvd.allreduce(torch.ones(100_000), name=f"a tensor with a name that is not short, {k}")
+
+    reduce_under_new_names(range(100))
+    before = bytes_in_memory()
+    reduce_under_new_names(range(100, 1500))
+    assert bytes_in_memory() - before < 20_000_000
 
 
 def check_a_wait_for_a_name_that_is_interrupted():

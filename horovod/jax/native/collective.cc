@@ -18,6 +18,7 @@
 #include <new>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "frame.h"
@@ -66,14 +67,18 @@ class Collective {
 
   // Ends the call: its future has the outcome. XLA may go on with the program on this thread, and use the memory of the
   // call for something else.
-  void complete(xla::Code code, const std::string& problem) {
-    if (problem.empty()) {
+  void complete() {
+    if (problem_.empty()) {
       xla::OfFuture args{xla::head_of<xla::OfFuture>(), future_};
       api_->set_available(&args);
     } else {
-      xla::FailFuture args{xla::head_of<xla::FailFuture>(), future_, make_error(api_, code, problem)};
+      xla::FailFuture args{xla::head_of<xla::FailFuture>(), future_, make_error(api_, code_, problem_)};
       api_->set_error(&args);
     }
+  }
+  void fail(std::string problem) {
+    problem_ = std::move(problem);
+    complete();
   }
 
  private:
@@ -90,8 +95,14 @@ class Collective {
   void finish(const hvd_fe_result& result);
   std::string fetch(const hvd_fe_result& result);
 
+  friend class Turns;
+
   const xla::Api* api_;
   xla::Future* future_ = nullptr;
+  // The outcome: no problem, or one and its kind.
+  xla::Code code_ = xla::Code::kFailedPrecondition;
+  std::string problem_;
+  Collective* after_ = nullptr;  // in a queue of Turns
   int64_t run_, inputs_, outputs_;
   Attributes attributes_;
   std::string key_;
@@ -135,6 +146,44 @@ Lines& lines() {
   return *all;
 }
 
+// The calls that have ended on this thread, and those of their lines that come next. A call that the engine refuses ends
+// within submit(): so submit() is called here in a loop, and not once within another for each call of a line.
+class Turns {
+ public:
+  void take(Collective* ended, Collective* next) {
+    if (next != nullptr) next_.push(next);
+    ended_.push(ended);
+    if (submits_) return;  // the loop below is at work
+    for (;;) {
+      submits_ = true;
+      while (Collective* call = next_.pop()) call->submit();
+      submits_ = false;
+      const std::unique_ptr<Collective> call(ended_.pop());
+      if (!call) return;
+      call->complete();  // XLA goes on on this thread, and may come back here
+    }
+  }
+
+ private:
+  struct Queue {
+    void push(Collective* call) {
+      (last == nullptr ? first : last->after_) = call;
+      last = call;
+    }
+    Collective* pop() {
+      Collective* const call = first;
+      if (call == nullptr) return nullptr;
+      first = call->after_;
+      call->after_ = nullptr;
+      if (first == nullptr) last = nullptr;
+      return call;
+    }
+    Collective *first = nullptr, *last = nullptr;
+  };
+  Queue next_, ended_;
+  bool submits_ = false;
+};
+
 void Collective::submit() {
   hvd_fe_call call{};
   call.struct_size = sizeof call;
@@ -156,18 +205,16 @@ void Collective::submit() {
 }
 
 void Collective::finish(const hvd_fe_result& result) {
-  std::unique_ptr<Collective> self(this);
-  std::string problem;
+  thread_local Turns turns;
   try {
-    problem = result.status == HVD_FE_OK ? fetch(result) : result.message;
-    if (result.status != HVD_FE_OK && problem.find(attributes_.name) == std::string::npos)
-      problem = attributes_.name + ": " + problem;
+    problem_ = result.status == HVD_FE_OK ? fetch(result) : result.message;
+    if (result.status != HVD_FE_OK && problem_.find(attributes_.name) == std::string::npos)
+      problem_ = attributes_.name + ": " + problem_;
   } catch (const std::bad_alloc&) {
-    problem = "out of memory";  // short enough for the string itself
+    problem_ = "out of memory";  // short enough for the string itself
   }
-  const xla::Code code = result.status == HVD_FE_OK ? xla::Code::kFailedPrecondition : code_of(result.status);
-  if (Collective* next = lines().leave(this)) next->submit();
-  complete(code, problem);
+  if (result.status != HVD_FE_OK) code_ = code_of(result.status);
+  turns.take(this, lines().leave(this));
 }
 
 std::string Collective::fetch(const hvd_fe_result& result) {
@@ -269,7 +316,7 @@ xla::Error* begin_collective(xla::CallFrame* frame) {
     return nullptr;
   }
   tell_others(collective->attributes(), problem);
-  collective->complete(xla::Code::kFailedPrecondition, problem);
+  collective->fail(std::move(problem));
   return nullptr;
 }
 

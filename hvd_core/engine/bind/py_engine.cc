@@ -31,17 +31,39 @@ namespace {
 
 // Engines of this process, for the fork hook: they do not belong to a forked child. Part of the binding, not of the
 // engine, because pthread_atfork has no context argument.
-std::vector<Engine*>& engines() {
-  static std::vector<Engine*> all;
-  return all;
+struct Engines {
+  std::mutex mutex;  // held during a fork, so that the child finds the list whole
+  std::vector<Engine*> all;
+};
+
+Engines& engines() {
+  static auto* const kept = new Engines;
+  return *kept;
 }
+
+void before_fork() { engines().mutex.lock(); }
+
+void in_parent() { engines().mutex.unlock(); }
 
 void in_child() {
   calls::in_forked_child();
-  for (Engine* e : engines()) e->in_forked_child();
+  for (Engine* e : engines().all) e->in_forked_child();
+  engines().mutex.unlock();
 }
 
 }  // namespace
+
+ForkedWith::ForkedWith(Engine& engine) : engine_(engine) {
+  static const int hook = ::pthread_atfork(before_fork, in_parent, in_child);
+  (void)hook;
+  std::lock_guard lock(engines().mutex);
+  engines().all.push_back(&engine_);
+}
+
+ForkedWith::~ForkedWith() {
+  std::lock_guard lock(engines().mutex);
+  std::erase(engines().all, &engine_);
+}
 
 PyEngine::PyEngine(const py::dict& d) {
   set_log_from(d);
@@ -55,9 +77,7 @@ PyEngine::PyEngine(const py::dict& d) {
   }
   watch_exit(engine_);
   start_up();
-  static const int hook = ::pthread_atfork(nullptr, nullptr, in_child);
-  (void)hook;
-  engines().push_back(engine_.get());
+  forked_with_.emplace(*engine_);
   // The last engine of this process hears of the phases of its backends' work.
   plugin::set_activity_sink([observer = std::weak_ptr<observe::Observer>(engine_->observer())](
                                 hvd_comm, uint64_t seq, const std::string& phase, int32_t begin_end) {
@@ -94,7 +114,7 @@ void PyEngine::watch_launcher(const py::dict& d) {
 }
 
 PyEngine::~PyEngine() {
-  std::erase(engines(), engine_.get());
+  forked_with_.reset();
   if (engine_->belongs_to_parent()) {
     // They stay as they were at the fork.
     new std::shared_ptr<Engine>(std::move(engine_));

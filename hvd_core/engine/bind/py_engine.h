@@ -27,6 +27,18 @@
 
 namespace hvd::bind {
 
+// While it lives, a forked child hears that this engine is its parent's.
+class ForkedWith {
+ public:
+  explicit ForkedWith(Engine& engine);
+  ~ForkedWith();
+  ForkedWith(const ForkedWith&) = delete;
+  ForkedWith& operator=(const ForkedWith&) = delete;
+
+ private:
+  Engine& engine_;
+};
+
 class PyEngine {
  public:
   explicit PyEngine(const pybind11::dict& config);
@@ -176,6 +188,7 @@ class PyEngine {
   void watch_launcher(const pybind11::dict& config);
 
   std::shared_ptr<Engine> engine_;
+  std::optional<ForkedWith> forked_with_;
   std::unique_ptr<observe::ProcessWatch> launcher_;
   std::shared_ptr<calls::Frontend> frontend_;
   std::mutex handles_mutex_;

@@ -60,6 +60,7 @@ SignatureFields allgather(Engine& engine, const Call& c) {
 
 SignatureFields allreduce(Engine& engine, const Call& c) {
   same_layout(c.in, c.out);
+  check_apart(c.in, c.out);
   if (c.to >= 0)
     require(engine.process_sets().find(c.process_set, "reduce")->includes(c.to), "reduce received invalid root rank ",
             c.to, " for provided process set");
@@ -135,6 +136,7 @@ SignatureFields reducescatter(Engine& engine, const Call& c) {
             "the output of a reducescatter must have its input's type and this rank's share of its rows");
   }
   same_device(c.in, c.out);
+  check_apart(c.in, c.out);
   return reduction(c.kind, c);
 }
 
@@ -177,6 +179,7 @@ control::SigRef signature_of(Frontend& frontend, Call& call) {
   Engine& engine = frontend.engine();
   if (auto known = frontend.known_signatures().find(call)) {
     same_layout(call.in, call.out);
+    check_apart(call.in, call.out);
     return known;
   }
   SignatureFields fields = fields_for(engine, call);

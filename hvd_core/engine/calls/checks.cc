@@ -1,6 +1,7 @@
 // See checks.h.
 #include "engine/calls/checks.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/types/dtypes.h"
@@ -22,6 +23,37 @@ void same_device(const std::vector<queue::Tensor>& in, const std::vector<queue::
   for (size_t i = 0; i < out.size(); ++i)
     require(in[i].device_type == out[i].device_type && in[i].device_id == out[i].device_id,
             "an output must be on the device of its input");
+}
+
+void check_apart(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out) {
+  if (out.size() < 2) return;
+  struct Place {
+    const char *begin, *end;
+    size_t tensor;
+    bool written;
+  };
+  std::vector<Place> places;
+  places.reserve(in.size() + out.size());
+  const auto add = [&](const queue::Tensor& t, size_t tensor, bool written) {
+    const char* const begin = static_cast<const char*>(t.data);
+    if (const uint64_t bytes = t.bytes()) places.push_back({begin, begin + bytes, tensor, written});
+  };
+  for (size_t i = 0; i < out.size(); ++i) {
+    add(out[i], i, true);
+    if (in[i].data != out[i].data) add(in[i], i, false);
+  }
+  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.begin < b.begin; });
+  // Of the places so far: what ends last among those that are written, and among all.
+  const Place *written = nullptr, *any = nullptr;
+  for (const Place& p : places) {
+    const Place* const before = p.written ? any : written;
+    if (before && before->end > p.begin && before->tensor != p.tensor)
+      require(false, "tensors ", std::min(before->tensor, p.tensor), " and ", std::max(before->tensor, p.tensor),
+              " of a grouped call lie in the same memory, where one of the two results would be reduced again. Give "
+              "every array once.");
+    if (!any || p.end > any->end) any = &p;
+    if (p.written && (!written || p.end > written->end)) written = &p;
+  }
 }
 
 control::SignatureFields fields_of(types::OpKind kind, const std::vector<queue::Tensor>& in) {

@@ -32,6 +32,9 @@ inline void check_factor(double factor, const char* name) {
 void same_layout(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out);
 // There are as many outputs as inputs, or no outputs.
 void same_device(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out);
+// No result of a reduction goes to memory from which another tensor of the call is still to be read. With a result in
+// the memory of its own input, the reduction is in place.
+void check_apart(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out);
 control::SignatureFields fields_of(types::OpKind kind, const std::vector<queue::Tensor>& in);
 void check_floating(const std::vector<queue::Tensor>& in);
 void check_reducible(const std::vector<queue::Tensor>& in, int op);

@@ -209,13 +209,6 @@ std::optional<FusionConfig> Autotune::neighbour(int direction) const {
   return c;
 }
 
-void Autotune::stop() {
-  if (phase_ == Phase::Done) return;
-  if (is_trying()) wanted_ = best_;
-  phase_ = Phase::Done;
-  write("chosen", base_);
-}
-
 // Steps of other ranks than the measured ones tell nothing about a setting, and no change can be made meanwhile.
 void Autotune::interrupt() {
   if (phase_ == Phase::Done) return;

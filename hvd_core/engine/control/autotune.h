@@ -41,8 +41,6 @@ class Autotune {
   // A rank has joined: what was measured since the last setting began counts for nothing. Until all have joined the
   // coordinator calls neither of the two above.
   void interrupt();
-  // Ends the search: decide() answers with the best setting if another one is in use.
-  void stop();
 
   bool is_done() const { return phase_ == Phase::Done; }
   const FusionConfig& best() const { return best_; }

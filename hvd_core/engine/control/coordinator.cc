@@ -18,29 +18,27 @@ using types::OpKind;
 
 Coordinator::Coordinator(CoordinatorConfig config, Log& log)
     : config_(std::move(config)), log_(log), fusion_(config_.fusion) {
-  sets_.resize(1);
   if (config_.autotune.on) autotune_.emplace(std::move(config_.autotune), config_.fusion);
-  sets_[0].exists = true;
-  for (Rank r = 0; r < config_.world; ++r) {
-    sets_[0].members.push_back(r);
-    sets_[0].member_set.insert(r);
-  }
+  SetState& all = sets_[0];
+  for (Rank r = 0; r < config_.world; ++r) all.members.push_back(r);
+  all.member_set.insert_range(0, config_.world);
 }
 
 Coordinator::SetState* Coordinator::find_set(SetId set) {
-  if (set >= sets_.size()) throw WireError("control message: about a process set that never existed");
-  return sets_[set].exists ? &sets_[set] : nullptr;
+  if (set >= next_set_) throw WireError("control message: about a process set that never existed");
+  const auto found = sets_.find(set);
+  return found == sets_.end() ? nullptr : &found->second;
 }
 
 bool Coordinator::is_of_ended_set(const SetState& s, const std::string& name) {
   if (!s.pair) return false;
   const SetId given = set_of_message(name);
-  return given < sets_.size() && !sets_[given].exists;
+  return given < next_set_ && !sets_.contains(given);
 }
 
 void Coordinator::receive(const UpMessage& m, int64_t now) {
   if (closed_) return;
-  if (m.type != UpMessage::Want && m.type != UpMessage::Join) heard_at_ = now;
+  if (m.type != UpMessage::Want && m.type != UpMessage::Join && m.type != UpMessage::Dissolved) heard_at_ = now;
   if (m.ranks.last() >= config_.world) throw WireError("control message: rank out of range");
   switch (m.type) {
     case UpMessage::Ready:
@@ -51,6 +49,8 @@ void Coordinator::receive(const UpMessage& m, int64_t now) {
       return arrive(m, now);
     case UpMessage::AskDissolve:
       return ask_dissolve(m, now);
+    case UpMessage::Dissolved:
+      return dissolved(m);
     case UpMessage::Join:
       return join(m.rank(), now);
     case UpMessage::Leave:
@@ -87,7 +87,7 @@ Coordinator::Round& Coordinator::round_of(SetId set, const NameRef& name, Rank r
 }
 
 Coordinator::Round& Coordinator::first_round(SetId set, const NameRef& name, int64_t now) {
-  auto& rounds = sets_[set].rounds;
+  auto& rounds = sets_.at(set).rounds;
   auto it = rounds.find(*name);
   if (it == rounds.end()) {
     it = rounds.emplace(*name, Round{}).first;
@@ -148,7 +148,7 @@ void Coordinator::poison(const UpMessage& m, int64_t now) {
 }
 
 void Coordinator::decide_while_complete(SetId set, const std::string& name, int64_t now) {
-  SetState& s = sets_[set];
+  SetState& s = sets_.at(set);
   auto it = s.rounds.find(name);
   while (it != s.rounds.end() && complete(s, it->second)) {
     // Deciding a round and forgetting its counts is one step (R1).
@@ -217,7 +217,7 @@ std::string Coordinator::refusal(const SetState& s, const Round& round) {
   if (f.kind == OpKind::AddProcessSet) return refuse_new_set(f.ranks, round);
   if (f.kind == OpKind::RemoveProcessSet &&
       (f.root <= 0 || !find_set(static_cast<SetId>(f.root)) ||
-       (!round.askers.empty() && sets_[static_cast<SetId>(f.root)].members != round.askers)))
+       (!round.askers.empty() && sets_.at(static_cast<SetId>(f.root)).members != round.askers)))
     return "There is no process set with number " + std::to_string(f.root) + " to remove.";
   return {};
 }
@@ -235,8 +235,8 @@ std::string Coordinator::refuse_new_set(const std::vector<Rank>& ranks, const Ro
   // R15: a set that its members alone ask for is theirs, also where other sets of these ranks exist.
   if (!round.askers.empty())
     return ranks == round.askers ? "" : "A process set is asked for by other ranks than its members.";
-  for (const SetState& s : sets_)
-    if (s.exists && !s.by_members && s.members == ranks)
+  for (const auto& [id, s] : sets_)
+    if (!s.by_members && s.members == ranks)
       return "Attempted to add a duplicate process set: there is one of ranks " + types::rank_list(ranks) + " already.";
   return {};
 }
@@ -249,10 +249,9 @@ void Coordinator::change_sets(const Round& round, int64_t now) {
   if (f.kind == OpKind::AddProcessSet) {
     form_all_batches(now);
     e.type = Entry::AddSet;
-    e.set = static_cast<SetId>(sets_.size());
+    e.set = next_set_++;
     e.members = f.ranks;
-    SetState& s = sets_.emplace_back();
-    s.exists = true;
+    SetState& s = sets_[e.set];
     s.by_members = !round.askers.empty();
     s.pair = is_pair(e.name);
     s.members = f.ranks;
@@ -263,10 +262,10 @@ void Coordinator::change_sets(const Round& round, int64_t now) {
     dissolve_all_of(e.set, now);
     form_all_batches(now);
     dissolve_all_of(e.set, now);  // batches that have become known just now
-    sets_[e.set] = SetState{};
-    for (SetState& s : sets_)
+    sets_.erase(e.set);
+    for (auto& [id, s] : sets_)
       if (s.pair) std::erase_if(s.rounds, [&](const auto& r) { return is_of_ended_set(s, r.first); });
-    std::erase_if(history_, [&](const auto& h) { return h.first.first == e.set; });
+    std::erase_if(history_, [&](const auto& h) { return h.second.set == e.set; });
   }
   log_.append(std::move(e));
 }
@@ -304,12 +303,16 @@ void Coordinator::join(Rank rank, int64_t now) {
   if (autotune_) autotune_->interrupt();
   joined_.insert(rank);
   joined_at_ = now;
-  for (SetId set = 0; set < sets_.size(); ++set) {
+  std::vector<SetId> ids;
+  for (const auto& [id, s] : sets_) ids.push_back(id);
+  for (const SetId id : ids) {
+    const SetState* const s = find_set(id);
+    if (!s) continue;  // its removal was complete with this JOIN
     std::vector<std::string> names;
-    for (auto& [name, round] : sets_[set].rounds)
-      if (complete(sets_[set], round)) names.push_back(name);
+    for (const auto& [name, round] : s->rounds)
+      if (complete(*s, round)) names.push_back(name);
     std::sort(names.begin(), names.end());
-    for (const auto& name : names) decide_while_complete(set, name, now);
+    for (const auto& name : names) decide_while_complete(id, name, now);
   }
   if (static_cast<Rank>(joined_.size()) < config_.world) return;
   form_all_batches(now);  // they come before the end of the join
@@ -333,16 +336,17 @@ void Coordinator::leave(const UpMessage& m, int64_t now) {
 
 Stalled Coordinator::stalled_join(int64_t since) const {
   Stalled s{0, types::op_name(OpKind::Join), since, {}, {}, OpKind::Join};
-  for (Rank r : sets_[0].members) (joined_.contains(r) ? s.waiting : s.missing).push_back(r);
+  for (Rank r : sets_.at(0).members) (joined_.contains(r) ? s.waiting : s.missing).push_back(r);
   return s;
 }
 
 bool Coordinator::still_waits(const Stalled& s) const {
   if (closed_) return false;
   if (s.kind == OpKind::Join) return !joined_.empty() && std::max(joined_at_, heard_at_) == s.since;
-  if (!sets_[s.set].exists) return false;
-  const auto round = sets_[s.set].rounds.find(s.name);
-  return round != sets_[s.set].rounds.end() && round->second.since == s.since;
+  const auto set = sets_.find(s.set);
+  if (set == sets_.end()) return false;
+  const auto round = set->second.rounds.find(s.name);
+  return round != set->second.rounds.end() && round->second.since == s.since;
 }
 
 void Coordinator::observe(uint32_t flags, const std::string& path, int64_t now) {
@@ -357,8 +361,8 @@ void Coordinator::observe(uint32_t flags, const std::string& path, int64_t now) 
 
 bool Coordinator::waiting() const {
   return !joined_.empty() ||
-         std::any_of(sets_.begin(), sets_.end(), [](const SetState& s) { return !s.rounds.empty(); }) ||
-         std::any_of(known_.begin(), known_.end(), [](const Known& k) { return k.alive && !k.arrived.empty(); });
+         std::any_of(sets_.begin(), sets_.end(), [](const auto& s) { return !s.second.rounds.empty(); }) ||
+         std::any_of(known_.begin(), known_.end(), [](const Known& k) { return !k.arrived.empty(); });
 }
 
 std::vector<Stalled> Coordinator::stalled(int64_t before, int64_t* oldest) {
@@ -366,21 +370,21 @@ std::vector<Stalled> Coordinator::stalled(int64_t before, int64_t* oldest) {
   *oldest = std::numeric_limits<int64_t>::max();
   if (closed_) return found;
   for (uint32_t i = 0; i < known_.size(); ++i) {
-    if (!known_[i].alive || known_[i].arrived.empty()) continue;
+    if (known_[i].arrived.empty()) continue;
     if (known_[i].since <= before)
       dissolve(i, known_[i].since);
     else
       *oldest = std::min(*oldest, known_[i].since);
   }
-  for (SetId set = 0; set < sets_.size(); ++set) {
-    for (const auto& [name, round] : sets_[set].rounds) {
+  for (const auto& [set, state] : sets_) {
+    for (const auto& [name, round] : state.rounds) {
       if (round.since > before) {
         *oldest = std::min(*oldest, round.since);
         continue;
       }
       Stalled s{set, name, round.since, {}, {}, {}};
       if (round.sig) s.kind = round.sig->fields().kind;
-      for (Rank r : round.askers.empty() ? sets_[set].members : round.askers) {
+      for (Rank r : round.askers.empty() ? state.members : round.askers) {
         if (round.said.contains(r))
           s.waiting.push_back(r);
         else if (!joined_.contains(r))

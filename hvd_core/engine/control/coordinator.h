@@ -8,8 +8,11 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <optional>
+#include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -18,6 +21,7 @@
 #include "engine/control/messages.h"
 #include "engine/control/rank_set.h"
 #include "engine/control/weights_check.h"
+#include "engine/types/own_pages.h"
 
 namespace hvd::observe {
 class Observer;
@@ -89,7 +93,6 @@ class Coordinator {
     std::unique_ptr<Round> next;  // begun by ranks that are in `said` already
   };
   struct SetState {
-    bool exists = false;      // false again after its end; the number is not used again
     bool by_members = false;  // R15: only its members asked for it
     bool pair = false;        // R17: it carries the messages of its two members
     std::vector<Rank> members;
@@ -97,17 +100,20 @@ class Coordinator {
     StringMap<Round> rounds;
   };
   struct Known {
-    bool alive = false;
+    enum State : uint8_t { Free, Alive, Dissolved } state = Free;
     SetId set = 0;
     uint32_t gen = 0;
     std::vector<Item> items;
     RankSet arrived;
+    RankSet unaware;              // Dissolved: the ranks that have not said that they know
     int64_t since = 0;            // of the first arrival
+    uint64_t last_run = 0;        // the number of its last run, among all
     std::vector<uint32_t> names;  // of the items, for the observer; empty until it asks
   };
   // For batches that begin with one name: the last batch, how often in a row it was equal to the one before, and how
   // many more repetitions are asked for because known batches of this name were dissolved.
   struct History {
+    SetId set = 0;
     uint64_t hash = 0;
     uint32_t streak = 0, penalty = 0;
   };
@@ -141,9 +147,13 @@ class Coordinator {
   void form_all_batches(int64_t now);
   void retune(const FusionConfig& setting, int64_t now);
   void append_exec(SetId set, std::vector<Item> items, int64_t now);
+  std::optional<uint32_t> free_number(int64_t now);
+  Known& known(const UpMessage& m, const char* what);
   bool becomes_known(SetId set, const std::vector<Item>& items);
+  History& history_of(SetId set, const std::string& name);
   void arrive(const UpMessage& m, int64_t now);
   void ask_dissolve(const UpMessage& m, int64_t now);
+  void dissolved(const UpMessage& m);
   void dissolve(uint32_t batch, int64_t now);
   void dissolve_all(int64_t now);
   void dissolve_all_of(SetId set, int64_t now);
@@ -151,9 +161,13 @@ class Coordinator {
 
   CoordinatorConfig config_;
   Log& log_;
-  std::deque<SetState> sets_;  // by number; references stay valid when one is added
-  std::vector<Known> known_;
-  std::map<std::pair<SetId, std::string>, History> history_;
+  std::map<SetId, SetState> sets_;  // those that exist; a number is not used again
+  SetId next_set_ = 1;
+  std::deque<Known> known_;  // by number; references stay valid when one is added
+  std::set<uint32_t> free_;  // numbers of Free ones
+  uint64_t runs_ = 0;        // of known batches, their definitions included
+  types::OwnPages pages_;
+  std::pmr::unordered_map<uint64_t, History> history_{pages_.get()};  // by a hash of the set and the name
   WeightsCheck weights_;
   Fusion fusion_;  // requests that all ranks have submitted
   std::optional<Autotune> autotune_;

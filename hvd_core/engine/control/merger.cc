@@ -35,6 +35,8 @@ void Merger::receive(UpMessage m, int64_t now) {
       return forward_(m);
     case UpMessage::Arrive:
       return hold_arrive(std::move(m), now);
+    case UpMessage::Dissolved:
+      return hold_dissolved(std::move(m));
     case UpMessage::Want: {
       auto s = sets_.find(m.set);
       if (s == sets_.end()) return forward_(m);
@@ -67,7 +69,11 @@ void Merger::see(const Entry& e) {
     case Entry::Dissolve:
       // The root turns arrivals into READYs (R6), and should not wait for them.
       flush();
-      batches_.erase(e.batch);
+      if (const auto batch = batches_.find(e.batch); batch != batches_.end()) {
+        const auto set = sets_.find(batch->second);
+        if (set != sets_.end() && !set->second.members.empty()) ended_[e.batch] = {set->second.members.size(), {}};
+        batches_.erase(batch);
+      }
       return;
     case Entry::Joined:
       flush();
@@ -134,6 +140,16 @@ void Merger::hold_arrive(UpMessage m, int64_t now) {
   const uint32_t id = m.batch;
   held_.push_back({std::move(m), {}, now});
   arrivals_.emplace(id, std::prev(held_.end()));
+}
+
+void Merger::hold_dissolved(UpMessage m) {
+  const auto ended = ended_.find(m.batch);
+  if (ended == ended_.end()) return forward_(m);
+  ended->second.ranks.insert_all(m.ranks);
+  if (ended->second.ranks.size() < ended->second.members) return;
+  m.ranks = std::move(ended->second.ranks);
+  ended_.erase(ended);
+  forward_(m);
 }
 
 void Merger::hold_more(Place p, UpMessage m, int64_t now) {

@@ -1,9 +1,10 @@
 // Merges messages at inner nodes of the control tree: a message that all ranks of a subtree send goes up once.
 //
 // READY and ARRIVE are held until every concerned rank of the subtree has sent them, or for a bounded time, and go up
-// as one message with a list of ranks. Every other message goes up at once, after all held ones (docs/protocol.md,
-// R13). So the number of messages at a node grows with its fan-out and the number of batches, not with the number of
-// ranks. A plain state machine without a clock, used by the thread that drives the engine.
+// as one message with a list of ranks. So is DISSOLVED, without a limit of time, since nothing waits for it. Every
+// other message goes up at once, after all held ones (docs/protocol.md, R13). So the number of messages at a node grows
+// with its fan-out and the number of batches, not with the number of ranks. A plain state machine without a clock, used
+// by the thread that drives the engine.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +47,7 @@ class Merger {
 
   void hold_ready(UpMessage m, int64_t now);
   void hold_arrive(UpMessage m, int64_t now);
+  void hold_dissolved(UpMessage m);
   void hold_more(Place p, UpMessage m, int64_t now);
   uint32_t expected(SetId set) const;
   void forget(Place p);
@@ -63,6 +65,12 @@ class Merger {
   std::unordered_map<SetId, SetState> sets_;
   std::map<uint32_t, Place> arrivals_;           // by batch
   std::unordered_map<uint32_t, SetId> batches_;  // living known batches
+  // Known batches whose end this node has replayed, and not yet all ranks of the subtree: how many must, and who has.
+  struct Ended {
+    size_t members = 0;
+    RankSet ranks;
+  };
+  std::unordered_map<uint32_t, Ended> ended_;
 };
 
 }  // namespace hvd::control

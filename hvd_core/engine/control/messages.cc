@@ -167,6 +167,7 @@ void UpEncoder::put(std::string& out, const UpMessage& m) {
       break;
     case UpMessage::Arrive:
     case UpMessage::AskDissolve:
+    case UpMessage::Dissolved:
       w.varint(m.batch);
       w.varint(m.gen);
       break;
@@ -184,7 +185,7 @@ void UpEncoder::put(std::string& out, const UpMessage& m) {
 
 UpMessage UpDecoder::get(Reader& r) {
   UpMessage m;
-  m.type = checked(r.u8(), UpMessage::Told);
+  m.type = checked(r.u8(), UpMessage::Dissolved);
   m.ranks = get_ranks(r);
   switch (m.type) {
     case UpMessage::Ready:
@@ -203,6 +204,7 @@ UpMessage UpDecoder::get(Reader& r) {
       break;
     case UpMessage::Arrive:
     case UpMessage::AskDissolve:
+    case UpMessage::Dissolved:
       m.batch = static_cast<uint32_t>(r.varint());
       m.gen = static_cast<uint32_t>(r.varint());
       break;

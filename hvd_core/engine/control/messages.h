@@ -54,14 +54,24 @@ struct Item {
 };
 
 struct UpMessage {
-  enum Type : uint8_t { Ready = 0, Poison = 1, Arrive = 2, AskDissolve = 3, Join = 4, Leave = 5, Want = 6, Told = 7 };
+  enum Type : uint8_t {
+    Ready = 0,
+    Poison = 1,
+    Arrive = 2,
+    AskDissolve = 3,
+    Join = 4,
+    Leave = 5,
+    Want = 6,
+    Told = 7,
+    Dissolved = 8
+  };
   Type type = Ready;
-  RankSet ranks;  // the senders: one rank, or several in a READY or ARRIVE that a Merger has put together
+  RankSet ranks;  // the senders: one rank, or several in a READY, ARRIVE or DISSOLVED that a Merger has put together
   SetId set = 0;
   Item item;                    // Ready; Poison, Want: name only
   bool urgent = false;          // Ready: a caller waits already
   std::string text;             // Poison, Leave; Told: a snapshot (snapshot_wire.h)
-  uint32_t batch = 0, gen = 0;  // Arrive, AskDissolve; Told: `batch` is the number of the LOOK
+  uint32_t batch = 0, gen = 0;  // Arrive, AskDissolve, Dissolved; Told: `batch` is the number of the LOOK
 
   UpMessage() = default;
   UpMessage(Type t, Rank from) : type(t) { ranks.insert(from); }
@@ -101,7 +111,8 @@ struct Entry {
 
 class UpEncoder {
  public:
-  explicit UpEncoder(uint32_t capacity) : names_(capacity), sigs_(capacity) {}
+  explicit UpEncoder(uint32_t capacity, std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+      : names_(capacity, memory), sigs_(capacity, memory) {}
   void put(std::string& out, const UpMessage& m);
 
  private:
@@ -110,6 +121,8 @@ class UpEncoder {
 
 class UpDecoder {
  public:
+  explicit UpDecoder(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+      : names_(memory), sigs_(memory) {}
   UpMessage get(Reader& r);
 
  private:
@@ -119,7 +132,8 @@ class UpDecoder {
 
 class EntryEncoder {
  public:
-  explicit EntryEncoder(uint32_t capacity) : names_(capacity), sigs_(capacity) {}
+  explicit EntryEncoder(uint32_t capacity, std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+      : names_(capacity, memory), sigs_(capacity, memory) {}
   void put(std::string& out, const Entry& e);
 
  private:
@@ -128,6 +142,8 @@ class EntryEncoder {
 
 class EntryDecoder {
  public:
+  explicit EntryDecoder(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+      : names_(memory), sigs_(memory) {}
   Entry get(Reader& r);
 
  private:

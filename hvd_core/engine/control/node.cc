@@ -16,9 +16,10 @@ Node::Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::uni
       me_(config.rank, config.dissolve_after_ns, *this, host),
       parent_(std::move(parent)),
       children_(std::move(children)),
-      up_encoder_(config.cache_capacity),
-      up_decoders_(children_.size()),
-      entry_encoder_(config.cache_capacity) {
+      up_encoder_(config.cache_capacity, pages_.get()),
+      entry_encoder_(config.cache_capacity, pages_.get()),
+      entry_decoder_(pages_.get()) {
+  for (size_t i = 0; i < children_.size(); ++i) up_decoders_.emplace_back(pages_.get());
   if (!parent_) {
     CoordinatorConfig c;
     c.world = config.world;
@@ -56,7 +57,7 @@ void Node::towards_root(UpMessage m, int64_t now) {
 }
 
 void Node::say_up(const UpMessage& m) {
-  up_urgent_ |= m.type != UpMessage::Ready || m.urgent;
+  up_urgent_ |= (m.type != UpMessage::Ready && m.type != UpMessage::Dissolved) || m.urgent;
   up_encoder_.put(up_frame_, m);
   ++messages_up_;
 }

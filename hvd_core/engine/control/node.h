@@ -16,6 +16,7 @@
 #include "engine/control/link.h"
 #include "engine/control/merger.h"
 #include "engine/control/participant.h"
+#include "engine/types/own_pages.h"
 
 namespace hvd::control {
 
@@ -118,6 +119,7 @@ class Node final : private Participant::Outbox, private Coordinator::Log {
   std::vector<std::unique_ptr<Link>> children_;
   std::vector<Link*> links_;
 
+  types::OwnPages pages_;  // of the encoders and decoders
   UpEncoder up_encoder_;
   std::vector<UpDecoder> up_decoders_;  // one per child
   EntryEncoder entry_encoder_;

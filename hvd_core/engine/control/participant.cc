@@ -13,15 +13,16 @@ using types::Failure;
 using types::OpKind;
 
 Participant::SetState& Participant::state(SetId set) {
-  if (set >= sets_.size()) throw WireError("control message: about a process set that never existed");
-  return sets_[set];
+  if (set >= next_set_) throw WireError("control message: about a process set that never existed");
+  const auto found = sets_.find(set);
+  return found == sets_.end() ? ended_ : found->second;
 }
 
 // R17: whether a request of this name in a set is a message that was given to a set that has ended.
 bool Participant::is_of_ended_set(const SetState& s, const std::string& name) const {
   if (!s.pair) return false;
   const SetId given = set_of_message(name);
-  return given < sets_.size() && sets_[given].ended;
+  return given < next_set_ && !sets_.contains(given);
 }
 
 void Participant::announce(SetId set, const Item& item, bool urgent) {
@@ -221,8 +222,11 @@ void Participant::replay_exec(const Entry& e) {
   const bool member = state(e.set).member;
   if (e.defines) {
     // No member is pending for its next round here at this moment, so that no member was announced singly (R4).
-    if (e.batch != batches_.size()) throw WireError("control message: a known batch out of turn");
-    Batch& b = batches_.emplace_back();
+    // The root takes free numbers first, so that no message can make this rank hold more batches than are alive.
+    if (e.batch > batches_.size()) throw WireError("control message: a known batch out of turn");
+    if (e.batch == batches_.size()) batches_.emplace_back();
+    Batch& b = batches_[e.batch];
+    if (b.alive) throw WireError("control message: a known batch takes the number of another one");
     b.alive = true;
     b.set = e.set;
     b.members = e.items;
@@ -247,7 +251,13 @@ void Participant::replay_dissolve(const Entry& e) {
   Batch& b = batches_[e.batch];
   // The root counts a rank that has arrived (R6); a rank that asked has announced its members already (R5).
   if (!b.arrived && !b.asked) announce_held(b);
+  const bool member = state(b.set).member;
   forget_batch(e.batch);
+  if (!member) return;
+  UpMessage m(UpMessage::Dissolved, me_);
+  m.batch = e.batch;
+  m.gen = e.gen;
+  outbox_.send(std::move(m));
 }
 
 RequestToken Participant::take_sets_request(const Entry& e) {
@@ -267,23 +277,21 @@ RequestToken Participant::take_sets_request(const Entry& e) {
 
 void Participant::replay_add_set(const Entry& e) {
   // All ranks replay all additions, so the set's number is the next index. A number from a peer never sizes the table.
-  if (e.set != sets_.size()) throw WireError("control message: a new process set out of turn");
+  if (e.set != next_set_) throw WireError("control message: a new process set out of turn");
   const RequestToken request = take_sets_request(e);
-  sets_.emplace_back();
-  state(e.set).pair = is_pair(e.name);
-  state(e.set).member = std::find(e.members.begin(), e.members.end(), me_) != e.members.end();
+  SetState& s = sets_[next_set_++];
+  s.pair = is_pair(e.name);
+  s.member = std::find(e.members.begin(), e.members.end(), me_) != e.members.end();
   events_.set_added(e.set, e.members, request, e.name);
 }
 
 void Participant::replay_remove_set(const Entry& e) {
   const RequestToken request = take_sets_request(e);
-  SetState& s = state(e.set);
-  auto pending = std::move(s.pending);
-  s = SetState{};
-  s.ended = true;
+  const auto pending = std::move(state(e.set).pending);
+  sets_.erase(e.set);
   for (auto& [name, p] : pending) events_.fail(p.request, Failure::SetRemoved, kSetRemoved);
   // The messages that were given to it, which two of its members carry in a set of theirs.
-  for (SetState& of_two : sets_) {
+  for (auto& [id, of_two] : sets_) {
     if (!of_two.pair) continue;
     std::erase_if(of_two.pending, [&](const auto& message) {
       const bool gone = is_of_ended_set(of_two, message.first);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -46,7 +47,8 @@ class Participant {
 
   Participant(Rank me, int64_t dissolve_after_ns, Outbox& outbox, Events& events)
       : me_(me), dissolve_after_ns_(dissolve_after_ns), outbox_(outbox), events_(events) {
-    sets_.emplace_back().member = true;
+    sets_[0].member = true;
+    ended_.ended = true;
   }
 
   // Returns false if a request of this name is still in flight: then this one is not submitted (R2). A request for a
@@ -121,7 +123,9 @@ class Participant {
   Outbox& outbox_;
   Events& events_;
   bool joined_ = false, closed_ = false;
-  std::vector<SetState> sets_;
+  std::map<SetId, SetState> sets_;  // those that exist; a number is not used again
+  SetId next_set_ = 1;
+  SetState ended_;  // takes the place of each that does not exist any more
   std::vector<Batch> batches_;
   std::set<std::pair<int64_t, uint32_t>> held_since_;  // partly held batches, oldest first
 };

@@ -56,6 +56,14 @@ class RankSet {
     add(low_, other.low_);
     for (size_t k = 0; k < other.high_.size(); ++k) add(high_[k], other.high_[k]);
   }
+  void erase_all(const RankSet& other) {
+    low_ &= ~other.low_;
+    size_ = static_cast<uint32_t>(std::popcount(low_));
+    for (size_t k = 0; k < high_.size(); ++k) {
+      high_[k] &= ~other.word(k + 1);
+      size_ += static_cast<uint32_t>(std::popcount(high_[k]));
+    }
+  }
   // Inserts the ranks from `first` to the one before `end`.
   void insert_range(int32_t first, int32_t end) {
     for (int32_t r = first; r < end;) {

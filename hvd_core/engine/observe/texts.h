@@ -2,14 +2,17 @@
 // thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <memory_resource>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
+
+#include "engine/types/own_pages.h"
 
 namespace hvd::observe {
 
@@ -30,9 +33,11 @@ class Texts {
   uint32_t id(std::string_view name, std::string_view signature, uint32_t* what, Describe&& describe) {
     std::lock_guard lock(mutex_);
     Entry& entry = intern(name);
-    if (entry.signature != signature) {
+    // A hash takes the place of the bytes, which would be most of what a name costs.
+    const size_t hash = Hash()(signature);
+    if (entry.what == 0 || entry.signature != hash) {
       // intern() may move other entries, but an unordered_map keeps references valid.
-      entry.signature = signature;
+      entry.signature = hash;
       entry.what = intern(describe()).id;
     }
     *what = entry.what;
@@ -50,12 +55,12 @@ class Texts {
   // Appends the texts from number `all->size()` + 1 on.
   void copy_new(std::vector<std::string>* all) {
     std::lock_guard lock(mutex_);
-    for (size_t i = all->size(); i < texts_.size(); ++i) all->push_back(texts_[i]);
+    for (size_t i = all->size(); i < texts_.size(); ++i) all->emplace_back(*texts_[i]);
   }
   // Calls added() for all texts again.
   void tell_all() {
     std::lock_guard lock(mutex_);
-    for (size_t i = 0; i < texts_.size(); ++i) added_(static_cast<uint32_t>(i + 1), texts_[i]);
+    for (size_t i = 0; i < texts_.size(); ++i) added_(static_cast<uint32_t>(i + 1), *texts_[i]);
   }
 
  private:
@@ -68,8 +73,8 @@ class Texts {
   };
   struct Entry {
     uint32_t id = 0;
-    std::string signature;
     uint32_t what = 0;
+    size_t signature = 0;  // its hash
   };
 
   Entry& intern(std::string_view text) {
@@ -78,16 +83,18 @@ class Texts {
       overflow_ = {};
       return overflow_;
     }
-    texts_.emplace_back(text);
-    Entry& entry = known_.try_emplace(texts_.back()).first->second;
+    if (texts_.size() == texts_.capacity()) texts_.reserve(std::max<size_t>(texts_.size() * 2, 64));
+    auto& [kept, entry] = *known_.emplace(text, Entry{}).first;
+    texts_.push_back(&kept);
     entry.id = static_cast<uint32_t>(texts_.size());
     added_(entry.id, text);
     return entry;
   }
 
   std::mutex mutex_;
-  std::unordered_map<std::string, Entry, Hash, std::equal_to<>> known_;
-  std::deque<std::string> texts_;
+  types::OwnPages pages_;
+  std::pmr::unordered_map<std::pmr::string, Entry, Hash, std::equal_to<>> known_{pages_.get()};
+  std::pmr::vector<const std::pmr::string*> texts_{pages_.get()};
   Entry overflow_;
   Added added_;
 };

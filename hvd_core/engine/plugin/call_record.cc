@@ -29,8 +29,8 @@ const char* name_of(Call call) {
 bool CallRecord::abandon(uint64_t call) noexcept {
   uint32_t none = kNone;
   if (which(call) == Call::None || !fate_.compare_exchange_strong(none, kPending)) return false;
-  // end() stores, then loads, without a fence. After this time both have become visible.
-  ::usleep(100'000);
+  // Both sides store, then load, with a fence between: either end() sees the fate, or the call is seen to have ended.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   const bool there = this->call() == call;
   fate_.store(there ? kLeft : kNone);
   return there;

@@ -1,7 +1,7 @@
 // What the engine's threads do in backends at this moment, for the thread that watches them (engine/call_watch.h).
 //
-// One thread writes a record at a time, and any thread may read it. A call costs two stores, some loads and no look
-// at the clock: the reader sees by the count whether it is still the same call. A thread whose call does not come
+// One thread writes a record at a time, and any thread may read it. A call costs two stores, some loads, a fence and no
+// look at the clock: the reader sees by the count whether it is still the same call. A thread whose call does not come
 // back can be left behind: if the call returns later, the thread stays in end() for good.
 #pragma once
 
@@ -89,6 +89,7 @@ class CallRecord {
   void end() noexcept {
     auto& running = last()->call;
     running.store(running.load(std::memory_order_relaxed) & ~uint64_t{0xff}, std::memory_order_release);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // see abandon()
     if (fate_.load(std::memory_order_relaxed) != kNone) [[unlikely]]
       stay();
   }
@@ -130,7 +131,7 @@ class CallRecord {
   // Backends live as long as the process, and so do their names.
   const std::string* backend() const { return backend_.load(std::memory_order_relaxed); }
 
-  // Makes the thread that is in `call` stay there. Takes a tenth of a second; returns false if the call has returned.
+  // Makes the thread that is in `call` stay there. Returns false if the call has returned.
   bool abandon(uint64_t call) noexcept;
 
   SharedText<64> first_tensor, ranks;

@@ -52,10 +52,6 @@ class Job {
     tuner_.interrupt();
     now_ += count * cost_(setting) / 10;
   }
-  void stop() {
-    tuner_.stop();
-    look();
-  }
   // The most that any 100 steps took, over 100 steps at the default. Pauses do not count.
   double worst_100() const {
     double most = 0, sum = 0;
@@ -189,16 +185,6 @@ void a_join_makes_no_setting_the_best() {
   }
 }
 
-void a_search_that_is_stopped_rests_at_the_best_setting() {
-  for (int steps = 1; steps < 200; ++steps) {
-    Job job([](const FusionConfig&) { return 20e6; }, {});
-    job.steps(steps);
-    job.stop();
-    EXPECT(job.tuner().is_done());
-    EXPECT(job.setting.threshold == kStart.threshold && job.setting.coalesce_ns == kStart.coalesce_ns);
-  }
-}
-
 void it_tries_no_more_settings_than_it_may() {
   Job job(valley, {.max_samples = 2, .log = nullptr});
   job.steps(1500);
@@ -258,7 +244,6 @@ const named_checks::List kChecks = {
     CHECK(a_value_of_the_user_stays),
     CHECK(a_pause_of_the_program_ends_a_trial_and_not_the_search),
     CHECK(a_join_makes_no_setting_the_best),
-    CHECK(a_search_that_is_stopped_rests_at_the_best_setting),
     CHECK(it_tries_no_more_settings_than_it_may),
     CHECK(a_step_begins_with_a_name_that_comes_again_and_again),
     CHECK(the_coordinator_changes_its_setting_between_two_batches),

@@ -4,8 +4,12 @@
 //   call_watch_test NAME     runs one; exits with 1 and a line for each failed expectation
 #include "engine/call_watch.h"
 
+#include <atomic>
 #include <cstdint>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "named_checks.h"
 
@@ -123,6 +127,35 @@ void a_driver_that_is_stuck_after_the_end_ends_the_process_that_closes() {
   EXPECT(has(e.process_end, "has not returned from req_free for 120"));
 }
 
+// Either the call is left for good, or it has returned: whenever it ends meanwhile.
+void a_call_that_is_left_behind_does_not_return() {
+  struct Shared {
+    hvd::plugin::CallRecord record;
+    std::atomic<uint64_t> call{0};
+    std::atomic<bool> returned{false};
+  };
+  int left = 0, returned = 0;
+  std::vector<std::pair<Shared*, bool>> all;  // never destroyed: threads stay in it
+  for (int round = 0; round < 200; ++round) {
+    auto* const shared = new Shared;
+    std::thread thread([shared, round] {
+      shared->record.begin(Call::Wait, kName);
+      shared->call = shared->record.call();
+      for (std::atomic<int> n = 0; n < round * 40;) ++n;
+      shared->record.end();
+      shared->returned = true;
+    });
+    while (shared->call == 0) {
+    }
+    for (std::atomic<int> n = 0; n < (round % 20) * 400;) ++n;
+    all.emplace_back(shared, shared->record.abandon(shared->call));
+    ++(all.back().second ? left : returned);
+    all.back().second ? thread.detach() : thread.join();
+  }
+  EXPECT(left > 0 && returned > 0);
+  for (const auto& [shared, was_left] : all) EXPECT(shared->returned == !was_left);
+}
+
 const named_checks::List kChecks = {
     CHECK(time_in_which_the_process_was_stopped_does_not_count),
     CHECK(an_operation_ends_the_job_at_its_limit),
@@ -130,6 +163,7 @@ const named_checks::List kChecks = {
     CHECK(a_process_set_that_is_not_destroyed_ends_the_job),
     CHECK(a_destruction_at_the_end_ends_the_process),
     CHECK(a_driver_that_is_stuck_after_the_end_ends_the_process_that_closes),
+    CHECK(a_call_that_is_left_behind_does_not_return),
 };
 
 }  // namespace

@@ -245,6 +245,58 @@ void known_batch_arrival_that_crosses_the_dissolution_counts() {
   EXPECT((root.entries(0) == Log{"DISSOLVE 0.0", "EXEC a b"}));
 }
 
+// Makes `names` a known batch of a root that asks for one repetition. The log's last entry.
+std::string define(Root& root, const std::vector<std::string>& names) {
+  Log log;
+  for (int i = 0; i < 2; ++i) {
+    for (const auto& name : names) root.all_ready(item(name));
+    log = root.entries();
+  }
+  return log.empty() ? "" : log.back();
+}
+
+void known_batch_number_is_free_when_all_ranks_know_of_the_end() {
+  Root root(2);
+  root.learn();
+  root.batch(UpMessage::AskDissolve, 0, 0, 0);
+  root.batch(UpMessage::Dissolved, 0, 0, 0);
+  EXPECT(define(root, {"c", "d"}) == "EXEC c d as 1");  // an arrival of rank 1 may be under way
+  root.batch(UpMessage::Arrive, 1, 0, 0);
+  root.batch(UpMessage::Dissolved, 1, 0, 0);
+  root.ready(0, item("a"));
+  root.ready(0, item("b"));
+  EXPECT(root.entries(0).back() == "EXEC a b");
+  EXPECT(define(root, {"e", "f"}) == "EXEC e f as 0");
+  root.batch(UpMessage::Arrive, 0, 0, 0);
+  root.batch(UpMessage::Arrive, 1, 0, 0);
+  EXPECT((root.entries() == Log{"RUN 0.0"}));
+  for (const auto type : {UpMessage::Dissolved, UpMessage::Arrive, UpMessage::AskDissolve}) {
+    bool refused = false;
+    try {
+      root.batch(type, 0, 2, 0);  // no batch has this number
+    } catch (const WireError&) {
+      refused = true;
+    }
+    EXPECT(refused);
+  }
+}
+
+void known_batch_that_is_idle_longest_makes_room() {
+  Root root(1);
+  const auto names = [](int k) { return std::vector{"a" + std::to_string(k), "b" + std::to_string(k)}; };
+  const int most = 8192;
+  for (int k = 0; k < most; ++k) EXPECT(define(root, names(k)).ends_with(" as " + std::to_string(k)));
+  root.batch(UpMessage::Arrive, 0, 0, 0);
+  EXPECT((root.entries() == Log{"RUN 0.0"}));
+  for (const auto& name : names(most)) root.all_ready(item(name));
+  root.entries();
+  for (const auto& name : names(most)) root.all_ready(item(name));
+  EXPECT((root.entries() == Log{"DISSOLVE 1.0", "EXEC a8192 b8192"}));
+  root.batch(UpMessage::Dissolved, 0, 1, 0);
+  for (const auto& name : names(most)) root.all_ready(item(name));
+  EXPECT((root.entries() == Log{"EXEC a8192 b8192 as 1"}));
+}
+
 void known_batch_that_was_run_is_not_dissolved_by_an_old_request() {
   Root root(2);
   root.learn();
@@ -337,6 +389,9 @@ void rank_sets_are_sets() {
     ours[0].insert_all(ours[1]);
     theirs[0].insert(theirs[1].begin(), theirs[1].end());
     EXPECT(ranks_in(ours[0]) == theirs[0] && ours[0].size() == theirs[0].size());
+    ours[0].erase_all(ours[2]);
+    for (const Rank r : theirs[2]) theirs[0].erase(r);
+    EXPECT(ranks_in(ours[0]) == theirs[0] && ours[0].size() == theirs[0].size());
   }
 }
 
@@ -375,6 +430,8 @@ const named_checks::List kChecks = {
     CHECK(known_batch_is_never_made_of_one_or_of_unnamed_requests),
     CHECK(known_batch_is_dissolved_and_its_members_go_singly),
     CHECK(known_batch_arrival_that_crosses_the_dissolution_counts),
+    CHECK(known_batch_number_is_free_when_all_ranks_know_of_the_end),
+    CHECK(known_batch_that_is_idle_longest_makes_room),
     CHECK(known_batch_that_was_run_is_not_dissolved_by_an_old_request),
     CHECK(known_batch_ends_with_poison_and_with_join),
     CHECK(coordinator_executes_decided_requests_before_the_end),
