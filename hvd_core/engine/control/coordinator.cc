@@ -93,9 +93,16 @@ Coordinator::Round& Coordinator::first_round(SetId set, const NameRef& name, int
     it = rounds.emplace(*name, Round{}).first;
     it->second.since = now;
     it->second.name = name;
-    if (set == 0) it->second.askers = members_that_ask(*name);
+    if (set == 0) it->second.askers = askers_of(*name);
   }
   return it->second;
+}
+
+std::vector<Rank> Coordinator::askers_of(const std::string& name) const {
+  std::vector<Rank> askers = members_that_ask(name);
+  if (!askers.empty() && askers.back() >= config_.world)
+    throw WireError("control message: a process set of ranks that do not exist");
+  return askers;
 }
 
 void Coordinator::check_asker(const Round& round, Rank rank) {
@@ -232,6 +239,7 @@ std::string Coordinator::refuse_new_set(const std::vector<Rank>& ranks, const Ro
     if (i > 0 && ranks[i] <= ranks[i - 1])
       return "Rank " + std::to_string(ranks[i]) + " occurs more than once in a new process set.";
   }
+  if (is_pair(round.name) && ranks.size() != 2) return "Messages are sent between two ranks.";
   // R15: a set that its members alone ask for is theirs, also where other sets of these ranks exist.
   if (!round.askers.empty())
     return ranks == round.askers ? "" : "A process set is asked for by other ranks than its members.";

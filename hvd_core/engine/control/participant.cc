@@ -2,6 +2,7 @@
 #include "engine/control/participant.h"
 
 #include <algorithm>
+#include <functional>
 #include <stdexcept>
 #include <utility>
 
@@ -12,9 +13,75 @@ namespace hvd::control {
 using types::Failure;
 using types::OpKind;
 
+namespace {
+[[noreturn]] void absurd(const std::string& what) { throw WireError("control message: " + what); }
+}  // namespace
+
+Participant::Participant(Rank me, Rank world, int64_t dissolve_after_ns, Outbox& outbox, Events& events)
+    : me_(me), world_(world), dissolve_after_ns_(dissolve_after_ns), outbox_(outbox), events_(events) {
+  SetState& all = sets_.emplace_back();
+  all.member = true;
+  for (Rank r = 0; r < world; ++r) all.members.push_back(r);
+}
+
 Participant::SetState& Participant::state(SetId set) {
-  if (set >= sets_.size()) throw WireError("control message: about a process set that never existed");
+  if (set >= sets_.size()) absurd("about a process set that never existed");
   return sets_[set];
+}
+
+void Participant::check_rank(Rank rank) const {
+  if (rank < 0 || rank >= world_)
+    absurd("about rank " + std::to_string(rank) + " of a job of " + std::to_string(world_) + " ranks");
+}
+
+// The requests of a batch are carried out by one collective, as the first of them says (Fusion forms no other batches).
+void Participant::check_batch(const Entry& e) {
+  const SetState& s = state(e.set);
+  if (s.ended) absurd("a batch of a process set that has ended");
+  if (e.items.empty()) absurd("an empty batch");
+  const Signature& first = *e.items[0].sig;
+  for (const Item& item : e.items) {
+    check_executable(s, item);
+    if (item.sig.get() == &first) continue;
+    if (first.fuse_key().empty() || item.sig->fuse_key() != first.fuse_key())
+      absurd("a batch of requests that differ, '" + *e.items[0].name + "' and '" + *item.name + "'");
+  }
+  if (e.items.size() > 1 && first.fuse_key().empty()) absurd("a batch of requests that share none");
+}
+
+// What the coordinator refuses, and what a rank that has joined could not carry out in the place of its own request.
+void Participant::check_executable(const SetState& s, const Item& item) const {
+  const SignatureFields& f = item.sig->fields();
+  const auto no = [&](const std::string& what) {
+    absurd("the log executes '" + *item.name + "', an operation " + what);
+  };
+  if (types::changes_sets(f.kind)) no("that changes the process sets");
+  const bool by_rows = types::sizes_vary(f.kind) || f.kind == OpKind::Reducescatter;
+  for (const TensorSpec& t : f.tensors)
+    if (by_rows && t.shape.empty()) no("on rows of a tensor without rows");
+  if (f.kind == OpKind::CreateWindow && f.tensors.size() != 1) no("on one tensor, with several");
+  if (f.kind == OpKind::Send && s.members.size() != 2) no("of two ranks in a larger set");
+  const bool rooted = f.kind == OpKind::Broadcast || f.kind == OpKind::Send;
+  if ((rooted || (f.kind == OpKind::Allreduce && f.root >= 0)) && !std::ranges::binary_search(s.members, f.root))
+    no("of rank " + std::to_string(f.root) + ", which is not in its process set");
+  if (types::sizes_vary(f.kind) && f.reduce_op != types::kExchanged && s.member && !s.pending.contains(*item.name))
+    no("of sizes that this rank has not agreed on");
+}
+
+// What this rank gives to the data plane is its own request: the log must mean the same.
+void Participant::check_agreed(const Item& item, const Pending& mine) const {
+  if (item.sig->agrees(*mine.item.sig)) return;
+  throw std::logic_error("the log executes another request than this rank has submitted. " +
+                         mismatch(*item.name, {{0, item.sig}, {me_, mine.item.sig}}));
+}
+
+void Participant::check_set(const Entry& e) const {
+  if (e.members.empty()) absurd("a process set without members");
+  for (const Rank r : e.members) check_rank(r);
+  if (std::ranges::adjacent_find(e.members, std::ranges::greater_equal()) != e.members.end())
+    absurd("a process set whose members are not in order");
+  if (e.name && members_that_ask(*e.name) != e.members) absurd("a process set of other members than have asked for it");
+  if (is_pair(e.name) && e.members.size() != 2) absurd("a pair of " + std::to_string(e.members.size()) + " ranks");
 }
 
 // R17: whether a request of this name in a set is a message that was given to a set that has ended.
@@ -178,6 +245,8 @@ void Participant::replay(const Entry& e) {
     case Entry::Fail:
       return replay_fail(e);
     case Entry::Joined:
+      check_rank(e.rank);
+      if (!joined_) throw std::logic_error("the log ends a join, but this rank has not joined");
       joined_ = false;
       events_.joined(e.rank);
       return;
@@ -189,6 +258,7 @@ void Participant::replay(const Entry& e) {
       events_.observe(e.batch, e.text);
       return;
     case Entry::Close:
+      check_rank(e.rank);
       closed_ = true;
       events_.closed(e.rank, e.text);
       return;
@@ -207,6 +277,7 @@ void Participant::execute(SetId set, const std::vector<Item>& items) {
   for (const auto& item : items) {
     BatchItem x{item, 0, nullptr};
     if (auto it = s.pending.find(*item.name); it != s.pending.end()) {
+      check_agreed(item, it->second);
       x.token = it->second.request;
       s.pending.erase(it);
     } else if (!joined_) {
@@ -218,17 +289,24 @@ void Participant::execute(SetId set, const std::vector<Item>& items) {
 }
 
 void Participant::replay_exec(const Entry& e) {
+  check_batch(e);
   const bool member = state(e.set).member;
   if (e.defines) {
     // No member is pending for its next round here at this moment, so that no member was announced singly (R4).
-    if (e.batch != batches_.size()) throw WireError("control message: a known batch out of turn");
+    if (e.batch != batches_.size()) absurd("a known batch out of turn");
     Batch& b = batches_.emplace_back();
     b.alive = true;
     b.set = e.set;
     b.members = e.items;
     b.holds.assign(e.items.size(), false);
-    auto& known = state(e.set).known;
-    for (uint32_t i = 0; i < e.items.size(); ++i) known.insert_or_assign(*e.items[i].name, Place{e.batch, i});
+    SetState& s = state(e.set);
+    for (uint32_t i = 0; i < e.items.size(); ++i) {
+      s.known.insert_or_assign(*e.items[i].name, Place{e.batch, i});
+      // The signature as this rank has it: those of later submissions are compared by their addresses then.
+      const auto mine = s.pending.find(*e.items[i].name);
+      if (mine != s.pending.end() && mine->second.item.sig->same(*e.items[i].sig))
+        b.members[i].sig = mine->second.item.sig;
+    }
   }
   if (member) execute(e.set, e.items);
 }
@@ -250,7 +328,7 @@ void Participant::replay_dissolve(const Entry& e) {
   forget_batch(e.batch);
 }
 
-RequestToken Participant::take_sets_request(const Entry& e) {
+RequestToken Participant::take_sets_request(const Entry& e, OpKind kind) {
   auto& pending = state(0).pending;
   auto it = pending.find(e.name ? *e.name : kSetsName);
   if (it == pending.end()) {
@@ -260,6 +338,10 @@ RequestToken Participant::take_sets_request(const Entry& e) {
     if (!joined_) throw std::logic_error("the log changes the process sets, which this rank has not asked for");
     return 0;
   }
+  const SignatureFields& asked = it->second.item.sig->fields();
+  if (asked.kind != kind ||
+      (kind == OpKind::AddProcessSet ? asked.ranks != e.members : asked.root != static_cast<int32_t>(e.set)))
+    throw std::logic_error("the log changes the process sets in another way than this rank has asked for");
   const RequestToken request = it->second.request;
   pending.erase(it);
   return request;
@@ -267,17 +349,20 @@ RequestToken Participant::take_sets_request(const Entry& e) {
 
 void Participant::replay_add_set(const Entry& e) {
   // All ranks replay all additions, so the set's number is the next index. A number from a peer never sizes the table.
-  if (e.set != sets_.size()) throw WireError("control message: a new process set out of turn");
-  const RequestToken request = take_sets_request(e);
-  sets_.emplace_back();
-  state(e.set).pair = is_pair(e.name);
-  state(e.set).member = std::find(e.members.begin(), e.members.end(), me_) != e.members.end();
+  if (e.set != sets_.size()) absurd("a new process set out of turn");
+  check_set(e);
+  const RequestToken request = take_sets_request(e, OpKind::AddProcessSet);
+  SetState& s = sets_.emplace_back();
+  s.pair = is_pair(e.name);
+  s.members = e.members;
+  s.member = std::ranges::binary_search(e.members, me_);
   events_.set_added(e.set, e.members, request, e.name);
 }
 
 void Participant::replay_remove_set(const Entry& e) {
-  const RequestToken request = take_sets_request(e);
   SetState& s = state(e.set);
+  if (e.set == 0 || s.ended) absurd("the end of a process set that does not exist");
+  const RequestToken request = take_sets_request(e, OpKind::RemoveProcessSet);
   auto pending = std::move(s.pending);
   s = SetState{};
   s.ended = true;
