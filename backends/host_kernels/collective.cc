@@ -26,7 +26,7 @@ struct Reader {
 
   // All ranks' parts of buffer i together. A wrapped sum would pass for a small buffer.
   uint64_t sum(const uint64_t* table, const char* name, uint64_t i) const {
-    uint64_t total = 0;
+    int64_t total = 0;
     for (uint32_t r = 0; r < size; ++r) {
       if (!__builtin_add_overflow(total, part(table, i, r), &total)) continue;
       throw formatted_error(HVD_E_INVALID, 0,
@@ -34,7 +34,7 @@ struct Reader {
                             " elements, is more than an address space holds",
                             name, i, r, part(table, i, r));
     }
-    return total;
+    return static_cast<uint64_t>(total);
   }
 
   // The address of a buffer that must hold `elements`; NULL if `elements` is 0. Throws if the buffer is too small.

@@ -252,13 +252,13 @@ inline void check_sizes(const Coll& c, int32_t rank, int32_t size) {
     throw Error(HVD_E_INVALID, list + ("[" + std::to_string(i) + "]: ") + why);
   };
   const auto sum = [&](const char* list, const uint64_t* table, uint64_t i) {
-    uint64_t total = 0;
+    int64_t total = 0;
     for (uint64_t r = 0; r < ranks; ++r) {
       const uint64_t part = table[i * ranks + r];
       if (__builtin_add_overflow(total, part, &total))
         no(list, i, "the part of rank " + std::to_string(r) + ", " + std::to_string(part) + " elements, is too large");
     }
-    return total;
+    return static_cast<uint64_t>(total);
   };
   const auto hold = [&](const char* list, const hvd_buf* bufs, uint64_t i, uint64_t elements) {
     if (bufs == nullptr || bufs[i].base == nullptr) return;

@@ -145,7 +145,7 @@ SigRef HostileRelay::change(const SigRef& sig) {
       if (t) t->shape.clear();
       break;
     case 6:
-      for (uint64_t n = 1 + rng_.below(3); n > 0; --n) f.tensors.push_back(t ? *t : TensorSpec{HVD_FLOAT64, {100}});
+      f.tensors.insert(f.tensors.end(), 1 + rng_.below(3), t ? TensorSpec(*t) : TensorSpec{HVD_FLOAT64, {100}});
       break;
     case 7:
       if (t) f.tensors.pop_back();

@@ -77,9 +77,10 @@ uint64_t strange(Rng& rng, uint64_t right) {
   return rng.pick(numbers);
 }
 
+// As the engine exchanges rows: as many numbers from each rank. Data of the program has counts per rank.
 bool exchanges_numbers(const hvd_coll_args& a) {
-  return a.dtype == HVD_INT64 && (a.coll == HVD_ALLGATHER || a.coll == HVD_ALLTOALL) && a.n_bufs == 1 &&
-         a.in[0].bytes >= 8;
+  return a.out_counts == nullptr && a.dtype == HVD_INT64 && (a.coll == HVD_ALLGATHER || a.coll == HVD_ALLTOALL) &&
+         a.n_bufs == 1 && a.in[0].bytes >= 8;
 }
 
 // Other numbers than the engine wants to send, in a call that is right otherwise.
