@@ -8,6 +8,7 @@ from compiled import compiled, cxx
 
 import native_program
 
+FLAGS = ["-O1", "-g1", "-fvisibility=hidden"]
 PARTS = ("hostile_fuzz", "hostile_relay", "spoiled_backend", "world", "plan", "buffers")
 
 
@@ -18,6 +19,6 @@ def build() -> Path | None:
         return None
     sources = [native_program.NATIVE / "stress" / f"{part}.cc" for part in PARTS]
     with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(lambda source: native_program.object_of(source, ["-O1", "-g1"]), sources))
+        objects = list(pool.map(lambda source: native_program.object_of(source, FLAGS), sources))
     words = [cxx(), "-g1", "-fsanitize=address"]
     return compiled("hostile_fuzz", words, [], after=[*objects, library, "-ldl", "-pthread"])

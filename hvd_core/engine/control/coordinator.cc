@@ -114,6 +114,10 @@ void Coordinator::ready(SetId set, const Item& item, const RankSet& ranks, bool 
   const SetState* s = find_set(set);
   if (!s || ranks.empty() || is_of_ended_set(*s, *item.name)) return;
   if (!ranks.within(s->member_set)) throw WireError("control message: from outside the process set");
+  const bool reserved = set == 0 && (*item.name == kSetsName || item.name->starts_with(kMembersSet));
+  if (types::changes_sets(item.sig->fields().kind) != reserved)
+    throw WireError("control message: '" + *item.name + "' is " + (reserved ? "" : "not ") +
+                    "a name for changes of the process sets");
   Round& round = first_round(set, item.name, now);
   if (round.askers.empty() && !round.said.intersects(ranks) && !joined_.intersects(ranks)) {
     // The common case: all of them are about one round, which is complete with the last of them at the earliest.

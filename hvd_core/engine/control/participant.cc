@@ -223,6 +223,7 @@ void Participant::join() {
 
 void Participant::leave(const std::string& text) {
   ask_dissolve_partly_held();
+  left_ = true;
   UpMessage m(UpMessage::Leave, me_);
   m.text = text;
   outbox_.send(std::move(m));
@@ -259,6 +260,7 @@ void Participant::replay(const Entry& e) {
       return;
     case Entry::Close:
       check_rank(e.rank);
+      if (e.rank == me_ && !left_) throw std::logic_error("the log says that this rank has left, which it has not");
       closed_ = true;
       events_.closed(e.rank, e.text);
       return;

@@ -124,7 +124,7 @@ class Participant {
   int64_t dissolve_after_ns_;
   Outbox& outbox_;
   Events& events_;
-  bool joined_ = false, closed_ = false;
+  bool joined_ = false, left_ = false, closed_ = false;
   std::vector<SetState> sets_;
   std::vector<Batch> batches_;
   std::set<std::pair<int64_t, uint32_t>> held_since_;  // partly held batches, oldest first

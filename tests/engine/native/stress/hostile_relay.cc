@@ -70,9 +70,12 @@ bool HostileRelay::pass_on(Link& from, Link& to) {
   const bool any = from.receive(
       [&](std::string_view frame) {
         if (!from_hostile) return to.send_frame(frame);
+        if (muted_) return;
         to.send_frame(upwards_ ? changed_up(frame) : changed_down(frame));
       },
-      [&](std::string_view text) { to.send_abort(text); });
+      [&](std::string_view text) {
+        if (!from_hostile || !muted_) to.send_abort(text);
+      });
   to.flush(true);
   return any;
 }

@@ -28,6 +28,8 @@ class HostileRelay {
   std::array<int, 2> ends() const { return {fds_[0], fds_[2]}; }
   // From here on one message in `one_in` is changed.
   void begin(uint64_t one_in) { one_in_ = one_in; }
+  // The end of the hostile rank: from here on it says nothing, and then both sides see the end of the link.
+  void mute() { muted_ = true; }
   void cut();
 
   static inline std::atomic<uint64_t> messages{0}, changed{0};
@@ -49,7 +51,7 @@ class HostileRelay {
   Rng rng_;
   std::array<int, 4> fds_;  // two pairs: the first end of each is a rank's, the second this object's
   std::atomic<uint64_t> one_in_{0};
-  std::atomic<bool> over_{false};
+  std::atomic<bool> over_{false}, muted_{false};
   control::UpDecoder up_in_;
   control::UpEncoder up_out_;
   control::EntryDecoder down_in_;
