@@ -19,6 +19,7 @@ for folder in ("", "abi", "conformance", "eccl", "engine", "nccl_backend"):
 import abi_toolchain  # noqa: E402
 import format_fuzz  # noqa: E402
 import host_kernels  # noqa: E402
+import hostile_fuzz  # noqa: E402
 import kit_libraries  # noqa: E402
 import native_program  # noqa: E402
 import sim_vendor  # noqa: E402
@@ -38,6 +39,7 @@ def jobs():
     yield from (lambda n=name: native_program.build(n) for name in native_program.PROGRAMS)
     yield fork_servers.client_program
     yield format_fuzz.build
+    yield hostile_fuzz.build
     yield host_kernels.build
     yield simulated_cuda.build
     yield sim_vendor.build

@@ -24,6 +24,19 @@ struct Reader {
     return a.coll == HVD_ALLGATHER ? count(i) : count(i) / size;
   }
 
+  // All ranks' parts of buffer i together. A wrapped sum would pass for a small buffer.
+  uint64_t sum(const uint64_t* table, const char* name, uint64_t i) const {
+    int64_t total = 0;
+    for (uint32_t r = 0; r < size; ++r) {
+      if (!__builtin_add_overflow(total, part(table, i, r), &total)) continue;
+      throw formatted_error(HVD_E_INVALID, 0,
+                            "%s[%" PRIu64 "]: the part of rank %u, %" PRIu64
+                            " elements, is more than an address space holds",
+                            name, i, r, part(table, i, r));
+    }
+    return static_cast<uint64_t>(total);
+  }
+
   // The address of a buffer that must hold `elements`; NULL if `elements` is 0. Throws if the buffer is too small.
   char* address(const hvd_buf* list, const char* name, uint64_t i, uint64_t elements) const {
     uint64_t need;
@@ -108,9 +121,7 @@ void Reader::allgather() {
                             " elements from this rank (%u)",
                             i, count(i), part(a.out_counts, i, rank), rank);
     }
-    uint64_t total = 0;
-    for (uint32_t r = 0; r < size; ++r) total += part(a.out_counts, i, r);
-    char* const to = address(a.out, "out", i, total);
+    char* const to = address(a.out, "out", i, sum(a.out_counts, "out", i));
     char* from = address(a.in, "in", i, count(i));
     uint64_t at = 0;
     for (uint32_t r = 0; r < size; ++r) {
@@ -131,8 +142,7 @@ void Reader::allgather() {
 
 void Reader::reducescatter() {
   for (uint64_t i = 0; i < a.n_bufs; ++i) {
-    uint64_t total = 0;
-    for (uint32_t r = 0; r < size; ++r) total += part(a.out_counts, i, r);
+    const uint64_t total = sum(a.out_counts, "in", i);
     if (total != count(i)) {
       throw formatted_error(HVD_E_INVALID, 0,
                             "the ranks' parts of in[%" PRIu64 "] add up to %" PRIu64 " elements, it has %" PRIu64, i,
@@ -162,11 +172,7 @@ void Reader::reducescatter() {
 void Reader::alltoall() {
   op->exchange = true;
   for (uint64_t i = 0; i < a.n_bufs; ++i) {
-    uint64_t sent = 0, received = 0;
-    for (uint32_t r = 0; r < size; ++r) {
-      sent += part(a.in_counts, i, r);
-      received += part(a.out_counts, i, r);
-    }
+    const uint64_t sent = sum(a.in_counts, "in", i), received = sum(a.out_counts, "out", i);
     if (sent != count(i)) {
       throw formatted_error(HVD_E_INVALID, 0,
                             "the parts of in[%" PRIu64 "] add up to %" PRIu64 " elements, it has %" PRIu64, i, sent,

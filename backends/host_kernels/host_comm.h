@@ -38,6 +38,7 @@ class HostComm : public hvd::Comm<T>, public hvd::Request {
   static constexpr const char* device_types = "cpu";
   static constexpr const char* version = "1.0.0";
   static constexpr bool reports_abort = true;
+  static constexpr bool checks_sizes = true;  // in read_collective()
   static void load() { choose_kernels_by_option(); }
   static hvd_coll_caps query(const Coll& c) {
     hvd_coll_caps caps = {};

@@ -11,7 +11,8 @@ namespace hvd::shm {
 namespace {
 
 constexpr uint64_t kLeastChunk = 32768;
-constexpr uint32_t kEagerSpins = 200;  // before each further look is preceded by a pause
+constexpr uint64_t kMostPart = uint64_t{1} << 48;  // bytes that one rank sends to another: no address space has more
+constexpr uint32_t kEagerSpins = 200;              // before each further look is preceded by a pause
 constexpr uint32_t kLooksPerClock = 64;
 constexpr int64_t kLeaveNs = 200'000'000;  // for which a failed rank waits for the others to end their reductions
 
@@ -172,6 +173,7 @@ void ShmComm::compare_hellos() {
 }
 
 // ALLTOALL: every rank checks every pair, so that all come to the same answer, and takes the longest part as extent.
+// Sizes of other pairs may be wrong; what this rank reads and writes follows from its own.
 void ShmComm::compare_sizes() {
   const auto row = [&](uint32_t r) { return reinterpret_cast<const uint64_t*>(segment_.small(r, view_.seq)); };
   for (uint32_t from = 0; from < size_; ++from) {
@@ -181,6 +183,10 @@ void ShmComm::compare_sizes() {
         throw formatted_error(HVD_E_INVALID, 0,
                               "alltoall: rank %u sends %" PRIu64 " bytes to rank %u, which expects %" PRIu64, from,
                               sent, to, expected);
+      }
+      if (sent > kMostPart) {
+        throw formatted_error(HVD_E_INVALID, 0, "alltoall: rank %u sends %" PRIu64 " bytes to rank %u, which is absurd",
+                              from, sent, to);
       }
       collective_.extent = std::max(collective_.extent, sent);
     }

@@ -73,6 +73,12 @@ void prefault(char* from, uint64_t bytes) {
 
 }  // namespace
 
+bool keeps_size(int fd, uint64_t bytes) {
+  struct stat st;
+  const int seals = fcntl(fd, F_GET_SEALS);
+  return seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(fd, &st) == 0 && static_cast<uint64_t>(st.st_size) == bytes;
+}
+
 bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 
 Error no_descriptor_left() {
@@ -108,11 +114,11 @@ Descriptor Segment::make(uint32_t size, uint64_t slot_bytes, uint64_t small_byte
 }
 
 void Segment::map(int fd, uint32_t rank, uint32_t size) {
-  struct stat st;
   Identity h;
-  const bool readable = fstat(fd, &st) == 0 && pread(fd, &h, sizeof h, 0) == static_cast<ssize_t>(sizeof h);
-  if (!readable || h.magic != kMagic || h.layout != kLayout || h.size != size ||
-      h.total_bytes != static_cast<uint64_t>(st.st_size) ||
+  const bool readable = pread(fd, &h, sizeof h, 0) == static_cast<ssize_t>(sizeof h);
+  if (!readable || h.magic != kMagic || h.layout != kLayout || h.size != size || h.slot_bytes > h.total_bytes ||
+      h.small_bytes > h.total_bytes || h.slot_bytes < 256 * uint64_t{size} || h.small_bytes < 256 * uint64_t{size} ||
+      !keeps_size(fd, h.total_bytes) ||
       h.total_bytes != areas_offset(size) + size * area_bytes(h.slot_bytes, h.small_bytes)) {
     throw formatted_error(
         HVD_E_REMOTE, 0,

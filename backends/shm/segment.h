@@ -82,6 +82,9 @@ class Segment {
   uint64_t area_bytes_ = 0, slot_bytes_ = 0, small_bytes_ = 0, total_ = 0;
 };
 
+// Whether this memory has a size for good. Rank 0 passes it to the other ranks, which would die of SIGBUS without.
+bool keeps_size(int fd, uint64_t bytes);
+
 // Whether a call has failed because this process, or the host, has as many open files as it may have; its error.
 bool out_of_descriptors(int error);
 Error no_descriptor_left();

@@ -73,6 +73,10 @@ std::shared_ptr<Window> Window::make(const Meeting& meeting, uint64_t bytes, int
   }
   const Descriptor memory = exchange_memory(meeting, [total] { return make_memory(total); }, deadline_ns);
   if (meeting.rank == 0) remove_invitation(meeting);
+  if (!keeps_size(memory.get(), total)) {
+    throw formatted_error(HVD_E_REMOTE, 0, "rank 0 passed other memory than the %llu bytes of the window",
+                          (unsigned long long)total);
+  }
   window->map(memory.get());
   window->reserve(memory.get(), deadline_ns);
   return window;

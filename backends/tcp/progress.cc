@@ -78,7 +78,8 @@ bool TcpComm::accept_header(Link& link) {
   }
   if (h.hash != collective_.hash) return disagreement(link);
   Payload where;
-  switch (schedule_->place(link.peer, h, &where)) {
+  const auto verdict = schedule_->takes(link.peer) ? schedule_->place(link.peer, h, &where) : Schedule::Verdict::kWrong;
+  switch (verdict) {
     case Schedule::Verdict::kLater:
       return false;
     case Schedule::Verdict::kWrong:
@@ -90,6 +91,7 @@ bool TcpComm::accept_header(Link& link) {
       break;
   }
   link.place(where);
+  schedule_->begun(link.peer);
   return true;
 }
 

@@ -15,6 +15,7 @@ namespace {
 
 constexpr uint64_t kVersion = 0x3130307063744856;  // "VHtcp001"
 constexpr const char* kTableKey = "tcp/table";
+constexpr uint32_t kMostSockets = 16, kMostKib = 65536;  // see the options
 
 struct TableHead {
   uint64_t version;
@@ -142,6 +143,16 @@ Directory exchange_as_other(const CommInit& init, const RankAddresses& own, int6
   std::memcpy(directory.ranks.data(), table.data() + sizeof head, directory.ranks.size() * sizeof(RankAddresses));
   std::copy(head.secret, head.secret + 32, directory.secret.begin());
   directory.settings = head.settings;
+  const SharedSettings& s = head.settings;
+  const bool usable = s.sockets_per_peer >= 1 && s.sockets_per_peer <= kMostSockets && s.chunk_kib >= 1 &&
+                      s.chunk_kib <= kMostKib && s.small_kib <= kMostKib && s.ring_ranks >= 1;
+  for (size_t r = 0; r < directory.ranks.size(); ++r) {
+    RankAddresses& addresses = directory.ranks[r];
+    addresses.reason[sizeof addresses.reason - 1] = '\0';
+    if (usable && addresses.count >= 1 && addresses.count <= kMaxEndpoints) continue;
+    throw formatted_error(HVD_E_REMOTE, 0, "rank %d's table has settings, or addresses of rank %d, that cannot be used",
+                          world_rank(init, 0), world_rank(init, static_cast<int32_t>(r)));
+  }
   return directory;
 }
 

@@ -54,6 +54,10 @@ class Schedule {
     --open_;
     on_arrived(peer, header);
   }
+  // Whether one more message from the peer may begin: as many have begun as are to come. One that is repeated must not
+  // count for another one, because the collective would end while that is still being received.
+  bool takes(uint32_t peer) const { return unbegun_[peer] > 0; }
+  void begun(uint32_t peer) { --unbegun_[peer]; }
   // Are there messages to come from, or to go to, the peer?
   bool awaits(uint32_t peer) const { return incoming_[peer] > 0; }
   bool owes(uint32_t peer) const { return outgoing_[peer] > 0; }
@@ -65,11 +69,13 @@ class Schedule {
 
   void clear(const ScheduleParams& params) {
     incoming_.assign(params.size, 0);
+    unbegun_.assign(params.size, 0);
     outgoing_.assign(params.size, 0);
     open_ = 0;
   }
   void expect(uint32_t peer, uint64_t messages) {
     incoming_[peer] += messages;
+    unbegun_[peer] += messages;
     open_ += messages;
   }
   void owe(uint32_t peer, uint64_t messages) {
@@ -78,7 +84,7 @@ class Schedule {
   }
 
  private:
-  std::vector<uint64_t> incoming_, outgoing_;  // messages, per peer
+  std::vector<uint64_t> incoming_, unbegun_, outgoing_;  // messages, per peer
   uint64_t open_ = 0;
 };
 

@@ -126,6 +126,35 @@ void failures_are_errors(Backend& b) {
   });
 }
 
+// Counts that other ranks have named do not fit into the buffers, or their sum wraps.
+void sizes_are_checked(Backend& b) {
+  test::MapStore store;
+  test::on_ranks(2, [&](int rank) {
+    auto comm = test::join_comm(b, store, "sizes", rank, 2);
+    std::vector<float> mine(4), all(6);
+    Collective c;
+    c.coll = HVD_ALLGATHER;
+    c.dtype = HVD_FLOAT32;
+    c.in = {test::buffer(mine)};
+    c.out = {test::buffer(all)};
+    c.counts = {4};
+    const auto refused = [&](uint64_t own, uint64_t other, const std::string& why) {
+      c.out_counts = {rank == 0 ? own : other, rank == 0 ? other : own};
+      const std::string error = test::thrown([&] { comm->start(c); });
+      check(contains(error, "INVALID") && contains(error, why.c_str()), error);
+    };
+    refused(4, 3, "do not fit");
+    refused(4, UINT64_MAX - 1, "part of rank " + std::to_string(1 - rank));  // -2: the sum would be 2
+    refused(4, (uint64_t{1} << 62) - 2, "do not fit");                       // the bytes would wrap
+    refused(3, 3, "another number");
+    c.coll = HVD_ALLREDUCE;
+    c.out_counts.clear();
+    c.out = c.in;
+    c.counts = {5};
+    check(contains(test::thrown([&] { comm->start(c); }), "do not fit"), "an allreduce beyond its buffer");
+  });
+}
+
 void waits_and_deadlines(Backend& b) {
   test::MapStore store;
   std::atomic<bool> go{false};
@@ -268,6 +297,7 @@ int main(int argc, char** argv) {
   queries(*b);
   for (int size : {1, 2, 4}) collectives(*b, size);
   failures_are_errors(*b);
+  sizes_are_checked(*b);
   waits_and_deadlines(*b);
   aborts(*b);
   bad_creations(*b);

@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 
 from abi_ctypes import (
+    ALLGATHER,
     ALLREDUCE,
+    ALLTOALL,
     AVG,
     BARRIER,
     BROADCAST,
     FLOAT8,
     INVALID,
+    REDUCESCATTER,
     SEND,
     SUM,
     TIMEOUT,
@@ -40,6 +43,15 @@ def misuse(comm):
     assert failure(comm.start, ALLREDUCE, [a], [a], dtype=FLOAT8 + 1).code == UNSUPPORTED
     short = failure(comm.start, ALLREDUCE, [a[:4]], [a[:4]], counts=[8])
     assert short.code == INVALID and "16 bytes" in short.text and "32" in short.text
+    # Counts of other ranks, whose sum wraps to what the buffer holds.
+    for coll, more in (
+        (ALLGATHER, {"out_counts": [8, 2**64 - 4] if comm.rank == 0 else [2**64 - 4, 8]}),
+        (ALLTOALL, {"in_counts": [4, 4], "out_counts": [2**64 - 4, 8]}),
+        (ALLTOALL, {"in_counts": [2**64 - 4, 12], "out_counts": [4, 4]}),
+        (REDUCESCATTER, {"out_counts": [2**64 - 4, 12]}),
+    ):
+        wraps = failure(comm.start, coll, [a], [np.ones(8, np.float32)], counts=[8], **more)
+        assert wraps.code == INVALID and str(2**64 - 4) in wraps.text, wraps.text
     newer = new(CollArgs)
     grown = C.create_string_buffer(C.sizeof(CollArgs) + 8)
     newer.hdr.struct_size = len(grown) - 1

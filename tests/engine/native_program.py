@@ -58,12 +58,12 @@ PROGRAMS["schedule_test"] = PROGRAMS["hierarchical_test"]
 def build(name: str, flags: list[str] | None = None) -> Path:
     """The program native/NAME.cc, one of PROGRAMS, linked with the engine or, with flags of its own, with its parts."""
     engine = PROGRAMS[name]
-    library = None if flags else _engine_library()
+    library = None if flags else engine_library()
     flags = flags or ["-O2", "-g1"]
     parts = () if library else dict.fromkeys([*PLUGIN, *COMMON, *engine])
     sources = [NATIVE / f"{name}.cc", *(PACKAGE / "engine" / s for s in parts)]
     with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(lambda source: _object(source, flags), sources))
+        objects = list(pool.map(lambda source: object_of(source, flags), sources))
     linked = [*objects, *filter(None, [library])]
     return compiled(name, [cxx(), *flags], [], after=[*linked, "-ldl", "-pthread"])
 
@@ -93,7 +93,7 @@ def shm_library() -> Path:
     return next(b for b in installed() if b.name == "shm").path()
 
 
-def _engine_library() -> Path | None:
+def engine_library() -> Path | None:
     """The engine as the build of the checkout left it, if that was after the last change to its sources."""
     libraries = (ROOT / "build").glob("*/libhvd_engine.a")
     built = [(p.stat().st_mtime, p) for p in libraries if "sanitize" not in p.parent.name]
@@ -104,7 +104,8 @@ def _engine_library() -> Path | None:
     return library if when > max(p.stat().st_mtime for p in sources) else None
 
 
-def _object(source: Path, flags: list[str]) -> Path:
+def object_of(source: Path, flags: list[str]) -> Path:
+    """The object file of one source of the engine, or of a program here."""
     if any("thread" in flag for flag in flags if flag.startswith("-fsanitize=")):
         flags = ["-Wno-tsan", *flags]  # it knows no fences; the engine's order atomics, which it does know
     words = [cxx(), "-std=c++20", "-Wall", "-Wextra", "-Werror", *flags, "-pthread", "-c"]

@@ -5,6 +5,7 @@ The bytes come from real exchanges between nodes, with some of them changed, cut
 
 import random
 import resource
+import struct
 
 import pytest
 
@@ -145,3 +146,126 @@ def test_who_is_not_in_a_set_does_not_arrive_for_it(generation):
     sim.step(0)
     events = sim.take_events(0)
     assert [e[0] for e in events] == ["aborted"] and "outside the process set" in events[0][1]
+
+
+def signed(value):
+    return varint((value << 1) ^ (value >> 63) if value >= 0 else ((-value) << 1) - 1)
+
+
+def text(value):
+    return len(value), value.encode()
+
+
+def request(name, kind=0, tensors=((7, (1,)),), reduce_op=0, root=-1):
+    """A name and a signature, as ProtocolSim's submit(rank, name, 1, ...) announces them."""
+    body = [kind, 1, signed(reduce_op), signed(root), struct.pack("<dd", 1.0, 1.0), *text("cpu"), 0]
+    if kind == ADD_SET:
+        body += [0]
+    body += [len(tensors)]
+    for dtype, shape in tensors:
+        body += [signed(dtype), len(shape), *map(signed, shape)]
+    raw = b"".join(varint(p) if isinstance(p, int) else p for p in body)
+    return (0, *text(name), 0, len(raw), raw)
+
+
+def execute(*requests):
+    return message(0, 0, 0, len(requests), *(part for r in requests for part in r))
+
+
+def add_set(number, members, name=""):
+    return message(6, number, len(members), *members, *text(name))
+
+
+ALLREDUCE, ALLGATHER, BROADCAST, REDUCESCATTER, ADD_SET, WINDOW, SEND = 0, 1, 2, 4, 8, 10, 11
+
+
+def cause_after(entry, submitted=("x",)):
+    """The cause with which rank 1 ends the job when the root's log has this entry; None if it does not."""
+    sim = ProtocolSim([-1, 0])
+    for token, name in enumerate(submitted, 1):
+        sim.submit(1, name, 1, token)
+    sim.step(1)
+    sim.inject(1, False, entry)
+    sim.step(1)
+    causes = [e[1] for e in sim.take_events(1) if e[0] == "aborted"]
+    return causes[0] if causes else None
+
+
+def test_the_log_can_execute_only_what_this_rank_has_submitted():
+    assert cause_after(execute(request("x"))) is None
+    assert cause_after(execute(request("x"), request("y")), ("x", "y")) is None
+    other_type = cause_after(execute(request("x", tensors=((8, (1,)),))))
+    assert other_type.startswith("rank 1: rank 0: ") and "float64" in other_type and "float32" in other_type
+    assert "[2]" in cause_after(execute(request("x", tensors=((7, (2,)),))))
+    assert "3 tensors" in cause_after(execute(request("x", tensors=((8, (1,)),) * 3)))
+    assert "allgather" in cause_after(execute(request("x", kind=ALLGATHER, tensors=((7, (-1,)),))))
+    assert "root" in cause_after(execute(request("x", root=1)))
+
+
+ABSURD = {
+    "an empty batch": execute(),
+    "requests of different kinds in one batch": execute(request("x"), request("y", tensors=((4, (1,)),))),
+    "an element type that does not exist": execute(request("x", tensors=((99, (1,)),))),
+    "a negative size": execute(request("x", tensors=((7, (-4,)),))),
+    "more elements than there is memory": execute(request("x", tensors=((7, (1 << 40, 1 << 40)),))),
+    "an allgather of a scalar": execute(request("x", kind=ALLGATHER, tensors=((7, ()),))),
+    "a reducescatter of a scalar": execute(request("x", kind=REDUCESCATTER, tensors=((7, ()),))),
+    "a broadcast of nobody": execute(request("x", kind=BROADCAST, root=7)),
+    "a window without a tensor": execute(request("x", kind=WINDOW, tensors=())),
+    "a change of the process sets as a batch": execute(request("x", kind=ADD_SET, tensors=())),
+    "a set of nobody": add_set(1, []),
+    "a set out of order": add_set(1, [1, 0]),
+    "a rank twice in a set": add_set(1, [0, 0]),
+    "a rank of another job in a set": add_set(1, [0, 2]),
+    "a pair of one rank": add_set(1, [0], "#set/0/#pair"),
+    "a set of others than have asked": add_set(1, [0, 1], "#set/0/x"),
+    "the end of the set of all ranks": message(7, 0, 0),
+    "the end of a join that nobody has asked for": message(4, 0),
+    "a rank beyond 32 bits": message(5, (1 << 32) + 1, 1, b"x"),
+}
+
+
+@pytest.mark.parametrize("what", ABSURD)
+def test_an_absurd_entry_ends_the_job_and_names_the_root(what):
+    cause = cause_after(ABSURD[what], ("x", "y"))
+    assert cause and cause.startswith("rank 1: rank 0: "), cause
+
+
+def test_a_set_is_the_one_that_was_asked_for():
+    sim = ProtocolSim([-1, 0, 0])
+    sim.add_set(1, [0, 1], 1)
+    sim.step(1)
+    sim.inject(1, False, add_set(1, [0, 1, 2]))
+    sim.step(1)
+    [(kind, cause)] = sim.take_events(1)
+    assert kind == "aborted" and "in another way" in cause
+
+
+def test_a_rank_speaks_for_itself_only():
+    sim = ProtocolSim([-1, 0, 0])
+    sim.inject(1, True, message(0, 1, 2, 1, 0, 1, *request("x")))
+    sim.step(0)
+    [(kind, cause)] = sim.take_events(0)
+    assert kind == "aborted" and cause.startswith("rank 0: rank 1: ") and "another rank" in cause
+
+
+@pytest.mark.parametrize("what", ["requests", "tensors", "members"])
+def test_items_that_are_not_there_take_no_memory(what):
+    """A frame may announce as many items as it has bytes, and an item is much larger than a byte."""
+    n = 16 << 20
+    signature = request("x", tensors=())[-1][:-1]  # without the number of tensors
+    head = {
+        "requests": (0, 0, 0, n),
+        "tensors": (0, 0, 0, 1, 0, *text("x"), 0, len(signature) + len(varint(n)) + n, signature, n),
+        "members": (9, n),
+    }[what]
+    sim = ProtocolSim([-1, 0])
+    frame = message(*head, b"\xff" * n)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    sim.inject(1, False, frame)
+    events = []
+    while not events:
+        sim.step(1)
+        events = sim.take_events(1)
+    assert [e[0] for e in events] == ["aborted"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10  # KiB

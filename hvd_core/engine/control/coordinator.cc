@@ -93,9 +93,16 @@ Coordinator::Round& Coordinator::first_round(SetId set, const NameRef& name, int
     it = rounds.emplace(*name, Round{}).first;
     it->second.since = now;
     it->second.name = name;
-    if (set == 0) it->second.askers = members_that_ask(*name);
+    if (set == 0) it->second.askers = askers_of(*name);
   }
   return it->second;
+}
+
+std::vector<Rank> Coordinator::askers_of(const std::string& name) const {
+  std::vector<Rank> askers = members_that_ask(name);
+  if (!askers.empty() && askers.back() >= config_.world)
+    throw WireError("control message: a process set of ranks that do not exist");
+  return askers;
 }
 
 void Coordinator::check_asker(const Round& round, Rank rank) {
@@ -107,6 +114,10 @@ void Coordinator::ready(SetId set, const Item& item, const RankSet& ranks, bool 
   const SetState* s = find_set(set);
   if (!s || ranks.empty() || is_of_ended_set(*s, *item.name)) return;
   if (!ranks.within(s->member_set)) throw WireError("control message: from outside the process set");
+  const bool reserved = set == 0 && (*item.name == kSetsName || item.name->starts_with(kMembersSet));
+  if (types::changes_sets(item.sig->fields().kind) != reserved)
+    throw WireError("control message: '" + *item.name + "' is " + (reserved ? "" : "not ") +
+                    "a name for changes of the process sets");
   Round& round = first_round(set, item.name, now);
   if (round.askers.empty() && !round.said.intersects(ranks) && !joined_.intersects(ranks)) {
     // The common case: all of them are about one round, which is complete with the last of them at the earliest.
@@ -232,6 +243,7 @@ std::string Coordinator::refuse_new_set(const std::vector<Rank>& ranks, const Ro
     if (i > 0 && ranks[i] <= ranks[i - 1])
       return "Rank " + std::to_string(ranks[i]) + " occurs more than once in a new process set.";
   }
+  if (is_pair(round.name) && ranks.size() != 2) return "Messages are sent between two ranks.";
   // R15: a set that its members alone ask for is theirs, also where other sets of these ranks exist.
   if (!round.askers.empty())
     return ranks == round.askers ? "" : "A process set is asked for by other ranks than its members.";

@@ -125,6 +125,8 @@ class Coordinator {
   void poison(const UpMessage& m, int64_t now);
   Round& round_of(SetId set, const NameRef& name, Rank rank, int64_t now);
   Round& first_round(SetId set, const NameRef& name, int64_t now);
+  // The members who alone change a process set of theirs under this name; empty: all ranks do. Throws WireError.
+  std::vector<Rank> askers_of(const std::string& name) const;
   // Throws WireError if only the members of a new set submit the round, and the rank is not one of them.
   static void check_asker(const Round& round, Rank rank);
   bool complete(const SetState& s, const Round& round) const;

@@ -74,9 +74,7 @@ void put_members(Writer& w, const std::vector<Rank>& members) {
 }
 
 std::vector<Rank> get_members(Reader& r) {
-  std::vector<Rank> members(r.count());
-  for (auto& m : members) m = static_cast<Rank>(r.varint());
-  return members;
+  return r.list([&] { return r.number<Rank>(); });
 }
 
 std::string_view report_text(Reader& r) {
@@ -189,24 +187,24 @@ UpMessage UpDecoder::get(Reader& r) {
   m.ranks = get_ranks(r);
   switch (m.type) {
     case UpMessage::Ready:
-      m.set = static_cast<SetId>(r.varint());
+      m.set = r.number<SetId>();
       m.urgent = r.u8() != 0;
       m.item = get_item(r, names_, sigs_);
       break;
     case UpMessage::Want:
-      m.set = static_cast<SetId>(r.varint());
+      m.set = r.number<SetId>();
       m.item.name = names_.get(r, make_name);
       break;
     case UpMessage::Poison:
-      m.set = static_cast<SetId>(r.varint());
+      m.set = r.number<SetId>();
       m.item.name = make_name(r.bytes());
       m.text = r.bytes();
       break;
     case UpMessage::Arrive:
     case UpMessage::AskDissolve:
     case UpMessage::Dissolved:
-      m.batch = static_cast<uint32_t>(r.varint());
-      m.gen = static_cast<uint32_t>(r.varint());
+      m.batch = r.number<uint32_t>();
+      m.gen = r.number<uint32_t>();
       break;
     case UpMessage::Join:
       break;
@@ -214,7 +212,7 @@ UpMessage UpDecoder::get(Reader& r) {
       m.text = r.bytes();
       break;
     case UpMessage::Told:
-      m.batch = static_cast<uint32_t>(r.varint());
+      m.batch = r.number<uint32_t>();
       m.text = report_text(r);
       break;
   }
@@ -240,8 +238,7 @@ void EntryEncoder::put(std::string& out, const Entry& e) {
       w.varint(e.set);
       w.bytes(*e.name);
       w.bytes(e.text);
-      w.varint(e.poisoners.size());
-      for (Rank p : e.poisoners) w.varint(static_cast<uint64_t>(p));
+      put_members(w, e.poisoners);
       break;
     case Entry::Joined:
       w.varint(static_cast<uint64_t>(e.rank));
@@ -287,44 +284,43 @@ Entry EntryDecoder::get(Reader& r) {
   e.type = checked(r.u8(), Entry::Tune);
   switch (e.type) {
     case Entry::Exec: {
-      e.set = static_cast<SetId>(r.varint());
-      uint64_t defines = r.varint();
+      e.set = r.number<SetId>();
+      const auto defines = r.varint();
       e.defines = defines != 0;
+      if (defines > uint64_t{1} << 32) throw WireError("control message: a known batch out of turn");
       e.batch = e.defines ? static_cast<uint32_t>(defines - 1) : 0;
-      e.items.resize(r.count());
-      for (auto& item : e.items) item = get_item(r, names_, sigs_);
+      e.items = r.list([&] { return get_item(r, names_, sigs_); });
       break;
     }
     case Entry::Run:
     case Entry::Dissolve:
-      e.batch = static_cast<uint32_t>(r.varint());
-      e.gen = static_cast<uint32_t>(r.varint());
+      e.batch = r.number<uint32_t>();
+      e.gen = r.number<uint32_t>();
       break;
     case Entry::Fail:
-      e.set = static_cast<SetId>(r.varint());
+      e.set = r.number<SetId>();
       e.name = make_name(r.bytes());
       e.text = r.bytes();
-      e.poisoners.resize(r.count());
-      for (auto& p : e.poisoners) p = static_cast<Rank>(r.varint());
+      e.poisoners = get_members(r);
       break;
     case Entry::Joined:
-      e.rank = static_cast<Rank>(r.varint());
+      e.rank = r.number<Rank>();
       break;
     case Entry::Close:
-      e.rank = static_cast<Rank>(r.varint());
+      e.rank = r.number<Rank>();
       e.text = r.bytes();
       break;
     case Entry::AddSet:
-      e.set = static_cast<SetId>(r.varint());
+      e.set = r.number<SetId>();
       e.members = get_members(r);
       if (const auto name = r.bytes(); !name.empty()) e.name = make_name(name);
       break;
     case Entry::RemoveSet:
-      e.set = static_cast<SetId>(r.varint());
+      e.set = r.number<SetId>();
       if (const auto name = r.bytes(); !name.empty()) e.name = make_name(name);
       break;
     case Entry::Look:
-      e.batch = static_cast<uint32_t>(r.varint());
+      e.batch = r.number<uint32_t>();
       e.members = get_members(r);
       break;
     case Entry::Report:
@@ -332,12 +328,12 @@ Entry EntryDecoder::get(Reader& r) {
       e.text = report_text(r);
       break;
     case Entry::Observe:
-      e.batch = static_cast<uint32_t>(r.varint());
+      e.batch = r.number<uint32_t>();
       e.text = r.bytes();
       break;
     case Entry::Shown:
       e.members = get_members(r);
-      e.rank = static_cast<Rank>(r.varint());
+      e.rank = r.number<Rank>();
       e.text = report_text(r);
       break;
     case Entry::Tune:

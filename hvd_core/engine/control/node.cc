@@ -13,7 +13,7 @@ constexpr int64_t kLookNs = 1'000'000'000;
 Node::Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::unique_ptr<Link>> children, Host& host)
     : config_(config),
       host_(host),
-      me_(config.rank, config.dissolve_after_ns, *this, host),
+      me_(config.rank, config.world, config.dissolve_after_ns, *this, host),
       parent_(std::move(parent)),
       children_(std::move(children)),
       up_encoder_(config.cache_capacity, pages_.get()),
@@ -39,7 +39,11 @@ Node::Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::uni
           std::make_unique<Merger>(std::move(subtree), config.merge_ns, [this](const UpMessage& m) { say_up(m); });
     }
   }
-  for (auto& c : children_) links_.push_back(c.get());
+  for (auto& c : children_) {
+    links_.push_back(c.get());
+    RankSet& below = below_.emplace_back();
+    for (const Rank r : c->subtree) below.insert(r);
+  }
 }
 
 bool Node::submit(SetId set, Item item, RequestToken request, Hurry hurry, int64_t now) {
@@ -120,18 +124,28 @@ void Node::hear(const Entry& e) {
     host_.reported(e.text);
 }
 
+// Why this rank cannot go on with what `sender` has sent. All nodes read the root's log as it is, so that a node
+// between them that has changed it is named too.
+std::string Node::refusal(Rank sender, const std::string& why) const {
+  std::string text = "rank " + std::to_string(config_.rank) + ": ";
+  if (sender != config_.rank) text += "rank " + std::to_string(sender) + ": ";
+  if (parent_ && sender == 0 && parent_->peer != 0) text += "(sent on by rank " + std::to_string(parent_->peer) + ") ";
+  return text + why;
+}
+
 bool Node::step(int64_t now) {
   bool any = false;
   now_ = now;
+  sender_ = config_.rank;
   try {
     me_.on_time(now);
     if (merger_) merger_->on_time(now);
     any = read_links(now);
     while (!aborted_ && drain(now)) any = true;
   } catch (const WireError& e) {
-    abort("rank " + std::to_string(config_.rank) + ": " + e.what());
+    abort(refusal(sender_, e.what()));
   } catch (const std::logic_error& e) {
-    abort("rank " + std::to_string(config_.rank) + ": broken protocol: " + e.what());
+    abort(refusal(sender_, std::string("broken protocol: ") + e.what()));
   }
   flush(now);
   return any;
@@ -144,12 +158,14 @@ bool Node::drain(int64_t now) {
     while (!to_coordinator_.empty()) {
       UpMessage m = std::move(to_coordinator_.front());
       to_coordinator_.pop_front();
+      sender_ = m.rank();
       if (m.type != UpMessage::Told)
         coordinator_->receive(m, now);
       else if (m.rank() < config_.world)
         host_.told(m.rank(), m.batch, m.text);
       any = true;
     }
+    sender_ = config_.rank;
     coordinator_->form_batches(now);
     send_down();
   }
@@ -157,6 +173,7 @@ bool Node::drain(int64_t now) {
     Entry e = std::move(to_replay_.front());
     to_replay_.pop_front();
     ++entries_;
+    sender_ = 0;
     if (merger_) merger_->see(e);
     me_.replay(e);
     if (e.type == Entry::Look || e.type == Entry::Report || e.type == Entry::Shown) hear(e);
@@ -232,7 +249,7 @@ template <typename OnFrame>
 bool Node::read(Link& link, int64_t now, OnFrame&& on_frame) {
   if (link.lost) return false;
   const auto refuse = [&](const std::string& why) {
-    abort("rank " + std::to_string(config_.rank) + ": rank " + std::to_string(link.peer) + ": " + why);
+    abort(refusal(&link == parent_.get() ? 0 : link.peer, why));
     link.lost = true;  // what follows cannot be read either
   };
   try {
@@ -251,7 +268,11 @@ bool Node::read(Link& link, int64_t now, OnFrame&& on_frame) {
 
 void Node::on_up_frame(size_t child, std::string_view payload, int64_t now) {
   Reader r(payload);
-  while (!r.done()) towards_root(up_decoders_[child].get(r), now);
+  while (!r.done()) {
+    UpMessage m = up_decoders_[child].get(r);
+    if (!m.ranks.within(below_[child])) throw WireError("control message: in the name of another rank");
+    towards_root(std::move(m), now);
+  }
 }
 
 void Node::on_down_frame(std::string_view payload) {

@@ -109,6 +109,7 @@ class Node final : private Participant::Outbox, private Coordinator::Log {
   void send_down();
   void flush(int64_t now);
   void lose(Link& link, const std::string& why);
+  std::string refusal(Rank sender, const std::string& why) const;
 
   NodeConfig config_;
   Host& host_;
@@ -132,6 +133,8 @@ class Node final : private Participant::Outbox, private Coordinator::Log {
   int64_t now_ = 0;  // of the call under way
   uint64_t messages_up_ = 0, entries_ = 0;
   bool aborted_ = false;
+  std::vector<RankSet> below_;  // the ranks that each child speaks for
+  Rank sender_ = 0;             // of the message or entry under way, for the cause of an abort
 };
 
 }  // namespace hvd::control

@@ -2,6 +2,7 @@
 #include "engine/control/participant.h"
 
 #include <algorithm>
+#include <functional>
 #include <stdexcept>
 #include <utility>
 
@@ -12,10 +13,77 @@ namespace hvd::control {
 using types::Failure;
 using types::OpKind;
 
+namespace {
+[[noreturn]] void absurd(const std::string& what) { throw WireError("control message: " + what); }
+}  // namespace
+
+Participant::Participant(Rank me, Rank world, int64_t dissolve_after_ns, Outbox& outbox, Events& events)
+    : me_(me), world_(world), dissolve_after_ns_(dissolve_after_ns), outbox_(outbox), events_(events) {
+  ended_.ended = true;
+  SetState& all = sets_[0];
+  all.member = true;
+  for (Rank r = 0; r < world; ++r) all.members.push_back(r);
+}
+
 Participant::SetState& Participant::state(SetId set) {
-  if (set >= next_set_) throw WireError("control message: about a process set that never existed");
+  if (set >= next_set_) absurd("about a process set that never existed");
   const auto found = sets_.find(set);
   return found == sets_.end() ? ended_ : found->second;
+}
+
+void Participant::check_rank(Rank rank) const {
+  if (rank < 0 || rank >= world_)
+    absurd("about rank " + std::to_string(rank) + " of a job of " + std::to_string(world_) + " ranks");
+}
+
+// The requests of a batch are carried out by one collective, as the first of them says (Fusion forms no other batches).
+void Participant::check_batch(const Entry& e) {
+  const SetState& s = state(e.set);
+  if (s.ended) absurd("a batch of a process set that has ended");
+  if (e.items.empty()) absurd("an empty batch");
+  const Signature& first = *e.items[0].sig;
+  for (const Item& item : e.items) {
+    check_executable(s, item);
+    if (item.sig.get() == &first) continue;
+    if (first.fuse_key().empty() || item.sig->fuse_key() != first.fuse_key())
+      absurd("a batch of requests that differ, '" + *e.items[0].name + "' and '" + *item.name + "'");
+  }
+  if (e.items.size() > 1 && first.fuse_key().empty()) absurd("a batch of requests that share none");
+}
+
+// What the coordinator refuses, and what a rank that has joined could not carry out in the place of its own request.
+void Participant::check_executable(const SetState& s, const Item& item) const {
+  const SignatureFields& f = item.sig->fields();
+  const auto no = [&](const std::string& what) {
+    absurd("the log executes '" + *item.name + "', an operation " + what);
+  };
+  if (types::changes_sets(f.kind)) no("that changes the process sets");
+  const bool by_rows = types::sizes_vary(f.kind) || f.kind == OpKind::Reducescatter;
+  for (const TensorSpec& t : f.tensors)
+    if (by_rows && t.shape.empty()) no("on rows of a tensor without rows");
+  if (f.kind == OpKind::CreateWindow && f.tensors.size() != 1) no("on one tensor, with several");
+  if (f.kind == OpKind::Send && s.members.size() != 2) no("of two ranks in a larger set");
+  const bool rooted = f.kind == OpKind::Broadcast || f.kind == OpKind::Send;
+  if ((rooted || (f.kind == OpKind::Allreduce && f.root >= 0)) && !std::ranges::binary_search(s.members, f.root))
+    no("of rank " + std::to_string(f.root) + ", which is not in its process set");
+  if (types::sizes_vary(f.kind) && f.reduce_op != types::kExchanged && s.member && !s.pending.contains(*item.name))
+    no("of sizes that this rank has not agreed on");
+}
+
+// What this rank gives to the data plane is its own request: the log must mean the same.
+void Participant::check_agreed(const Item& item, const Pending& mine) const {
+  if (item.sig->agrees(*mine.item.sig)) return;
+  throw std::logic_error("the log executes another request than this rank has submitted. " +
+                         mismatch(*item.name, {{0, item.sig}, {me_, mine.item.sig}}));
+}
+
+void Participant::check_set(const Entry& e) const {
+  if (e.members.empty()) absurd("a process set without members");
+  for (const Rank r : e.members) check_rank(r);
+  if (std::ranges::adjacent_find(e.members, std::ranges::greater_equal()) != e.members.end())
+    absurd("a process set whose members are not in order");
+  if (e.name && members_that_ask(*e.name) != e.members) absurd("a process set of other members than have asked for it");
+  if (is_pair(e.name) && e.members.size() != 2) absurd("a pair of " + std::to_string(e.members.size()) + " ranks");
 }
 
 // R17: whether a request of this name in a set is a message that was given to a set that has ended.
@@ -157,6 +225,7 @@ void Participant::join() {
 
 void Participant::leave(const std::string& text) {
   ask_dissolve_partly_held();
+  left_ = true;
   UpMessage m(UpMessage::Leave, me_);
   m.text = text;
   outbox_.send(std::move(m));
@@ -179,6 +248,8 @@ void Participant::replay(const Entry& e) {
     case Entry::Fail:
       return replay_fail(e);
     case Entry::Joined:
+      check_rank(e.rank);
+      if (!joined_) throw std::logic_error("the log ends a join, but this rank has not joined");
       joined_ = false;
       events_.joined(e.rank);
       return;
@@ -190,6 +261,8 @@ void Participant::replay(const Entry& e) {
       events_.observe(e.batch, e.text);
       return;
     case Entry::Close:
+      check_rank(e.rank);
+      if (e.rank == me_ && !left_) throw std::logic_error("the log says that this rank has left, which it has not");
       closed_ = true;
       events_.closed(e.rank, e.text);
       return;
@@ -208,6 +281,7 @@ void Participant::execute(SetId set, const std::vector<Item>& items) {
   for (const auto& item : items) {
     BatchItem x{item, 0, nullptr};
     if (auto it = s.pending.find(*item.name); it != s.pending.end()) {
+      check_agreed(item, it->second);
       x.token = it->second.request;
       s.pending.erase(it);
     } else if (!joined_) {
@@ -219,20 +293,27 @@ void Participant::execute(SetId set, const std::vector<Item>& items) {
 }
 
 void Participant::replay_exec(const Entry& e) {
+  check_batch(e);
   const bool member = state(e.set).member;
   if (e.defines) {
     // No member is pending for its next round here at this moment, so that no member was announced singly (R4).
     // The root takes free numbers first, so that no message can make this rank hold more batches than are alive.
-    if (e.batch > batches_.size()) throw WireError("control message: a known batch out of turn");
+    if (e.batch > batches_.size()) absurd("a known batch out of turn");
     if (e.batch == batches_.size()) batches_.emplace_back();
     Batch& b = batches_[e.batch];
-    if (b.alive) throw WireError("control message: a known batch takes the number of another one");
+    if (b.alive) absurd("a known batch takes the number of another one");
     b.alive = true;
     b.set = e.set;
     b.members = e.items;
     b.holds.assign(e.items.size(), false);
-    auto& known = state(e.set).known;
-    for (uint32_t i = 0; i < e.items.size(); ++i) known.insert_or_assign(*e.items[i].name, Place{e.batch, i});
+    SetState& s = state(e.set);
+    for (uint32_t i = 0; i < e.items.size(); ++i) {
+      s.known.insert_or_assign(*e.items[i].name, Place{e.batch, i});
+      // The signature as this rank has it: those of later submissions are compared by their addresses then.
+      const auto mine = s.pending.find(*e.items[i].name);
+      if (mine != s.pending.end() && mine->second.item.sig->same(*e.items[i].sig))
+        b.members[i].sig = mine->second.item.sig;
+    }
   }
   if (member) execute(e.set, e.items);
 }
@@ -260,7 +341,7 @@ void Participant::replay_dissolve(const Entry& e) {
   outbox_.send(std::move(m));
 }
 
-RequestToken Participant::take_sets_request(const Entry& e) {
+RequestToken Participant::take_sets_request(const Entry& e, OpKind kind) {
   auto& pending = state(0).pending;
   auto it = pending.find(e.name ? *e.name : kSetsName);
   if (it == pending.end()) {
@@ -270,6 +351,10 @@ RequestToken Participant::take_sets_request(const Entry& e) {
     if (!joined_) throw std::logic_error("the log changes the process sets, which this rank has not asked for");
     return 0;
   }
+  const SignatureFields& asked = it->second.item.sig->fields();
+  if (asked.kind != kind ||
+      (kind == OpKind::AddProcessSet ? asked.ranks != e.members : asked.root != static_cast<int32_t>(e.set)))
+    throw std::logic_error("the log changes the process sets in another way than this rank has asked for");
   const RequestToken request = it->second.request;
   pending.erase(it);
   return request;
@@ -277,17 +362,21 @@ RequestToken Participant::take_sets_request(const Entry& e) {
 
 void Participant::replay_add_set(const Entry& e) {
   // All ranks replay all additions, so the set's number is the next index. A number from a peer never sizes the table.
-  if (e.set != next_set_) throw WireError("control message: a new process set out of turn");
-  const RequestToken request = take_sets_request(e);
+  if (e.set != next_set_) absurd("a new process set out of turn");
+  check_set(e);
+  const RequestToken request = take_sets_request(e, OpKind::AddProcessSet);
   SetState& s = sets_[next_set_++];
   s.pair = is_pair(e.name);
-  s.member = std::find(e.members.begin(), e.members.end(), me_) != e.members.end();
+  s.members = e.members;
+  s.member = std::ranges::binary_search(e.members, me_);
   events_.set_added(e.set, e.members, request, e.name);
 }
 
 void Participant::replay_remove_set(const Entry& e) {
-  const RequestToken request = take_sets_request(e);
-  const auto pending = std::move(state(e.set).pending);
+  SetState& s = state(e.set);
+  if (e.set == 0 || s.ended) absurd("the end of a process set that does not exist");
+  const RequestToken request = take_sets_request(e, OpKind::RemoveProcessSet);
+  const auto pending = std::move(s.pending);
   sets_.erase(e.set);
   for (auto& [name, p] : pending) events_.fail(p.request, Failure::SetRemoved, kSetRemoved);
   // The messages that were given to it, which two of its members carry in a set of theirs.

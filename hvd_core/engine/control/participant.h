@@ -45,11 +45,7 @@ class Participant {
     virtual void observe(uint32_t /*flags*/, const std::string& /*path*/) {}
   };
 
-  Participant(Rank me, int64_t dissolve_after_ns, Outbox& outbox, Events& events)
-      : me_(me), dissolve_after_ns_(dissolve_after_ns), outbox_(outbox), events_(events) {
-    sets_[0].member = true;
-    ended_.ended = true;
-  }
+  Participant(Rank me, Rank world, int64_t dissolve_after_ns, Outbox& outbox, Events& events);
 
   // Returns false if a request of this name is still in flight: then this one is not submitted (R2). A request for a
   // set that has ended fails at once.
@@ -61,6 +57,7 @@ class Participant {
   void join();
   void leave(const std::string& text);
 
+  // Throws WireError or std::logic_error for an entry that no right root appends.
   void replay(const Entry& entry);
 
   int64_t next_deadline() const {
@@ -95,12 +92,18 @@ class Participant {
   };
   struct SetState {
     StringMap<Pending> pending;
-    StringMap<Place> known;  // members of living batches
+    StringMap<Place> known;     // members of living batches
+    std::vector<Rank> members;  // ascending
     bool member = false, ended = false;
     bool pair = false;  // R17: it carries the messages of its two members
   };
 
   SetState& state(SetId set);  // throws WireError if no entry has added the set
+  void check_rank(Rank rank) const;
+  void check_batch(const Entry& e);
+  void check_executable(const SetState& s, const Item& item) const;
+  void check_set(const Entry& e) const;
+  void check_agreed(const Item& item, const Pending& mine) const;
   void announce(SetId set, const Item& item, bool urgent);
   void announce_held(const Batch& b);
   void ask_dissolve(uint32_t id);
@@ -116,13 +119,13 @@ class Participant {
   void replay_add_set(const Entry& e);
   void replay_remove_set(const Entry& e);
   bool is_of_ended_set(const SetState& s, const std::string& name) const;
-  RequestToken take_sets_request(const Entry& e);
+  RequestToken take_sets_request(const Entry& e, types::OpKind kind);
 
-  Rank me_;
+  const Rank me_, world_;
   int64_t dissolve_after_ns_;
   Outbox& outbox_;
   Events& events_;
-  bool joined_ = false, closed_ = false;
+  bool joined_ = false, left_ = false, closed_ = false;
   std::map<SetId, SetState> sets_;  // those that exist; a number is not used again
   SetId next_set_ = 1;
   SetState ended_;  // takes the place of each that does not exist any more

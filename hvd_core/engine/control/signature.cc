@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <span>
 
 #include "engine/control/wire.h"
 #include "engine/types/dtypes.h"
 #include "engine/types/operations.h"
 #include "engine/types/rank_list.h"
 #include "engine/types/reductions.h"
+#include "engine/types/sizes.h"
 
 namespace hvd::control {
 
@@ -118,6 +120,16 @@ std::string sentence(const SignatureFields& a, const SignatureFields& b) {
   return "Mismatched names: One rank named the operation, but another rank did not.";
 }
 
+// Whether a call can have made this tensor of an operation. The data plane computes with its type and shape.
+void check_tensor(OpKind kind, const TensorSpec& t) {
+  if (!types::is_dtype(t.dtype))
+    throw WireError("control message: an unknown element type, " + std::to_string(t.dtype));
+  // The number of rows of an allgather or alltoall is -1 where the ranks may have different ones.
+  const bool open = sizes_vary(kind) && !t.shape.empty() && t.shape[0] == -1;
+  if (!types::product(std::span(t.shape).subspan(open), types::dtype_bytes(t.dtype)))
+    throw WireError("control message: no tensor has the shape " + shape_text(t.shape));
+}
+
 }  // namespace
 
 Signature::Signature(SignatureFields fields) : fields_(std::move(fields)) {
@@ -130,7 +142,7 @@ Signature::Signature(SignatureFields fields) : fields_(std::move(fields)) {
   w.f64(fields_.postscale);
   w.bytes(fields_.device_type);
   w.varint(fields_.ranks.size());
-  for (int32_t r : fields_.ranks) w.varint(static_cast<uint64_t>(r));
+  for (int32_t r : fields_.ranks) w.svarint(r);
   if (fields_.kind == OpKind::AddProcessSet) w.bytes(fields_.backends);
   // Two requests may share a batch if everything up to here is equal, and the dtype.
   fuse_key_ = bytes_;
@@ -171,27 +183,28 @@ std::shared_ptr<const Signature> Signature::parse(std::string_view bytes) {
     throw WireError("control message: unknown operation");
   f.kind = static_cast<OpKind>(kind);
   f.repeats = r.u8() != 0;
-  f.reduce_op = static_cast<int32_t>(r.svarint());
-  f.root = static_cast<int32_t>(r.svarint());
+  f.reduce_op = r.signed_number<int32_t>();
+  f.root = r.signed_number<int32_t>();
   f.prescale = r.f64();
   f.postscale = r.f64();
   f.device_type = r.bytes();
-  f.ranks.resize(r.count());
-  for (auto& rank : f.ranks) rank = static_cast<int32_t>(r.varint());
+  f.ranks = r.list([&] { return r.signed_number<int32_t>(); });
   if (f.kind == OpKind::AddProcessSet) f.backends = r.bytes();
-  f.tensors.resize(r.count());
-  for (auto& t : f.tensors) {
-    t.dtype = static_cast<int32_t>(r.svarint());
-    t.shape.resize(r.count());
-    for (auto& d : t.shape) d = r.svarint();
-  }
+  f.tensors = r.list([&] {
+    TensorSpec t;
+    t.dtype = r.signed_number<int32_t>();
+    t.shape = r.list([&] { return r.svarint(); });
+    check_tensor(f.kind, t);
+    return t;
+  });
   if (r.done()) return std::make_shared<const Signature>(std::move(f));
-  f.weights.resize(r.count());
-  for (auto& d : f.weights) {
+  f.weights = r.list([&] {
+    WeightDigest d;
     d.parameter = r.bytes();
     d.elements = r.varint();
     d.digest = r.varint();
-  }
+    return d;
+  });
   f.remedy = r.bytes();
   return std::make_shared<const Signature>(std::move(f));
 }

@@ -17,7 +17,7 @@ constexpr size_t kMostThreads = 8, kMostFrames = 12;
 
 void put_text(Writer& w, const std::string& text) { w.bytes(std::string_view(text).substr(0, kLongest)); }
 void put_whole(Writer& w, int64_t v) { w.svarint(v); }
-int32_t get_whole(Reader& r) { return static_cast<int32_t>(r.svarint()); }
+int32_t get_whole(Reader& r) { return r.signed_number<int32_t>(); }
 
 size_t get_count(Reader& r, size_t most) {
   const uint64_t n = r.count();

@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace hvd::control {
 
@@ -69,11 +71,32 @@ class Reader {
     uint64_t v = varint();
     return static_cast<int64_t>(v >> 1) ^ -static_cast<int64_t>(v & 1);
   }
+  // A varint, or a zigzag one, that T can hold: a rank is never negative, and no number is cut.
+  template <typename T>
+  T number() {
+    const uint64_t v = varint();
+    if (!std::in_range<T>(v)) throw WireError("control message: the number " + std::to_string(v) + " is too large");
+    return static_cast<T>(v);
+  }
+  template <typename T>
+  T signed_number() {
+    const int64_t v = svarint();
+    if (!std::in_range<T>(v)) throw WireError("control message: the number " + std::to_string(v) + " is out of range");
+    return static_cast<T>(v);
+  }
   // A count of items of at least one byte each: bounded by the bytes that are left.
   uint64_t count() {
     uint64_t v = varint();
     if (v > in_.size()) throw WireError("control message: a count runs past the end of the message");
     return v;
+  }
+  // As many items as are announced. Memory is taken for those that are there, not for those that are announced: an item
+  // may be much larger than the byte that announces it.
+  template <typename Get>
+  auto list(Get&& get) {
+    std::vector<decltype(get())> items;
+    for (uint64_t n = count(); n > 0; --n) items.push_back(get());
+    return items;
   }
   double f64() {
     need(sizeof(double));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "engine/data/adasum.h"
@@ -11,6 +12,7 @@
 #include "engine/types/collectives.h"
 #include "engine/types/dtypes.h"
 #include "engine/types/operations.h"
+#include "engine/types/sizes.h"
 
 namespace hvd::data {
 
@@ -211,12 +213,8 @@ void Batch::write_allgather(Schedule& schedule) {
   c.counts = {n};
   set_->write_steps(schedule, c);
   schedule.compute(
-      [this, n, ranks](Schedule& then) {
-        for (size_t i = 0; i < n; ++i) {
-          int64_t rows = 0;
-          for (size_t r = 0; r < ranks; ++r) rows += rows_in_[r * n + i];
-          allocate_output(then, i, rows);
-        }
+      [this, n, mine](Schedule& then) {
+        for (size_t i = 0; i < n; ++i) allocate_announced(then, i, mine[i]);
         write_by_dtype(then);
       },
       "ALLOCATE_OUTPUT");
@@ -254,11 +252,11 @@ void Batch::write_alltoall(Schedule& schedule) {
   schedule.compute(
       [this, n, ranks](Schedule& then) {
         for (size_t i = 0; i < n; ++i) {
-          std::vector<int64_t> received(ranks);
-          int64_t rows = 0;
-          for (size_t r = 0; r < ranks; ++r) rows += received[r] = rows_in_[r * n + i];
-          allocate_output(then, i, rows);
-          if (auto* q = request(tensors_[i])) q->received_splits.push_back(std::move(received));
+          allocate_announced(then, i, rows_out_[static_cast<size_t>(set_->rank()) * n + i]);
+          auto* q = request(tensors_[i]);
+          if (!q) continue;
+          std::vector<int64_t>& received = q->received_splits.emplace_back(ranks);
+          for (size_t r = 0; r < ranks; ++r) received[r] = rows_in_[r * n + i];
         }
         write_by_dtype(then);
       },
@@ -294,6 +292,59 @@ void Batch::compare_splits(Schedule& schedule) {
         }
     write_by_dtype(then);
   });
+}
+
+// The numbers of rows come from the other ranks. What one of them may be wrong about must not decide where this rank
+// writes: no number is negative, nor more than memory has place for, and that of this rank is what it has sent. `mine`:
+// the rows that this rank gives itself.
+int64_t Batch::announced_rows(size_t tensor, int64_t mine) const {
+  const Tensor& t = tensors_[tensor];
+  const uint64_t row_bytes = t.row * types::dtype_bytes(t.dtype);
+  const auto refuse = [&](size_t rank, const std::string& why) {
+    const auto& item = (*work_)[t.work].item;
+    throw plugin::BackendError(HVD_E_INVALID, 0, 0,
+                               std::string(types::op_name(item.sig->fields().kind)) + " '" + *item.name + "': rank " +
+                                   std::to_string(set_->layout().members[rank]) + " announced " +
+                                   std::to_string(rows_in_[rank * tensors_.size() + tensor]) + " rows" + why);
+  };
+  const auto me = static_cast<size_t>(set_->rank());
+  int64_t sum = 0;
+  for (size_t r = 0; r < set_->layout().members.size(); ++r) {
+    const int64_t rows = rows_in_[r * tensors_.size() + tensor];
+    if (rows < 0) refuse(r, "");
+    if (r == me && rows != mine) refuse(r, " to itself, and has " + std::to_string(mine));
+    if (__builtin_add_overflow(sum, rows, &sum) || !types::product({&sum, 1}, row_bytes))
+      refuse(most_rows(tensor), ", more than an address space has place for");
+  }
+  return sum;
+}
+
+// The rank that has announced most of the rows.
+size_t Batch::most_rows(size_t tensor) const {
+  size_t most = 0;
+  for (size_t r = 1; r < set_->layout().members.size(); ++r)
+    if (rows_in_[r * tensors_.size() + tensor] > rows_in_[most * tensors_.size() + tensor]) most = r;
+  return most;
+}
+
+void Batch::allocate_announced(Schedule& schedule, size_t tensor, int64_t mine) {
+  const int64_t rows = announced_rows(tensor, mine);
+  const auto no_memory = [&] {
+    const size_t most = most_rows(tensor);
+    return plugin::BackendError(HVD_E_NOMEM, 0, 0,
+                                "out of memory for the result of a collective, '" +
+                                    *(*work_)[tensors_[tensor].work].item.name + "': " + std::to_string(rows) +
+                                    " rows, of which rank " + std::to_string(set_->layout().members[most]) +
+                                    " announced " + std::to_string(rows_in_[most * tensors_.size() + tensor]));
+  };
+  try {
+    allocate_output(schedule, tensor, rows);
+  } catch (const std::bad_alloc&) {
+    throw no_memory();
+  } catch (const plugin::BackendError& e) {  // of a device
+    if (e.code != HVD_E_NOMEM) throw;
+    throw no_memory();
+  }
 }
 
 void Batch::allocate_output(Schedule& schedule, size_t tensor, int64_t rows) {

@@ -38,6 +38,10 @@ class Batch {
   void compare_splits(Schedule& schedule);
   void add_neutral(Schedule& schedule, Tensor& t, int32_t op, bool apart);
   hvd_buf device_scratch(Schedule& schedule, uint64_t bytes);
+  // The result of an allgather or alltoall, as large as the ranks' announcements in rows_in_ say.
+  void allocate_announced(Schedule& schedule, size_t tensor, int64_t mine);
+  int64_t announced_rows(size_t tensor, int64_t mine) const;
+  size_t most_rows(size_t tensor) const;
   void allocate_output(Schedule& schedule, size_t tensor, int64_t rows);
   plugin::Collective& begin(int32_t coll, int32_t dtype);
   int32_t message_collective(int32_t dtype) const;

@@ -7,10 +7,19 @@
 #include "engine/data/emulated.h"
 #include "engine/data/parts.h"
 #include "engine/types/dtypes.h"
+#include "engine/types/sizes.h"
 
 namespace hvd::data {
 
 namespace {
+
+// A size that another rank has announced, and that sums and rounds are computed from.
+void check_announced(size_t rank, uint64_t bytes) {
+  if (bytes <= types::kMostBytes) return;
+  throw plugin::BackendError(HVD_E_INVALID, 0, 0,
+                             "alltoall: rank " + std::to_string(rank) + " announced a part of " +
+                                 std::to_string(bytes) + " bytes, more than an address space has place for");
+}
 
 uint64_t ceil_div(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit; }
 
@@ -288,9 +297,10 @@ void EmulatedTransport::alltoall_rounds(Schedule& schedule, const plugin::Collec
   const uint64_t slice = std::max<uint64_t>(1, max_count / static_cast<uint64_t>(size())) * unit;
   schedule.compute([this, c = settings(c, c.coll, c.dtype), to, from = std::move(from), sizes, slice](Schedule& p) {
     uint64_t most = 0;
-    for (const char* word : sizes) {
+    for (size_t r = 0; r < sizes.size(); ++r) {
       uint64_t n;
-      std::memcpy(&n, word, sizeof n);
+      std::memcpy(&n, sizes[r], sizeof n);
+      check_announced(r, n);
       most = std::max(most, n);
     }
     Scratch round_in, round_out;
@@ -332,6 +342,7 @@ void EmulatedTransport::alltoall_gathered(Schedule& schedule, const plugin::Coll
           for (size_t d = 0; d < ranks; ++d) {
             uint64_t n;
             std::memcpy(&n, table[r] + d * sizeof n, sizeof n);
+            check_announced(r, n);
             if (d < me) starts[r] += n;
             if (d == me && n != from[r]->bytes())
               throw plugin::BackendError(HVD_E_INVALID, 0, 0,

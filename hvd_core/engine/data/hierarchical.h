@@ -81,6 +81,7 @@ class HierarchicalTransport final : public Transport {
   void scatter_first(Schedule& schedule, const plugin::Collective& c, const TwoLevels& levels,
                      const std::vector<uint64_t>& at, hvd_buf kept);
   void exchange_counts(Schedule& schedule, const std::shared_ptr<Exchange>& x);
+  void check_counts(const Exchange& x) const;
   void exchange_data(Schedule& schedule, const std::shared_ptr<Exchange>& x);
   void sort_by_host(const Exchange& x, const std::vector<hvd_buf>& by_rank, const std::vector<hvd_buf>& by_host,
                     bool inputs);

@@ -14,6 +14,7 @@
 #include "engine/data/hierarchical.h"
 #include "engine/data/parts.h"
 #include "engine/types/dtypes.h"
+#include "engine/types/sizes.h"
 
 namespace hvd::data {
 
@@ -45,7 +46,10 @@ void HierarchicalTransport::alltoall(Schedule& schedule, const plugin::Collectiv
   x->equal = c.in_counts.empty();
   if (x->equal) return exchange_data(schedule, x);
   exchange_counts(schedule, x);
-  schedule.compute([this, x](Schedule& p) { exchange_data(p, x); });
+  schedule.compute([this, x](Schedule& p) {
+    check_counts(*x);
+    exchange_data(p, x);
+  });
 }
 
 void HierarchicalTransport::exchange_counts(Schedule& schedule, const std::shared_ptr<Exchange>& x) {
@@ -91,6 +95,24 @@ void HierarchicalTransport::exchange_counts(Schedule& schedule, const std::share
   uint64_t* get = add_row(s.out_counts, hosts_);
   for (size_t h = 0; h < hosts_; ++h) get[h] = n * here * members(h).size();
   cross_->write_steps(schedule, s);
+}
+
+// Counts of other ranks. Buffers are made, and divided, by sums of them.
+void HierarchicalTransport::check_counts(const Exchange& x) const {
+  if (!in_lane(lanes_)) return;
+  const size_t n = x.c.counts.size(), served = of_[my_local_].size(), here = rounds(my_host_, my_local_);
+  const auto check = [&](uint64_t elements, int32_t rank) {
+    if (elements <= types::kMostBytes / x.width) return;
+    throw plugin::BackendError(HVD_E_INVALID, 0, 0,
+                               "alltoall: rank " + std::to_string(layout_.members[static_cast<size_t>(rank)]) +
+                                   " announced a part of " + std::to_string(elements) +
+                                   " elements, more than an address space has place for");
+  };
+  for (size_t m = 0, at = 0; m < neighbours_; ++m)
+    for (const size_t end = at + n * served; at < end; ++at) check(x.from_neighbours[at], members(my_host_)[m]);
+  for (size_t h = 0, at = 0; h < hosts_; ++h)
+    for (size_t k = 0; k < n * here; ++k)
+      for (const int32_t rank : members(h)) check(x.from_hosts[at++], rank);
 }
 
 // The counts are known.
@@ -183,6 +205,10 @@ void HierarchicalTransport::exchange_data(Schedule& schedule, const std::shared_
           for (size_t m = 0; m < members(h).size(); ++m) row[h] += from_host(h, before, i, k, m);
         get += row[h];
       }
+      if (!hands_out && get * width != out[i].bytes)
+        throw plugin::BackendError(HVD_E_INVALID, 0, 0,
+                                   "alltoall: the other ranks announced parts of " + std::to_string(get * width) +
+                                       " bytes together, and before that of " + std::to_string(out[i].bytes));
       received[i] = hands_out ? schedule.scratch_buf(get * width) : out[i];
       add(s, collected[i], received[i], give);
     }

@@ -242,6 +242,60 @@ class Coll {
   const hvd_coll_args& args_;
 };
 
+// Throws HVD_E_INVALID unless each buffer of the collective holds what its counts say. Counts may come from other
+// ranks: no product or sum of them wraps, and every part of a buffer lies within it. Every collective passes this
+// before its method is called (see checks_sizes).
+inline void check_sizes(const Coll& c, int32_t rank, int32_t size) {
+  const hvd_coll_args& a = c.args();
+  const auto ranks = static_cast<uint64_t>(size);
+  const auto no = [](const char* list, uint64_t i, const std::string& why) {
+    throw Error(HVD_E_INVALID, list + ("[" + std::to_string(i) + "]: ") + why);
+  };
+  const auto sum = [&](const char* list, const uint64_t* table, uint64_t i) {
+    int64_t total = 0;
+    for (uint64_t r = 0; r < ranks; ++r) {
+      const uint64_t part = table[i * ranks + r];
+      if (__builtin_add_overflow(total, part, &total))
+        no(list, i, "the part of rank " + std::to_string(r) + ", " + std::to_string(part) + " elements, is too large");
+    }
+    return static_cast<uint64_t>(total);
+  };
+  const auto hold = [&](const char* list, const hvd_buf* bufs, uint64_t i, uint64_t elements) {
+    if (bufs == nullptr || bufs[i].base == nullptr) return;
+    uint64_t bytes;
+    if (__builtin_mul_overflow(elements, c.element_bytes(), &bytes) || bytes > bufs[i].bytes)
+      no(list, i, std::to_string(elements) + " elements do not fit into " + std::to_string(bufs[i].bytes) + " bytes");
+  };
+  for (uint64_t i = 0; i < a.n_bufs; ++i) {
+    if (a.counts == nullptr) throw Error(HVD_E_INVALID, "counts is NULL, but there are buffers");
+    const uint64_t count = a.counts[i];
+    uint64_t in = count, out = count;
+    if (a.coll == HVD_ALLGATHER) {
+      if (a.out_counts != nullptr) {
+        out = sum("out", a.out_counts, i);
+        if (a.out_counts[i * ranks + static_cast<uint64_t>(rank)] != count)
+          no("in", i, std::to_string(count) + " elements, and another number in out_counts");
+      } else if (__builtin_mul_overflow(count, ranks, &out)) {
+        no("out", i, std::to_string(count) + " elements from each rank are too many");
+      }
+    } else if (a.coll == HVD_REDUCESCATTER) {
+      out = count / ranks;
+      if (a.out_counts != nullptr) {
+        if (sum("in", a.out_counts, i) != count) no("in", i, "the parts of the ranks do not add up to its elements");
+        out = a.out_counts[i * ranks + static_cast<uint64_t>(rank)];
+      }
+    } else if (a.coll == HVD_ALLTOALL) {
+      if (a.in_counts != nullptr && sum("in", a.in_counts, i) != count)
+        no("in", i, "the parts for the ranks do not add up to its elements");
+      if (a.out_counts != nullptr) out = sum("out", a.out_counts, i);
+    }
+    const bool reads = a.coll != HVD_RECV && (a.coll != HVD_BROADCAST || a.root == rank);
+    const bool writes = a.coll != HVD_SEND && (a.coll != HVD_REDUCE || a.root == rank);
+    if (reads) hold("in", a.in, i, in);
+    if (writes) hold("out", a.out, i, out);
+  }
+}
+
 // An operation in flight (REQUEST communicators). It owns all objects that must outlive the call that started it.
 class Request {
  public:
@@ -308,6 +362,7 @@ struct NoComm {};  // for a backend with a device table only
 //   static constexpr bool reports_abort = true   the class's own methods fail after abort(), with a better text than
 //   this
 //                               layer, which otherwise refuses every call after an abort
+//   static constexpr bool checks_sizes = true   the class's own methods check the sizes of buffers (see check_sizes)
 //   static std::string info(const std::string& key)   a fact for reports, "" if it is not known. Any thread
 //   static void load()          opens the vendor's library; called first, may throw HVD_E_UNAVAILABLE
 //   static constexpr const char *tag, *version;   static const char* vendor_lib()

@@ -238,6 +238,11 @@ class CommTable {
     });
   }
 
+  static constexpr bool checks_sizes() {
+    if constexpr (detail::HasChecksSizes<T>::value) return T::checks_sizes;
+    return false;
+  }
+
   static constexpr bool reports_abort() {
     if constexpr (detail::HasReportsAbort<T>::value) return T::reports_abort;
     return false;
@@ -400,6 +405,7 @@ class CommTable {
       if (coll.buffers() > 1 && !(T::caps & HVD_CAP_VECTORED)) {
         throw Error(HVD_E_INVALID, "more than one buffer for a communicator without HVD_CAP_VECTORED");
       }
+      if constexpr (!checks_sizes()) check_sizes(coll, h.comm.rank(), h.comm.size());
       Work work = call(h.comm, coll);
       if (work.complete()) return true;
       if constexpr (kStream) throw Error(HVD_E_INTERNAL, "a STREAM communicator must not return a request");

@@ -152,7 +152,7 @@ void World::join_host(const std::vector<int>& members) {
 }
 
 void World::join_by_socket(int parent, int child, std::vector<int32_t> subtree) {
-  const auto ends = socket_pair();
+  const auto ends = knobs_.link_ends ? knobs_.link_ends(parent, child) : socket_pair();
   LinkConfig up, down;
   up.peer = parent;
   up.is_parent = true;
@@ -182,6 +182,9 @@ EngineConfig World::config(int rank) const {
   c.leads_host = r.leads;
   c.local_backend = ways_.local;
   c.global_backend = ways_.global;
+  if (rank == knobs_.other_rank)
+    for (EngineConfig::Library* library : {&c.local_backend, &c.global_backend})
+      if (!library->path.empty()) *library = knobs_.other_library;
   c.math_backend = ways_.math;
   if (!ways_.local.path.empty() && !ways_.global.path.empty()) c.hierarchical = knobs_.hierarchical;
   c.devices = knobs_.devices;

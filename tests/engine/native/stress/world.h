@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +45,12 @@ struct Knobs {
   std::array<bool, HVD_COLL_COUNT> hierarchical{};
   double start_seconds = 30;
   std::vector<EngineConfig::DeviceConfig> devices;
+  // One rank has another library than the others, in the place of each that moves data; -1: none.
+  int other_rank = -1;
+  EngineConfig::Library other_library;
+  // Makes the two ends of a link of Tree::Sockets, for a test that stands between parent and child. World does not
+  // close them.
+  std::function<std::array<int, 2>(int parent, int child)> link_ends;
 };
 
 class World {
