@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from horovod.runner.ended_ranks import EndedRanks
-from horovod.runner.last_call import place_of_end
+from horovod.runner.last_call import about_end
 from horovod.runner.local_ranks import STREAMS, LocalRanks
 from horovod.runner.output import Output, OutputClosedError, RankStream
 from horovod.runner.remote_ranks import RemoteRanks
@@ -230,7 +230,7 @@ class Job:
                 note(f"horovodrun: rank {event['rank']} is process {event['pid']}{on_host}")
         elif kind == "exit":
             self._handle_exit(site, event["rank"], event["code"], event["asked"])
-            if where := place_of_end(event):
+            if where := about_end(event):
                 note(f"horovodrun: rank {event['rank']} has ended {where}.")
         elif kind == "terminating":
             self._decide()
