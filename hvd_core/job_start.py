@@ -60,6 +60,15 @@ def is_elastic() -> bool:
     return driver_channel.channel() is not None
 
 
+def note_end(engine: Any) -> None:
+    """An engine is about to be closed. In an elastic job, the next start() tells the driver whether a stall ended it."""
+    from hvd_core.bootstrap import driver_channel
+
+    channel = driver_channel.channel()
+    if channel is not None:
+        channel.stalled = engine.stalled_ranks
+
+
 def _start_engine(
     comm: Sequence[int] | Any,
     backend: str | type | Sequence[str | type] | None,

@@ -184,6 +184,7 @@ def _drop() -> None:
     _process_sets.end()
     uncaught.unwatch()
     if not job.is_parents():
+        job_start.note_end(job.engine)
         job.engine.close()
         job.world.close()
         logs.stop_forwarding()

@@ -17,6 +17,8 @@ from contextlib import suppress
 from typing import Any
 
 _LONGEST = 500  # characters of an exception's text that are reported
+_HERE = os.path.dirname(__file__)
+_LIBRARIES = (f"{os.path.dirname(os.__file__)}/", f"{_HERE}/", f"{os.path.dirname(_HERE)}/horovod/")
 
 _cause = ""
 _watched: _Watch | None = None
@@ -103,8 +105,14 @@ def _at_a_prompt() -> bool:
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
+def _is_of_program(file: str) -> bool:
+    """Whether a file is neither installed nor a part of Python or of this project."""
+    installed = "/site-packages/" in file or "/dist-packages/" in file or file.startswith("<frozen ")
+    return not installed and not file.startswith(_LIBRARIES)
+
+
 def _one_line(error: BaseException) -> str:
-    """Type, text, and place of an exception in one line."""
+    """Type, text, and place of an exception in one line: the place in the program, also if a library has raised it."""
     words = traceback.format_exception_only(type(error), error)
     text = " ".join("".join(words).split())
     if len(text) > _LONGEST:
@@ -112,5 +120,5 @@ def _one_line(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return text
-    last = frames[-1]
+    last = next((frame for frame in reversed(frames) if _is_of_program(frame.filename)), frames[-1])
     return f"{text} ({os.path.basename(last.filename)}, line {last.lineno}, in {last.name})"

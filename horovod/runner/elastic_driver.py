@@ -26,7 +26,7 @@ from horovod.runner.elastic_sites import Site, Sites
 from horovod.runner.elastic_slots import free_slots, with_slots
 from horovod.runner.elastic_watch import Watch
 from horovod.runner.exit_codes import describe_code
-from horovod.runner.last_call import place_of_end
+from horovod.runner.last_call import about_end
 from horovod.runner.output import Output, OutputClosedError
 from horovod.runner.processes import Job, Outcome
 from horovod.runner.signal_wakeup import SignalWakeup
@@ -309,12 +309,20 @@ class ElasticJob(Job):
                     lambda membership: decide(membership, *values)
                 )
             )
+            if said.get("stalled") is not None:
+                self._events.append(lambda stalled=said["stalled"]: self._world_stalled(rank, stalled))
+
+    def _world_stalled(self, number: int, ranks: list[int]) -> None:
+        """A member has ended the last world because `ranks` of it kept it waiting."""
+        members = self._membership.members
+        if number in members:
+            self._watch.world_stalled([members[rank] for rank in ranks if rank < len(members)])
 
     def event(self, site, event: dict) -> None:
         """Called by a site; see Listener."""
         if event["event"] == "exit":
             number, code = int(event["rank"]), int(event["code"])
-            if where := place_of_end(event):
+            if where := about_end(event):
                 self._note(f"process {number} has ended {where}")
             self._events.append(lambda: self._ended(number, code))
         elif event["event"] == "lost":

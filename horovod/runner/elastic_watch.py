@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from horovod.runner.elastic_limits import Limits
 from horovod.runner.elastic_membership import Failure, Membership, Phase, Stage, Worker
 from horovod.runner.elastic_sites import Sites
 
+# A member that has kept the last world waiting, until a stall ended it, gets this time to leave it after the others.
+_STALLED_S = 5.0
 # A member that is stuck is sent SIGTERM, and SIGKILL 5 s later. Then those that waited for it get time to leave.
 _NEXT_KILL_S = 15.0
 # The driver looks at the time twice a second while it waits for workers. After a longer gap it was stopped itself.
@@ -25,6 +27,9 @@ class Watch:
         self._waits_since: float | None = None
         self._lacks_since = 0.0  # since when there are too few slots
         self._first_ready: float | None = None
+        self._stalled: set[int] | None = (
+            None  # the members that the last world waited for, if a stall has ended it
+        )
 
     @property
     def begun(self) -> bool:
@@ -34,6 +39,11 @@ class Watch:
     def begin(self, now: float) -> None:
         """The phase is GATHERING from now on."""
         self._looked = self._waits_since = self._lacks_since = now
+        self._stalled = None
+
+    def world_stalled(self, numbers: Iterable[int]) -> None:
+        """The last world was ended because it waited for members in vain: for these, as far as they are known."""
+        self._stalled = (self._stalled or set()) | set(numbers)
 
     def worker_is_ready(self, now: float) -> None:
         self._first_ready = self._first_ready or now
@@ -61,6 +71,13 @@ class Watch:
         """Ends a member that does not leave its world: one that is stopped, or one for which another member waits. A
         member may be at work outside of Horovod."""
         limits = self._limits
+        if self._stalled is not None and now - self._waits_since > min(_STALLED_S, limits.grace_s):
+            for worker in late:
+                number = worker.number
+                known = number in self._stalled or self._sites.is_stopped(number)
+                if known and number not in self.asked_to_end:
+                    self._note(f"process {number} has kept its world waiting until it ended, and is killed")
+                    self._end_late_worker(number)
         if now - self._waits_since <= limits.grace_s:
             return
         waits = any(membership.workers[number].stage is Stage.READY for number in membership.members)

@@ -117,6 +117,62 @@ def start_rank(rank, environment, directory):
         os._exit(126)
 
 
+def memory_group():
+    """The folders of the keeper's memory control group and of those above it, innermost first: the ranks are in it too.
+    Both versions of control groups; empty if there is none."""
+    paths = {}  # of version 2: "" -> path; of version 1: "memory" -> path
+    try:
+        with open("/proc/self/cgroup") as groups:
+            for line in groups:
+                _, controllers, path = line.rstrip("\n").split(":", 2)
+                paths.update((name, path) for name in controllers.split(",") if name in ("", "memory"))
+        with open("/proc/self/mountinfo") as mounts:
+            lines = [line.split(" - ") for line in mounts]
+    except (OSError, ValueError):
+        return []
+    for name, kind in (("memory", "cgroup"), ("", "cgroup2")):
+        for mount, system in lines:
+            root, point = mount.split()[3:5]
+            if (
+                system.split()[0] != kind
+                or name not in (*system.split()[2].split(","), "")
+                or name not in paths
+            ):
+                continue
+            # In a container the path may be the host's, and the mount the container's own group.
+            below = paths[name].removeprefix(root.rstrip("/")) if paths[name].startswith(root) else ""
+            folders = [point]
+            for part in below.strip("/").split("/"):
+                if part and os.path.isdir(f"{folders[0]}/{part}"):
+                    folders.insert(0, f"{folders[0]}/{part}")
+            if memory_kills(folders) is not None:
+                return folders
+    return []
+
+
+def first_number(folders, files):
+    """The first number that a file of a control group has, or that a group above it has; None without one."""
+    for folder in folders:
+        for file, key in files:
+            try:
+                with open(f"{folder}/{file}") as lines:
+                    values = [words[-1] for words in map(str.split, lines) if words and key in ("", words[0])]
+            except OSError:
+                continue
+            if values and values[0].isdigit() and int(values[0]) < 1 << 60:  # no limit: "max", or near 2^63
+                return int(values[0])
+    return None
+
+
+def memory_kills(folders):
+    """How many processes of a control group the kernel has killed for lack of memory."""
+    return first_number(folders, [("memory.events", "oom_kill"), ("memory.oom_control", "oom_kill")])
+
+
+def memory_limit(folders):
+    return first_number(folders, [("memory.max", ""), ("memory.limit_in_bytes", "")])
+
+
 class Keeper:
     """The state of one job on this host: the running ranks, and the stage of its end."""
 
@@ -126,6 +182,8 @@ class Keeper:
         self.ranks = {}  # process id -> rank
         self.childless = False
         self.launcher_gone = False
+        self.memory_group = memory_group()
+        self.memory_kills = memory_kills(self.memory_group)
         # running -> announced -> reporting -> terminating -> killing; leftover once all ranks have ended
         self.stage = "running"
         self.grace = 0.0  # seconds between an announced end and the end
@@ -205,9 +263,21 @@ class Keeper:
             if rank is None:
                 continue
             code = os.waitstatus_to_exitcode(status)  # see exit_codes.py
-            self.tell(event="exit", rank=rank, code=code, asked=self.stage in ("terminating", "killing"))
+            asked = self.stage in ("terminating", "killing")
+            event = {"event": "exit", "rank": rank, "code": code, "asked": asked}
+            if code == -signal.SIGKILL and not asked:
+                event["out_of_memory"] = self.lack_of_memory()
+            self.tell(**event)
             if code:
                 self.fail()
+
+    def lack_of_memory(self):
+        """What the kernel has counted, if it has killed a process of this control group since the last question."""
+        before, self.memory_kills = self.memory_kills, memory_kills(self.memory_group)
+        if before is None or self.memory_kills is None or self.memory_kills <= before:
+            return ""
+        limit = memory_limit(self.memory_group)
+        return "the host's memory" if limit is None else f"cgroup limit {limit >> 20} MiB"
 
     def advance(self):
         """Takes the next step of the end when it is due; returns True when no process is left."""

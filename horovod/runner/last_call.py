@@ -35,9 +35,11 @@ class LastCall:
         os.close(self._descriptor)
 
 
-def place_of_end(event: Mapping[str, Any]) -> str:
-    """Where a rank's process has ended, by its event "exit", if that was inside of a backend: ``in the call collective of
-    backend 'x' (allreduce, 4096 bytes)``; "" if no code of a backend is known to have run."""
+def about_end(event: Mapping[str, Any]) -> str:
+    """How a rank's process has ended, by its event "exit": ``for lack of memory: ... (cgroup limit 512 MiB)``, or ``in
+    the call collective of backend 'x' (allreduce, 4096 bytes)``; "" if neither is known."""
+    if event.get("out_of_memory"):
+        return f"for lack of memory: the kernel has killed it ({event['out_of_memory']})"
     if not event.get("inside"):
         return ""
     from hvd_core.last_call import describe

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from horovod.runner.ended_ranks import EndedRanks
 from horovod.runner.exit_codes import shell_code, signal_of
-from horovod.runner.last_call import place_of_end
+from horovod.runner.last_call import about_end
 from horovod.runner.local_ranks import STREAMS, LocalRanks
 from horovod.runner.output import Output, OutputClosedError, RankStream
 from horovod.runner.remote_ranks import RemoteRanks
@@ -234,7 +234,7 @@ class Job:
                 note(f"horovodrun: rank {event['rank']} is process {event['pid']}{on_host}")
         elif kind == "exit":
             self._handle_exit(site, event["rank"], event["code"], event["asked"])
-            if where := place_of_end(event):
+            if where := about_end(event):
                 self._note_place(
                     event["rank"], event["code"], f"horovodrun: rank {event['rank']} has ended {where}."
                 )

@@ -3,7 +3,8 @@
 The launcher hands the socket down (HOROVOD_ELASTIC_FD), and tells the worker's number (HOROVOD_ELASTIC_WORKER). Messages
 are lines of JSON:
 
-    worker -> driver   {"kind": "ready", "commits": 3, "updated": false}   in no world; waits for a place
+    worker -> driver   {"kind": "ready", "commits": 3, "updated": false,   in no world; waits for a place
+                        "stalled": [1]}
                        {"kind": "up"}                                      init() has returned
                        {"kind": "synced"}                                  the state of rank 0 is here
                        {"kind": "announced"}                               SIGTERM: this process is about to end
@@ -56,7 +57,8 @@ class Place:
 
 class DriverChannel:
     """`commits`: the number of commits that the state of this process has seen. `updated`: this process leaves its world
-    because of an update. Both are told to the driver with the next ready(). `place`: in the world of the last enter().
+    because of an update. `stalled`: the ranks that its last world waited for in vain, if it ended that world for that
+    reason. These are told to the driver with the next ready(). `place`: in the world of the last enter().
     `worker`: the number of this process, which never changes."""
 
     def __init__(self, descriptor: int, worker: int = 0) -> None:
@@ -71,6 +73,7 @@ class DriverChannel:
         self._commits = 0
         self._synced_world = 0
         self.updated = False
+        self.stalled: list[int] | None = None
         self.place: Place | None = None
 
     @property
@@ -87,8 +90,9 @@ class DriverChannel:
 
     def enter(self) -> Place:
         """Waits for a place in the next world. Raises LeftJob if there is none for this process."""
-        self._say(kind="ready", commits=self.commits, updated=self.updated)
+        self._say(kind="ready", commits=self.commits, updated=self.updated, stalled=self.stalled)
         self._update = self.updated = False
+        self.stalled = None
         while True:
             said = self._next()
             if said["kind"] in ("leave", "end"):

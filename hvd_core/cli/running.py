@@ -204,7 +204,9 @@ def _stacks_of(rank: dict, main_only: bool = False) -> list[str]:
         if not thread["frames"]:
             lines.append("    no frame of Python")
     if rank["lock_held"]:
-        lines.append("  code of an extension keeps Python's lock")
+        lines.append(
+            "  its code did not release the GIL: the stacks, if there are any, are those of a copy of the process"
+        )
     if rank["note"]:
         lines.append(f"  {rank['note']}")
     return lines

@@ -155,7 +155,8 @@ class EngineSettings:
         0.0,
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
         _parse_number,
-        "seconds until this ends the job; 0: never. A value below the time of the warning counts as 0",
+        "seconds until this, or an operation that a backend does not complete, ends the job; 0: never. A value below the "
+        "time of the warning counts as 0",
         "0",
     )
     stall_json: str = _setting(
@@ -345,7 +346,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> EngineSettings
     disabled = environ.get("HOROVOD_STALL_CHECK_DISABLE", "").strip()
     if disabled and _flag(disabled, "HOROVOD_STALL_CHECK_DISABLE"):
         values["stall_warn_s"] = 0.0
-    if 0 < values["stall_abort_s"] < values["stall_warn_s"]:
+    if not values["stall_warn_s"] or values["stall_abort_s"] < values["stall_warn_s"]:
         values["stall_abort_s"] = 0.0
     return EngineSettings(**values)
 

@@ -19,8 +19,16 @@ constexpr int64_t kLongestStopNs = int64_t{24} * 3600 * 1'000'000'000;
 
 void Engine::watch_calls() {
   constexpr int64_t kCreateGraceNs = 1'000'000'000;  // a backend that keeps its deadline reports by itself
-  const CallWatch::Limits limits{config_.stall_warn_ns, config_.operation_ns, config_.start_ns + kCreateGraceNs,
-                                 config_.end_ns};
+  CallWatch::Limits limits;
+  limits.warn_ns = config_.stall_warn_ns;
+  limits.operation_ns = config_.operation_ns;
+  limits.create_ns = config_.start_ns + kCreateGraceNs;
+  limits.end_ns = config_.end_ns;
+  // The stall check sees operations until all ranks have submitted them. From then on they wait for the backend.
+  if (config_.stall_abort_ns > 0 && (config_.operation_ns <= 0 || config_.stall_abort_ns < config_.operation_ns)) {
+    limits.operation_ns = config_.stall_abort_ns;
+    limits.operation_setting = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS";
+  }
   backends_.records = std::make_shared<plugin::CallRecords>();
   if (config_.last_calls) {
     plugin::CallRecords::keep_in(config_.last_calls, backends_.records);
@@ -40,9 +48,10 @@ void Engine::watch_calls() {
 void Engine::end_job(const std::string& cause) {
   std::lock_guard lock(executor_mutex_);
   if (stopped()) return;
-  const std::string text = describe(config_.rank) + ": " + cause;
+  std::string text = describe(config_.rank) + ": " + cause;
   observe::log(Level::Error, text + what_ends());
-  if (segment_) segment_->raise_abort(text);
+  if (segment_) text = segment_->raise_abort(text);
+  note_stalled({});
   executor_->abort();
   push({Command::Abort, nullptr, 0, {}, text}, true);
   bell_->ring();
@@ -62,7 +71,7 @@ bool Engine::leave_driver_behind(uint64_t call, const std::string& cause) {
   }
   if (!backends_.records->driving.abandon(call)) return false;
   // The thread keeps driver_, and comes never back to what that protects. So this thread may use it.
-  const std::string text = describe(config_.rank) + ": " + cause;
+  const std::string text = abort_raised() ? segment_->abort_text() : describe(config_.rank) + ": " + cause;
   observe::log(Level::Error, "a thread of the engine stays in a backend's call; the tensors of its operation are kept");
   left_behind_ = aborted_ = true;
   for (auto& [token, request] : live_) request->lingers = true;

@@ -103,7 +103,7 @@ void CallWatch::look_at_operation(int64_t now) {
   // A rank that is inside of a call has more to say than a rank that waits for it, and reports first.
   const bool inside = running(call) && call_age >= std::min(limits_.operation_ns / 2, kSecond / 2);
   if (age < limits_.operation_ns + (inside ? 0 : patience(limits_.operation_ns))) return;
-  end_job(text + " (HOROVOD_OPERATION_TIMEOUT_SECONDS)", now);
+  end_job(text + " (" + limits_.operation_setting + ")", now);
 }
 
 void CallWatch::end_job(const std::string& cause, int64_t now) {

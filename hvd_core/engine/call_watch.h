@@ -16,10 +16,11 @@ namespace hvd {
 class CallWatch {
  public:
   struct Limits {
-    int64_t warn_ns = 0;       // until a report; 0: never
-    int64_t operation_ns = 0;  // until an operation ends the job; 0: never
-    int64_t create_ns = 0;     // for the making of communicators
-    int64_t end_ns = 0;        // for their finalization and destruction
+    int64_t warn_ns = 0;                                                  // until a report; 0: never
+    int64_t operation_ns = 0;                                             // until an operation ends the job; 0: never
+    int64_t create_ns = 0;                                                // for the making of communicators
+    int64_t end_ns = 0;                                                   // for their finalization and destruction
+    const char* operation_setting = "HOROVOD_OPERATION_TIMEOUT_SECONDS";  // which says operation_ns
   };
   struct Host {
     virtual ~Host() = default;

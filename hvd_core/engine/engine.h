@@ -225,6 +225,9 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
   // The job did not end in good order. Valid once stopped().
   bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
+  // If this rank has ended the job because of a limit on waiting (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS, or a backend's
+  // call): the ranks that the others waited for, as far as they are known. Any thread.
+  std::optional<std::vector<control::Rank>> stalled_ranks() const;
   const EngineConfig& config() const { return config_; }
   const data::Backends& backends() const { return backends_; }
   // The backend of this name that moves data in this job or opens devices; null if there is no such backend.
@@ -348,6 +351,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void check_watched();
   // stalls.cc
   bool check_stalls(int64_t now);
+  void note_stalled(std::vector<control::Rank> ranks);
   bool answer_signs_of_life();
   void watch_root();
   std::string why_root_is_silent();
@@ -454,6 +458,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   std::unique_ptr<Doctor> doctor_;
   mutable std::mutex stop_mutex_;
   std::string stop_text_;
+  std::optional<std::vector<control::Rank>> stalled_ranks_;
   std::unique_ptr<observe::Watch> watch_;
   std::thread thread_;
 };

@@ -167,12 +167,19 @@ void StallCheck::report(int64_t now) {
   entries_seen_ = node_.entries();
   next_ = std::min(next_, stalled_since_ + 2 * (now - stalled_since_));
   if (settings_.abort_ns > 0) next_ = std::min(next_, std::max(now, stalled_since_ + settings_.abort_ns));
-  log_everywhere(told_ranks_, r.text);
+  // Here at once, because the job may end next; on the other ranks by entries of the log.
+  observe::log(Level::Warning, r.text);
+  for (const auto& [rank, line] : r.lines) {
+    acted_ = true;
+    node_.report({rank}, line.substr(0, control::kLongestReport));
+  }
   if (!settings_.json_path.empty()) write_json(r.json);
   if (!r.too_long) return;
   observe::log(Level::Error, "One or more rank (marked by \"!\") is stalled for longer than " +
                                  std::to_string(settings_.abort_ns / 1'000'000'000) + " seconds. Will shutdown.");
   end_ = r.summary;
+  for (const Stalled& s : stalled)
+    if (now - s.since >= settings_.abort_ns) missing_.insert(missing_.end(), s.missing.begin(), s.missing.end());
 }
 
 void StallCheck::say_if_it_proceeds(int64_t now) {
@@ -183,19 +190,15 @@ void StallCheck::say_if_it_proceeds(int64_t now) {
   std::string names;
   for (size_t i = 0; i < reported_.size() && i < 6; ++i) names += (i ? ", " : "") + reported_[i].name;
   if (reported_.size() > 6) names += ", ...";
-  log_everywhere(told_ranks_, "The operations that were stalled proceed again after " +
-                                  observe::seconds(seconds(now - stalled_since_)) + ": " + names);
-  reported_.clear();
-}
-
-// Here at once, because the job may end next; on the other ranks by an entry of the log.
-void StallCheck::log_everywhere(const std::vector<Rank>& ranks, const std::string& text) {
+  const std::string text = "The operations that were stalled proceed again after " +
+                           observe::seconds(seconds(now - stalled_since_)) + ": " + names;
   observe::log(Level::Warning, text);
-  std::vector<Rank> others = ranks;
-  std::erase(others, 0);
-  if (others.empty()) return;
-  acted_ = true;
-  node_.report(std::move(others), text.substr(0, control::kLongestReport));
+  std::erase(told_ranks_, 0);
+  if (!told_ranks_.empty()) {
+    acted_ = true;
+    node_.report(std::move(told_ranks_), text);
+  }
+  reported_.clear();
 }
 
 void StallCheck::write_json(const std::string& line) const {

@@ -1,5 +1,6 @@
 // The root's watch over operations that only some ranks have submitted (R14): it finds them, asks the ranks what they
-// do, and has the report logged, again and again at growing distances while nothing proceeds.
+// do, and logs the report, again and again at growing distances while nothing proceeds. Each of the other ranks logs
+// its own part.
 //
 // A state machine of the driver on rank 0: called with Engine::driver_ held.
 #pragma once
@@ -30,6 +31,8 @@ class StallCheck {
   bool check(int64_t now);
   // The cause with which the job has to end, because it has waited for too long; empty: it goes on.
   const std::string& end() const { return end_; }
+  // The ranks that were missing for too long then.
+  const std::vector<control::Rank>& missing() const { return missing_; }
   void told(control::Rank rank, uint32_t number, const std::string& text);
   // When check() has to be called at the latest.
   int64_t next() const { return next_; }
@@ -46,7 +49,6 @@ class StallCheck {
   std::vector<control::Rank> ranks_to_ask(const std::vector<control::Stalled>& stalled) const;
   bool is_due(int64_t now, const std::vector<control::Stalled>& stalled) const;
   void say_if_it_proceeds(int64_t now);
-  void log_everywhere(const std::vector<control::Rank>& ranks, const std::string& text);
   void write_json(const std::string& line) const;
 
   const Settings settings_;
@@ -55,6 +57,7 @@ class StallCheck {
   int64_t next_ = control::kNever;
   bool acted_ = false;
   std::string end_;
+  std::vector<control::Rank> missing_;
 
   // A look that is under way.
   bool looking_ = false;

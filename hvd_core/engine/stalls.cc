@@ -9,7 +9,6 @@
 #include "engine/observe/log.h"
 #include "engine/observe/observer.h"
 #include "engine/observe/process_state.h"
-#include "engine/observe/stacks.h"  // shortened()
 
 namespace hvd {
 
@@ -33,7 +32,10 @@ double age(int64_t since) { return std::max(0.0, static_cast<double>(observe::no
 bool Engine::check_stalls(int64_t now) {
   if (root_watch_ && !stopped()) {
     const bool asked = root_watch_->check(now, !live_.empty() || join_request_);
-    if (!root_watch_->end().empty()) lost(root_watch_->end());
+    if (!root_watch_->end().empty()) {
+      note_stalled({silent_rank(config_)});
+      lost(root_watch_->end());
+    }
     return asked;
   }
   if (!stalls_ || stopped() || (now < stalls_->next() && !stalls_->wants_time())) return false;
@@ -42,8 +44,19 @@ bool Engine::check_stalls(int64_t now) {
   if (stalls_->end().empty()) return any;
   while (node_->step(now)) {  // the report goes out before the end
   }
+  note_stalled(stalls_->missing());
   node_->abort(stalls_->end());
   return true;
+}
+
+void Engine::note_stalled(std::vector<control::Rank> ranks) {
+  const std::lock_guard lock(stop_mutex_);
+  stalled_ranks_ = std::move(ranks);
+}
+
+std::optional<std::vector<control::Rank>> Engine::stalled_ranks() const {
+  const std::lock_guard lock(stop_mutex_);
+  return stalled_ranks_;
 }
 
 void Engine::watch_root() {
@@ -169,7 +182,6 @@ Submission Engine::submission_of(const queue::Request& request, bool deferred) c
   s.age_s = age(request.submitted_ns);
   s.deferred = deferred;
   if (program_) s.place = program_->place_of(request.site);
-  s.place.file = observe::shortened(s.place.file);
   return s;
 }
 
@@ -211,7 +223,6 @@ observe::Snapshot Engine::snapshot_with(std::vector<std::pair<RequestRef, bool>>
       one.process_set = sets_.number_of(x.set);
       one.age_s = age(x.at_ns);
       if (program_) one.place = program_->place_of(x.site);
-      one.place.file = observe::shortened(one.place.file);
       s.last.push_back(std::move(one));
     });
     s.error = last_error_;

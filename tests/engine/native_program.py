@@ -33,7 +33,7 @@ PROGRAMS = {
     "control_test": _CONTROL,
     "autotune_test": _CONTROL,
     "stall_test": [
-        *(f"observe/{p}.cc" for p in ("looker", "snapshot", "sources", "stacks", "stall", "stall_causes")),
+        *(f"observe/{p}.cc" for p in ("looker", "process_copy", "snapshot", "sources", "stacks", "stall")),
         "control/snapshot_wire.cc",
     ],
     "call_watch_test": ["call_watch.cc"],

@@ -90,6 +90,30 @@ def test_hang_ends_the_job_on_every_rank():
         assert says_which_call_hangs(text), text
 
 
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize(
+    ("stall", "operation", "ends_it"),
+    [
+        (str(LIMIT), "600", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"),
+        ("600", str(LIMIT), "HOROVOD_OPERATION_TIMEOUT_SECONDS"),
+    ],
+)
+def test_the_limit_that_comes_first_ends_the_job(stall, operation, ends_it):
+    """With one text for all ranks, although each of the three hangs and watches itself."""
+    texts = outcomes(
+        train_in_the_background,
+        "collective",
+        "abort",
+        size=3,
+        HVD_TEST_HANG_RANK="all",
+        HOROVOD_STALL_CHECK_TIME_SECONDS="1",
+        HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=stall,
+        HOROVOD_OPERATION_TIMEOUT_SECONDS=operation,
+    )
+    assert f"the backend 'hanging' has not returned from collective for {LIMIT}" in texts[0]
+    assert f"({ends_it})" in texts[0] and len(set(texts)) == 1, texts
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_hang_in_a_wait_ends_the_job_on_every_rank():

@@ -57,6 +57,22 @@ def test_an_exception_is_the_cause_on_the_others(tmp_path):
     assert "after the traceback: True" in output
 
 
+def save_checkpoint():
+    with open("/dev/full", "wb") as file:
+        np.save(file, np.zeros(1 << 16))  # the disk is full: NumPy raises
+
+
+def _fills_the_disk():
+    _rank_0_waits()
+    save_checkpoint()
+
+
+def test_an_exception_of_a_library_names_the_line_of_the_program(tmp_path):
+    output = run_to_the_end(2, _fills_the_disk, folder=tmp_path, code=1)
+    heard = next(line for line in output.splitlines() if "heard:" in line)
+    assert "(test_uncaught.py, line" in heard and ", in save_checkpoint)" in heard, heard
+
+
 def _replaces_the_hook():
     sys.excepthook = lambda *what: print("own hook", flush=True)
     _rank_0_waits()

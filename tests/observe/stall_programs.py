@@ -151,6 +151,19 @@ def only_rank_0_calls():
     hvd.allreduce(x(), name="a")
 
 
+def mean(name):
+    return hvd.allreduce(x(), name=name)
+
+
+def a_helper_is_called_under_a_condition():
+    """Only the callers' lines tell the calls apart."""
+    if hvd.rank() == 1:
+        after_the_report(lambda: mean("checkpoint"))
+    if hvd.rank() == 0:
+        mean("checkpoint")
+    mean("loss")
+
+
 def numbers_of_batches_differ():
     if hvd.rank() == 1:
         after_the_report(lambda: hvd.allreduce(x(), name="gradient"))

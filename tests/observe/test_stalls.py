@@ -1,4 +1,4 @@
-"""Stall reports on living ranks: the cause of each mistake of stall_programs.py, with rank, operation and line."""
+"""Stall reports on living ranks: for each mistake of stall_programs.py the ranks, operations and lines."""
 
 import inspect
 import re
@@ -44,7 +44,7 @@ def check(report, *parts):
 
 def test_a_rank_that_sleeps():
     report = first_report(programs.a_rank_sleeps)
-    check(report, "\n  1: [allreduce.a]", "Likely cause: Rank 1 sleeps.", "waits for allreduce.a since")
+    check(report, "\n  1: [allreduce.a]", "waits for allreduce.a since", ") stands still at ")
     check(
         report,
         line(programs.a_rank_sleeps, 'name="a"'),
@@ -52,19 +52,18 @@ def test_a_rank_that_sleeps():
     )
 
 
-def test_each_rank_logs_the_report_and_that_it_proceeds():
-    for text in outputs(programs.a_rank_sleeps):
-        check(
-            text,
-            HEAD,
-            "Rank 1 sleeps.",
-            "The operations that were stalled proceed again after",
-            ": allreduce.a",
-        )
+def test_each_rank_logs_its_own_part_and_that_it_proceeds():
+    whole, own = outputs(programs.a_rank_sleeps)
+    check(whole, HEAD, "in load_data")
+    check(own, "This rank has not submitted allreduce.a, for which rank 0 waits since", "in load_data")
+    assert HEAD not in own and own.count("in load_data") == 1, own
+    for text in (whole, own):
+        check(text, "The operations that were stalled proceed again after", ": allreduce.a")
 
 
 def test_a_rank_that_is_slow():
-    check(first_report(programs.a_rank_is_slow), "Rank 1 is slow", "in a_rank_is_slow", "(busy for ")
+    report = first_report(programs.a_rank_is_slow)
+    check(report, ") runs at ", "in a_rank_is_slow", "(busy for ")
 
 
 @pytest.mark.skipif(
@@ -72,105 +71,94 @@ def test_a_rank_that_is_slow():
 )
 def test_a_rank_inside_of_an_extension():
     here = line(programs.a_rank_is_inside_of_an_extension, "PyDLL")
-    check(first_report(programs.a_rank_is_inside_of_an_extension), here, "keeps Python's lock")
+    check(first_report(programs.a_rank_is_inside_of_an_extension), here, "seen in a copy of the process")
 
 
 @pytest.mark.parametrize(
-    ("program", "part", "words"),
+    ("program", "part", "inside"),
     [
-        (
-            programs.a_rank_waits_for_a_lock,
-            "with lock:  # the main thread\n            pass",
-            "Rank 1 is in a deadlock",
-        ),
-        (programs.a_rank_waits_for_a_thread, "thread.join()", "the end of a thread"),
-        (programs.a_rank_waits_for_a_queue, "batches.get()", "waits for a queue"),
+        (programs.a_rank_waits_for_a_lock, "with lock:  # the main thread", ": with lock:"),
+        (programs.a_rank_waits_for_a_thread, "thread.join()", "threading.py"),
+        (programs.a_rank_waits_for_a_queue, "batches.get()", "queue.py"),
     ],
 )
-def test_a_rank_that_waits_for_something_else(program, part, words):
-    report = first_report(program, **HEALTHY)
-    check(report, words, "rank 1")
-    if "\n" not in part:
-        check(report, line(program, part))
+def test_a_rank_that_waits_for_something_else(program, part, inside):
+    """The report names the line, and the function of a library in which the line waits."""
+    check(
+        first_report(program, **HEALTHY),
+        "rank 1",
+        ") stands still at ",
+        line(program, f"    {part}\n"),
+        inside,
+    )
 
 
 def test_a_held_lock_is_shown_with_the_thread_that_holds_it():
     report = first_report(programs.a_rank_waits_for_a_lock, **HEALTHY)
-    check(report, "waits for a lock at", ": with lock:", "Its thread", "in until_reported")
+    check(report, "stands still at", ": with lock:", "Its thread", "in until_reported")
 
 
 def test_names_that_differ():
     here = line(programs.names_differ, "loss.{rank}")
     report = first_report(programs.names_differ, **HEALTHY)
-    check(
-        report,
-        "The ranks give different names to the operation at",
-        here,
-        "allreduce.loss.0",
-        "allreduce.loss.1",
-    )
     check(report, "\n  0: [allreduce.loss.1]", "\n  1: [allreduce.loss.0]")
+    assert report.count(f"{here} in names_differ: ") == 2, report
 
 
 def test_a_call_under_a_condition_on_the_rank():
     report = first_report(programs.only_rank_0_calls, **HEALTHY)
-    check(
-        report,
-        "if hvd.rank() == 0: (line",
-        "some wait for allreduce.checkpoint, rank 1 waits for allreduce.a",
-    )
+    check(report, "rank 0 (", "waits for allreduce.checkpoint since", "waits for allreduce.a since")
     check(report, line(programs.only_rank_0_calls, '        hvd.allreduce(x(), name="checkpoint")\n'))
 
 
+def test_a_call_in_a_helper_is_shown_with_its_caller():
+    report = first_report(programs.a_helper_is_called_under_a_condition, **HEALTHY)
+    helper = line(programs.mean, "hvd.allreduce")
+    for part in ('        mean("checkpoint")', '    mean("loss")'):
+        caller = line(programs.a_helper_is_called_under_a_condition, part)
+        check(report, f"{caller} in a_helper_is_called_under_a_condition): ")
+    assert report.count(f"{helper} in mean (called at ") == 2, report
+
+
 @pytest.mark.parametrize(
-    "program", [programs.numbers_of_batches_differ, programs.numbers_of_batches_differ_without_a_metric]
+    "program",
+    [
+        programs.a_helper_is_called_under_a_condition,
+        programs.numbers_of_batches_differ,
+        programs.a_parameter_of_one_rank,
+        programs.orders_differ,
+        programs.names_differ,
+    ],
 )
-def test_numbers_of_batches_that_differ(program):
+def test_no_cause_is_guessed(program):
+    """It depends on the program whether ranks make fewer steps, call in another order, or give other names."""
     report = first_report(program, **HEALTHY)
-    check(report, "Rank 1 has made fewer steps than the others", line(program, "range(4 - hvd.rank())")[:17])
-    assert report.count("Likely cause") == 1, report
-
-
-def test_a_parameter_that_only_one_rank_has():
-    report = first_report(programs.a_parameter_of_one_rank, **HEALTHY)
-    here = line(programs.a_parameter_of_one_rank, "for name in names")
-    check(report, "Rank 1 has made no call for allreduce.extra at ", here, "that other ranks lack?")
-    assert report.count("Likely cause") == 1, report
-
-
-def test_calls_in_another_order():
-    report = first_report(programs.orders_differ, **HEALTHY)
-    check(
-        report,
-        "make different calls, or make them in another order",
-        "allreduce.noname.0",
-        "allgather.noname.0",
-    )
-    assert report.count("Likely cause") == 1, report
+    check(report, "It has not submitted ", "It submitted last: ")
+    for guess in ("ause:", "same number of batches", "does it contain the rank", "another order"):
+        assert guess not in report, report
 
 
 def test_an_exception_that_was_swallowed():
     report = first_report(programs.an_exception_is_swallowed, **HEALTHY)
-    check(report, "An operation failed on rank 1", "and its program went on", "allreduce.step")
-    assert report.count("Likely cause") == 1, report
+    check(report, "An operation of it failed", "and its program went on", "allreduce.step")
 
 
 def test_a_join_that_waits():
     report = first_report(programs.a_rank_has_joined)
-    check(report, "\n  0: [join]", "waits for join since", "Rank 0 sleeps")
+    check(report, "\n  0: [join]", "waits for join since", "in load_data")
     check(report, line(programs.a_rank_has_joined, "hvd.join()"))
 
 
 def test_members_of_a_process_set_only():
     report = first_report(programs.members_of_a_set, ranks=3, **HEALTHY)
-    check(report, "\n  2: [allreduce.a]", "(process set 1: ranks 0, 2)", "Rank 2 sleeps")
+    check(report, "\n  2: [allreduce.a]", "(process set 1: ranks 0, 2)", "in load_data")
     assert "rank 1" not in report
 
 
 def test_a_message_that_is_not_received():
     report = first_report(programs.a_message_is_not_received, ranks=3, **HEALTHY)
     here = line(programs.a_message_is_not_received, "hvd.send")
-    check(report, "\n  1: [first message of ranks 0 and 1]", "Rank 1 sleeps", here)
+    check(report, "\n  1: [first message of ranks 0 and 1]", "in load_data", here)
     assert "rank 2" not in report
 
 
@@ -181,11 +169,8 @@ def test_a_process_set_that_is_not_added_everywhere():
 
 
 def test_a_rank_that_does_not_answer():
-    check(
-        first_report(programs.a_rank_is_stopped),
-        "rank 1 does not answer",
-        "The engine of rank 1 does not answer",
-    )
+    report = first_report(programs.a_rank_is_stopped)
+    check(report, "rank 1 does not answer: its process is stopped, by SIGSTOP")
 
 
 def test_the_first_report_is_whole():

@@ -1,6 +1,7 @@
 """The programs of the workers of elastic jobs: one function each, named on the command line. None imports a framework."""
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -57,6 +58,25 @@ def count_steps():
 
     steps = train(state)
     print(f"rank {rank()} of {size()} is done, {'some' if steps else 'no'} steps", flush=True)
+
+
+def is_stopped_in_a_step():
+    """Process STOPPED is stopped by SIGSTOP when it has made some steps."""
+    init()
+    state = _state(steps=0)
+
+    @lambda function: run_fn(function, _reset)
+    def train(state):
+        while state.steps < 20:
+            if state.steps == 10 and os.environ["HOROVOD_ELASTIC_WORKER"] == os.environ["STOPPED"]:
+                _note("stopped")
+                os.kill(os.getpid(), signal.SIGSTOP)
+            hvd.allreduce(np.ones(1), name="step")
+            state.steps += 1
+            state.commit()
+
+    train(state)
+    print(f"rank {rank()} of {size()} is done", flush=True)
 
 
 def count_executed_steps():

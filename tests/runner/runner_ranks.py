@@ -59,6 +59,13 @@ def rank_1_exits(code):
     time.sleep(600)
 
 
+def rank_1_needs_more_memory_than_there_is():
+    kept = []
+    while RANK == "1":
+        kept.append(b"x" * (1 << 24))
+    time.sleep(600)
+
+
 def rank_1_never_comes():
     if RANK == "1":
         time.sleep(600)

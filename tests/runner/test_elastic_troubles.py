@@ -60,6 +60,22 @@ def test_a_rank_that_leaves_too_early_is_no_success(launcher):
     assert "process 0 lost its world before it had finished, although another one has finished" in done.stderr
 
 
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_rank_that_stalls_the_job_is_replaced(launcher, process):
+    """HOROVOD_ELASTIC_GRACE, its time without the end of a stalled job, is longer than the test may take."""
+    env = {
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": "1",
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "3",
+        "STOPPED": str(process),
+    }
+    done = launcher.python(2, elastic_ranks.is_stopped_in_a_step, "--min-np", 1, env=env)
+    assert done.returncode == 0, done.stderr
+    killed = f"horovodrun: process {process} has kept its world waiting until it ended, and is killed"
+    assert killed in done.stderr, done.stderr
+    assert "is done" in done.stdout
+    assert launcher.wait_for_none() == []
+
+
 @pytest.mark.interpreters
 def test_the_discovery_script_ends_with_a_horovodrun_that_is_killed(launcher):
     """The script's shell waits for a command: both end."""

@@ -367,7 +367,8 @@ void bind_engine(py::module_& m) {
       .def("backend_fact", &PyEngine::backend_fact, py::arg("backend"), py::arg("key"))
       .def_property_readonly("checks_consistency", &PyEngine::checks_consistency)
       .def_property_readonly("stopped", &PyEngine::stopped)
-      .def_property_readonly("aborted", &PyEngine::aborted);
+      .def_property_readonly("aborted", &PyEngine::aborted)
+      .def_property_readonly("stalled_ranks", &PyEngine::stalled_ranks);
 }
 
 }  // namespace hvd::bind

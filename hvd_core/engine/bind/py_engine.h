@@ -137,6 +137,7 @@ class PyEngine {
   void close();
   bool stopped() const { return engine_->stopped(); }
   bool aborted() const { return engine_->aborted(); }
+  std::optional<std::vector<int32_t>> stalled_ranks() const { return engine_->stalled_ranks(); }
   pybind11::list backend_info() const;
   // plugin::Backend::fact(); None for a backend that this job does not use.
   std::optional<std::string> backend_fact(const std::string& backend, const std::string& key) const;

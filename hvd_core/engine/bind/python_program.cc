@@ -3,10 +3,9 @@
 
 #include <dlfcn.h>
 #include <pybind11/pybind11.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <new>
 #include <unordered_map>
@@ -14,7 +13,8 @@
 
 #include "engine/bind/python_frames.h"
 #include "engine/bind/python_lock.h"
-#include "engine/bind/python_lock_state.h"
+#include "engine/observe/process_copy.h"
+#include "engine/observe/stacks.h"
 
 namespace py = pybind11;
 
@@ -121,8 +121,10 @@ int32_t line_of(PyCodeObject* code, int32_t at) {
 
 // How far a call of a library is followed outwards, to the program that called it.
 constexpr int kMostFrames = 24;
+// The copy reads some kilobytes. On a machine that has far too much to do, its turn may come late.
+constexpr auto kCopyTime = std::chrono::milliseconds(500);
 
-// What the interpreter's dump of all threads writes.
+// The interpreter's dump of all threads, which faulthandler calls in signal handlers. Python 3.11 and 3.12 export it.
 using Dump = const char* (*)(int fd, PyInterpreterState* interpreter, PyThreadState* current);
 
 class PythonProgram final : public observe::Program {
@@ -137,12 +139,8 @@ class PythonProgram final : public observe::Program {
   }
 
   observe::Place place_of(types::CallSite site) const override {
-    observe::Place place;
-    if (!site.code) return place;
-    auto* code = static_cast<PyCodeObject*>(const_cast<void*>(site.code));
-    place.file = text_of(code->co_filename);
-    place.function = text_of(code->co_name);
-    place.line = line_of(code, site.at);
+    observe::Place place = place_in(site.code, site.at);
+    if (site.caller) place.caller = observe::text_of(place_in(site.caller, site.caller_at));
     return place;
   }
 
@@ -155,7 +153,7 @@ class PythonProgram final : public observe::Program {
     PyThreadState* const state = PyThreadState_New(interpreter_);
     if (!state) return {};
     take_python_lock(state);
-    std::string text = written([](int fd) {
+    std::string text = observe::written([](int fd) {
       try {
         py::module_::import("faulthandler").attr("dump_traceback")(fd, true);
       } catch (py::error_already_set& e) {
@@ -170,14 +168,8 @@ class PythonProgram final : public observe::Program {
 
   std::optional<std::string> stacks_without_lock() const override {
     if (!dump_) return {};
-    // A thread that runs Python gives the lock up as soon as it is asked. A thread that was asked and keeps it is in
-    // code that pushes and pops no frames, and no other thread can. If that ends meanwhile, the text is not used.
-    const hvd_python_lock before = hvd_python_lock_of(interpreter_);
-    if (!before.known || !before.kept) return {};
-    std::string text = written([this](int fd) { dump_(fd, interpreter_, nullptr); });
-    const hvd_python_lock after = hvd_python_lock_of(interpreter_);
-    if (!after.kept || after.switches != before.switches) return {};
-    return text;
+    // Threads may run on and change what is read. So it is read in a copy of the process, where a crash harms nobody.
+    return observe::written_by_copy([this](int fd) { dump_(fd, interpreter_, nullptr); }, kCopyTime);
   }
 
   std::string main_thread() const override { return main_thread_; }
@@ -185,21 +177,14 @@ class PythonProgram final : public observe::Program {
   bool is_library(const std::string& file) const override { return folders().is_library(file); }
 
  private:
-  // A pipe could fill up and block.
-  template <typename F>
-  static std::string written(F&& write) {
-    std::string text;
-    const int fd = ::memfd_create("hvd-stacks", MFD_CLOEXEC);
-    if (fd < 0) return text;
-    write(fd);
-    char buffer[8192];
-    ::lseek(fd, 0, SEEK_SET);
-    try {
-      for (ssize_t n; (n = ::read(fd, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(n));
-    } catch (const std::bad_alloc&) {  // the report lacks the rest
-    }
-    ::close(fd);
-    return text;
+  static observe::Place place_in(const void* function, int32_t at) {
+    observe::Place place;
+    if (!function) return place;
+    auto* code = static_cast<PyCodeObject*>(const_cast<void*>(function));
+    place.file = observe::shortened(text_of(code->co_filename));
+    place.function = text_of(code->co_name);
+    place.line = line_of(code, at);
+    return place;
   }
 
   PyInterpreterState* interpreter_;
@@ -211,12 +196,22 @@ class PythonProgram final : public observe::Program {
 
 types::CallSite call_site() noexcept {
   types::CallSite found;
+  bool in_program = false;
   try {
     SeenCode& seen = seen_code();
     for_each_frame(kMostFrames, [&](PyCodeObject* code, int32_t at) {
       const Origin origin = seen.origin_of(code);
-      if (origin == Origin::User || (origin == Origin::Library && !found.code)) found = {code, at};
-      return origin != Origin::User;
+      if (origin == Origin::User && in_program) {
+        found.caller = code;
+        found.caller_at = at;
+        return false;
+      }
+      in_program |= origin == Origin::User;
+      if (origin == Origin::User || (origin == Origin::Library && !found.code)) {
+        found.code = code;
+        found.at = at;
+      }
+      return true;
     });
   } catch (const std::bad_alloc&) {  // the report lacks the line
   }
@@ -229,6 +224,12 @@ std::shared_ptr<const observe::Program> python_program(const std::string& packag
   folders().standard = py::module_::import("os").attr("__file__").cast<std::string>();
   folders().standard.resize(folders().standard.rfind('/') + 1);
   return std::make_shared<PythonProgram>();
+}
+
+std::optional<std::string> stacks_from_copy() {
+  const PythonProgram program;
+  const WithoutPythonLock released;
+  return program.stacks_without_lock();
 }
 
 }  // namespace hvd::bind

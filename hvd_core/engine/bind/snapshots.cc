@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/bind/python_program.h"
 #include "engine/control/snapshot_wire.h"
 #include "engine/observe/printable.h"
 #include "engine/observe/snapshot.h"
@@ -33,7 +34,7 @@ py::dict dict_of(const observe::Place& p) {
   py::dict d;
   d["place"] = p.known() ? shown(observe::text_of(p)) : "";
   d["source"] = shown(p.source);
-  d["condition"] = shown(p.condition);
+  d["caller"] = shown(p.caller);
   return d;
 }
 
@@ -146,6 +147,7 @@ std::pair<std::string, std::string> stall_report(const std::vector<py::bytes>& s
 }  // namespace
 
 void bind_snapshots(py::module_& m) {
+  m.def("stacks_from_copy", &stacks_from_copy);  // for tests
   m.def("read_snapshot", &read_snapshot, py::arg("data"));
   m.def("stall_report", &stall_report, py::arg("snapshots"), py::arg("process_sets"), py::arg("min_age_s"));
 }

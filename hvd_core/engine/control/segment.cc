@@ -2,6 +2,7 @@
 #include "engine/control/segment.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,6 +17,8 @@ namespace {
 constexpr uint64_t kUpBytes = 256u << 10, kDownBytes = 512u << 10, kAbortText = 32u << 10;
 constexpr uint64_t kUpAt = 4096, kDownAt = kUpAt + kUpBytes, kRecorderAt = kDownAt + kDownBytes;
 static_assert(kRecorderAt < Segment::kSlotBytes);
+
+constexpr int kTextWaitMs = 100;
 
 enum : uint32_t { kNoAbort = 0, kWriting = 1, kRaised = 2 };
 
@@ -98,14 +101,18 @@ const uint64_t Segment::kRecorderBytes = kSlotBytes - kRecorderAt;
 
 void* Segment::recorder(uint32_t slot) const { return reinterpret_cast<char*>(slot_header(base_, slot)) + kRecorderAt; }
 
-void Segment::raise_abort(const std::string& text) const {
+std::string Segment::raise_abort(const std::string& text) const {
   auto* h = reinterpret_cast<Header*>(base_);
   uint32_t none = kNoAbort;
-  if (!h->abort_state.compare_exchange_strong(none, kWriting)) return;
+  if (!h->abort_state.compare_exchange_strong(none, kWriting)) {
+    for (int i = 0; i < kTextWaitMs && !abort_raised(); ++i) ::usleep(1000);  // another rank may be writing its text
+    return abort_raised() ? abort_text() : text;
+  }
   size_t n = std::min<size_t>(text.size(), kAbortText - 1);
   std::memcpy(h->abort_text, text.data(), n);
   h->abort_text[n] = 0;
   h->abort_state.store(kRaised);
+  return text;
 }
 
 bool Segment::abort_raised() const {

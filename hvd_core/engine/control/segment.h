@@ -49,8 +49,8 @@ class Segment {
   static const uint64_t kRecorderBytes;
   void* recorder(uint32_t slot) const;
 
-  // The host-wide abort flag: the first text is kept.
-  void raise_abort(const std::string& text) const;
+  // The host-wide abort flag: the first text is kept. Returns the text that is kept.
+  std::string raise_abort(const std::string& text) const;
   bool abort_raised() const;
   std::string abort_text() const;
 

@@ -30,8 +30,7 @@ void put(Writer& w, const Place& p) {
   put_whole(w, p.line);
   put_text(w, p.function);
   put_text(w, p.source);
-  put_text(w, p.condition);
-  put_whole(w, p.condition_line);
+  put_text(w, p.caller);
 }
 
 Place get_place(Reader& r) {
@@ -40,8 +39,7 @@ Place get_place(Reader& r) {
   p.line = get_whole(r);
   p.function = r.bytes();
   p.source = r.bytes();
-  p.condition = r.bytes();
-  p.condition_line = get_whole(r);
+  p.caller = r.bytes();
   return p;
 }
 

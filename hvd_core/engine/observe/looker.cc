@@ -18,11 +18,8 @@
 namespace hvd::observe {
 namespace {
 
-// A program that runs Python gives its lock up every 5 ms if it is asked, and a hundred threads may ask for it. The
-// stacks of a program that keeps its lock for longer are read without the lock, as faulthandler's watchdog does.
+// A program that runs Python gives its lock up every 5 ms if it is asked, and a hundred threads may ask for it.
 constexpr auto kPatience = std::chrono::milliseconds(500);
-// If the lock is passed on all the time, on a machine that has far too much to do, its turn may come later.
-constexpr int kTries = 2;
 // How long the end waits for a reader that waits for the lock.
 constexpr auto kFarewell = std::chrono::seconds(2);
 constexpr auto kBetweenLooks = std::chrono::milliseconds(200);
@@ -133,15 +130,11 @@ Looker::Text Looker::read() {
   s.stacks.reset();
   s.reading = true;  // or still: then the reader waits for the lock since an earlier look
   s.changed.notify_all();
-  for (int i = 0; i < kTries; ++i) {
-    s.changed.wait_for(lock, kPatience, [&] { return s.quit || s.stacks.has_value(); });
-    if (s.stacks) return {std::move(*s.stacks), false};
-    if (s.quit) break;
-    lock.unlock();
-    if (auto text = s.program->stacks_without_lock()) return {std::move(*text), true};
-    lock.lock();
-  }
-  return {"", true};
+  s.changed.wait_for(lock, kPatience, [&] { return s.quit || s.stacks.has_value(); });
+  if (s.stacks) return {std::move(*s.stacks), false};
+  if (s.quit) return {"", true};
+  lock.unlock();
+  return {s.program->stacks_without_lock().value_or(""), true};
 }
 
 Threads Looker::look_twice() {
@@ -157,14 +150,14 @@ Threads Looker::look_twice() {
   Threads result;
   const std::vector<Thread> before = parse_stacks(first.stacks, *state_->program);
   result.threads = parse_stacks(second.stacks, *state_->program);
-  result.lock_held = first.lock_held && second.lock_held;
+  result.lock_held = second.lock_held;
   result.busy = passed > 0 ? std::clamp(static_cast<double>(busy) / static_cast<double>(passed), 0.0, 1.0) : 0.0;
   if (const Thread* main = result.main(); main && !before.empty() && before[0].is_main) {
     result.moved = main->frames != before[0].frames;
     if (result.moved && before[0].place()) result.before = *before[0].place();
   }
   if (second.stacks.empty())
-    result.note = second.lock_held ? "Python's lock was not given up in time, and the stacks cannot be read without it"
+    result.note = second.lock_held ? "the GIL was not released in time, and the stacks could not be read without it"
                                    : "the interpreter is ending";
   std::vector<Place> wanted;
   {

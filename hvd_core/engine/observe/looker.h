@@ -2,8 +2,8 @@
 //
 // One thread waits for the program's lock, because stacks can be read safely only while no thread of the program runs.
 // The other one waits for the first for a moment. If the program does not give up its lock (code of an extension keeps
-// it), the stacks stand still, and they are read without it. Each look is two looks, a moment apart. The lines of the
-// source are read by a third thread (sources.h).
+// it), the stacks are read from a copy of the process. Each look is two looks, a moment apart. The lines of the source
+// are read by a third thread (sources.h).
 #pragma once
 
 #include <condition_variable>

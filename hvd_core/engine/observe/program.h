@@ -17,8 +17,8 @@ class Program {
   // What all threads run, as text in the format of Python's faulthandler. Waits for the program's lock, possibly for
   // long. Empty when the program ends.
   virtual std::string stacks() const = 0;
-  // The same without the lock, for code of an extension that does not give it up: then the stacks stand still. Nothing
-  // while they do not, and where the interpreter does not tell.
+  // The same without the lock, from a copy of the process (process_copy.h), for code of an extension that does not give
+  // the lock up. Nothing if that fails, and where the interpreter has no function for it.
   virtual std::optional<std::string> stacks_without_lock() const = 0;
   // The main thread, as the text of stacks() writes it: "0x00007f...".
   virtual std::string main_thread() const = 0;

@@ -12,6 +12,12 @@ std::string text_of(const Place& place) {
   return text;
 }
 
+std::string at(const Place& place) {
+  if (!place.known()) return "";
+  return " at " + text_of(place) + (place.caller.empty() ? "" : " (called at " + place.caller + ")") +
+         (place.source.empty() ? "" : ": " + place.source);
+}
+
 std::string seconds(double s) {
   char text[32];
   std::snprintf(text, sizeof text, s < 99.95 ? "%.1f s" : "%.0f s", s);

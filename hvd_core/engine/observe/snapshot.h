@@ -15,12 +15,13 @@ struct Place {
   std::string file;  // relative to the rank's working directory, if it is below
   int32_t line = 0;  // 0: not known
   std::string function;
-  std::string source;     // the text of the line, if the file can be read
-  std::string condition;  // the nearest condition around the line that names a rank, such as "if hvd.rank() == 0:"
-  int32_t condition_line = 0;
+  std::string source;  // the text of the line, if the file can be read
+  std::string caller;  // of a line of the user's program: the line of it that called this function, as text
 
   bool known() const { return !file.empty(); }
-  bool operator==(const Place& o) const { return file == o.file && line == o.line && function == o.function; }
+  bool operator==(const Place& o) const {
+    return file == o.file && line == o.line && function == o.function && caller == o.caller;
+  }
 };
 
 struct Submission {
@@ -49,7 +50,7 @@ struct Thread {
 struct Threads {
   std::vector<Thread> threads;  // the main thread first
   std::string note;             // why threads are missing
-  bool lock_held = false;       // code of an extension kept Python's lock all the time
+  bool lock_held = false;       // the GIL was not to be had: the stacks, if any, are those of a copy of the process
   bool moved = false;           // the main thread was elsewhere the first time
   Place before;                 // where, if it had moved
   double busy = 0;              // share of the time between the two for which the main thread computed, or was ready to
@@ -73,6 +74,8 @@ struct Snapshot {
 
 // "train.py:12 in main"
 std::string text_of(const Place& place);
+// " at train.py:12 in main (called at train.py:40): loss.backward()", empty if the place is not known
+std::string at(const Place& place);
 // "10.2 s"
 std::string seconds(double s);
 

@@ -13,12 +13,6 @@ namespace {
 // How long the end waits for a file that is being read.
 constexpr auto kFarewell = std::chrono::milliseconds(200);
 
-void copy_source(const Place& from, Place& to) {
-  to.source = from.source;
-  to.condition = from.condition;
-  to.condition_line = from.condition_line;
-}
-
 }  // namespace
 
 Sources::~Sources() {
@@ -54,7 +48,10 @@ void Sources::read(const std::vector<Place*>& places, std::chrono::milliseconds 
 void Sources::fill_in(Place& place) const {
   const std::lock_guard lock(state_->mutex);
   for (const Place& p : state_->known)
-    if (p.line == place.line && p.file == place.file) return copy_source(p, place);
+    if (p.line == place.line && p.file == place.file) {
+      place.source = p.source;
+      return;
+    }
 }
 
 void Sources::serve(State& s) noexcept {

@@ -54,13 +54,6 @@ bool parse_head(std::string_view line, std::string& id, std::string& name, bool&
   return true;
 }
 
-// A condition that begins a block: "if ... rank ...:", also of an else branch.
-bool names_a_rank(std::string_view line) {
-  const bool opens =
-      line.starts_with("if ") || line.starts_with("if(") || line.starts_with("elif ") || line.starts_with("while ");
-  return opens && line.find("rank") != std::string_view::npos;
-}
-
 }  // namespace
 
 std::string shortened(const std::string& path) {
@@ -82,13 +75,17 @@ std::vector<Thread> parse_stacks(std::string_view text, const Program& program, 
       t.in_engine = true;
       return;
     }
+    place.file = shortened(place.file);
+    if (user && t.site >= 0) {
+      Place& called = t.frames[static_cast<size_t>(t.site)];
+      if (called.caller.empty()) called.caller = text_of(place);
+    }
     if (t.frames.size() >= most_frames) {
       // The user's innermost frame stays, however deep a library's own frames are.
       if (t.site >= 0 || !user) return;
       t.frames.pop_back();
     }
     if (user && t.site < 0) t.site = static_cast<int32_t>(t.frames.size());
-    place.file = shortened(place.file);
     t.frames.push_back(std::move(place));
   };
   while (!text.empty()) {
@@ -115,30 +112,10 @@ std::vector<Thread> parse_stacks(std::string_view text, const Program& program, 
 void add_source(Place& place) {
   if (place.line <= 0 || place.line > kMostLines) return;
   std::ifstream file(place.file);
-  std::vector<std::string> lines;
-  for (std::string line; static_cast<int32_t>(lines.size()) < place.line && std::getline(file, line);)
-    lines.push_back(line.substr(0, 1024));
-  if (static_cast<int32_t>(lines.size()) < place.line) return;
-  place.source = cut(trimmed(lines.back()));
-  // The lines that open a block around this one have less indentation, each less than the one below it.
-  const auto indent = [](const std::string& line) {
-    const size_t at = line.find_first_not_of(" \t");
-    return at == std::string::npos ? std::string::npos : at;
-  };
-  size_t around = indent(lines.back());
-  for (size_t i = lines.size() - 1; i-- > 0 && around != std::string::npos && around > 0;) {
-    const size_t here = indent(lines[i]);
-    const std::string_view text = trimmed(lines[i]);
-    if (here == std::string::npos || here >= around || text.starts_with('#')) continue;
-    if (text.starts_with("def ") || text.starts_with("async def ") || text.starts_with("class ")) return;
-    if (names_a_rank(text)) {
-      place.condition = cut(text);
-      place.condition_line = static_cast<int32_t>(i) + 1;
-      return;
-    }
-    // An else belongs to the condition above it with the same indentation.
-    around = text.starts_with("else") || text.starts_with("elif") ? here + 1 : here;
-  }
+  std::string line;
+  for (int32_t i = 0; i < place.line; ++i)
+    if (!std::getline(file, line)) return;
+  place.source = cut(trimmed(line));
 }
 
 }  // namespace hvd::observe

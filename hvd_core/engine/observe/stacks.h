@@ -15,8 +15,8 @@ namespace hvd::observe {
 std::vector<Thread> parse_stacks(std::string_view text, const Program& program, size_t most_threads = 8,
                                  size_t most_frames = 12);
 
-// Fills in the source line of a place, and the condition around it. Reads the file, which may take long (sources.h);
-// leaves out what it cannot find.
+// Fills in the source line of a place. Reads the file, which may take long (sources.h). Leaves it out if it cannot be
+// found.
 void add_source(Place& place);
 
 // The path relative to the working directory, where it is below.

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
-#include <set>
 #include <utility>
 
 #include "engine/observe/json.h"
@@ -15,6 +14,8 @@ namespace hvd::observe {
 namespace {
 
 constexpr size_t kNames = 6, kRanks = 16, kLast = 4, kOtherThreads = 3;
+// A main thread that uses less of the time stands still.
+constexpr double kBusy = 0.3;
 
 // Texts of other ranks have no line breaks here.
 std::string one_line(std::string text) {
@@ -51,9 +52,15 @@ std::string where(const Snapshot& s) {
   return " (host " + s.host + (s.pid > 0 ? ", pid " + std::to_string(s.pid) : "") + ")";
 }
 
-std::string place_text(const Place& p) {
-  if (!p.known()) return "";
-  return " at " + text_of(p) + (p.source.empty() ? "" : ": " + p.source);
+const Submission* submission_of(const Snapshot& s, const Stall& stall) {
+  for (const Submission& w : s.waiting)
+    if (w.name == stall.name && w.process_set == stall.process_set) return &w;
+  return nullptr;
+}
+
+const Snapshot* snapshot_of(const StallFacts& facts, int32_t rank) {
+  const auto found = facts.snapshots.find(rank);
+  return found == facts.snapshots.end() ? nullptr : &found->second;
 }
 
 // Horovod's wording, which programs look for: the missing ranks with their names.
@@ -119,7 +126,7 @@ class Lines {
 std::string waiting_text(const StallFacts& facts, const Stall& stall, const Submission* w) {
   std::string text = "waits for " + one_line(stall.name) + set_text(facts, stall.process_set);
   if (w && w->deferred) text += ", which copies its data from a device,";
-  return text + " since " + seconds(stall.age_s) + (w ? one_line(place_text(w->place)) : "");
+  return text + " since " + seconds(stall.age_s) + (w ? one_line(at(w->place)) : "");
 }
 
 // The newest first; calls of one name and line in a row stand there once.
@@ -139,81 +146,79 @@ std::string last_text(const Snapshot& s) {
   return "\n      " + one_line(text);
 }
 
+// An old error was got over.
+std::string error_text(const Snapshot& s, const Stall& stall) {
+  if (s.error.empty() || s.error_age_s >= 2 * stall.age_s + 30) return "";
+  return "\n      An operation of it failed " + seconds(s.error_age_s) + " ago, and its program went on: \"" +
+         one_line(s.error) + "\"";
+}
+
 std::string other_threads(const Snapshot& s) {
   std::string text;
   size_t shown = 0;
   for (const Thread& t : s.program.threads) {
     if (t.is_main || t.site < 0 || shown++ == kOtherThreads) continue;
-    text += "\n      Its thread" + (t.name.empty() ? "" : " " + one_line(t.name)) + " is" +
-            one_line(place_text(*t.place()));
+    text += "\n      Its thread" + (t.name.empty() ? "" : " " + one_line(t.name)) + " is" + one_line(at(*t.place()));
   }
   return text;
 }
 
-const Submission* submission_of(const Snapshot& s, const Stall& stall) {
-  for (const Submission& w : s.waiting)
-    if (w.name == stall.name && w.process_set == stall.process_set) return &w;
-  return nullptr;
+// What else is known about a rank that misses in `stall`.
+std::string further_text(const Snapshot* s, const Stall& stall) {
+  return s ? error_text(*s, stall) + last_text(*s) + other_threads(*s) : "";
 }
 
-// What each rank does, once: a rank that waits for one operation may be missing in another.
-std::string ranks_paragraph(const StallFacts& facts) {
+// By rank: its first stall of each kind. A rank that waits for one operation may be missing in another.
+struct Parts {
+  std::map<int32_t, size_t> misses, waits;
+
+  explicit Parts(const StallFacts& facts) {
+    for (size_t i = 0; i < facts.stalls.size(); ++i) {
+      for (int32_t r : facts.stalls[i].missing) misses.emplace(r, i);
+      for (int32_t r : facts.stalls[i].waiting) waits.emplace(r, i);
+    }
+  }
+};
+
+// What each rank does, once.
+std::string ranks_paragraph(const StallFacts& facts, const Parts& parts) {
   Lines waiting, missing;
-  std::map<int32_t, size_t> misses, waits;  // by rank: its first stall of each kind
-  for (size_t i = 0; i < facts.stalls.size(); ++i) {
-    for (int32_t r : facts.stalls[i].missing) misses.emplace(r, i);
-    for (int32_t r : facts.stalls[i].waiting) waits.emplace(r, i);
-  }
-  for (const auto& [r, i] : waits) {
-    const auto s = facts.snapshots.find(r);
-    const bool known = s != facts.snapshots.end();
+  for (const auto& [r, i] : parts.waits) {
+    const Snapshot* s = snapshot_of(facts, r);
     std::string further;
-    if (const auto m = misses.find(r); m != misses.end())
-      further = "\n      It has not submitted " + one_line(facts.stalls[m->second].name) + "." +
-                (known ? last_text(s->second) + other_threads(s->second) : "");
-    const Submission* w = known ? submission_of(s->second, facts.stalls[i]) : nullptr;
-    waiting.add(r, waiting_text(facts, facts.stalls[i], w), further, known ? where(s->second) : "");
+    if (const auto m = parts.misses.find(r); m != parts.misses.end()) {
+      const Stall& missed = facts.stalls[m->second];
+      further = "\n      It has not submitted " + one_line(missed.name) + "." + further_text(s, missed);
+    }
+    const Submission* w = s ? submission_of(*s, facts.stalls[i]) : nullptr;
+    waiting.add(r, waiting_text(facts, facts.stalls[i], w), further, s ? where(*s) : "");
   }
-  for (const auto& [r, i] : misses) {
-    if (waits.contains(r)) continue;
-    const Diagnosis d = diagnose(facts, i, r);
-    const auto s = facts.snapshots.find(r);
-    const bool known = s != facts.snapshots.end();
-    missing.add(r, one_line(d.doing), known ? last_text(s->second) + other_threads(s->second) : "",
-                known ? where(s->second) : "");
+  for (const auto& [r, i] : parts.misses) {
+    if (parts.waits.contains(r)) continue;
+    const Snapshot* s = snapshot_of(facts, r);
+    missing.add(r, one_line(doing_of(facts, i, r)), further_text(s, facts.stalls[i]), s ? where(*s) : "");
   }
   return "What the ranks do:" + waiting.text() + missing.text();
 }
 
-// The likely causes, once each.
-std::vector<std::pair<Cause, std::string>> causes_of(const StallFacts& facts) {
-  std::vector<Diagnosis> found;
-  std::set<int32_t> seen;
-  for (size_t i = 0; i < facts.stalls.size(); ++i)
-    for (int32_t r : facts.stalls[i].missing)
-      if (seen.insert(r).second) found.push_back(diagnose(facts, i, r));
-  // Two ranks that wait for each other's operations tell one thing twice; a better reason says it all. Of an error that
-  // several ranks had, the rank that made the mistake tells.
-  const auto parted = [](const Diagnosis& d) { return d.cause == Cause::OtherCall || d.cause == Cause::OtherName; };
-  const auto order_of = [&](const Diagnosis& d) {
-    if (d.cause == Cause::Error)
-      return d.sentence.find("failed before it was submitted on") == std::string::npos ? 0 : 1;
-    return parted(d) ? (d.conditional ? 2 : 3) : 1;
-  };
-  std::stable_sort(found.begin(), found.end(),
-                   [&](const Diagnosis& a, const Diagnosis& b) { return order_of(a) < order_of(b); });
-  bool told = false, error_told = false;
-  std::vector<std::pair<Cause, std::string>> causes;
-  for (const Diagnosis& d : found) {
-    const std::string text = one_line(capital(d.sentence));
-    const auto same = [&](const auto& c) { return c.second == text; };
-    if (text.empty() || std::any_of(causes.begin(), causes.end(), same)) continue;
-    if ((parted(d) && told) || (d.cause == Cause::Error && error_told)) continue;
-    told |= parted(d) || d.cause == Cause::FewerSteps || d.cause == Cause::SomeRanks || d.cause == Cause::Error;
-    error_told |= d.cause == Cause::Error;
-    causes.emplace_back(d.cause, text);
+// The part of one rank, for its own log.
+std::string line_of(const StallFacts& facts, const Parts& parts, int32_t rank) {
+  std::string text = "This rank ";
+  const auto waits = parts.waits.find(rank), misses = parts.misses.find(rank);
+  if (waits != parts.waits.end()) {
+    const Stall& stall = facts.stalls[waits->second];
+    const Snapshot* s = snapshot_of(facts, rank);
+    text += waiting_text(facts, stall, s ? submission_of(*s, stall) : nullptr) + ". " +
+            capital(ranks_text(stall.missing)) + (stall.missing.size() == 1 ? " has" : " have") + " not submitted it";
   }
-  return causes;
+  if (misses != parts.misses.end()) {
+    const Stall& stall = facts.stalls[misses->second];
+    text += (waits != parts.waits.end() ? ". This rank has" : "has") + std::string(" not submitted ") +
+            one_line(stall.name) + set_text(facts, stall.process_set) + ", for which " + ranks_text(stall.waiting) +
+            (stall.waiting.size() == 1 ? " waits" : " wait") + " since " + seconds(stall.age_s);
+    if (waits == parts.waits.end()) text += "; it " + one_line(doing_of(facts, misses->second, rank));
+  }
+  return text + ". The report on all ranks is in the log of rank 0.";
 }
 
 std::string summary_of(const StallFacts& facts) {
@@ -224,10 +229,10 @@ std::string summary_of(const StallFacts& facts) {
                      seconds(facts.abort_s) + "). " + capital(ranks_text(oldest.waiting)) + " waited for " +
                      oldest.name + set_text(facts, oldest.process_set) + " since " + seconds(oldest.age_s);
   for (int32_t r : oldest.waiting) {
-    const auto s = facts.snapshots.find(r);
-    const Submission* w = s == facts.snapshots.end() ? nullptr : submission_of(s->second, oldest);
+    const Snapshot* s = snapshot_of(facts, r);
+    const Submission* w = s ? submission_of(*s, oldest) : nullptr;
     if (!w || !w->place.known()) continue;
-    text += place_text(w->place);
+    text += at(w->place);
     break;
   }
   text += ".";
@@ -237,7 +242,7 @@ std::string summary_of(const StallFacts& facts) {
       text += " And " + std::to_string(oldest.missing.size() - 4) + " more ranks were missing.";
       break;
     }
-    text += " Rank " + std::to_string(r) + " did not submit it: it " + diagnose(facts, of, r).doing + ".";
+    text += " Rank " + std::to_string(r) + " did not submit it: it " + doing_of(facts, of, r) + ".";
   }
   return one_line(text);
 }
@@ -246,6 +251,7 @@ Json json_of(const Place& p) {
   Json j = Json::object();
   if (!p.known()) return j;
   j.set("file", p.file).set("line", p.line).set("function", p.function).set("source", p.source);
+  if (!p.caller.empty()) j.set("caller", p.caller);
   return j;
 }
 
@@ -279,19 +285,16 @@ Json json_of(const Snapshot& s) {
       .set("error", s.error)
       .set("busy", s.program.busy)
       .set("moved", s.program.moved)
-      .set("python_lock_held", s.program.lock_held)
+      .set("stacks_read", s.program.lock_held ? "from a copy of the process" : "with the GIL")
       .set("threads", threads);
 }
 
-std::string whole_json(const StallFacts& facts, const std::vector<std::pair<Cause, std::string>>& causes) {
+std::string whole_json(const StallFacts& facts) {
   Json stalls = Json::array();
   for (size_t i = 0; i < facts.stalls.size(); ++i) {
     const Stall& s = facts.stalls[i];
     Json missing = Json::array();
-    for (int32_t r : s.missing) {
-      const Diagnosis d = diagnose(facts, i, r);
-      missing.push(Json::object().set("rank", r).set("cause", name_of(d.cause)).set("doing", d.doing));
-    }
+    for (int32_t r : s.missing) missing.push(Json::object().set("rank", r).set("doing", doing_of(facts, i, r)));
     Json waiting = Json::array();
     for (int32_t r : s.waiting) waiting.push(Json(r));
     stalls.push(Json::object()
@@ -302,26 +305,60 @@ std::string whole_json(const StallFacts& facts, const std::vector<std::pair<Caus
                     .set("waiting", waiting)
                     .set("missing", missing));
   }
-  Json likely = Json::array();
-  for (const auto& [cause, text] : causes) likely.push(Json::object().set("cause", name_of(cause)).set("text", text));
   Json ranks = Json::array();
   for (const auto& [rank, s] : facts.snapshots) ranks.push(json_of(s));
-  return Json::object().set("stalls", stalls).set("causes", likely).set("ranks", ranks).text();
+  return Json::object().set("stalls", stalls).set("ranks", ranks).text();
+}
+
+// What the program of a rank does that waits for no operation.
+std::string doing_of_program(const Threads& p) {
+  const Thread* main = p.main();
+  if (!main || main->frames.empty())
+    return p.note.empty() ? "runs no Python code that can be shown" : "cannot be shown: " + p.note;
+  const bool runs = p.moved || p.busy >= kBusy;
+  std::string text = (runs ? "runs" : "stands still") + at(*main->place());
+  // The innermost function of a library says what the line is about: a queue, a lock, a data loader.
+  if (main->site > 0) text += ", inside of " + text_of(main->frames[0]);
+  text += " (busy for " + std::to_string(static_cast<int>(p.busy * 100 + 0.5)) + " % of the time";
+  if (p.moved && p.before.known() && !(p.before == *main->place())) text += "; was at " + text_of(p.before) + " before";
+  if (p.lock_held) text += "; seen in a copy of the process, as its code did not release the GIL";
+  return text + ")";
 }
 
 }  // namespace
 
+std::string doing_of(const StallFacts& facts, size_t of, int32_t rank) {
+  const Stall& stall = facts.stalls[of];
+  const Snapshot* s = snapshot_of(facts, rank);
+  if (!s) {
+    if (std::find(facts.asked.begin(), facts.asked.end(), rank) == facts.asked.end())
+      return "was not asked what it does";
+    const auto process = facts.processes.find(rank);
+    const bool known = process != facts.processes.end() && !process->second.empty();
+    return "does not answer: " + (known ? process->second
+                                        : "its process is stopped, or a thread of it is inside a call of a backend "
+                                          "(its own log names that call)");
+  }
+  if (const Submission* own = submission_of(*s, stall); own && own->deferred)
+    return "has called it " + seconds(own->age_s) + " ago" + at(own->place) +
+           ", and its device has not produced the data yet";
+  if (s->joined_s >= 0) return "waits in join() since " + seconds(s->joined_s);
+  if (s->waiting.empty()) return doing_of_program(s->program);
+  const Submission& own = s->waiting.front();
+  return "waits for " + own.name + " since " + seconds(own.age_s) + at(own.place);
+}
+
 StallReport report_of(const StallFacts& facts, bool with_json) {
   StallReport report;
   for (const Stall& s : facts.stalls) report.too_long |= s.too_long;
-  report.text = first_paragraph(facts);
-  const auto causes = causes_of(facts);
-  for (const auto& [cause, sentence] : causes) report.text += "\nLikely cause: " + sentence;
-  report.text += "\n" + ranks_paragraph(facts);
+  const Parts parts(facts);
+  report.text = first_paragraph(facts) + "\n" + ranks_paragraph(facts, parts);
   if (facts.since_report_s > 0)
     report.text += "\nThis was reported before, after " + seconds(facts.since_report_s) + ".";
+  for (int32_t r : facts.asked)
+    if (r != 0 && (parts.waits.contains(r) || parts.misses.contains(r))) report.lines[r] = line_of(facts, parts, r);
   report.summary = summary_of(facts);
-  if (with_json) report.json = whole_json(facts, causes);
+  if (with_json) report.json = whole_json(facts);
   return report;
 }
 

@@ -1,0 +1,71 @@
+"""A rank that the kernel kills because its control group has no memory left: horovodrun says so."""
+
+import contextlib
+import os
+import uuid
+from pathlib import Path
+
+import pytest
+from launchers import Launcher
+
+import runner_ranks
+from horovod.runner import keeper
+
+LIMIT_MIB = 400
+LIMITS = ("memory.max", "memory.limit_in_bytes")
+
+
+@pytest.fixture
+def group():
+    """A control group that may use LIMIT_MIB, below the one of this process."""
+    above = keeper.memory_group()
+    if not above or not os.access(above[-1], os.W_OK):
+        pytest.skip("this user cannot make a memory control group here")
+    folder = Path(above[-1]) / f"hvd-test-{uuid.uuid4().hex[:8]}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made: {error}")
+    limit = next((folder / name for name in LIMITS if (folder / name).exists()), None)
+    try:
+        if limit is None:
+            pytest.skip("groups below this one cannot limit memory")
+        limit.write_text(f"{LIMIT_MIB << 20}")
+        with contextlib.suppress(OSError):
+            (folder / "memory.swap.max").write_text("0")
+        yield folder
+    finally:
+        folder.rmdir()
+
+
+def test_a_rank_that_is_killed_for_lack_of_memory(group, tmp_path):
+    enter = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+    launcher = Launcher(tmp_path, enter)
+    done = launcher.python(2, runner_ranks.rank_1_needs_more_memory_than_there_is)
+    assert launcher.wait_for_none() == []
+    assert done.returncode == 137, done.stderr
+    said = "horovodrun: rank 1 has ended for lack of memory: the kernel has killed it"
+    assert f"{said} (cgroup limit {LIMIT_MIB} MiB)." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kills", "limit", "unlimited"),
+    [
+        (("memory.events", "low 0\noom 7\noom_kill 3\n"), "memory.max", "max"),
+        (
+            ("memory.oom_control", "oom_kill_disable 0\noom_kill 3\n"),
+            "memory.limit_in_bytes",
+            f"{(1 << 63) - 4096}",
+        ),
+    ],
+)
+def test_the_files_of_both_versions_of_control_groups(tmp_path, kills, limit, unlimited):
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    folders = [str(inner), str(tmp_path)]
+    assert keeper.memory_kills(folders) is None and keeper.memory_limit(folders) is None
+    (inner / kills[0]).write_text(kills[1])
+    (inner / limit).write_text(f"{unlimited}\n")
+    assert keeper.memory_kills(folders) == 3 and keeper.memory_limit(folders) is None
+    (tmp_path / limit).write_text(f"{64 << 20}\n")
+    assert keeper.memory_limit(folders) == 64 << 20
