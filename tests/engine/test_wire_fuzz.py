@@ -269,3 +269,21 @@ def test_items_that_are_not_there_take_no_memory(what):
         events = sim.take_events(1)
     assert [e[0] for e in events] == ["aborted"]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10  # KiB
+
+
+@pytest.mark.parametrize(
+    "announced",
+    [request("#process_sets"), request("#set/0,1/x"), request("x", kind=ADD_SET, tensors=())],
+    ids=["a tensor under the sets' name", "a tensor under a set's name", "a set under a tensor's name"],
+)
+def test_names_of_process_sets_are_reserved(announced):
+    sim = ProtocolSim([-1, 0])
+    sim.inject(1, True, message(0, 1, 1, 1, 0, 1, *announced))
+    sim.step(0)
+    [(kind, cause)] = sim.take_events(0)
+    assert kind == "aborted" and cause.startswith("rank 0: rank 1: ") and "process sets" in cause
+
+
+def test_a_rank_that_has_not_left_does_not_hear_that_it_has():
+    assert "has left" in cause_after(message(5, 1, *text("bye")))
+    assert cause_after(message(5, 0, *text("bye"))) is None
