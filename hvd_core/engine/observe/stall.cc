@@ -317,8 +317,8 @@ std::string doing_of_program(const Threads& p) {
     return p.note.empty() ? "runs no Python code that can be shown" : "cannot be shown: " + p.note;
   const bool runs = p.moved || p.busy >= kBusy;
   std::string text = (runs ? "runs" : "stands still") + at(*main->place());
-  // The innermost function of a library says what the line is about: a queue, a lock, a data loader.
-  if (main->site > 0) text += ", inside of " + text_of(main->frames[0]);
+  // The function of a library that the line has called says what it is about: a queue, a lock, a data loader.
+  if (main->site > 0) text += ", inside of " + text_of(main->frames[static_cast<size_t>(main->site) - 1]);
   text += " (busy for " + std::to_string(static_cast<int>(p.busy * 100 + 0.5)) + " % of the time";
   if (p.moved && p.before.known() && !(p.before == *main->place())) text += "; was at " + text_of(p.before) + " before";
   if (p.lock_held) text += "; seen in a copy of the process, as its code did not release the GIL";
