@@ -36,6 +36,12 @@ def _open_store(size: int, timeout: Any) -> tuple[Any, tuple[str, int]]:
     listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     port = listener.getsockname()[1]
     store = dist.TCPStore(
-        host, port, size, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=listener.detach()
+        host,
+        port,
+        size,
+        is_master=True,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
     )
     return store, (host, port)
