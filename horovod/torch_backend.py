@@ -2,8 +2,8 @@
 needs no import of horovod.
 
 It imports the rest of horovod.torch when the first group is made, and nothing before. It raises nothing: an exception
-here would be one of `import torch`, also for programs that know nothing of horovod. For the same reason it changes nothing
-of torch.distributed but its list of names, until the program names the backend.
+here would be one of `import torch`, also for programs that know nothing of horovod. For the same reason it changes
+nothing of torch.distributed but its list of names, until the program names the backend.
 """
 
 import os

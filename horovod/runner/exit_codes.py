@@ -1,5 +1,5 @@
-"""How the process of a rank has ended, as its keeper reports it: its exit code, or minus the number of the signal that has
-ended it. An agent imports this: it starts without hvd_core.
+"""How the process of a rank has ended, as its keeper reports it: its exit code, or minus the number of the signal that
+has ended it. An agent imports this: it starts without hvd_core.
 """
 
 from __future__ import annotations

@@ -95,7 +95,11 @@ def _parts(redaction: Redaction, logs: list[str], job: int | None) -> Iterator[t
     )
     yield "host.json", "cores, memory, limits, shared memory, interfaces", packed(host_facts)
     yield "backends.json", "hvd plugin doctor --no-open", packed(lambda: _own_command(_BACKENDS, redaction))
-    yield "configuration.json", "hvd config --explain", packed(lambda: _own_command(_CONFIGURATION, redaction))
+    yield (
+        "configuration.json",
+        "hvd config --explain",
+        packed(lambda: _own_command(_CONFIGURATION, redaction)),
+    )
     yield from _flight(redaction)
     if job is not None:
         asked = ["doctor", "--job", *([str(job)] if job else []), "--json"]
@@ -173,7 +177,8 @@ def versions() -> dict[str, Any]:
 
 
 def _own_command(arguments: list[str], redaction: Redaction) -> str:
-    """The document that `hvd` prints for these arguments, and what else it says. In a process of its own, since it loads the backends' libraries."""
+    """The document that `hvd` prints for these arguments, and what else it says. In a process of its own, since it loads
+    the backends' libraries."""
     done = subprocess.run(
         [sys.executable, "-m", "hvd_core.cli", *arguments],
         stdin=subprocess.DEVNULL,
@@ -186,9 +191,7 @@ def _own_command(arguments: list[str], redaction: Redaction) -> str:
     shown = done.stdout
     with suppress(ValueError):  # no document, but words
         shown = json.dumps(redaction.document(json.loads(shown)), indent=2) + "\n"
-    return shown + (
-        f"\nexit code {done.returncode}\n{done.stderr}" if done.returncode or done.stderr else ""
-    )
+    return shown + (f"\nexit code {done.returncode}\n{done.stderr}" if done.returncode or done.stderr else "")
 
 
 def _end_of(name: str) -> str:

@@ -41,7 +41,11 @@ class Redaction:
         self._secrets = {os.fsencode(value) for value in values}
         # Logs hold values as Python and JSON write them, too.
         for value in list(values):
-            values |= {repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+            values |= {
+                repr(value)[1:-1],
+                json.dumps(value)[1:-1],
+                json.dumps(value, ensure_ascii=False)[1:-1],
+            }
         # A longer secret may contain a shorter one.
         self._known = sorted(values, key=len, reverse=True)
         self.removed = 0

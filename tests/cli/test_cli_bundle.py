@@ -16,7 +16,12 @@ from hvd_core.observe import flight_records
 
 SECRET = "c0rrect-horse-battery"
 # JSON and Python write these in another way.
-ODD_SECRETS = {"A_TOKEN": 'p"w\'quoted', "B_TOKEN": "back\\slashed", "C_TOKEN": "schlüssel", "D_TOKEN": "line\nbroken"}
+ODD_SECRETS = {
+    "A_TOKEN": "p\"w'quoted",
+    "B_TOKEN": "back\\slashed",
+    "C_TOKEN": "schlüssel",
+    "D_TOKEN": "line\nbroken",
+}
 
 
 def bundle(folder, *options, **variables):

@@ -22,5 +22,7 @@ need("keras")
 def test_the_import_leaves_keras_alone(framework, module):
     need(framework)
     program = Path(__file__).with_name("import_leaves_keras_alone.py")
-    done = subprocess.run([*python_with(framework), program, module], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [*python_with(framework), program, module], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr

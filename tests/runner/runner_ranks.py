@@ -66,6 +66,14 @@ def rank_1_needs_more_memory_than_there_is():
     time.sleep(600)
 
 
+def rank_1_exits_before_init(code):
+    if RANK == "1":
+        sys.exit(int(code))
+    import hvd_core
+
+    hvd_core.init()
+
+
 def rank_1_never_comes():
     if RANK == "1":
         time.sleep(600)

@@ -51,6 +51,12 @@ def test_kill_9_in_the_middle_of_work_names_the_rank_and_leaves_nothing(launcher
     assert left_in_shared_memory(before) == []
 
 
+def test_an_exit_code_that_looks_like_a_signal_is_an_exit_code(launcher):
+    done = launcher.run("-np", 2, *launcher.words(runner_ranks.rank_1_exits_before_init, 137))
+    assert done.returncode == 137
+    assert "exit code 137" in done.stderr and "killed by SIGKILL" not in done.stderr
+
+
 @pytest.mark.interpreters
 def test_a_rank_that_never_comes_is_named(launcher):
     done = launcher.python(2, runner_ranks.rank_1_never_comes, "--start-timeout", 2)

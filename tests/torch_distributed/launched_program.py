@@ -7,6 +7,8 @@ launched_program.py spawn       # starts two ranks itself, which meet in a file
 import os
 import sys
 import tempfile
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -17,9 +19,17 @@ if not hasattr(torch, "_import_device_backends"):  # PyTorch 2.4 does not load h
 
 def listening_anywhere():
     """Ports on which this process listens for all interfaces."""
-    mine = {os.stat(f"/proc/self/fd/{fd}").st_ino for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}
-    rows = [line.split() for kind in ("tcp", "tcp6") for line in open(f"/proc/net/{kind}").readlines()[1:]]
-    return [row[1] for row in rows if row[3] == "0A" and int(row[9]) in mine and not row[1].partition(":")[0].strip("0")]
+    mine = set()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the descriptor of the list itself
+            mine.add(os.stat(f"/proc/self/fd/{name}").st_ino)
+    rows = [
+        line.split()
+        for kind in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]
+    ]
+    listening = [row[1] for row in rows if row[3] == "0A" and int(row[9]) in mine]
+    return [place for place in listening if not place.partition(":")[0].strip("0")]
 
 
 def work(rank=None, address=None):

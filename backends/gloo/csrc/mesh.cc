@@ -69,7 +69,8 @@ Settings settings() {
     s.iface_source = "HOROVOD_GLOO_IFACE";
   }
   for (const std::string& text : {legacy("HOROVOD_GLOO_TIMEOUT_SECONDS"), option("timeout_s", "")}) {
-    if (!text.empty()) s.timeout_s = static_cast<int32_t>(std::clamp(std::ceil(std::strtod(text.c_str(), nullptr)), 0.0, 86400.0));
+    if (!text.empty())
+      s.timeout_s = static_cast<int32_t>(std::clamp(std::ceil(std::strtod(text.c_str(), nullptr)), 0.0, 86400.0));
   }
   s.algorithm = option("algorithm", "auto");
   for (char& c : s.algorithm) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));

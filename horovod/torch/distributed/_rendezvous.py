@@ -1,7 +1,8 @@
 """`env://` under a launcher that sets no RANK for torch.distributed: horovodrun, mpirun, srun.
 
 The engine starts by the launcher's means. Then rank 0 opens torch's store at a free port of the interface that leads to
-the other hosts, and they get its address over the engine. Torch's store takes connections of everybody. Called on the thread that calls init_process_group().
+the other hosts, and they get its address over the engine. Torch's store takes connections of everybody. Called on the
+thread that calls init_process_group().
 """
 
 import socket
@@ -36,6 +37,12 @@ def _open_store(size: int, timeout: Any) -> tuple[Any, tuple[str, int]]:
     listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     port = listener.getsockname()[1]
     store = dist.TCPStore(
-        host, port, size, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=listener.detach()
+        host,
+        port,
+        size,
+        is_master=True,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
     )
     return store, (host, port)
