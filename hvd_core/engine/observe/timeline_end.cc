@@ -119,8 +119,10 @@ std::string_view text_at(std::string_view line, std::string_view key) {
   if (at == std::string_view::npos) return {};
   const std::string_view rest = line.substr(at + key.size());
   for (size_t i = 1; i < rest.size(); ++i) {
-    if (rest[i] == '\\') ++i;
-    else if (rest[i] == '"') return rest.substr(0, i + 1);
+    if (rest[i] == '\\')
+      ++i;
+    else if (rest[i] == '"')
+      return rest.substr(0, i + 1);
   }
   return {};
 }
@@ -272,7 +274,7 @@ void complete(const void* memory, const std::vector<const void*>& rings, uint64_
       format.reopen(left.tensors(), end_of_file);
       in_file = false;
     }
-    if (!in_file || e.kind != EventKind::Ready) format.take(e);
+    format.take(e);
   }
   if (in_file) {
     out.clear();
