@@ -71,8 +71,8 @@ def parse_host(text: str, default_slots: int | None = None) -> HostInfo:
     if "@" in text:
         host = text.partition("@")[2].partition(":")[0].split(" ")[0]
         raise ValueError(
-            f": the name of a user does not belong here, as the host's name alone identifies the host. Write 'Host {host}' "
-            "and below it 'User NAME' into ~/.ssh/config"
+            f": the name of a user does not belong here, as the host's name alone identifies the host. Write "
+            f"'Host {host}' and below it 'User NAME' into ~/.ssh/config"
         )
     found = _HOST.fullmatch(text)
     if found is None and (_is_ipv6(text) or _is_ipv6(text.rpartition(":")[0])):
@@ -136,7 +136,10 @@ def parse_host_lines(lines: Iterable[str], where: str, default_slots: int | None
 
 
 def parse_host_files(path: str | os.PathLike) -> str:
-    """A hostfile as a -H string: lines "HOST slots=N", "HOST:N" or "HOST", which is one slot. Raises ValueError, OSError."""
+    """A hostfile as a -H string: lines "HOST slots=N", "HOST:N" or "HOST", which is one slot.
+
+    Raises ValueError, OSError.
+    """
     try:
         with open(path, encoding="utf-8-sig") as lines:  # editors of Windows write a mark in front
             hosts = parse_host_lines(lines, str(path), 1)

@@ -64,7 +64,9 @@ def run_mpi_job(
         check_interfaces(args.nics)
     for slot in placement.slots:
         if ":" in slot.hostname:
-            raise ValueError(f"mpirun takes no address of IPv6 as a host's name: give {slot.hostname} a name.")
+            raise ValueError(
+                f"mpirun takes no address of IPv6 as a host's name: give {slot.hostname} a name."
+            )
     if args.remote_shell:
         raise ValueError(
             "--remote-shell works only if horovodrun itself starts the processes. mpirun has an option of its own: "

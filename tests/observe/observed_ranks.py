@@ -101,7 +101,7 @@ def killed_while_the_other_waits(victim, path=None):
 
 
 def killed_right_after_its_last_operations(victim, count):
-    """Rank `victim` takes part in `count` operations, submits another, and dies at once, before its timeline is written."""
+    """Rank `victim` takes part in `count` operations, submits another, and dies before its timeline is written."""
     tools.ignore_the_launcher()
     for i in range(count):
         hvd.allreduce(np.ones(5, np.float32), name=f"step{i % 50}")

@@ -46,17 +46,15 @@ def test_wrong_hostfile_names_the_line(tmp_path, text):
 
 
 def test_hostfiles_of_other_launchers(tmp_path):
-    """Intel MPI, MPICH and mpi-operator write HOST:N, Open MPI max_slots, batch systems a line per slot, editors of Windows
-    a mark in front and \\r at the ends."""
+    """Intel MPI, MPICH and mpi-operator write HOST:N, Open MPI max_slots, batch systems a line per slot, editors of
+    Windows a mark in front and \\r at the ends."""
     file = tmp_path / "hosts"
     file.write_bytes(
         b"\xef\xbb\xbfalpha:4\r\nbeta:2 # two\r\ngamma slots=2 max_slots=4\r\ndelta\r\ndelta\r\n[2001:db8::1]:2\r\n"
         b"[2001:db8::2] slots=3\r\n2001:db8::3 slots=1\r\n"
     )
     text = parse_host_files(file)
-    assert text == (
-        "alpha:4,beta:2,gamma:2,delta:1,delta:1,[2001:db8::1]:2,[2001:db8::2]:3,[2001:db8::3]:1"
-    )
+    assert text == ("alpha:4,beta:2,gamma:2,delta:1,delta:1,[2001:db8::1]:2,[2001:db8::2]:3,[2001:db8::3]:1")
     hosts = parse_hosts(text)
     assert hosts[3:6] == [HostInfo("delta", 1), HostInfo("delta", 1), HostInfo("2001:db8::1", 2)]
     assert merge_hosts(hosts)[0][3] == HostInfo("delta", 2)
