@@ -85,7 +85,8 @@ class UpdateEpochState:
     """Sets `state.epoch` to the number of epochs that have ended, before this training and in it.
 
     Put it before CommitStateCallback. Continue training with ``model.fit(epochs=epochs, initial_epoch=state.epoch)``,
-    where other callbacks see the number of the epoch in the whole training, or with ``model.fit(epochs=epochs - state.epoch)``.
+    where other callbacks see the number of the epoch in the whole training, or with
+    ``model.fit(epochs=epochs - state.epoch)``.
     """
 
     def __init__(self, state: Any):
