@@ -4,7 +4,7 @@ The launcher hands the socket down (HOROVOD_ELASTIC_FD), and tells the worker's 
 are lines of JSON:
 
     worker -> driver   {"kind": "ready", "commits": 3, "updated": false,   in no world; waits for a place
-                        "stalled": [1]}
+                        "stalled": [1]}                                if a stall has ended its last world
                        {"kind": "up"}                                      init() has returned
                        {"kind": "synced"}                                  the state of rank 0 is here
                        {"kind": "announced"}                               SIGTERM: this process is about to end
@@ -90,7 +90,8 @@ class DriverChannel:
 
     def enter(self) -> Place:
         """Waits for a place in the next world. Raises LeftJob if there is none for this process."""
-        self._say(kind="ready", commits=self.commits, updated=self.updated, stalled=self.stalled)
+        stalled = {} if self.stalled is None else {"stalled": self.stalled}
+        self._say(kind="ready", commits=self.commits, updated=self.updated, **stalled)
         self._update = self.updated = False
         self.stalled = None
         while True:

@@ -1,4 +1,4 @@
-"""Writes the texts of docs/reliability.md that a user sees for each mistake: runs the programs of stall_programs.py.
+"""Writes the texts of docs/stalls.md that a user sees for each mistake: runs the programs of stall_programs.py.
 
 python tests/observe/stall_texts.py        prints rank 0's log of each, as a section of the page
 """
@@ -23,11 +23,12 @@ SHOWN = (
     ),
     ("Names that differ", programs.names_differ),
     ("A parameter that only one rank has", programs.a_parameter_of_one_rank),
+    ("A helper that two parts of a program call", programs.a_helper_is_called_under_a_condition),
     ("Another order, without names", programs.orders_differ),
     ("A slow rank", programs.a_rank_is_slow),
     ("A rank that sleeps", programs.a_rank_sleeps),
     ("A lock that does not come", programs.a_rank_waits_for_a_lock),
-    ("A rank inside of an extension that keeps Python's lock", programs.a_rank_is_inside_of_an_extension),
+    ("A rank inside of an extension that keeps the GIL", programs.a_rank_is_inside_of_an_extension),
     ("An exception that was swallowed", programs.an_exception_is_swallowed),
     ("A rank that does not answer", programs.a_rank_is_stopped),
     ("`join()` that waits", programs.a_rank_has_joined),
@@ -42,6 +43,8 @@ def text_of(program) -> str:
     report = report[report.index("Missing ranks:") :]
     # The thread that lets the program go on is none of the mistake.
     report = re.sub(r"\n *Its thread is at [^\n]*in until_reported[^\n]*", "", report)
+    # The program is called by the harness.
+    report = re.sub(r" \(called at [^\n)]*/rank_main\.py:\d+ in \w+\)", "", report)
     folder = str(Path(__file__).resolve().parent) + "/"
     return re.sub(r"host \S+, pid \d+", "host node1, pid 4711", report.replace(folder, ""))
 
