@@ -191,7 +191,8 @@ bool Builder::is_full(int64_t now) const {
          now < incoming_.front().until - kProofNs + kPlaceNs;
 }
 
-// A part of those that wait, so that whoever connects without end does not keep this rank from the connections it has.
+// A part of those that wait, so that a program that connects without end does not keep this rank from the connections
+// it has.
 void Builder::accept_from(int listener) {
   for (uint32_t n = 0; n < kUnprovenLimit && !is_full(now_ns()); ++n) {
     Descriptor fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));

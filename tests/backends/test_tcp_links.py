@@ -121,7 +121,7 @@ def test_unproven_connections_on_the_port(library, tmp_path):
 
 
 def test_connections_without_end(library, tmp_path):
-    """Whoever connects to a rank as often as it can does not keep the rank from making its own connections."""
+    """A program that connects to a rank as often as it can does not keep the rank from making its own connections."""
     backend = Backend(library, tmp_path)
     results = {}
     threads = [in_thread(results, backend, 1, 3, sum_ranks)]

@@ -146,8 +146,8 @@ Lines& lines() {
   return *all;
 }
 
-// The calls that have ended on this thread, and those of their lines that come next. A call that the engine refuses ends
-// within submit(): so submit() is called here in a loop, and not once within another for each call of a line.
+// The calls that have ended on this thread, and those of their lines that come next. A call that the engine refuses
+// ends within submit(): so submit() is called here in a loop, and not once within another for each call of a line.
 class Turns {
  public:
   void take(Collective* ended, Collective* next) {

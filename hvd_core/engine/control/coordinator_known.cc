@@ -107,7 +107,7 @@ bool Coordinator::becomes_known(SetId set, const std::vector<Item>& items) {
   return h.streak > config_.repeats_before_known + h.penalty;
 }
 
-// The known batch that a message is about. Throws WireError if there is none.
+// The known batch that a message is about. Throws WireError if the root has no such batch.
 Coordinator::Known& Coordinator::known(const UpMessage& m, const char* what) {
   if (m.batch >= known_.size() || known_[m.batch].state == Known::Free)
     throw WireError("control message: " + std::string(what) + " an unknown batch");

@@ -33,7 +33,7 @@ class Texts {
   uint32_t id(std::string_view name, std::string_view signature, uint32_t* what, Describe&& describe) {
     std::lock_guard lock(mutex_);
     Entry& entry = intern(name);
-    // A hash takes the place of the bytes, which would be most of what a name costs.
+    // A hash takes the place of the bytes, which would be the larger part of the memory for a name.
     const size_t hash = Hash()(signature);
     if (entry.what == 0 || entry.signature != hash) {
       // intern() may move other entries, but an unordered_map keeps references valid.
