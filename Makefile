@@ -39,7 +39,7 @@ NCCL_INPUTS := $(call wheel_inputs,$(NCCL)) $(wildcard $(NCCL)/csrc/kernels/* $(
 GLOO_INPUTS := $(call wheel_inputs,$(GLOO)) hvd_core/include/hvd/backend_reduce.hpp
 STUB_INPUTS := $(call wheel_inputs,$(STUB)) $(call wheel_inputs,$(DEVICES)) $(wildcard $(DEVICES)/*/src/*/*.py)
 
-.PHONY: help train install programs test test-all checked sanitize lint lint-code lint-words format wheel clean
+.PHONY: help train install programs test test-all checked sanitize lint format wheel clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -75,15 +75,10 @@ programs: $(VENV)/.test
 sanitize: $(VENV)/.tools
 	$(WITH_VENV) python tests/engine/native/stress/sanitize.py $(SANITIZE_ARGS)
 
-lint: lint-code lint-words
-
-lint-code: $(VENV)/.test
+lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(if $(CXX_FILES),$(BIN)/clang-format --dry-run -Werror $(CXX_FILES))
-
-lint-words: $(VENV)/.test
-	$(BIN)/python tests/architecture/plain_english.py
 
 format: $(VENV)/.test
 	$(BIN)/python docs/include.py
