@@ -1,4 +1,4 @@
-"""orphan_program.py FILE: its fork (hvd_core.cli.apart) makes the file after the program's end, unless it notices that."""
+"""orphan_program.py FILE: its fork (hvd_core.cli.apart) makes the file after the end of the program, unless it notices."""
 
 import os
 import signal
