@@ -1,4 +1,4 @@
-"""orphan_program.py FILE: its fork (hvd_core.cli.apart) makes the file after the end of the program, unless it notices."""
+"""orphan_program.py FILE: its fork (hvd_core.cli.apart) makes the file, unless it notices that the program has ended."""
 
 import os
 import signal
