@@ -92,6 +92,18 @@ def test_hosts_and_environment_of_a_rank():
     assert gloo_run.create_slot_env_vars(last)["HOROVOD_RANK"] == "2"
 
 
+def test_options_come_from_a_file_and_become_variables():
+    from horovod.runner.common.util import config_parser
+    from horovod.runner.launch import parse_args
+
+    args = parse_args(["-np", "1", "true"])
+    file = {"params": {"cache_capacity": 7, "cycle_time_ms": 3}}
+    config_parser.set_args_from_config(args, file, override_args={"cycle_time_ms"})
+    config_parser.validate_config_args(args)
+    env = config_parser.set_env_from_args({}, args)
+    assert env["HOROVOD_CACHE_CAPACITY"] == "7" and "HOROVOD_CYCLE_TIME" not in env
+
+
 def test_settings_keep_what_they_are_given():
     found = settings.Settings(num_hosts=2, hosts="a:1,b:1", num_proc=2, key=b"k", own="more")
     values = (

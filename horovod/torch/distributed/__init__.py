@@ -2,7 +2,7 @@
 
 With PyTorch 2.5 and later no import is needed, because the entry point `torch.backends` registers the backend. For older
 versions, and with TORCH_DEVICE_BACKEND_AUTOLOAD=0, importing this module registers it. Importing it also lets `env://`
-work under launchers of horovod whatever the backend is.
+work for all backends under launchers of horovod.
 
 - ``_create``: a group for torch.distributed; ``_start``: the engine below all groups
 - ``_group``: the collectives of a group; ``_point_to_point``: send and receive; ``_any_source``: who sends

@@ -1,7 +1,7 @@
 """`env://` under a launcher that sets no RANK for torch.distributed: horovodrun, mpirun, srun.
 
 The engine starts by the launcher's means. Then rank 0 opens torch's store at a free port of the interface that leads to
-the other hosts, and they get its address over the engine. Torch's store takes connections of everybody. Called on the
+the other hosts, and they get its address over the engine. Torch's store authenticates no connection. Called on the
 thread that calls init_process_group().
 """
 
