@@ -16,6 +16,7 @@ from horovod.torch._submit import (
     BY_ADDRESS,
     check,
     check_all,
+    dense,
     engine,
     fetch_many,
     fetch_one,
@@ -32,7 +33,7 @@ def allgather_async(
     """Start concatenating the ranks' tensors along dimension 0, in rank order.
 
     Args:
-        tensor: one dimension or more, contiguous, on the CPU or a device that is served; a type of allreduce_async,
+        tensor: one dimension or more, on the CPU or a device that is served; a type of allreduce_async,
             bool, uint32, uint64 or an 8-bit float. Dimension 0 may differ between ranks and may be 0; the
             other dimensions and the dtype must agree.
         name, process_set: as in allreduce_async.
@@ -46,6 +47,7 @@ def allgather_async(
     taken = None
     try:
         full_name = None if name is None else f"allgather.{name}"
+        tensor = dense(tensor)
         source, fetch = as_sent(tensor), fetch_one
         as_bytes = source is not tensor
         if check(source, MOVABLE, process_set):
@@ -84,7 +86,7 @@ def grouped_allgather_async(
     taken = None
     try:
         full_name = None if name is None else f"grouped_allgather.{name}"
-        tensors = some_members_of(tensors)
+        tensors = [dense(tensor) for tensor in some_members_of(tensors)]
         sources = [as_sent(tensor) for tensor in tensors]
         as_bytes = any(source is not tensor for source, tensor in zip(sources, tensors))
         if check_all(sources, MOVABLE, process_set):

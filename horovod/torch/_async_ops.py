@@ -21,6 +21,7 @@ from horovod.torch._submit import (
     _handle_map,
     check,
     check_all,
+    dense,
     engine,
     keep,
     number_of_op,
@@ -125,6 +126,8 @@ def _reduce_group(
         elif op is None:
             op = Average
         tensors = some_members_of(tensors)
+        if not in_place:
+            tensors = [dense(tensor) for tensor in tensors]
         outputs = tensors if in_place else [empty_like(t) for t in tensors]
     except BaseException as error:
         failed("allreduce", "grouped_allreduce", name, process_set, error)
@@ -200,7 +203,7 @@ def allreduce_async(
     """Start reducing a tensor over all ranks into a new tensor.
 
     Args:
-        tensor: any shape, contiguous, on the CPU or a device that is served; uint8, int8, uint16, int16, int32, int64,
+        tensor: any shape, on the CPU or a device that is served; uint8, int8, uint16, int16, int32, int64,
             float16, bfloat16, float32 or float64. Shape and dtype must be the same on all ranks. It must not
             change before the operation is done.
         average: deprecated, use `op`.
@@ -215,7 +218,7 @@ def allreduce_async(
         A handle for poll() and synchronize(); the latter returns a tensor of the shape and dtype of `tensor`.
 
     Raises:
-        ValueError: Horovod is not initialized, unsupported or non-contiguous tensor, `op` together with
+        ValueError: Horovod is not initialized, unsupported tensor, `op` together with
             `average`, or an operation of this name is still pending. Disagreements between ranks surface in
             synchronize().
     """
@@ -224,6 +227,7 @@ def allreduce_async(
             op = resolve_op(op, average)
         elif op is None:
             op = Average
+        tensor = dense(tensor)
         output = empty_like(tensor)
     except BaseException as error:
         failed("allreduce", "allreduce", name, process_set, error)
@@ -320,7 +324,7 @@ def broadcast_async(
     """Start copying the root's tensor to all ranks, into a new tensor.
 
     Args:
-        tensor: any shape, contiguous, on the CPU or a device that is served; a type of allgather_async. Shape and
+        tensor: any shape, on the CPU or a device that is served; a type of allgather_async. Shape and
             dtype must agree.
         root_rank: the GLOBAL rank whose values are sent, also within a process set.
         name, process_set: as in allreduce_async.
@@ -332,6 +336,7 @@ def broadcast_async(
         ValueError: as in allreduce_async, and for a root that is not in the process set.
     """
     try:
+        tensor = dense(tensor)
         output = empty_like(tensor)
     except BaseException as error:
         failed("broadcast", "broadcast", name, process_set, error)

@@ -19,6 +19,7 @@ from horovod.torch._submit import (
     UnsupportedOpError,
     check,
     check_all,
+    dense,
     engine,
     fetch_one,
     keep,
@@ -41,7 +42,7 @@ def alltoall_async(
     """Start sending rows of a tensor to each rank, and receiving the rows that the other ranks send here.
 
     Args:
-        tensor: one dimension or more, contiguous, on the CPU or a device that is served; a type of allgather_async.
+        tensor: one dimension or more, on the CPU or a device that is served; a type of allgather_async.
             Dimension 0 may differ between ranks and may be 0; the other dimensions and the dtype must agree.
         splits: how many rows go to each rank of the process set, in rank order: integers, or a 1-D tensor of
             integers (read by the host). Rows beyond their sum are not sent. None: equal shares, dimension 0 must be a
@@ -59,6 +60,7 @@ def alltoall_async(
     taken = None
     try:
         full_name = None if name is None else f"alltoall.{name}"
+        tensor = dense(tensor)
         source, fetch = as_sent(tensor), fetch_one
         as_bytes = source is not tensor
         on_device = check(source, MOVABLE, process_set)
@@ -123,7 +125,7 @@ def _reducescatter(
     fetch = taken = None
     try:
         full_name = None if name is None else f"{prefix}.{name}"
-        tensors = some_members_of(tensors)
+        tensors = [dense(tensor) for tensor in some_members_of(tensors)]
         on_device = check_all(tensors, REDUCIBLE, process_set)
         number = _scattered_op(op)
         if not all(t.dim() for t in tensors):

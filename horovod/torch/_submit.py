@@ -99,7 +99,10 @@ def reject(tensor: Any, allowed: frozenset, process_set: ProcessSet) -> bool:
     elif not tensor.is_cpu and not _devices.is_served(tensor, core) and (refusal := _staging.why_not(tensor)):
         text = refusal
     elif not tensor.is_contiguous():
-        text = "Tensor is required to be contiguous."
+        text = (
+            f"Tensor is required to be contiguous. Its shape is {tuple(tensor.shape)}, its strides are "
+            f"{tensor.stride()}: pass tensor.contiguous(), and copy the result back."
+        )
     elif tensor.is_neg():
         # Its memory holds the values with the other sign.
         text = (
@@ -163,6 +166,13 @@ def compress_all(compression: Any, tensors: list) -> list[tuple]:
         if not isinstance(tensor, torch.Tensor):
             reject(tensor, REDUCIBLE, global_process_set)
     return [compression.compress(tensor) for tensor in tensors]
+
+
+def dense(tensor: Any) -> Any:
+    """A tensor that is only sent, as one that is contiguous. Any other value unchanged, for the checks to refuse."""
+    if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and not tensor.is_contiguous():
+        return tensor.contiguous()
+    return tensor
 
 
 def keep(handle: int, output: Any, fetch: Callable | None) -> None:

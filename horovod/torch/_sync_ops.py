@@ -29,7 +29,7 @@ from horovod.torch._autograd import (
     HorovodGroupedAllreduce,
 )
 from horovod.torch._compile import tracing
-from horovod.torch._submit import compress_all, members_of, nothing, resolve_op, synchronize
+from horovod.torch._submit import compress_all, dense, members_of, nothing, resolve_op, synchronize
 from horovod.torch.compression import Compression, Compressor
 
 
@@ -57,7 +57,7 @@ def allreduce(
         count = hvd.allreduce(torch.tensor(n), op=hvd.Sum)
 
     Args:
-        tensor: any shape, also 0-dim or empty, contiguous, on the CPU or a device that is served; uint8, int8, uint16,
+        tensor: any shape, also 0-dim or empty, on the CPU or a device that is served; uint8, int8, uint16,
             int16, int32, int64, float16, bfloat16, float32 or float64. Shape and dtype must be the same on all ranks.
         average: deprecated, use `op`.
         name: identifies the operation across ranks; None numbers it in the order of submission.
@@ -73,7 +73,7 @@ def allreduce(
         A tensor of the shape and dtype of `tensor`; our own backends return the same bits on all ranks.
 
     Raises:
-        ValueError: Horovod is not initialized, unsupported or non-contiguous tensor, `op` together with `average`, this
+        ValueError: Horovod is not initialized, an unsupported tensor, `op` together with `average`, this
             rank is not in `process_set`, or an operation of this name is still pending. The other ranks' matching call
             raises HorovodInternalError with the reason.
         HorovodInternalError: ranks disagree about shape, dtype, op or factors, a rank has made a mistake, or a rank is
@@ -90,6 +90,7 @@ def allreduce(
             op = Average
         plain = compression is Compression.none and not needs_grad((tensor,))
         if plain:
+            tensor = dense(tensor)
             output = empty_like(tensor)
         else:
             ((compressed, context),) = compress_all(compression, [tensor])
@@ -117,7 +118,7 @@ def allreduce_(
     """Reduce a tensor over all ranks in place. Not differentiable, also where `tensor` requires a gradient.
 
     Args:
-        tensor: as in allreduce; it is overwritten.
+        tensor: as in allreduce, and contiguous; it is overwritten.
         average, name, op, prescale_factor, postscale_factor, process_set: as in allreduce.
 
     Returns:
@@ -301,7 +302,7 @@ def broadcast(
     The gradient is the average over ranks of the incoming gradient at the root, and zero elsewhere.
 
     Args:
-        tensor: any shape, contiguous, on the CPU or a device that is served; a type of allgather. Shape and dtype
+        tensor: any shape, on the CPU or a device that is served; a type of allgather. Shape and dtype
             must agree across ranks.
         root_rank: the GLOBAL rank whose values are sent, also within a process set.
         name, process_set: as in allreduce.
@@ -318,6 +319,7 @@ def broadcast(
     try:
         differentiable = needs_grad((tensor,))
         if not differentiable:
+            tensor = dense(tensor)
             output = empty_like(tensor)
     except BaseException as error:
         failed("broadcast", "broadcast", name, process_set, error)

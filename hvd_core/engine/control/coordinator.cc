@@ -222,7 +222,7 @@ std::string Coordinator::refusal(const SetState& s, const Round& round) {
     for (const auto& t : f.tensors)
       if (t.shape.empty())
         return std::string("Process-set rank zero tried to ") + op_label(f.kind) + " a rank-zero tensor. Tensor '" +
-               *round.name + "'.";
+               *round.name + "': it has no dimension. Pass a tensor of one element, as reshape(1) makes it.";
   if (f.kind == OpKind::AddProcessSet && !f.backends.empty() && !joined_.empty())
     return "A process set with backends of its own cannot be added while ranks have joined: they have not chosen them.";
   if (f.kind == OpKind::AddProcessSet) return refuse_new_set(f.ranks, round);
