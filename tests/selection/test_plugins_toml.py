@@ -281,5 +281,5 @@ def test_a_site_may_name_the_wheels_of_other_vendors(tmp_path):
     assert "fix: pip install acme-tgloo" in not_installed("tgloo", "", [gloo], wheel=wheels["tgloo"])
     # Another library, no slip of the pen.
     assert "Did you mean" not in not_installed("tgloo", "", [gloo])
-    with pytest.raises(PluginsTomlError, match="wheels.x must be a wheel's name"):
+    with pytest.raises(PluginsTomlError, match=r"wheels\.x must be a wheel's name"):
         read(written(tmp_path / "plugins.toml", '[wheels]\nx = "--index-url http://x"\n'), "user")
