@@ -34,7 +34,7 @@ def not_installed(
     an entry point of that name is not used.
     """
     asked = f" (from {source})" if source else ""
-    # A name that is known, or that another one is a part of, is no slip: tgloo is not gloo.
+    # A name that is known, or that contains another one, is a name of its own and no slip.
     others = [c.name for c in candidates if not c.for_tests and c.name not in name]
     near = "" if wheel else did_you_mean(name, others)
     text = (

@@ -175,7 +175,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   // batch. Also ends when `enough` becomes true, which a listener may set that this thread calls meanwhile.
   bool stay(queue::Request& request, int64_t slice_ns, const bool& enough) noexcept;
 
-  // engine_devices.cc. The device types whose tensors can be submitted, apart from host memory, as far as that is known.
+  // engine_devices.cc. The device types whose tensors can be submitted, apart from host memory, as far as that is
+  // known.
   std::vector<std::string> device_types() const;
   // Whether tensors of this type can be submitted. The first question about a type that no setting names runs the code
   // of plugins, and may take seconds.

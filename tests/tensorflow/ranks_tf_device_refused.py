@@ -17,7 +17,7 @@ NAMED = "HOROVOD_GPU_OPERATIONS names the backend 'nccl' for devices"
 def begin_check():
     # As a plan says it where the variable is set and the backend that opens this device is not installed. Here it is.
     job = current_job.get()
-    job.plan = dataclasses.replace(job.plan, named_for_devices=NAMED)
+    job.backends.plan = dataclasses.replace(job.plan, named_for_devices=NAMED)
 
 
 def check_a_backend_that_is_named_for_devices_is_not_replaced():

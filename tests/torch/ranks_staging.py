@@ -112,13 +112,13 @@ def check_a_backend_that_is_named_for_devices_is_not_replaced():
     job = current_job.get()
     plan = job.plan
     named = "HOROVOD_GPU_OPERATIONS names the backend 'nccl' for devices"
-    job.plan = dataclasses.replace(plan, named_for_devices=named)
+    job.backends.plan = dataclasses.replace(plan, named_for_devices=named)
     try:
         for call in (hvd.allreduce, hvd.allgather, hvd.allreduce_async_):
             with raises(ValueError, f"no backend serves tensors on device type '{KIND}'", named, "unset"):
                 call(mine(), name="refused")
     finally:
-        job.plan = plan
+        job.backends.plan = plan
     hvd.barrier()
     still_works()
 

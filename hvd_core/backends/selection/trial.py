@@ -1,8 +1,8 @@
 """Tries a wheel's backend in a process of its own, before the automatic choice brings its code into this one.
 
-Nobody has asked for such a plugin by name, so it must not be able to end, hang or change the process: it is imported,
-probed and loaded there first. What it prints is not shown; ``hvd plugin doctor`` shows it. Called on the thread that
-chooses.
+The user has not named such a plugin, so it must not be able to end, hang or change the process: it is imported, probed
+and loaded there first (trial_process.py). What it prints is not shown; ``hvd plugin doctor`` shows it. Called on the
+thread that chooses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHARE = 0.5
 _OWN_WORK_S = 60.0  # between phases: an interpreter starts, on a busy machine
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
-    "from hvd_core.backends.selection.trial import child; child(sys.argv[2], int(sys.argv[3]))"
+    "from hvd_core.backends.selection.trial_process import run; run(sys.argv[2], int(sys.argv[3]))"
 )
 _passed: set[Candidate] = set()
 
@@ -123,33 +123,8 @@ def _followed(process: subprocess.Popen, reports: int, limits_s: Mapping[str, fl
 
 
 def _read(line: bytes) -> dict[str, Any]:
-    """A report; {} for what the plugin has written to a file that is not its own."""
+    """A report; {} for bytes of the plugin, which has written to a file that is not its own."""
     with suppress(ValueError):
         found = json.loads(line)
         return found if isinstance(found, dict) else {}
     return {}
-
-
-def child(name: str, written: int) -> None:
-    """The program of the process. Exit handlers are not run: a plugin's may crash or hang too."""
-    import ctypes
-    import resource
-
-    from hvd_core.backends.messages import of_exception
-    from hvd_core.backends.selection.usable_backends import UsableBackends, score
-    from hvd_core.config.plugins_toml import load
-
-    def tell(report: dict[str, Any]) -> None:
-        os.write(written, json.dumps(report).encode() + b"\n")
-
-    try:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        phases.listen(lambda now: tell({"running": now and now[1]}))
-        score(UsableBackends(os.environ, load(os.environ), is_trial=True).usable(name, "automatic"))
-        tell({"passed": True})
-    except BackendError as error:
-        tell({"error": type(error).__name__, "text": str(error)})
-    except BaseException as error:
-        tell({"error": "", "text": f"horovod: backend '{name}' is not used: it raised {of_exception(error)}"})
-    os._exit(0)

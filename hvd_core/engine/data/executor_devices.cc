@@ -27,9 +27,9 @@ bool Executor::begin_on_device(Entry& entry, const std::shared_ptr<SetComms>& se
                       create_ns = create_ns_] {
         const auto routes = backends.devices->find(type);  // searches on a rank that has joined
         if (!routes)
-          throw plugin::BackendError(HVD_E_UNAVAILABLE, 0, 0,
-                                     "this rank serves no devices of type '" + type +
-                                         "': " + backends.devices->why_not(type));
+          throw plugin::BackendError(
+              HVD_E_UNAVAILABLE, 0, 0,
+              "this rank serves no devices of type '" + type + "': " + backends.devices->why_not(type));
         const int64_t deadline_ns = observe::now_ns() + create_ns;
         agree_on_choice(*routes, set->rank(), set->layout().members, key, *store, deadline_ns);
         return std::make_shared<SetDevice>(backends, routes, *set, key, *store, deadline_ns);

@@ -37,7 +37,7 @@ struct Backends {
   // By HVD_* collective: a backend that serves this collective alone, flat over all members; null: the usual one.
   std::array<std::shared_ptr<plugin::Backend>, HVD_COLL_COUNT> host_routes{};
   std::shared_ptr<DeviceTypes> devices = std::make_shared<DeviceTypes>();
-  std::shared_ptr<plugin::CallRecords> records;                  // of the calls into them; null: not recorded
+  std::shared_ptr<plugin::CallRecords> records;  // of the calls into them; null: not recorded
   std::shared_ptr<ServiceNotes> notes = std::make_shared<ServiceNotes>();
 };
 

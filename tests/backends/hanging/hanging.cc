@@ -5,9 +5,9 @@
 // file exists, and PATH.begun exists as soon as the call hangs; without, never. "abort" as the call comes never back.
 // "never" as the call: requests are never complete. "group_begin": the backend has groups, which fail after the abort.
 //
-// With HVD_TEST_HANG_HOW=throw, crash, exit, exit0 or thread_exit0 the call does that in place of hanging. With HVD_TEST_SPLIT=FOLDER the
-// backend has split, and FOLDER gets a file RANK.CALL.SIZE for each create and split. A split waits for all ranks; with
-// HVD_TEST_SPLIT_UNSUPPORTED it answers that the library cannot do that.
+// With HVD_TEST_HANG_HOW=throw, crash, exit, exit0 or thread_exit0 the call does that in place of hanging. With
+// HVD_TEST_SPLIT=FOLDER the backend has split, and FOLDER gets a file RANK.CALL.SIZE for each create and split. A split
+// waits for all ranks; with HVD_TEST_SPLIT_UNSUPPORTED it answers that the library cannot do that.
 #include <dlfcn.h>
 #include <unistd.h>
 
