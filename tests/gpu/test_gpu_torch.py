@@ -40,7 +40,9 @@ JOBS = {
 
 
 def folder_of(module):
-    return next(f for f in ("gpu", "torch", "torch_distributed") if (HERE.parent / f / f"{module}.py").exists())
+    return next(
+        f for f in ("gpu", "torch", "torch_distributed") if (HERE.parent / f / f"{module}.py").exists()
+    )
 
 
 CASES = [
