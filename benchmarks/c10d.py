@@ -27,7 +27,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness.alternatives import horovodrun, need
-from harness.build import ROOT
+from harness.build import BENCHMARKS
 from hvd_core.bench import report
 
 LATENCY_US, LATENCY_RATIO, BANDWIDTH_LOSS, STEP_RATIO = 8.0, 10.0, 0.10, 0.70
@@ -138,7 +138,7 @@ def main() -> None:
     need("horovod.torch", "install this project into the environment (make train does)")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "result.json"
-        worker = [sys.executable, str(ROOT / "benchmarks" / "workers" / "c10d.py"), str(out)]
+        worker = [sys.executable, str(BENCHMARKS / "workers" / "c10d.py"), str(out)]
         what = [
             f"--rounds={options.rounds}",
             f"--sizes={','.join(map(str, sizes))}",
@@ -146,7 +146,7 @@ def main() -> None:
             f"--models={options.models}",
             f"--budget={options.budget}",
         ]
-        paths = [str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
+        paths = [str(BENCHMARKS), os.environ.get("PYTHONPATH", "")]
         env = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(filter(None, paths)))
         env.setdefault("GLOO_SOCKET_IFNAME", "lo")
         subprocess.run([*horovodrun(options.np), *worker, *what], env=env, check=True)

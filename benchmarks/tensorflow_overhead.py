@@ -24,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness.alternatives import horovodrun, need
-from harness.build import ROOT
+from harness.build import BENCHMARKS
 from hvd_core.bench import report
 
 PARTS = "ops,groups,steps,fit"
@@ -103,9 +103,9 @@ def main() -> None:
     need("horovod.tensorflow", "install this project into the environment (make train does)")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "result.json"
-        worker = [sys.executable, str(ROOT / "benchmarks" / "workers" / "tf_overhead.py"), str(out)]
+        worker = [sys.executable, str(BENCHMARKS / "workers" / "tf_overhead.py"), str(out)]
         what = [f"--runs={options.runs}", f"--parts={options.parts}", f"--models={options.models}"]
-        paths = [str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
+        paths = [str(BENCHMARKS), os.environ.get("PYTHONPATH", "")]
         env = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(filter(None, paths)))
         env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         subprocess.run([*horovodrun(options.np), *worker, *what], env=env, check=True)

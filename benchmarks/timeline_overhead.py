@@ -33,7 +33,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness.alternatives import horovodrun, need
-from harness.build import ROOT
+from harness.build import BENCHMARKS
 from hvd_core.bench import report
 
 WAYS = ("off", "file", "all ranks", "live")
@@ -156,9 +156,9 @@ def main() -> None:
     need("torch", "pip install torch")
     need("horovod.torch", "install this project into the environment (make train does)")
     with tempfile.TemporaryDirectory() as folder:
-        worker = [sys.executable, str(ROOT / "benchmarks" / "workers" / "timeline.py"), folder]
+        worker = [sys.executable, str(BENCHMARKS / "workers" / "timeline.py"), folder]
         what = [f"--runs={options.runs}", f"--models={options.models}"]
-        paths = [str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
+        paths = [str(BENCHMARKS), os.environ.get("PYTHONPATH", "")]
         env = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(filter(None, paths)))
         env.pop("HOROVOD_TIMELINE", None)
         page = Page(Path(folder))

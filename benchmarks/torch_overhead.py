@@ -26,7 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness.alternatives import horovodrun, need
-from harness.build import ROOT
+from harness.build import BENCHMARKS
 from hvd_core.bench import report
 
 GOAL = 1.05
@@ -71,9 +71,9 @@ def main() -> None:
     need("horovod.torch", "install this project into the environment (make train does)")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "result.json"
-        worker = [sys.executable, str(ROOT / "benchmarks" / "workers" / "overhead.py"), str(out)]
+        worker = [sys.executable, str(BENCHMARKS / "workers" / "overhead.py"), str(out)]
         what = [f"--runs={options.runs}", f"--models={options.models}", f"--settings={options.settings}"]
-        paths = [str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
+        paths = [str(BENCHMARKS), os.environ.get("PYTHONPATH", "")]
         env = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(filter(None, paths)))
         subprocess.run([*horovodrun(options.np), *worker, *what], env=env, check=True)
         result = {"machine": report.machine(), **json.loads(out.read_text())}

