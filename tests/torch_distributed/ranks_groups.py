@@ -7,6 +7,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+import harness.rank
 import horovod.torch as hvd
 from groups import default_group
 from harness.rank import expect, needs
@@ -144,6 +145,22 @@ def check_receives_from_any_source():
                     dist.recv(reply, 0, tag=tag)
                     assert torch.equal(reply, sent)
         dist.barrier()
+
+
+@needs(ranks=3)
+def check_groups_of_one_store_share_no_numbers_of_messages():
+    """What the first group has left in the store would name a sender in the second that does not send."""
+    file = harness.rank.folder / "store"
+    for sender in (1, 2):
+        store = dist.FileStore(str(file), -1)
+        dist.init_process_group("hvd", store=store, rank=ME, world_size=SIZE)
+        tensor = torch.tensor([float(ME)])
+        if ME == 0:
+            assert dist.recv(tensor) == sender == tensor.item()
+        elif sender == ME:
+            dist.send(tensor, 0)
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 @needs(ranks=3)
