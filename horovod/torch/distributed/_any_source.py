@@ -68,7 +68,7 @@ class LateReceive(_Base):
         end = time.monotonic() + seconds
         if not self._begun.wait(seconds):
             raise Failure(
-                f"Timed out waiting {round(seconds * 1000)}ms for {self._what} to complete: no rank of the group has "
+                f"hvd: Timed out waiting {round(seconds * 1000)}ms for {self._what} to complete: no rank of the group has "
                 "sent a message that waits for a receive"
             )
         if self._failure is not None:
