@@ -171,7 +171,7 @@ def check_receives_that_begin_later():
             first, second, other = torch.zeros(1), torch.zeros(1), torch.zeros(1)
             anyone = dist.irecv(first)
             from_1 = dist.irecv(second, 1)
-            tagged = dist.irecv(other, 2, tag=3)  # of another tag: it waits for nobody
+            tagged = dist.irecv(other, 2, tag=3)  # of another tag: it need not wait
             assert not anyone.is_completed() and anyone._source_rank() == -1
             future = from_1.get_future()
             dist.send(torch.ones(1), 2, tag=3)

@@ -68,8 +68,8 @@ class LateReceive(_Base):
         end = time.monotonic() + seconds
         if not self._begun.wait(seconds):
             raise Failure(
-                f"hvd: Timed out waiting {round(seconds * 1000)}ms for {self._what} to complete: no rank of the group has "
-                "sent a message that waits for a receive"
+                f"hvd: Timed out waiting {round(seconds * 1000)}ms for {self._what} to complete: no rank of the "
+                "group has sent a message that waits for a receive"
             )
         if self._failure is not None:
             raise self._failure
