@@ -7,6 +7,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+import harness.rank
 import horovod.torch as hvd
 from groups import default_group
 from harness.rank import expect, needs
@@ -147,6 +148,22 @@ def check_receives_from_any_source():
 
 
 @needs(ranks=3)
+def check_groups_of_one_store_share_no_numbers_of_messages():
+    """What the first group has left in the store would name a sender in the second that does not send."""
+    file = harness.rank.folder / "store"
+    for sender in (1, 2):
+        store = dist.FileStore(str(file), -1)
+        dist.init_process_group("hvd", store=store, rank=ME, world_size=SIZE)
+        tensor = torch.tensor([float(ME)])
+        if ME == 0:
+            assert dist.recv(tensor) == sender == tensor.item()
+        elif sender == ME:
+            dist.send(tensor, 0)
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+@needs(ranks=3)
 def check_receives_that_begin_later():
     """A receive comes after one from any source with its tag that was made before, as MPI orders them."""
     with default_group():
@@ -154,7 +171,7 @@ def check_receives_that_begin_later():
             first, second, other = torch.zeros(1), torch.zeros(1), torch.zeros(1)
             anyone = dist.irecv(first)
             from_1 = dist.irecv(second, 1)
-            tagged = dist.irecv(other, 2, tag=3)  # of another tag: it waits for nobody
+            tagged = dist.irecv(other, 2, tag=3)  # of another tag: it need not wait
             assert not anyone.is_completed() and anyone._source_rank() == -1
             future = from_1.get_future()
             dist.send(torch.ones(1), 2, tag=3)

@@ -1,11 +1,11 @@
 """Receives from any source of one group.
 
-The engine carries out a message when both ranks have asked, so the receiver must know who sends. Each group has a key in
-torch's store that says whether a member has ever received from any source. Senders look for it, at most once a second
-after a while. From then on every sender counts its messages in the store, one key for each receiver and tag. The receiver
-compares these counts with those of its receives: where the sender is ahead, a message waits that no receive will take.
+The engine carries out a message when both ranks have asked, so the receiver must know who sends. A rank that receives
+from any source for the first time says so by a key in torch's store. Who sends to it looks for that key, at first often,
+later once a second, and from then on writes the number of its messages to the store, one key for each tag. The receiver
+compares these numbers with those of its receives: where a sender is ahead, a message waits that no receive will take.
 
-Groups that never receive from any source pay for that look only. In a group of two the source is known.
+Ranks that never receive from any source cost their senders that look only. In a group of two the source is known.
 """
 
 import atexit
@@ -15,6 +15,7 @@ import time
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -67,8 +68,8 @@ class LateReceive(_Base):
         end = time.monotonic() + seconds
         if not self._begun.wait(seconds):
             raise Failure(
-                f"Timed out waiting {round(seconds * 1000)}ms for {self._what} to complete: no rank of the group has "
-                "sent a message that waits for a receive"
+                f"hvd: Timed out waiting {round(seconds * 1000)}ms for {self._what} to complete: no rank of the "
+                "group has sent a message that waits for a receive"
             )
         if self._failure is not None:
             raise self._failure
@@ -133,15 +134,16 @@ class AnySource:
     def __init__(self, core: Any, store: Any, label: str, rank: int, size: int):
         self._core, self._store = core, store
         self._prefix = f"hvd/messages/{label}/"
-        self._is_used_key = f"{self._prefix}any"
         self._rank, self._size = rank, size
         self._lock = threading.Lock()
         self._sent: defaultdict[tuple[int, int], int] = defaultdict(int)  # (receiver, tag)
         self._received: defaultdict[tuple[int, int], int] = defaultdict(int)  # (sender, tag)
-        self._published: Any = None  # the store with the counts of sent messages, once somebody reads them
-        self._late: dict[
-            int, deque
-        ] = {}  # tag -> (work, source or None, begin) of receives that have not begun
+        self._readers: dict[
+            int, Any
+        ] = {}  # receivers of which it is known that they read numbers -> the store
+        # By tag, (work, source or None, begin) of the receives that have not begun.
+        self._late: dict[int, deque] = {}
+        self._reads_in: Any = None  # the store, if this rank reads numbers
         self._next_sender = 0
         self._closed = threading.Event()
         self._looks: threading.Thread | None = None
@@ -153,7 +155,7 @@ class AnySource:
         with self._lock:
             number = self._sent[receiver, tag]
             self._sent[receiver, tag] = number + 1
-            if self._published is not None:
+            if receiver in self._readers:
                 self._publish(receiver, tag)
             elif self._looks is None:
                 self._looks = self._started(self._look)
@@ -181,11 +183,20 @@ class AnySource:
                 self._matches = self._started(self._match)
 
     def close(self) -> None:
-        """End the threads. Receives that have not begun fail."""
+        """End the threads. Receives that have not begun fail. A later group of this name finds no keys of this one."""
         self._closed.set()
         for thread in (self._looks, self._matches):
             if thread is not None:
                 thread.join(_END_SECONDS)  # it may wait for a store that has ended
+        written = [
+            (self._readers[r], self._key(self._rank, r, tag)) for r, tag in self._sent if r in self._readers
+        ]
+        if self._reads_in is not None:
+            written.append((self._reads_in, self._reads_key(self._rank)))
+        self._readers, self._reads_in = {}, None
+        for store, key in written:
+            with suppress(RuntimeError):  # the store has ended
+                store.delete_key(key)
 
     def _started(self, function: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=function, name="hvd-any-source", daemon=True)
@@ -200,41 +211,51 @@ class AnySource:
     def _key(self, sender: int, receiver: int, tag: int) -> str:
         return f"{self._prefix}{sender}/{receiver}/{tag}"
 
+    def _reads_key(self, receiver: int) -> str:
+        return f"{self._prefix}{receiver}"
+
     def _publish(self, receiver: int, tag: int) -> None:
-        self._published.set(self._key(self._rank, receiver, tag), str(self._sent[receiver, tag]))
+        with suppress(RuntimeError):  # the store has ended: who receives from any source finds that out too
+            self._readers[receiver].set(self._key(self._rank, receiver, tag), str(self._sent[receiver, tag]))
 
     def _look(self) -> None:
-        """Publish the counts of messages when a member of the group first receives from any source."""
+        """Find the receivers that read numbers."""
         pause = _LOOK_SECONDS
         try:
             store = self._client()
-            while not store.check([self._is_used_key]):
+            while True:
+                with self._lock:
+                    receivers = {receiver for receiver, _ in self._sent} - self._readers.keys()
+                for receiver in receivers:
+                    if store.check([self._reads_key(receiver)]):
+                        with self._lock:
+                            self._readers[receiver] = store
+                            for other, tag in self._sent:
+                                if other == receiver:
+                                    self._publish(receiver, tag)
                 if self._closed.wait(pause) or self._core.stopped:
                     return
                 pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
-            with self._lock:
-                self._published = store
-                for receiver, tag in self._sent:
-                    self._publish(receiver, tag)
-        except Exception:
-            return  # the store has ended: the receivers fail by themselves
+        except RuntimeError:
+            return  # the store has ended
 
     def _match(self) -> None:
         """Begin the late receives, those of one tag in their order, until none is left."""
         try:
-            store = self._client()
-            store.set(self._is_used_key, "1")
+            if self._reads_in is None:
+                store = self._client()
+                store.set(self._reads_key(self._rank), "1")
+                self._reads_in = store
+            store = self._reads_in
             while heads := self._heads():
                 looked_at = time.monotonic()
                 begun = [self._begin_head(store, tag, *head) for tag, head in heads]
                 pause = max(_MATCH_SECONDS, time.monotonic() - looked_at)
                 if not any(begun) and (self._closed.wait(pause) or self._core.stopped):
-                    self._fail(RuntimeError("hvd: the group has been destroyed"))
+                    return self._fail(RuntimeError("hvd: the group has been destroyed"))
         except Exception as error:
             until = time.monotonic() + _END_SECONDS
-            while (
-                not self._core.stopped and time.monotonic() < until and not self._closed.wait(_LOOK_SECONDS)
-            ):
+            while not (self._core.stopped or self._closed.wait(_LOOK_SECONDS)) and time.monotonic() < until:
                 pass
             self._fail(error)
 
@@ -263,11 +284,8 @@ class AnySource:
         for offset in range(self._size):
             sender = (self._next_sender + offset) % self._size
             key = self._key(sender, self._rank, tag)
-            if (
-                sender != self._rank
-                and store.check([key])
-                and int(store.get(key)) > self._received[sender, tag]
-            ):
+            sent = int(store.get(key)) if sender != self._rank and store.check([key]) else 0
+            if sent > self._received[sender, tag]:
                 self._next_sender = sender + 1
                 return sender
         return None
@@ -279,11 +297,7 @@ class AnySource:
             for work, source, begin in queue:
                 # A job that has ended says why to every call.
                 other = source if source is not None else (self._rank + 1) % self._size
-                work.begin(
-                    functools.partial(begin, other)
-                    if self._core.stopped
-                    else functools.partial(_raise, error)
-                )
+                work.begin(functools.partial(*((begin, other) if self._core.stopped else (_raise, error))))
 
 
 def _raise(error: Exception) -> NoReturn:

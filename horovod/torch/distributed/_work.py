@@ -98,7 +98,7 @@ class Work(_Base):
     def give_up(self, seconds: float) -> NoReturn:
         """Raise the error of an operation that has not ended within `seconds`."""
         raise Failure(
-            f"Timed out waiting {round(seconds * 1000)}ms for {self._what} to complete: not all ranks of the group "
+            f"hvd: Timed out waiting {round(seconds * 1000)}ms for {self._what} to complete: not all ranks of the group "
             "have called it"
         )
 
