@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -60,7 +61,14 @@ def run(options: argparse.Namespace, names: list[str]) -> dict:
         ]
         times: dict[tuple, list[float | None]] = {turn: [] for turn in turns}
         runs: dict[tuple, int] = {}
+        end = time.monotonic() + options.limit
         for number in range(options.rounds + 1):
+            if number > 1 and time.monotonic() > end:
+                print(
+                    f"{number - 1} of {options.rounds} rounds in {options.limit:.0f} s (--limit)",
+                    file=sys.stderr,
+                )
+                break
             for turn in turns:
                 case, name, form = turn
                 if name not in fleet.teams:
@@ -130,6 +138,9 @@ def main() -> None:
     parser.add_argument("-np", type=int, default=2, help="ranks (default 2)")
     parser.add_argument("--rounds", type=int, default=7, help="turns per form (default 7)")
     parser.add_argument("--budget", type=float, default=0.3, help="seconds of runs in a turn (default 0.3)")
+    parser.add_argument(
+        "--limit", type=float, default=240, help="seconds after which no further round begins (default 240)"
+    )
     parser.add_argument("--only", help=f"of {','.join(FORMS)}")
     parser.add_argument(
         "--patience", type=float, default=0, metavar="SECONDS",

@@ -11,7 +11,6 @@ import importlib.util
 import mmap
 import os
 import time
-from pathlib import Path
 
 import numpy as np
 

@@ -5,7 +5,7 @@ versions, and with TORCH_DEVICE_BACKEND_AUTOLOAD=0, importing this module regist
 work for all backends under launchers of horovod.
 
 - ``_create``: a group for torch.distributed; ``_start``: the engine below all groups
-- ``_group``: the collectives of a group; ``_point_to_point``: send and receive; ``_any_source``: who sends
+- ``_group``: the collectives of a group; ``_point_to_point``: send and receive
 - ``_mixed``: groups of which another backend serves some types of devices
 - ``_rooted``: gather and scatter of large tensors
 - ``_calls``: from a call to a request of the engine; ``_work``: waiting for it, and futures

@@ -52,7 +52,7 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
         self._store, self._rank, self._size, self._ranks = store, rank, size, ranks
         self._name, self._description = name, "undefined"
         self._calls = Calls(number, seconds)
-        self._point_to_point = PointToPoint(self._calls, store, rank, ranks, name)
+        self._point_to_point = PointToPoint(self._calls, rank, ranks, name)
         self._ended = False
         self._others: Others | None = None
         self._default = (
@@ -147,7 +147,6 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
         if self._ended:
             return
         self._ended = True
-        self._point_to_point.close()
         core = self._calls.core
         if core.stopped:
             return
@@ -237,7 +236,12 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
         return self._point_to_point.receive(list_of(tensors), src, tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        return self._point_to_point.receive_any(list_of(tensors), tag)
+        if self._size == 2:
+            return self.recv(tensors, 1 - self._rank, tag)
+        raise NotImplementedError(
+            f"hvd: a receive from any source is not supported in a group of {self._size} ranks. Pass src, the rank that "
+            "sends; the ranks can agree on it with an all_gather before."
+        )
 
 
 def _reduction(opts: Any) -> tuple[int, float]:
