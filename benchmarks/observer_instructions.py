@@ -6,7 +6,8 @@
 Counts the instructions of one hvd_core.allreduce_ of 4 bytes in a job of one rank: with an engine that was built without
 the observer, with the observer off (HOROVOD_FLIGHT_RECORDER=0), with the flight recorder, and with a timeline. A count
 is the difference between a program that makes `calls` more calls and one that does not, over the calls, on the calling
-thread. The engine without the observer is built for this from the checkout, into a folder of its own (some minutes). Needs valgrind.
+thread. The engine without the observer is built for this from the checkout, into a folder of its own (some
+minutes). Needs valgrind.
 """
 
 from __future__ import annotations

@@ -243,8 +243,8 @@ class HorovodBasics:
         )
 
     def mpi_enabled(self) -> bool:
-        """Whether MPI runs this job: its launcher has started the ranks and mpi4py can use it, or the job uses the backend
-        mpi, for any operation on any device type. False before init(). Starts no MPI."""
+        """Whether MPI runs this job: its launcher has started the ranks and mpi4py can use it, or the job uses the
+        backend mpi, for any operation on any device type. False before init(). Starts no MPI."""
         if not self.is_initialized():
             return False
         from hvd_core.bootstrap import mpi_beside

@@ -1,8 +1,8 @@
 """Which hosts an elastic job may use now, and how many slots each has.
 
 A discovery script prints lines as those of a hostfile: "host:slots", "host slots=N" or "host". It runs once a second in
-a process of script_runner.py, and may fail or hang: the driver goes on with the last good answer. A source of another kind
-is asked in a thread. Used on the thread of the driver, which never waits here.
+a process of script_runner.py, and may fail or hang: the driver goes on with the last good answer. A source of another
+kind is asked in a thread. Used on the thread of the driver, which never waits here.
 """
 
 from __future__ import annotations
