@@ -86,7 +86,12 @@ def run(options: argparse.Namespace, names: list[str]) -> dict:
                     times[turn].append(seconds)
                 elif seconds:
                     runs[turn] = max(1, min(MOST_RUNS[case], int(options.budget / seconds)))
-        result = {"machine": report.machine(), "ranks": options.np, "rounds": max(map(len, times.values())), "cases": {}}
+        result = {
+            "machine": report.machine(),
+            "ranks": options.np,
+            "rounds": max(map(len, times.values())),
+            "cases": {},
+        }
         for case in options.cases:
             shapes = CASES[case]()
             elements = 0

@@ -15,10 +15,12 @@ from typing import Any
 
 from horovod.runner.elastic_options import is_elastic, numbers
 from horovod.runner.function_memory import FunctionMemory, read_all, write_all
+from horovod.runner.function_pickle import checked, pickled
 from horovod.runner.import_path import is_this_python, python_path
 from horovod.runner.job import check_supported
 from horovod.runner.parser import make_parser
 from horovod.runner.processes import Outcome
+from horovod.runner.rank_failure import failure_of
 from horovod.runner.starting import run_job
 
 _OLD_NAMES = {
@@ -71,6 +73,10 @@ def _settings(arguments: dict[str, Any]) -> argparse.Namespace:
         settings.num_proc = 1
     elif is_elastic(settings) and settings.num_proc == 1 < (settings.min_num_proc or 1):
         settings.num_proc = None  # the default of the parameter
+    for name in ("num_proc", "min_num_proc", "max_num_proc", "slots"):
+        value = given[name]
+        if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
+            raise TypeError(f"horovod.run({name}={value!r}): an integer is needed.")
     interfaces = given["network_interfaces"]
     if isinstance(interfaces, str):
         interfaces = [name.strip() for name in interfaces.split(",")]
@@ -81,8 +87,8 @@ def _settings(arguments: dict[str, Any]) -> argparse.Namespace:
 
 def run_from_arguments(arguments: dict[str, Any]) -> list[Any]:
     """Implements horovod.run. `arguments`: its parameters by name."""
-    func, args, kwargs = (arguments.pop(name) for name in ("func", "args", "kwargs"))
-    return run_function(_settings(arguments), func, args, kwargs)
+    call = checked("horovod.run", *(arguments.pop(name) for name in ("func", "args", "kwargs")))
+    return run_function(_settings(arguments), *call)
 
 
 def run_function(
@@ -92,8 +98,7 @@ def run_function(
 
     Raises the exceptions of horovod.run.
     """
-    import cloudpickle
-
+    data = pickled("horovod.run", func, tuple(args), kwargs or {})
     python = settings.executable or sys.executable
     # With other hosts it may be there and not here; run_job() looks where there are ranks here.
     elastic = is_elastic(settings)
@@ -102,7 +107,7 @@ def run_function(
         raise ValueError(f"The Python interpreter {python!r} was not found or cannot be executed.")
     memory = FunctionMemory(() if elastic else range(settings.num_proc))
     try:
-        write_all(memory.function, cloudpickle.dumps((func, tuple(args), kwargs or {})))
+        write_all(memory.function, data)
         outcome = run_job(
             settings,
             [python, "-m", "horovod.runner.run_task"],
@@ -117,7 +122,8 @@ def run_function(
             return [_result(rank, place) for rank, place in memory.results.items()]
         if text is None:
             return _results_of_last_world(outcome.last_world, memory.results, numbers(settings)[1])
-        raise _failure(text, outcome.raised, memory.results)
+        error = _failure(outcome, memory.results, python, "process" if elastic else "rank")
+        raise error from error.__cause__
     finally:
         memory.close()
 
@@ -157,14 +163,11 @@ def _correct_the_cause(outcome: Outcome, places: dict[int, int]) -> None:
         outcome.culprit, outcome.quitter = (causes[0], 1), None
 
 
-def _failure(text: str, raised: int | None, places: dict[int, int]) -> RuntimeError:
-    """The exception for a failed job, with the traceback and the exception that the first failing process wrote."""
-    cause = None
-    if raised is not None:
-        data = read_all(places[raised]) if raised in places else b""
-        if data:
-            _, trace, cause = pickle.loads(data)
-            text += f"The exception it raised was:\n{trace}"
-    error = RuntimeError(text)
-    error.__cause__ = cause
-    return error
+def _failure(outcome: Outcome, places: dict[int, int], python: str, what: str) -> RuntimeError:
+    """The exception for a failed job: that of the rank which failed first, with its traceback, before Horovod's text."""
+    text, rank = outcome.error_text(), outcome.raised
+    if rank is None:
+        return RuntimeError(text)
+    code = outcome.first_failed[1] if outcome.first_failed else outcome.exit_code
+    data = read_all(places[rank]) if rank in places else None
+    return failure_of(rank, code, data).exception(None, python, what, text)

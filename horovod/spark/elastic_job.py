@@ -22,8 +22,10 @@ from horovod.runner.elastic_driver import ElasticJob
 from horovod.runner.elastic_limits import Limits
 from horovod.runner.elastic_membership import Failure, Phase
 from horovod.runner.function_memory import FunctionMemory, read_all
+from horovod.runner.function_pickle import checked, pickled
 from horovod.runner.output import Output
 from horovod.runner.processes import Outcome
+from horovod.runner.rank_failure import failure_of
 from horovod.spark.barrier_job import driver_variables
 from horovod.spark.cluster import (
     active_context,
@@ -32,7 +34,6 @@ from horovod.spark.cluster import (
     has_dynamic_allocation,
     wait_for_slots,
 )
-from horovod.spark.rank_job import failure_of
 from horovod.spark.runner import DriverOutput, interface_variables, start_seconds
 from horovod.spark.stage import Stage, forget, lost_executor, shortened, task_function
 from horovod.spark.task_ranks import TaskPool, TaskRanks
@@ -179,8 +180,8 @@ class _Slots(FixedHosts):
 
 def run_from_arguments(given: dict[str, Any]) -> list[Any]:
     """Implements horovod.spark.run_elastic. `given`: its parameters by name."""
-    import cloudpickle
-
+    caller = "horovod.spark.run_elastic"
+    call = checked(caller, given["fn"], given["args"], given["kwargs"])
     for old, new in (("min_np", "min_num_proc"), ("max_np", "max_num_proc")):
         if given[old] is not None:
             text = f"horovod.spark.run_elastic({old}=...) is deprecated, use {new}"
@@ -194,7 +195,7 @@ def run_from_arguments(given: dict[str, Any]) -> list[Any]:
     output = DriverOutput(
         limits.most, given["stdout"], given["stderr"], bool(given["prefix_output_with_timestamp"])
     )
-    function = cloudpickle.dumps((given["fn"], tuple(given["args"]), dict(given["kwargs"] or {})))
+    function = pickled(caller, *call)
     if not has_dynamic_allocation(context):
         wait_for_slots(context, limits.first, begin_s)
     return _run(context, function, limits, begin_s, variables, output, given["verbose"] > 1)

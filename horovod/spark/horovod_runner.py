@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from horovod.runner.function_pickle import checked, pickled
 from horovod.spark.barrier_job import Options, driver_variables, run_barrier_job
 from horovod.spark.cluster import active_context
 from horovod.spark.runner import DriverOutput, start_seconds
@@ -39,9 +40,8 @@ def run_main(num_proc: int, verbosity: str, main: Callable[..., Any], kwargs: di
 
     Raises RuntimeError with the traceback of the rank that failed first; NotEnoughSlots, a RuntimeError too.
     """
-    import cloudpickle
-
-    function = cloudpickle.dumps((OfFirstRank(main), (), kwargs))
+    call = checked("HorovodRunner.run", main, (), kwargs)
+    function = pickled("HorovodRunner.run", *call, sent=OfFirstRank(main))
     if num_proc < 0:
         return _run_here(-num_proc, function)
     context = active_context(f"HorovodRunner(np={num_proc})", make=True)

@@ -7,11 +7,9 @@ The keeper of the launcher (horovod/runner/keeper.py) makes sure that no rank ou
 from __future__ import annotations
 
 import os
-import pickle
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from horovod.runner.ended_ranks import EndedRanks
 from horovod.runner.env import (
@@ -20,13 +18,13 @@ from horovod.runner.env import (
     rank_environment,
     store_environment,
 )
-from horovod.runner.exit_codes import describe_code
 from horovod.runner.function_memory import FunctionMemory, read_all, write_all
 from horovod.runner.import_path import is_this_python, python_path
 from horovod.runner.local_ranks import LocalRanks, RankSpec
 from horovod.runner.output import Output
 from horovod.runner.parser import make_parser
 from horovod.runner.processes import Job, Outcome
+from horovod.runner.rank_failure import RankFailure, failure_of
 from horovod.spark.placement import Place
 from horovod.spark.rank_channel import DESCRIPTOR, LineReader
 
@@ -35,30 +33,6 @@ DEVICES = "HOROVOD_TASK_DEVICES"
 # A rank that makes a Spark session of its own must not take itself for an executor; and the secrets of Spark's own
 # connections are not the rank's.
 _OF_SPARK = re.compile(r"_?(PY)?SPARK_.*|PYTHON_(WORKER|UDF|DAEMON|PLANNER)_.*")
-
-
-@dataclass(frozen=True)
-class RankFailure:
-    """Why a rank failed. `code`: its exit code; `text`: with its traceback; `error`: its exception, if it can be pickled;
-    `bereaved`: it failed because another rank had failed."""
-
-    rank: int
-    code: int
-    text: str
-    error: BaseException | None = None
-    bereaved: bool = False
-
-    def exception(self, host: str, python: str, what: str = "rank") -> RuntimeError:
-        """What the caller of the job gets. `host`, `python`: of the rank; `what` its number counts."""
-        text = f"{what} {self.rank} on host {host} failed:\n{self.text.rstrip()}"
-        if isinstance(self.error, ModuleNotFoundError):
-            text += (
-                f"\nThe Python there, {python}, has no module {self.error.name!r}. Install it on the executors, or send "
-                f"it: SparkContext.addPyFile(), or cloudpickle.register_pickle_by_value({self.error.name}) before."
-            )
-        shown = RuntimeError(text)
-        shown.__cause__ = self.error
-        return shown
 
 
 class RankJob(Job):
@@ -143,18 +117,6 @@ class Ranks:
     def close(self) -> None:
         """Releases the memory of the function and its results."""
         self._memory.close()
-
-
-def failure_of(rank: int, code: int, data: bytes | None, bereaved: bool = False) -> RankFailure:
-    """The failure of a rank that ended with `code`. `data`: what it has left, pickled."""
-    trace, error = "", None
-    if data is not None:
-        # A result is there, too, when the process failed after the function had returned.
-        ok, *rest = pickle.loads(data)
-        if not ok:
-            trace, error = rest
-    text = trace or f"The process ended without a Python exception: {describe_code(code)}.\n"
-    return RankFailure(rank, code, text, error, bereaved)
 
 
 def base_environment(base: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 
 from horovod.runner.ended_ranks import EndedRanks
 from horovod.runner.function_store import get, put
+from horovod.runner.rank_failure import RankFailure
 from horovod.spark.placement import Place, TaskFacts
-from horovod.spark.rank_job import RankFailure
 from hvd_core.bootstrap.socket_io import BootstrapError
 from hvd_core.bootstrap.store import StoreClient
 

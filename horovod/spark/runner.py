@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
+from horovod.runner.function_pickle import checked, pickled
 from horovod.runner.output import Output, Sink
 from horovod.spark.barrier_job import Options, driver_variables, run_barrier_job
 from horovod.spark.cluster import active_context
@@ -44,8 +45,7 @@ def interface_variables(nics: Iterable[str] | None) -> dict[str, str]:
 
 def run_from_arguments(given: dict[str, Any]) -> list[Any]:
     """Implements horovod.spark.run. `given`: its parameters by name."""
-    import cloudpickle
-
+    call = checked("horovod.spark.run", given["fn"], given["args"], given["kwargs"])
     if given["use_mpi"]:
         raise ValueError(
             "horovod.spark.run(use_mpi=True): the ranks of a Spark job are started by Spark, not by mpirun. Leave "
@@ -65,5 +65,5 @@ def run_from_arguments(given: dict[str, Any]) -> list[Any]:
         num_proc, given["stdout"], given["stderr"], bool(given["prefix_output_with_timestamp"])
     )
     options = Options(num_proc, seconds, seconds, variables, given["executable"], output)
-    function = cloudpickle.dumps((given["fn"], tuple(given["args"]), dict(given["kwargs"] or {})))
+    function = pickled("horovod.spark.run", *call)
     return run_barrier_job(context, function, options)

@@ -189,3 +189,41 @@ def test_ctrl_c_ends_the_job(launcher):
     out, _ = process.communicate(timeout=100)
     assert out == b"interrupted\n"
     assert launcher.processes() == []
+
+
+@pytest.mark.parametrize(
+    "call, text",
+    [
+        ((None,), r"horovod\.run: the function to run must be callable, found None"),
+        ((len, 3), "args must be a tuple or a list, found 3"),
+        ((lambda a: a, (), {"b": 1}), r"cannot be called with these args and kwargs: .*'b'|missing"),
+        ((rank, (), {1: 2}), "kwargs must be a dict of names and values"),
+    ],
+)
+def test_a_call_that_cannot_work_starts_nothing(call, text):
+    with pytest.raises(TypeError, match=text):
+        horovod.run(*call, executable="/nowhere/python")
+
+
+def test_the_value_that_cannot_be_sent_is_named(tmp_path):
+    with open(tmp_path / "log", "w") as log:
+        options = {"level": 1, "log": log}
+
+        def work():
+            options["log"].write("x")
+
+        with pytest.raises(
+            TypeError, match=r"\['log'\] of variable 'options' of the function .*work.*TextIOWrapper"
+        ):
+            horovod.run(work, executable="/nowhere/python")
+        with pytest.raises(TypeError, match=r"args\[0\], of type TextIOWrapper"):
+            horovod.run(print, (log,), executable="/nowhere/python")
+
+
+def test_the_exception_of_the_rank_comes_first(run):
+    def work():
+        raise KeyError("lost")
+
+    with pytest.raises(RuntimeError, match=r"\Arank 0 failed:\n") as caught:
+        run(work)
+    assert isinstance(caught.value.__cause__, KeyError)
