@@ -13,12 +13,13 @@ namespace hvd::types {
 // either.
 inline constexpr uint64_t kMostBytes = uint64_t{1} << 48;
 
-// Nothing if a factor is negative, or if the product is more than kMostBytes.
-constexpr std::optional<uint64_t> product(std::span<const int64_t> factors, uint64_t bytes) {
+// Nothing if a factor is negative, or if the product is more than `most`.
+constexpr std::optional<uint64_t> product(std::span<const int64_t> factors, uint64_t bytes,
+                                          uint64_t most = kMostBytes) {
   if (std::ranges::any_of(factors, [](int64_t f) { return f < 0; })) return std::nullopt;
   if (std::ranges::find(factors, 0) != factors.end()) return 0;
   for (const int64_t f : factors)
-    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(f), &bytes) || bytes > kMostBytes) return std::nullopt;
+    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(f), &bytes) || bytes > most) return std::nullopt;
   return bytes;
 }
 
