@@ -290,7 +290,7 @@ def check_mistakes():
         hvd.grouped_allreduce([tensor, torch.ones(3)], name="mixed")
     still_works()
     with raises(ValueError, "contiguous"):
-        hvd.allreduce(torch.ones(4, 6, device=DEVICE).t(), name="strided")
+        hvd.allreduce_(torch.ones(4, 6, device=DEVICE).t(), name="strided")
     still_works()
     with raises(ValueError, "device 'meta'", "no data", "to_empty"):
         hvd.allreduce(torch.ones(2, device="meta"), name="meta")

@@ -124,7 +124,7 @@ def check_a_backend_that_is_named_for_devices_is_not_replaced():
 
 def check_mistakes_are_those_of_the_host():
     for call, texts in (
-        (lambda t: hvd.allreduce(t.t()), ("contiguous",)),
+        (lambda t: hvd.allreduce_(t.t()), ("contiguous",)),
         (lambda t: hvd.allreduce(t > 0), ("is not supported",)),
         (lambda t: hvd.allreduce(t, op=77), ("reduce op",)),
         (lambda t: hvd.broadcast(t, SIZE), ("invalid root rank",)),
