@@ -20,12 +20,16 @@ from horovod.common.failed_calls import reported_for_each
 from horovod.common.objects import allgather_object
 from horovod.common.process_sets import ProcessSet, global_process_set
 
-__all__ = ["Entry", "prepared", "require_same"]
+__all__ = ["Entry", "StructuresDiffer", "prepared", "require_same"]
 
 # The name, the shape (None: not known yet, which fits any) and the dtype of a tensor.
 Entry = tuple[str, tuple | None, str]
 
 _SHOWN = 6
+
+
+class StructuresDiffer(OperationFailedError):
+    """The ranks' structures differ; no rank has made a mistake that it could see alone."""
 
 
 @contextmanager
@@ -48,8 +52,8 @@ def require_same(
         process_set: the ranks that take part.
 
     Raises:
-        OperationFailedError: the ranks differ, or another rank's call failed in prepared(). ValueError: this rank is not
-            in the process set. HorovodInternalError: a rank is gone.
+        StructuresDiffer: the ranks differ. OperationFailedError: another rank's call failed in prepared().
+        ValueError: this rank is not in the process set. HorovodInternalError: a rank is gone.
     """
     own = [(str(key), None if shape is None else tuple(shape), str(dtype)) for key, shape, dtype in entries]
     # All ranks have the greatest and the least value of the hashes, and so the same answer.
@@ -64,7 +68,7 @@ def require_same(
     if differences:
         more = len(differences) - _SHOWN
         listed = "; ".join(differences[:_SHOWN]) + (f"; and {more} more differences" if more > 0 else "")
-        raise OperationFailedError(
+        raise StructuresDiffer(
             f"{function}: the ranks differ, so nothing was sent: {listed}. Pass the same names, shapes and dtypes on all "
             "ranks."
         )

@@ -8,7 +8,7 @@ import tensorflow as tf
 from horovod.common import objects
 from horovod.common.exceptions import OperationFailedError
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.structures import prepared, require_same
+from horovod.common.structures import StructuresDiffer, prepared, require_same
 from horovod.tensorflow import _gradient_names
 from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._call import CallIdentity, nothing, report
@@ -87,7 +87,7 @@ def require_same_variables(function: str, variables: list, name: str, process_se
     the names of layers.
 
     Raises:
-        tf.errors.FailedPreconditionError: the ranks differ, or another rank has made a mistake.
+        tf.errors.FailedPreconditionError: the ranks differ. InvalidArgumentError: another rank has made a mistake.
     """
     entries = [
         (
@@ -99,8 +99,10 @@ def require_same_variables(function: str, variables: list, name: str, process_se
     ]
     try:
         require_same(function, entries, name, process_set)
-    except OperationFailedError as error:
+    except StructuresDiffer as error:
         raise tf.errors.FailedPreconditionError(None, None, str(error)) from None
+    except OperationFailedError as error:
+        raise tf.errors.InvalidArgumentError(None, None, str(error)) from None
 
 
 def _variables_of(variables: Any) -> list:

@@ -237,7 +237,7 @@ def check_alltoall_in_programs_needs_equal_shares():
 
 def check_trees_that_differ_are_refused_everywhere():
     if SIZE == 1:
-        pytest.skip("one rank has nobody to differ from")
+        pytest.skip("one rank has no other to differ from")
     last = SIZE - 1
     others, odd = ("rank 0" if last == 1 else "ranks 0, 1"), last == ME
     for tree, text in (

@@ -302,7 +302,7 @@ def check_names():
 def check_models_that_differ_are_refused_everywhere():
     """Nothing is sent, and no rank waits for a variable that another does not have."""
     if hvd.size() == 1:
-        pytest.skip("one rank has nobody to differ from")
+        pytest.skip("one rank has no other to differ from")
     last = hvd.size() - 1
     model = keras.Sequential([keras.layers.Dense(2) for _ in range(1 + (hvd.rank() == last))])
     model.build((None, 2))

@@ -208,7 +208,7 @@ def check_mistakes_fail_everywhere():
 
 def check_parameters_that_differ_are_refused_everywhere():
     if SIZE == 1:
-        pytest.skip("one rank has nobody to differ from")
+        pytest.skip("one rank has no other to differ from")
     last = SIZE - 1
     others, odd = ("rank 0" if last == 1 else "ranks 0, 1"), last == ME
     arrays = {"a": mx.nd.full((2,), ME), "c" if odd else "b": mx.nd.ones((2,))}

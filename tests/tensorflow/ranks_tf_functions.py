@@ -183,7 +183,7 @@ def check_the_hook_is_made_anew_for_each_graph():
 
 def check_graphs_that_differ_are_refused_everywhere():
     if SIZE == 1:
-        pytest.skip("one rank has nobody to differ from")
+        pytest.skip("one rank has no other to differ from")
     with tf.Graph().as_default():
         for i in range(2 + (ME == 0)):
             v1.get_variable(f"v{i}", initializer=tf.constant(float(ME)))

@@ -170,7 +170,7 @@ def check_broadcast_optimizer_state_refuses():
 
 def check_structures_that_differ_are_refused_everywhere():
     if hvd.size() == 1:
-        pytest.skip("one rank has nobody to differ from")
+        pytest.skip("one rank has no other to differ from")
     last = hvd.size() - 1
     others = "rank 0" if last == 1 else "ranks 0, 1"
     odd = last == ME
