@@ -78,8 +78,8 @@ class KerasModelState(VariablesState):
         self._backend.sync_model(self.model)
         self._copies = self._backend.copies_of(self._kept(), self._copies)
 
-    def references(self) -> dict[str, Any]:
-        found = {**super().references(), "model": self.model}
+    def _references(self) -> dict[str, Any]:
+        found = {**super()._references(), "model": self.model}
         if self.optimizer is not None:
             found["optimizer"] = self.optimizer
         for i, variable in enumerate(self._kept()):

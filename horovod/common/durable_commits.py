@@ -25,7 +25,7 @@ class DurableCommits:
     """Writes every n-th commit of a state to a file, on rank 0.
 
     Args:
-        state: has the methods durable_parts(), set_durable_parts() and references().
+        state: has the methods durable_parts(), set_durable_parts() and _references().
         path: of the file. A commit replaces it as a whole.
         every: commits from one that is written to the next.
     """
@@ -45,7 +45,7 @@ class DurableCommits:
         """
         try:
             with open(self._path, "rb") as file:
-                parts = elastic_values.load(file, self._state.references)
+                parts = elastic_values.load(file, self._state._references)
         except FileNotFoundError:
             return False
         except (pickle.UnpicklingError, EOFError, AttributeError, ImportError) as error:
@@ -74,7 +74,7 @@ class DurableCommits:
                 self._remove_leftovers()
                 self._tidied = True
             with open(new, "wb") as file:
-                elastic_values.save(self._state.durable_parts(), file, self._state.references)
+                elastic_values.save(self._state.durable_parts(), file, self._state._references)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(new, self._path)
@@ -112,7 +112,7 @@ class DurableCommits:
             named = values.items() if isinstance(values, dict) else [(group, values)]
             for name, value in named:
                 try:
-                    elastic_values.save(value, _Nowhere(), self._state.references)
+                    elastic_values.save(value, _Nowhere(), self._state._references)
                 except Exception as error:  # of the value's own methods, too
                     raise ValueError(
                         f"keep_commits(): the value {name!r} of the state cannot be written to {self._path}, as it "

@@ -124,7 +124,7 @@ class State:
         """Take what durable_parts() has returned as the last commit. Raises KeyError or TypeError if it does not fit."""
         raise NotImplementedError(f"{type(self).__name__} has no commits that could be written to a file.")
 
-    def references(self) -> dict[str, Any]:
+    def _references(self) -> dict[str, Any]:
         """The objects that copies of values refer to as the values do, by names that are equal on all ranks."""
         return {"state": self}
 
@@ -241,15 +241,15 @@ class ObjectState(State):
         self._owners, self._saved_state = self._copies_of(self._present())
 
     def restore(self) -> None:
-        self._set(elastic_values.copied(self._saved_state, self.references), self._owners)
+        self._set(elastic_values.copied(self._saved_state, self._references), self._owners)
 
     def sync(self) -> None:
         if self._saved_state:
             self._take_sent(self._present())
             ObjectState.save(self)
 
-    def references(self) -> dict[str, Any]:
-        return {**super().references(), **{name: v for name, v in self._present().items() if has_state(v)}}
+    def _references(self) -> dict[str, Any]:
+        return {**super()._references(), **{name: v for name, v in self._present().items() if has_state(v)}}
 
     def durable_parts(self) -> dict[str, Any]:
         return {"values": self._saved_state}
@@ -264,7 +264,7 @@ class ObjectState(State):
     def _copies_of(self, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """New values of _owners and _saved_state."""
         owners, contents = _taken_apart(values)
-        return owners, elastic_values.copied(contents, self.references)
+        return owners, elastic_values.copied(contents, self._references)
 
     def _set(self, values: dict[str, Any], owners: dict[str, Any]) -> None:
         for name, value in values.items():
@@ -276,11 +276,11 @@ class ObjectState(State):
         """Set the values of rank 0, and return its `note`. This rank's values that have a state take that of rank 0.
         Raises TypeError if other values have a state there."""
         owners, contents = _taken_apart(values)
-        sent = elastic_values.Sent(contents, (list(owners), note), self.references)
+        sent = elastic_values.Sent(contents, (list(owners), note), self._references)
         found = self._bcast_object(sent if self._rank() == 0 else None)
         if found is sent:
             return note
-        contents, (of_root, note) = elastic_values.unpacked(found, self.references)
+        contents, (of_root, note) = elastic_values.unpacked(found, self._references)
         odd = set(of_root).symmetric_difference(owners)
         if odd:
             raise TypeError(

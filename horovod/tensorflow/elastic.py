@@ -106,8 +106,8 @@ class TensorFlowState(VariablesState):
         super().sync()
         self._save_variables()
 
-    def references(self) -> dict[str, Any]:
-        return {**super().references(), **{f"variable.{i}": v for i, v in enumerate(self.variables)}}
+    def _references(self) -> dict[str, Any]:
+        return {**super()._references(), **{f"variable.{i}": v for i, v in enumerate(self.variables)}}
 
     def _save_variables(self) -> None:
         if _executing_eagerly():

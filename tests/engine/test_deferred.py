@@ -144,9 +144,9 @@ def test_the_removal_of_a_set_comes_after_them():
 @on_ranks(2)
 def test_a_caller_that_lost_the_handle_finds_it_in_the_tensor():
     engine, x = runtime.engine(), np.ones(3)
-    taken = ref(x)
+    taken, other = ref(x), ref(np.ones(3))
     assert taken.deferred is None
-    for inputs in (taken, [taken], (taken, ref(x))):
+    for inputs in (taken, [taken], (taken, other)):
         handle = engine.allreduce(inputs, inputs, "x", SUM)
         assert taken.deferred == handle
         engine.begin(handle)

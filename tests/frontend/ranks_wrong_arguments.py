@@ -67,7 +67,7 @@ def _functions(module: Any, tensor: Any, tensors: dict[str, str], groups: dict[s
     found = {}
     for name, arguments in (*tensors.items(), *groups.items()):
         function = getattr(module, name)
-        one, plain = ("tensors", [tensor, tensor]) if name in groups else ("tensor", tensor)
+        one, plain = ("tensors", [tensor, tensor + 0]) if name in groups else ("tensor", tensor)
         wrongs = {**wrong.TENSORS, **wrong.EMPTY} if name in groups else wrong.TENSOR
         right = {one: plain, **({"root_rank": 0} if "root_rank" in arguments else {})}
         call = _waits(module, function) if "_async" in name else function

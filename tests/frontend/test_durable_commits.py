@@ -16,6 +16,9 @@ class State:
     def durable_parts(self):
         return self.values
 
+    def _references(self):
+        return {}
+
 
 class Kills:
     """A value whose pickling ends the process, except when the state is checked."""

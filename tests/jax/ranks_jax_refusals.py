@@ -42,12 +42,14 @@ def check_arrays_that_are_gone():
 
 @needs(ranks=2)
 def check_trees_that_are_empty_on_one_rank():
-    for call in (hvd.allreduce_gradients, hvd.broadcast_parameters, hvd.allreduce):
+    for call in (hvd.allreduce_gradients, hvd.allreduce):
         if ME == LAST:
             assert call({}) == {}
         else:
             expect(ERRORS, lambda f=call: f({"a": mine((3,))}), "empty tree")
         hvd.barrier()
+    tree = {} if ME == LAST else {"a": mine((3,))}
+    expect(ERRORS, lambda: hvd.broadcast_parameters(tree), f"but not on rank {LAST}")
 
 
 def check_wrong_options_of_gradients():

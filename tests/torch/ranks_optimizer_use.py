@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import horovod.torch as hvd
+from harness.rank import needs
 from support import raises, same_everywhere
 from training import (
     ME,
@@ -325,6 +326,7 @@ def check_restart_of_the_engine_between_backward_and_step():
     agree(model, train_alone(sgd))
 
 
+@needs(ranks=2)
 def check_a_newer_optimizer_takes_over():
     """A cell of a notebook that is run twice, while a scheduler keeps the optimizer of the first run alive."""
     model, kept = model_of(), []

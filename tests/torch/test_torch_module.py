@@ -110,8 +110,8 @@ SIGNATURES = {
     "barrier": "process_set",
     "poll": "handle",
     "synchronize": "handle",
-    "broadcast_parameters": "params root_rank",
-    "broadcast_optimizer_state": "optimizer root_rank model",
+    "broadcast_parameters": "params root_rank name process_set",
+    "broadcast_optimizer_state": "optimizer root_rank model name process_set",
     "broadcast_object": "obj root_rank name process_set",
     "allgather_object": "obj name process_set",
     "DistributedOptimizer": "optimizer named_parameters compression backward_passes_per_step op "

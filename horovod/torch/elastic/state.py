@@ -275,8 +275,8 @@ class TorchState(ObjectState):
             handler.restore()
         super().restore()
 
-    def references(self) -> dict[str, Any]:
-        found = super().references()
+    def _references(self) -> dict[str, Any]:
+        found = super()._references()
         for name, handler in self._handlers.items():
             found.update(_parts_of(name, handler.value))
         return found

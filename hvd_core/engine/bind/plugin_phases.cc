@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -39,6 +40,7 @@ struct Phase {
 struct State {
   std::mutex mutex;
   std::optional<Phase> phase;
+  std::unique_ptr<observe::Watch> watch;  // while there is a phase
   std::optional<decltype(plugin::FloatingPoint::get())> floating_point;  // of the thread, before the first phase
   std::vector<std::weak_ptr<Engine>> engines;
 };
@@ -67,11 +69,12 @@ int64_t look(int64_t now) {
 }
 
 void limit_phase(std::string text, double seconds, int segment_fd, uint64_t segment_bytes, int32_t rank) {
-  static auto* const watch = new observe::Watch(look);
+  std::unique_ptr<observe::Watch> ended;  // joins its thread, which takes the lock
   std::lock_guard lock(state().mutex);
   auto& before = state().floating_point;
   if (text.empty()) {
     state().phase.reset();
+    ended = std::move(state().watch);
     if (before) plugin::FloatingPoint::set(*before);
     before.reset();
     return;
@@ -79,7 +82,8 @@ void limit_phase(std::string text, double seconds, int segment_fd, uint64_t segm
   if (!before) before = plugin::FloatingPoint::get();
   const int64_t deadline = observe::now_ns() + static_cast<int64_t>(seconds * 1e9);
   state().phase = Phase{std::move(text), seconds, deadline, segment_fd, segment_bytes, rank, ::getpid()};
-  watch->wake();
+  if (!state().watch) state().watch = std::make_unique<observe::Watch>(look);
+  state().watch->wake();
 }
 
 // exit() was called. At the end of a program Python shuts the engines down before that.
