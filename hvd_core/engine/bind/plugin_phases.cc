@@ -40,7 +40,7 @@ struct Phase {
 struct State {
   std::mutex mutex;
   std::optional<Phase> phase;
-  std::unique_ptr<observe::Watch> watch;  // while there is a phase
+  std::unique_ptr<observe::Watch> watch;                                 // while there is a phase
   std::optional<decltype(plugin::FloatingPoint::get())> floating_point;  // of the thread, before the first phase
   std::vector<std::weak_ptr<Engine>> engines;
 };

@@ -269,10 +269,9 @@ void members_agree(const data::HostMath& math) {
            {std::pair<uint64_t, uint64_t>{0, 0}, {0, 64}, {1 << 20, 0}, {1 << 20, 64}}) {
         std::map<std::string, std::string> written;  // by communicator
         for (size_t r = 0; r < ranks; ++r) {
-          const Collective c = coll == HVD_BARRIER
-                                   ? collective(coll, {})
-                                   : collective(coll, {12 * ranks}, HVD_FLOAT32, 0,
-                                                coll == HVD_ALLTOALL ? 1 : static_cast<int32_t>(ranks));
+          const Collective c = coll == HVD_BARRIER ? collective(coll, {})
+                                                   : collective(coll, {12 * ranks}, HVD_FLOAT32, 0,
+                                                                coll == HVD_ALLTOALL ? 1 : static_cast<int32_t>(ranks));
           const std::string steps = levels(hosts, static_cast<int32_t>(r), c, math, single_lane, chunk);
           std::vector<std::pair<std::string, std::string>> mine;
           mine.emplace_back("host " + std::to_string(layout.host_of[r]), names(steps, "within"));
