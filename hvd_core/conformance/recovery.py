@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
 from pathlib import Path
@@ -19,15 +18,6 @@ from hvd_core.conformance.shared_names import SharedNames
 
 MEMORY_PER_ROUND = 256 << 10
 END_SECONDS = 3.0
-M_ARENA_MAX = -8  # of mallopt(), malloc.h
-
-
-def limit_malloc_arenas() -> None:
-    """No new arenas in glibc's malloc from here on. Otherwise each thread that a communicator starts may get one, up to
-    eight per core: memory that is bounded, but looks like a leak for the first hundred communicators."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # musl has no arenas
-        mallopt(M_ARENA_MAX, 1)
 
 
 def footprint() -> dict[str, int]:
@@ -98,7 +88,6 @@ def _use(kit: Kit, comm: Comm, turn: int) -> None:
 )
 def recreate(kit: Kit) -> None:
     turns = 20 if kit.quick else 50
-    limit_malloc_arenas()
     for space in kit.spaces():
         before, shared, kept = {}, SharedNames(), len(kit.backend.host.keys)
         for turn in range(turns):

@@ -59,6 +59,9 @@ class LocalRanks:
         }
         environment = {k: v for k, v in os.environ.items() if not k.startswith(_IDENTITY)}
         environment.setdefault("OMP_NUM_THREADS", "1")
+        # Each thread that a communicator starts may get an arena of glibc's malloc, up to eight per core: memory that is
+        # bounded, but looks like a leak (L4.recreate).
+        environment.setdefault("MALLOC_ARENA_MAX", "1")
         for rank in range(self.size):
             errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
             mine = {name: value.replace("{rank}", str(rank)) for name, value in self.environment.items()}
