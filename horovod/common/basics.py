@@ -223,7 +223,7 @@ class HorovodBasics:
             ValueError: no launcher of MPI has started the job, mpi4py cannot be used, the job ended before all ranks had
                 asked, has some of the launcher's processes only while MPI does not run, or Horovod is not initialised.
         """
-        if self.is_initialized() and built.uses(runtime().plan(), "mpi"):
+        if self.mpi_enabled():
             return runtime().backend_fact("mpi", "threads") == "multiple"
         reason = "Horovod is not initialised; use hvd.init()."
         if self.is_initialized():
@@ -243,15 +243,8 @@ class HorovodBasics:
         )
 
     def mpi_enabled(self) -> bool:
-        """Whether MPI runs this job: its launcher has started the ranks and mpi4py can use it, or the job uses the
-        backend mpi, for any operation on any device type. False before init(). Starts no MPI."""
-        if not self.is_initialized():
-            return False
-        from hvd_core.bootstrap import mpi_beside
-
-        return built.uses(runtime().plan(), "mpi") or mpi_beside.is_there(
-            runtime().world().launcher, os.environ
-        )
+        """Whether this job uses the backend mpi, for any operation on any device type. False before init()."""
+        return self.is_initialized() and built.uses(runtime().plan(), "mpi")
 
     def mpi_built(self) -> bool:
         """Whether MPI can be used here: the backend mpi is installed (the wheel hvd-backend-mpi), or mpi4py is installed
@@ -261,7 +254,7 @@ class HorovodBasics:
         return built.backend("mpi") or mpi_beside.can_be_loaded(os.environ)
 
     def gloo_enabled(self) -> bool:
-        """Whether this job uses the backend gloo, or MPI does not run it. Programs expect that gloo_enabled() or
+        """Whether this job uses the backend gloo, or works without MPI. Programs expect that gloo_enabled() or
         mpi_enabled() is true after init(). False before init()."""
         return self.is_initialized() and (built.uses(runtime().plan(), "gloo") or not self.mpi_enabled())
 

@@ -37,11 +37,6 @@ def can_be_loaded(environ):
     return any(map(os.path.exists, places)) or mpi_library.on_the_loaders_path(environ)
 
 
-def is_there(launcher, environ):
-    """Whether `launcher` starts MPI in every process and mpi4py can use it. Loads neither."""
-    return launcher in _START_MPI and can_be_loaded(environ)
-
-
 def has_all_threads(launcher, size, before):
     """Whether MPI may be called by several threads at once (MPI_THREAD_MULTIPLE). None if `launcher` has started no MPI.
 

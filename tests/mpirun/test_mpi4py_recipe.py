@@ -25,7 +25,7 @@ def library_of(mpirun):
 )
 @first_by("mpich")
 def test_the_recipe_works_unmodified(by_mpirun, mpirun, front_end, backend):
-    command = [*by_mpirun.mpirun, "-np", "2", *program_words(mpi4py_ranks.recipe, front_end)]
+    command = [*by_mpirun.mpirun, "-np", "2", *program_words(mpi4py_ranks.recipe, front_end, backend)]
     env = {"HOROVOD_BACKEND": backend, **library_of(mpirun)}
     job = by_mpirun.start_command(command, env)
     out, err = job.communicate(timeout=200)
@@ -36,7 +36,7 @@ def test_the_recipe_works_unmodified(by_mpirun, mpirun, front_end, backend):
 @pytest.mark.parametrize("mpirun", ["mpich"], indirect=True)
 def test_the_recipe_after_ranks_have_found_each_other_over_pmi(by_mpirun, mpirun):
     """MPICH's process manager serves MPI too, after it has served init()."""
-    command = [*by_mpirun.mpirun, "-np", "2", *program_words(mpi4py_ranks.recipe, "numpy")]
+    command = [*by_mpirun.mpirun, "-np", "2", *program_words(mpi4py_ranks.recipe, "numpy", "shm")]
     env = {"HOROVOD_BACKEND": "shm", "HOROVOD_RENDEZVOUS": "pmi", **library_of(mpirun)}
     job = by_mpirun.start_command(command, env)
     out, err = job.communicate(timeout=200)
@@ -57,7 +57,7 @@ def test_a_job_of_some_processes_does_not_wait_for_the_others(by_mpirun, mpirun)
 @pytest.mark.slow
 def test_the_recipe_works_with_horovodrun_mpi(by_horovodrun, mpirun):
     env = {"HOROVOD_BACKEND": "shm", **library_of(mpirun)}
-    words = program_words(mpi4py_ranks.recipe, "numpy")
+    words = program_words(mpi4py_ranks.recipe, "numpy", "shm")
     done = by_horovodrun.run("--mpi", "-np", "2", *words, env=env)
     assert done.returncode == 0 and done.stdout.count("recipe done") == 2, done.stdout + done.stderr
 

@@ -56,7 +56,7 @@ def test_the_exception_of_the_process_that_failed_first_is_raised(run):
 )
 def test_a_death_while_functions_return_is_an_error(run, function, cause):
     """After the first return no world is formed any more."""
-    with pytest.raises(RuntimeError, match=f"(?s)Process name: 1.*{cause}"):
+    with pytest.raises(RuntimeError, match=f"(?s)(?=.*Process name: 1).*{cause}"):
         run(function, num_proc=3, min_num_proc=1, max_num_proc=3)
 
 
