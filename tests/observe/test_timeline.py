@@ -185,7 +185,8 @@ def test_the_others_complete_the_file_of_a_killed_rank(tmp_path, size, victim):
     open_ = of_tensor(events, "allreduce.never done")
     assert (open_[0]["ph"], open_[0]["name"]) == ("B", "NEGOTIATE_ALLREDUCE")
     phases = Counter(e["ph"] for e in open_)
-    assert phases["B"] == phases["E"] + 1, open_  # it has begun, or the ranks still agree on it
+    # The ranks still agree on it, or it has begun, perhaps with one of its activities.
+    assert 1 <= phases["B"] - phases["E"] <= 2, open_
     causes = [e["args"]["cause"] for e in events if e.get("name") == "ABORTED"]
     assert len(causes) == 1 and f"rank {victim} " in causes[0] and causes[0].endswith("died"), causes
     assert json.dumps(events[-1]).startswith('{"ph": "i", "name": "ABORTED"')
