@@ -183,7 +183,7 @@ class Keeper:
         self.childless = False
         self.launcher_gone = False
         self.memory_group = memory_group()
-        self.memory_kills = memory_kills(self.memory_group)
+        self.memory_kills = memory_kills(self.memory_group)  # without those that an event has told of
         # running -> announced -> reporting -> terminating -> killing; leftover once all ranks have ended
         self.stage = "running"
         self.grace = 0.0  # seconds between an announced end and the end
@@ -265,17 +265,20 @@ class Keeper:
             code = os.waitstatus_to_exitcode(status)  # see exit_codes.py
             asked = self.stage in ("terminating", "killing")
             event = {"event": "exit", "rank": rank, "code": code, "asked": asked}
-            if code == -signal.SIGKILL and not asked:
+            # A shell around a rank exits with 128 + SIGKILL.
+            if code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not asked:
                 event["out_of_memory"] = self.lack_of_memory()
             self.tell(**event)
             if code:
                 self.fail()
 
     def lack_of_memory(self):
-        """What the kernel has counted, if it has killed a process of this control group since the last question."""
-        before, self.memory_kills = self.memory_kills, memory_kills(self.memory_group)
-        if before is None or self.memory_kills is None or self.memory_kills <= before:
+        """The limit, if the kernel has killed a process of this control group that no event has told of. It does not say
+        which: a helper of a rank may have been the one."""
+        found = memory_kills(self.memory_group)
+        if self.memory_kills is None or found is None or found <= self.memory_kills:
             return ""
+        self.memory_kills += 1
         limit = memory_limit(self.memory_group)
         return "the host's memory" if limit is None else f"cgroup limit {limit >> 20} MiB"
 

@@ -218,6 +218,9 @@ class MpiJob(Job):
             return LabelledStream(self._labels, self._output, name)
         return RankStream("", getattr(self._output, name), None, self._output.timestamp)
 
+    def _called(self, rank: int) -> str:
+        return "mpirun"
+
     def _handle_exit(self, site, rank: int, code: int, asked: bool) -> None:
         if code:
             self._outcome.code = shell_code(code)

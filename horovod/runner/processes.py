@@ -231,13 +231,12 @@ class Job:
         on_host = "" if site.host is None else f" on {site.host}"
         if kind == "start":
             if self._verbose:
-                note(f"horovodrun: rank {event['rank']} is process {event['pid']}{on_host}")
+                note(f"horovodrun: {self._called(event['rank'])} is process {event['pid']}{on_host}")
         elif kind == "exit":
             self._handle_exit(site, event["rank"], event["code"], event["asked"])
             if where := about_end(event):
-                self._note_place(
-                    event["rank"], event["code"], f"horovodrun: rank {event['rank']} has ended {where}."
-                )
+                text = f"horovodrun: {self._called(event['rank'])} has ended {where}."
+                self._note_place(event["rank"], event["code"], text)
         elif kind == "terminating":
             self._decide()
             if not self._termination_reported and self._outcome.first_failed is not None:
@@ -256,6 +255,9 @@ class Job:
         elif kind == "lost":
             self._handle_loss(site, event["text"])
 
+    def _called(self, rank: int) -> str:
+        return f"rank {rank}"
+
     def _handle_exit(self, site, rank: int, code: int, asked: bool) -> None:
         self._outcome.codes[rank] = code
         if self._ends is not None:
@@ -265,7 +267,7 @@ class Job:
             self._outcome.failures.append((rank, code))
             if first:
                 self._fail_others(site)
-        elif code and signal_of(code) not in (signal.SIGTERM, signal.SIGKILL):
+        elif code and shell_code(code) not in (128 + signal.SIGTERM, 128 + signal.SIGKILL):
             self._outcome.late.append((rank, code))
         if code or self._verbose:
             self._output.stderr.note(f"Process {rank} exit with status code {shell_code(code)}.")

@@ -86,7 +86,7 @@ class SparkElasticJob(ElasticJob):
         slots = _Slots(self.slots)
         ends = memory.drop_if_empty
         super().__init__(limits, slots, self._make_site, ends, self._open_store, _Names(), output, verbose)
-        pool.begin(self._selector, self._note, self._fail)
+        pool.begin(self._selector, self._note)
 
     def watch(self, stage_over: Callable[[], bool]) -> None:
         """Lets the job end with Spark's stage."""

@@ -38,7 +38,7 @@ class LogServer:
         self._listener = ProvenListener(host, secret, PURPOSE)
         self.port, self.address = self._listener.port, self._listener.address
         self._selector = selectors.DefaultSelector()
-        self._listener.begin(self._selector, self._admit, self._refused, self._failed)
+        self._listener.begin(self._selector, self._admit, self._refused)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._wake, selectors.EVENT_READ, lambda: None)
         self._proven: dict[socket.socket, Incoming] = {}
@@ -148,9 +148,5 @@ class LogServer:
         self._selector.unregister(peer)
         peer.close()
 
-    def _failed(self, reason: str) -> None:
-        """The tasks that connect from now on fail; the others go on."""
-        _log.error("horovod.spark: %s", reason)
-
     def _refused(self, reason: str) -> None:
-        _log.warning("horovod.spark: a connection to the driver's log was closed: %s", reason)
+        _log.warning("horovod.spark: the driver's log refused a connection: %s", reason)

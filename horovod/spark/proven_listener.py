@@ -1,7 +1,8 @@
 """A listening socket of the driver whose connections first prove the job's secret. On the thread that turns the selector.
 
-A connection that has not proved the secret is not parsed. Nothing waits. Where the system lets this process accept no
-connection, for want of a descriptor for instance, the listener pauses, and fails if that lasts.
+A connection that has not proved the secret is not parsed. Nothing waits. While the system lets this process accept no
+connection, for want of a descriptor for instance, the listener tries again now and then: who connects waits, and has a
+limit of its own.
 """
 
 from __future__ import annotations
@@ -19,14 +20,12 @@ _CHUNK = 1 << 16
 _MOST_UNPROVEN = 256  # all tasks of a job connect at once
 # The listener is readable meanwhile, so that a selector without a pause would spin.
 _PAUSE_S = 0.1
-# How long the system may refuse to accept connections before that is a failure.
-_PATIENCE_S = 2.0
 
 
 class ProvenListener:
     """Listens on `host`, on a port of its own; `port` is its number. `proven(peer, rest)` is called with each connection
     that has proved the secret for `purpose`, and its first bytes after that; the connection does not block, and is the
-    caller's from then on. `refused(reason)` tells why one was closed; `failed(reason)`, once, why no more are taken."""
+    caller's from then on. `refused(reason)` tells why one was closed, or cannot be accepted yet."""
 
     def __init__(self, host: str, secret: bytes, purpose: bytes) -> None:
         self._secret, self._purpose = secret, purpose
@@ -37,7 +36,7 @@ class ProvenListener:
         self.address = join_address(*self._listener.getsockname()[:2])
         self._unproven: dict[socket.socket, tuple[ServerHandshake, float]] = {}
         self._selector: selectors.BaseSelector | None = None
-        self._refused_since: float | None = None  # since when the system has refused all connections
+        self._accepting = True  # the system let this process accept the last connection
         self._resumes_at: float | None = None
 
     def begin(
@@ -45,9 +44,8 @@ class ProvenListener:
         selector: selectors.BaseSelector,
         proven: Callable[[socket.socket, bytes], None],
         refused: Callable[[str], None],
-        failed: Callable[[str], None],
     ) -> None:
-        self._selector, self._proven, self._refused, self._failed = selector, proven, refused, failed
+        self._selector, self._proven, self._refused = selector, proven, refused
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def due(self) -> list[float]:
@@ -79,7 +77,7 @@ class ProvenListener:
         except OSError as error:
             self._pause(error)
             return
-        self._refused_since = None
+        self._accepting = True
         peer.setblocking(False)
         if len(self._unproven) >= _MOST_UNPROVEN:
             self._drop(next(iter(self._unproven)), "too many connections without a proof of the secret")
@@ -92,16 +90,11 @@ class ProvenListener:
             self._drop(peer, str(error))
 
     def _pause(self, error: OSError) -> None:
-        now = time.monotonic()
         self._selector.unregister(self._listener)
-        if self._refused_since is None:
-            self._refused_since = now
-            self._refused(f"the driver could not accept it: {error}; trying again")
-        if now - self._refused_since > _PATIENCE_S:
-            self._listener.close()  # who connects learns it at once
-            self._failed(f"the driver can accept no connections: {error}")
-        else:
-            self._resumes_at = now + _PAUSE_S
+        self._resumes_at = time.monotonic() + _PAUSE_S
+        if self._accepting:
+            self._accepting = False
+            self._refused(f"the driver can accept none now: {error}; it tries again until it can")
 
     def _read(self, peer: socket.socket) -> None:
         if peer not in self._unproven:

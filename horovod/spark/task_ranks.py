@@ -29,12 +29,9 @@ class TaskPool:
         self._spaces: dict[str, list[str]] = {}  # of a host, in the order in which they were heard of
         self._selector: selectors.BaseSelector | None = None
 
-    def begin(
-        self, selector: selectors.BaseSelector, note: Callable[[str], None], failed: Callable[[str], None]
-    ) -> None:
-        """`failed(reason)`: no more tasks can connect."""
+    def begin(self, selector: selectors.BaseSelector, note: Callable[[str], None]) -> None:
         self._selector, self._note = selector, note
-        self._listener.begin(selector, self._admit, self._refused, failed)
+        self._listener.begin(selector, self._admit, self._refused)
 
     def due(self) -> list[float]:
         return self._listener.due()
@@ -63,7 +60,7 @@ class TaskPool:
         self._idle.clear()
 
     def _refused(self, reason: str) -> None:
-        self._note(f"a connection to the driver was closed: {reason}")
+        self._note(f"the driver refused a connection: {reason}")
 
     def _admit(self, peer: socket.socket, rest: bytes) -> None:
         notice_silence(peer)

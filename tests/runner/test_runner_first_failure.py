@@ -3,13 +3,16 @@
 import atexit
 import os
 import time
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 import hvd_core as hvd
 from harness import run_to_the_end
 from harness.rank import ignore_the_launcher
-from horovod.runner.processes import Outcome
+from horovod.runner.output import Output
+from horovod.runner.processes import Job, Outcome
 
 OTHERS, CULPRIT = (0, 1), 2
 
@@ -33,6 +36,17 @@ def test_a_rank_that_left_without_an_error_is_mentioned():
     assert made.first_failed == (1, 1)
     assert "Process 2 had ended before, with exit code 0" in made.error_text()
     assert "had ended before" not in outcome([(1, 1), (2, 0), (0, 1)], 0, 1).error_text()
+
+
+@pytest.mark.parametrize("code", [-15, -9, 143, 137])
+def test_an_answer_to_the_launcher_s_signal_is_no_failure(code, capfd):
+    """As a signal, or as the exit code that a shell around the rank makes of it."""
+    job = Job([], Output(2))
+    event = {"event": "exit", "rank": 1, "code": code, "asked": True}
+    job.event(SimpleNamespace(host=None), event)
+    assert job._outcome.codes == {1: code} and job._outcome.late == []
+    job.event(SimpleNamespace(host=None), {**event, "rank": 0, "code": 3})
+    assert job._outcome.late == [(0, 3)]
 
 
 def gone(pid):

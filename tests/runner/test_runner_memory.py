@@ -38,14 +38,28 @@ def group():
         folder.rmdir()
 
 
-def test_a_rank_that_is_killed_for_lack_of_memory(group, tmp_path):
+@pytest.mark.parametrize("shell", [[], ["sh", "-c", '"$@"; exit $?', "sh"]], ids=["rank", "shell"])
+def test_a_rank_that_is_killed_for_lack_of_memory(group, tmp_path, shell):
     enter = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
     launcher = Launcher(tmp_path, enter)
-    done = launcher.python(2, runner_ranks.rank_1_needs_more_memory_than_there_is)
+    done = launcher.run(
+        "-np", 2, *shell, *launcher.words(runner_ranks.rank_1_needs_more_memory_than_there_is)
+    )
     assert launcher.wait_for_none() == []
     assert done.returncode == 137, done.stderr
-    said = "horovodrun: rank 1 has ended for lack of memory: the kernel has killed it"
+    said = "horovodrun: rank 1 has ended for lack of memory, it seems: the kernel has killed a process of its group"
     assert f"{said} (cgroup limit {LIMIT_MIB} MiB)." in done.stderr
+
+
+def test_each_process_that_the_kernel_has_killed_is_told_once(tmp_path):
+    counter = tmp_path / "memory.events"
+    counter.write_text("oom_kill 3\n")
+    job = keeper.Keeper(-1)
+    job.memory_group, job.memory_kills = [str(tmp_path)], 3
+    assert job.lack_of_memory() == ""
+    counter.write_text("oom_kill 5\n")
+    told = [job.lack_of_memory() for _ in range(3)]
+    assert told == ["the host's memory", "the host's memory", ""]
 
 
 @pytest.mark.parametrize(

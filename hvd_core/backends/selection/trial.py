@@ -29,7 +29,7 @@ _SHARE = 0.5
 _OWN_WORK_S = 60.0  # between phases: an interpreter starts, on a busy machine
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
-    "from hvd_core.backends.selection.trial_process import run; run(sys.argv[2], int(sys.argv[3]))"
+    "from hvd_core.backends.selection.trial_process import run; run(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))"
 )
 _passed: set[Candidate] = set()
 
@@ -63,7 +63,8 @@ def run(candidate: Candidate, probe_timeout_s: float, environ: Mapping[str, str]
         return
     reports, written = os.pipe()
     env = {**environ, backend_spec.VARIABLE: backend_spec.encode([candidate])}
-    words = [sys.executable or "python3", "-c", _PROGRAM, json.dumps(sys.path), candidate.name, str(written)]
+    words = [sys.executable or "python3", "-c", _PROGRAM, json.dumps(sys.path), candidate.name]
+    words += [str(written), str(os.getpid())]
     quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     try:
         process = subprocess.Popen(words, env=env, pass_fds=[written], start_new_session=True, **quiet)

@@ -16,8 +16,8 @@ from hvd_core.backends.selection.usable_backends import UsableBackends, score
 from hvd_core.config.plugins_toml import load
 
 
-def run(name: str, written: int) -> None:
-    """Take the backend through its phases, and write a line of JSON to ``written`` for each.
+def run(name: str, written: int, caller: int) -> None:
+    """Take the backend through its phases, and write a line of JSON to ``written`` for each. Ends with ``caller``.
     Exit handlers are not run: a plugin's may crash or hang too."""
 
     def tell(report: dict[str, Any]) -> None:
@@ -25,6 +25,8 @@ def run(name: str, written: int) -> None:
 
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != caller:
+            os._exit(1)  # the caller died before the line above took effect
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         phases.listen(lambda now: tell({"running": now and now[1]}))
         score(UsableBackends(os.environ, load(os.environ), is_trial=True).usable(name, "automatic"))
