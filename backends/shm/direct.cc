@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "copy.h"
+
 namespace hvd::shm {
 namespace {
 
-constexpr uint64_t kBlock = 8192;       // bytes that are reduced, then copied while they are in the first-level cache
 constexpr uint64_t kAtOnce = 64 << 10;  // bytes that are reduced before the caller looks whether the job has failed
 
 }  // namespace

@@ -22,8 +22,6 @@ struct Slices {
   uint64_t bytes(uint64_t r) const { return offset(r + 1) - offset(r); }
 };
 
-constexpr uint64_t kBlock = 8192;  // bytes that are reduced, then copied while they are in the first-level cache
-
 // Reduces `bytes` bytes of the sources (one pointer per rank, which move on) into `to`, and into `copy` unless NULL.
 void reduce_run(const SegmentView& view, const Collective& op, char* to, char* copy, uint64_t bytes) {
   while (bytes > 0) {

@@ -19,10 +19,8 @@ namespace {
 
 constexpr uint64_t kMagic = 0x6876645f73686d31;  // "hvd_shm1"
 constexpr uint32_t kLayout = 2;
-constexpr uint64_t kPage = 4096;
 constexpr uint64_t kPrefault = 8 << 20;
 
-uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 uint64_t areas_offset(uint32_t size) { return round_up(sizeof(Header) + sizeof(RankCtl) * uint64_t{size}, kPage); }
 uint64_t area_bytes(uint64_t slot_bytes, uint64_t small_bytes) {
   return round_up(2 * small_bytes + kSlots * slot_bytes, kPage);

@@ -18,10 +18,8 @@
 namespace hvd::shm {
 namespace {
 
-constexpr uint64_t kPage = 4096, kHugePage = 2 << 20;
+constexpr uint64_t kHugePage = 2 << 20;
 constexpr uint64_t kPiece = 256 << 20;  // bytes that are taken between two looks at the clock
-
-uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
 // The bytes that this host can still hand out, as far as the kernel tells: taking more would not fail, but make it end
 // processes.

@@ -15,7 +15,7 @@
 namespace hvd::tcp {
 namespace {
 
-constexpr uint32_t kPartial = 1, kResult = 2;  // slice; at: position of the wave within each slice
+constexpr uint32_t kPartial = 1, kWaveResult = 2;  // slice; at: position of the wave within each slice
 
 class Ring final : public Schedule {
  public:
@@ -75,7 +75,7 @@ class Ring final : public Schedule {
     const uint32_t s = h.slice;
     if (peer != from_ || s >= params_.size || !chunking(s).fits(h)) return Verdict::kWrong;
     const uint64_t w = h.at / params_.chunk;
-    if (h.kind == kResult && s != params_.rank) {
+    if (h.kind == kWaveResult && s != params_.rank) {
       *where = {&out_, base(s) + h.at, h.bytes};
       return Verdict::kTake;
     }
@@ -94,13 +94,13 @@ class Ring final : public Schedule {
   void on_arrived(uint32_t, const Header& h) override {
     const uint32_t s = h.slice;
     const uint64_t w = h.at / params_.chunk;
-    if (h.kind == kResult) {
-      if (s != to_) ready_.push_back({kResult, s, h.at, h.total, {&out_, base(s) + h.at, h.bytes}});
+    if (h.kind == kWaveResult) {
+      if (s != to_) ready_.push_back({kWaveResult, s, h.at, h.total, {&out_, base(s) + h.at, h.bytes}});
       return;
     }
     combine(s, w);
     if (s == params_.rank) {
-      ready_.push_back({kResult, s, h.at, h.total, {&out_, base(s) + h.at, h.bytes}});
+      ready_.push_back({kWaveResult, s, h.at, h.total, {&out_, base(s) + h.at, h.bytes}});
       count(w);
     } else {
       ready_.push_back({kPartial, s, h.at, h.total, {slot(w, s), 0, h.bytes}});

@@ -15,12 +15,12 @@ using plugin::CallRecord;
 
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000, kNever = std::numeric_limits<int64_t>::max();
+constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kShortestPause = 10'000'000, kLongestPause = kSecond;
 // A call that is interrupted by the abort of its communicator comes back within this time.
 constexpr int64_t kGraceNs = 3 * kSecond;
 
-std::string seconds(int64_t ns) {
+std::string in_seconds(int64_t ns) {
   const std::string text = std::to_string(static_cast<double>(ns) / 1e9);
   return text.substr(0, text.find('.') + 2) + " s";
 }
@@ -33,7 +33,7 @@ std::string quoted_backend(const CallRecord& record) {
 }
 
 std::string describe_call(const CallRecord& record, uint64_t call, int64_t age) {
-  return quoted_backend(record) + " has not returned from " + name_of(CallRecord::which(call)) + " for " + seconds(age);
+  return quoted_backend(record) + " has not returned from " + name_of(CallRecord::which(call)) + " for " + in_seconds(age);
 }
 
 }  // namespace
@@ -66,7 +66,7 @@ int64_t CallWatch::look(int64_t time) {
                     !running(records_.creating.call()) && !running(records_.loading.call()) &&
                     !running(records_.ending.call());
   pause_ = 0;
-  if (idle) return kNever;
+  if (idle) return std::numeric_limits<int64_t>::max();
   int64_t shortest = kLongestPause * 8;
   for (int64_t limit : {limits_.warn_ns, limits_.operation_ns, limits_.create_ns, limits_.end_ns})
     if (limit > 0) shortest = std::min(shortest, limit);
@@ -154,7 +154,7 @@ std::string CallWatch::describe_operation(uint64_t call, int64_t age) const {
   std::string text = quoted_backend(record);
   text += call ? std::string(" has not returned from ") + name_of(CallRecord::which(call))
                : std::string(" has not completed an operation");
-  text += " for " + seconds(age) + ": " + types::collective_name(record.coll());
+  text += " for " + in_seconds(age) + ": " + types::collective_name(record.coll());
   const uint32_t tensors = record.tensors.load(std::memory_order_relaxed);
   if (tensors > 0) text += " of '" + record.first_tensor.load() + "'";
   if (tensors > 1) text += " and " + std::to_string(tensors - 1) + " more";

@@ -13,9 +13,9 @@ using observe::Level;
 
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kSecondNs = 1'000'000'000;
 // Rank 0 answers as soon as it drives; it may be inside of a backend's call.
-constexpr int64_t kAnswerNs = 3 * kSecond, kPauseNs = kSecond / 4;
+constexpr int64_t kRootAnswerNs = 3 * kSecondNs, kPauseNs = kSecondNs / 4;
 
 std::string seconds(int64_t ns) { return observe::seconds(static_cast<double>(ns) / 1e9); }
 
@@ -47,10 +47,10 @@ bool RootWatch::look(int64_t now) {
     return true;
   }
   // Time in which this process was stopped itself counts for little.
-  silent_ns_ += std::min(now - looked_at_, kSecond);
+  silent_ns_ += std::min(now - looked_at_, kSecondNs);
   looked_at_ = now;
   next_ = now + kPauseNs;
-  if (silent_ns_ < kAnswerNs) return false;
+  if (silent_ns_ < kRootAnswerNs) return false;
   const std::string text =
       host_.silent() + ", has not answered for " + seconds(silent_ns_) + ": " + host_.circumstance();
   if (silent_ns_ >= next_report_ns_) {

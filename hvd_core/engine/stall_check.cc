@@ -31,7 +31,7 @@ int64_t begin_of(const std::vector<Stalled>& stalled) {
   return since;
 }
 
-double seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
+double to_seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
 }  // namespace
 
@@ -123,8 +123,8 @@ void StallCheck::told(Rank rank, uint32_t number, const std::string& text) {
 
 observe::StallFacts StallCheck::facts(int64_t now, const std::vector<Stalled>& stalled) const {
   observe::StallFacts f;
-  f.warn_s = seconds(settings_.warn_ns);
-  f.abort_s = seconds(settings_.abort_ns);
+  f.warn_s = to_seconds(settings_.warn_ns);
+  f.abort_s = to_seconds(settings_.abort_ns);
   for (const Stalled& s : stalled) {
     if (f.stalls.size() == kMostStalls) break;
     observe::Stall stall;
@@ -133,7 +133,7 @@ observe::StallFacts StallCheck::facts(int64_t now, const std::vector<Stalled>& s
     if (s.kind && types::changes_sets(*s.kind) && stall.name != stall.operation)  // the first message of two ranks
       stall.operation = types::op_name(types::OpKind::Send);
     stall.process_set = sets_.number_of(s.set);
-    stall.age_s = seconds(now - s.since);
+    stall.age_s = to_seconds(now - s.since);
     stall.waiting = s.waiting;
     stall.missing = s.missing;
     stall.too_long = settings_.abort_ns > 0 && now - s.since >= settings_.abort_ns;
@@ -144,7 +144,7 @@ observe::StallFacts StallCheck::facts(int64_t now, const std::vector<Stalled>& s
   for (Rank r : asked_)
     if (settings_.process_state && !answers_.contains(r)) f.processes[r] = settings_.process_state(r);
   f.process_sets = sets_.all();
-  if (!reported_.empty()) f.since_report_s = seconds(reported_at_ - stalled_since_);
+  if (!reported_.empty()) f.since_report_s = to_seconds(reported_at_ - stalled_since_);
   return f;
 }
 
@@ -191,7 +191,7 @@ void StallCheck::say_if_it_proceeds(int64_t now) {
   for (size_t i = 0; i < reported_.size() && i < 6; ++i) names += (i ? ", " : "") + reported_[i].name;
   if (reported_.size() > 6) names += ", ...";
   const std::string text = "The operations that were stalled proceed again after " +
-                           observe::seconds(seconds(now - stalled_since_)) + ": " + names;
+                           observe::seconds(to_seconds(now - stalled_since_)) + ": " + names;
   observe::log(Level::Warning, text);
   std::erase(told_ranks_, 0);
   if (!told_ranks_.empty()) {

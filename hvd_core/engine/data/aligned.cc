@@ -10,11 +10,9 @@
 
 namespace hvd::data {
 
-namespace {
 bool misaligned(const hvd_buf& b, uint32_t alignment) {
-  return reinterpret_cast<uintptr_t>(address(b)) % alignment != 0;
+  return (reinterpret_cast<uintptr_t>(b.base) + b.offset) % alignment != 0;
 }
-}  // namespace
 
 char* aligned_scratch(Schedule& schedule, uint64_t bytes, uint32_t alignment) {
   char* p = schedule.scratch(bytes + alignment);

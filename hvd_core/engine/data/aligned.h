@@ -8,6 +8,8 @@
 
 namespace hvd::data {
 
+bool misaligned(const hvd_buf& b, uint32_t alignment);
+
 // Scratch memory at a multiple of `alignment`, a power of two of any size.
 char* aligned_scratch(Schedule& schedule, uint64_t bytes, uint32_t alignment);
 

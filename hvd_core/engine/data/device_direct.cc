@@ -6,6 +6,7 @@
 #include <bit>
 #include <utility>
 
+#include "engine/data/aligned.h"
 #include "engine/data/parts.h"
 #include "engine/data/relocated.h"
 #include "engine/data/staged.h"
@@ -22,10 +23,6 @@ using Copies = std::vector<plugin::Device::Copy>;
 bool packs(int32_t coll) { return coll == HVD_ALLREDUCE || coll == HVD_REDUCE || coll == HVD_BROADCAST; }
 bool moves(int32_t coll) { return coll == HVD_BROADCAST || coll == HVD_ALLGATHER || coll == HVD_ALLTOALL; }
 bool is_one(double factor) { return factor == 1.0 || factor == 0.0; }
-
-bool misaligned(const hvd_buf& b, uint32_t alignment) {
-  return (reinterpret_cast<uintptr_t>(b.base) + b.offset) % alignment != 0;
-}
 
 bool all_aligned(const plugin::Collective& c, uint32_t alignment) {
   if (alignment <= 1) return true;

@@ -13,7 +13,7 @@ namespace hvd::data {
 
 namespace {
 
-constexpr uint64_t kTile = 1024;  // elements worked on at a time, so that they stay in the first-level cache
+constexpr uint64_t kScaledTile = 1024;  // elements worked on at a time, so that they stay in the first-level cache
 
 // memcpy, because a tensor need not be aligned.
 template <class T>
@@ -78,9 +78,9 @@ uint64_t TwoLevels::bytes() const { return types::dtype_bytes(dtype_); }
 
 void TwoLevels::expand(const void* in, uint64_t n, void* to) const {
   const uint64_t width = types::dtype_bytes(dtype_);
-  alignas(64) char scaled[kTile * 8];
-  for (uint64_t done = 0; done < n; done += kTile) {
-    const uint64_t m = std::min(kTile, n - done);
+  alignas(64) char scaled[kScaledTile * 8];
+  for (uint64_t done = 0; done < n; done += kScaledTile) {
+    const uint64_t m = std::min(kScaledTile, n - done);
     const void* from = static_cast<const char*>(in) + done * width;
     char* const wide = static_cast<char*>(to) + done * wire_bytes;
     if (prescale_ != 1.0) {

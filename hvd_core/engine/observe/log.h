@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "engine/types/clock.h"
+
 namespace hvd::observe {
 
 enum class Level : int32_t { Trace = 0, Debug = 1, Info = 2, Warning = 3, Error = 4, Fatal = 5 };
@@ -40,7 +42,6 @@ std::optional<LogLine> take_line();
 // may turn it on again.
 void keep_lines_no_more();
 
-// CLOCK_MONOTONIC in nanoseconds, the clock of all deadlines.
-int64_t now_ns();
+using hvd::now_ns;
 
 }  // namespace hvd::observe

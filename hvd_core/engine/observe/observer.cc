@@ -18,12 +18,6 @@ namespace {
 
 constexpr std::string_view kRankMark = "{rank}";
 
-int64_t wall_clock_ns() {
-  timespec ts;
-  ::clock_gettime(CLOCK_REALTIME, &ts);
-  return int64_t{ts.tv_sec} * 1'000'000'000 + ts.tv_nsec;
-}
-
 // Another rank finds the file in the recorder when this one was killed (timeline_end.h).
 void note_timeline(const std::string& path, Texts& texts, EventRing& recorder) {
   std::error_code error;

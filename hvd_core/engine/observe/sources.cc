@@ -11,7 +11,7 @@ namespace hvd::observe {
 namespace {
 
 // How long the end waits for a file that is being read.
-constexpr auto kFarewell = std::chrono::milliseconds(200);
+constexpr auto kLastWait = std::chrono::milliseconds(200);
 
 }  // namespace
 
@@ -20,7 +20,7 @@ Sources::~Sources() {
   if (!thread_.joinable()) return;
   state_->quit = true;
   state_->changed.notify_all();
-  const bool ends = state_->changed.wait_for(lock, kFarewell, [this] { return state_->ended; });
+  const bool ends = state_->changed.wait_for(lock, kLastWait, [this] { return state_->ended; });
   lock.unlock();
   if (ends)
     thread_.join();

@@ -13,11 +13,11 @@
 namespace hvd::observe {
 namespace {
 
-constexpr size_t kLongestText = 160;
+constexpr size_t kLongestLine = 160;
 constexpr int32_t kMostLines = 200'000;
 
 std::string cut(std::string_view text) {
-  return text.size() <= kLongestText ? std::string(text) : std::string(text.substr(0, kLongestText - 3)) + "...";
+  return text.size() <= kLongestLine ? std::string(text) : std::string(text.substr(0, kLongestLine - 3)) + "...";
 }
 
 std::string_view trimmed(std::string_view text) {

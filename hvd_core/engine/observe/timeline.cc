@@ -19,18 +19,12 @@
 namespace hvd::observe {
 namespace {
 
-constexpr char kTail[] = "\n]\n";
+constexpr char kFileTail[] = "\n]\n";
 constexpr uint64_t kTailBytes = 3;
 constexpr uint64_t kPieceBytes = 32u << 10;  // one write
-constexpr auto kPause = std::chrono::milliseconds(50), kLongestPause = std::chrono::milliseconds(100);
+constexpr auto kWritePause = std::chrono::milliseconds(50), kLongestPause = std::chrono::milliseconds(100);
 // A record that a thread has begun to write and does not finish is skipped after so many looks.
 constexpr int kLooks = 5;
-
-int64_t wall_clock_ns() {
-  timespec ts;
-  ::clock_gettime(CLOCK_REALTIME, &ts);
-  return int64_t{ts.tv_sec} * 1'000'000'000 + ts.tv_nsec;
-}
 
 std::string json_text(const std::string& s) {
   std::string out;
@@ -119,7 +113,7 @@ void Timeline::write() {
   if (fd_ < 0) out_.clear();  // the file has ended by an error: later events must not pile up
   if (out_.empty()) return;
   const size_t events = out_.size();
-  out_ += kTail;
+  out_ += kFileTail;
   size_t done = 0;
   while (done < out_.size()) {
     const ssize_t n = ::pwrite(fd_, out_.data() + done, out_.size() - done, static_cast<off_t>(end_of_events_ + done));
@@ -200,7 +194,7 @@ void Timeline::take_events() {
 bool Timeline::run_once(std::chrono::milliseconds* pause) {
   const uint64_t before = at_;
   take_events();
-  *pause = at_ != before ? kPause : std::min(2 * *pause, kLongestPause);
+  *pause = at_ != before ? kWritePause : std::min(2 * *pause, kLongestPause);
   std::unique_lock lock(mutex_);
   if (finishing_ && at_ >= end_) return false;
   changed_.wait_for(lock, *pause, [this] { return awake_ || finishing_; });
@@ -213,7 +207,7 @@ void Timeline::run() noexcept {
   const sched_param none{};
   ::sched_setscheduler(0, SCHED_BATCH, &none);
   try {
-    for (std::chrono::milliseconds pause = kPause; run_once(&pause);) {
+    for (std::chrono::milliseconds pause = kWritePause; run_once(&pause);) {
     }
     format_.end_spans(now_ns(), false);
     write();

@@ -1,8 +1,6 @@
 // Loaded backends and the creation of their communicators. See backend.h.
 #include "engine/plugin/backend.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -12,6 +10,7 @@
 #include "engine/plugin/host_api.h"
 #include "engine/plugin/loader.h"
 #include "engine/plugin/side_call.h"
+#include "engine/types/clock.h"
 
 namespace hvd::plugin {
 namespace {
@@ -21,12 +20,6 @@ constexpr uint64_t kMaxIdBytes = 1u << 20;
 
 constexpr uint64_t kMaxFactBytes = 1u << 20;
 constexpr int64_t kDefaultCreateNs = 60'000'000'000;
-
-int64_t now_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return int64_t{1000000000} * t.tv_sec + t.tv_nsec;
-}
 
 std::string text_or_empty(const char* text) { return text ? text : ""; }
 

@@ -1,13 +1,12 @@
 // See device.h.
 #include "engine/plugin/device.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
 
 #include "engine/plugin/host_api.h"
+#include "engine/types/clock.h"
 
 namespace hvd::plugin {
 namespace {
@@ -16,12 +15,6 @@ constexpr int64_t kLastWaitNs = 2'000'000'000;
 // The size of the pool: at least this much, or this part of the device's memory. Freeing memory may wait for the
 // device.
 constexpr uint64_t kPoolBytes = uint64_t{512} << 20, kPoolPart = 16;
-
-int64_t now_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return int64_t{1000000000} * t.tv_sec + t.tv_nsec;
-}
 
 hvd_copy_item item_of(const hvd_buf& dst, const hvd_buf& src, uint64_t count, int32_t dtype, double scale) {
   hvd_copy_item item;

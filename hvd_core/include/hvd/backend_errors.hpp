@@ -96,7 +96,7 @@ inline hvd_rc fail(hvd_error* out, hvd_rc code, const char* text, int32_t flags 
   mine.code = code;
   mine.flags = flags;
   mine.vendor_code = vendor_code;
-  std::strncpy(mine.text, text, sizeof(mine.text) - 1);
+  std::memcpy(mine.text, text, ::strnlen(text, sizeof(mine.text) - 1));
   give(out, mine);
   return code;
 }
