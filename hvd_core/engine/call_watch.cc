@@ -33,7 +33,8 @@ std::string quoted_backend(const CallRecord& record) {
 }
 
 std::string describe_call(const CallRecord& record, uint64_t call, int64_t age) {
-  return quoted_backend(record) + " has not returned from " + name_of(CallRecord::which(call)) + " for " + in_seconds(age);
+  return quoted_backend(record) + " has not returned from " + name_of(CallRecord::which(call)) + " for " +
+         in_seconds(age);
 }
 
 }  // namespace
