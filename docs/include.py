@@ -1,4 +1,4 @@
-"""Puts code from the sources into the pages of this folder, so that a page shows code that is built and tested.
+"""Puts code from the sources into the pages of this folder and the README, so that a page shows code that is built and tested.
 
     python docs/include.py          bring all pages up to date
     python docs/include.py --check  fail if one is not
@@ -118,7 +118,7 @@ def main(arguments: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     stale = 0
-    for path in sorted((ROOT / "docs").glob("*.md")):
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         old = path.read_text(encoding="utf-8")
         new = updated(old)
         if new != old:

@@ -88,3 +88,10 @@ def test_goes_on_from_a_checkpoint(tmp_path):
 def test_trains_with_data_loader_workers(tmp_path):
     output, _ = train([*HOROVODRUN, "2", sys.executable], tmp_path, "--epochs", "2", "--workers", "1")
     assert "2 process(es)" in output
+
+
+def test_the_ten_lines_of_the_readme(tmp_path):
+    command = [*launcher("torch", 2), str(Path(EXAMPLE).with_name("first_steps.py"))]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=290, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"2 processes, accuracy 9[4-6]\.\d%", result.stdout), result.stdout
