@@ -1,4 +1,4 @@
-"""Puts code from the sources into the pages of this folder and the README, so that a page shows code that is built and tested.
+"""Puts code from the sources into the pages of this folder and the README: they show code that is built and tested.
 
     python docs/include.py          bring all pages up to date
     python docs/include.py --check  fail if one is not
