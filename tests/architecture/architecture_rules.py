@@ -42,8 +42,6 @@ _FOREIGN = re.compile(rf"(?<![A-Za-z0-9])({'|'.join(FOREIGN_WORDS)})(?![A-Za-z0-
 CXX_SUFFIXES = (".cc", ".h", ".hpp", ".c", ".inc")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
-SOFT_LINES, HARD_LINES = 400, 700
-
 
 def sources(folder: Path, *suffixes: str) -> Iterator[Path]:
     """Files below `folder` that end in one of `suffixes` (without suffixes: all text files of ours). No build outputs."""
@@ -141,17 +139,6 @@ def forbidden_imports_of(
         for number, name in imports(path, package, top_level_only)
         if _reaches(name, forbidden)
     ]
-
-
-def lengths(folders: list[Path]) -> tuple[list[str], list[str]]:
-    """(files above the soft limit, files above the hard limit), as `path: n lines`."""
-    soft, hard = [], []
-    for folder in folders:
-        for path in sources(folder, ".py", *CXX_SUFFIXES):
-            count = len(path.read_text(encoding="utf-8").splitlines())
-            if count > SOFT_LINES:
-                (hard if count > HARD_LINES else soft).append(f"{path}: {count} lines")
-    return soft, hard
 
 
 def without_purpose(folders: list[Path]) -> list[str]:

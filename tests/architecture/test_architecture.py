@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -138,13 +137,6 @@ def test_importing_horovod_loads_no_framework():
     assert result.stdout.strip() == "[]", f"loaded by `import horovod`: {result.stdout}"
 
 
-def test_files_stay_readable_in_length():
-    soft, hard = rules.lengths(OURS)
-    for entry in soft:
-        warnings.warn(f"above the soft limit of {rules.SOFT_LINES} lines: {entry}", stacklevel=1)
-    check(hard)
-
-
 def test_files_open_with_their_purpose():
     check(rules.without_purpose(OURS))
 
@@ -269,13 +261,6 @@ class TestTheRulesThemselves:
         assert [entry.split(":")[1] for entry in found] == ["2", "1"]
         assert "no place" in found[1]
         assert len(circles.wrong_arrows(tmp_path, order, {"low/b.cc": {"high"}})) == 1
-
-    def test_lengths(self, tmp_path):
-        for name, count in (("a.py", 400), ("b.py", 401), ("c.cc", 701)):
-            (tmp_path / name).write_text("x\n" * count)
-        soft, hard = rules.lengths([tmp_path])
-        assert len(soft) == 1
-        assert len(hard) == 1
 
     def test_purpose_and_leftovers(self, tmp_path):
         (tmp_path / "good.py").write_text('#!/usr/bin/env python\n"""What for."""\n')
