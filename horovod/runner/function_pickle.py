@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 # Values within values that are looked at for one that cannot be pickled.
@@ -17,12 +17,14 @@ def checked(caller: str, func: Any, args: Any, kwargs: Any) -> tuple[Callable, t
     if not callable(func):
         raise TypeError(f"{caller}: the function to run must be callable, found {func!r}.")
     kwargs = {} if kwargs is None else kwargs
-    if not isinstance(args, (tuple, list)):
-        raise TypeError(f"{caller}: args must be a tuple or a list, found {args!r}.")
+    if not isinstance(args, Iterable) or isinstance(args, (str, bytes, Mapping)):
+        raise TypeError(f"{caller}: args must be a tuple, a list or another iterable, found {args!r}.")
+    args = tuple(args)
     if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
         raise TypeError(f"{caller}: kwargs must be a dict of names and values, found {kwargs!r}.")
     try:
-        signature = inspect.signature(func)
+        # Of the function itself: a decorator may supply arguments of the function that it wraps.
+        signature = inspect.signature(func, follow_wrapped=False)
     except (TypeError, ValueError):  # some builtins have none
         signature = None
     if signature is not None:
@@ -32,7 +34,7 @@ def checked(caller: str, func: Any, args: Any, kwargs: Any) -> tuple[Callable, t
             raise TypeError(
                 f"{caller}: {_name(func)}{signature} cannot be called with these args and kwargs: {error}."
             ) from None
-    return func, tuple(args), dict(kwargs)
+    return func, args, dict(kwargs)
 
 
 def pickled(caller: str, func: Callable, args: tuple, kwargs: dict, sent: Any = None) -> bytes:

@@ -94,7 +94,7 @@ def _run(args: argparse.Namespace) -> list | None:
     validate_config_args(args)
     check_supported(args)
     if args.run_func is not None:
-        return run_function(args, args.run_func)
+        return run_function(args, args.run_func, (), {})
     text = run_job(args, args.command, lambda job: None).error_text()
     if text is not None:
         raise RuntimeError(text)

@@ -91,14 +91,12 @@ def run_from_arguments(arguments: dict[str, Any]) -> list[Any]:
     return run_function(_settings(arguments), *call)
 
 
-def run_function(
-    settings: argparse.Namespace, func: Callable, args: tuple = (), kwargs: dict | None = None
-) -> list[Any]:
+def run_function(settings: argparse.Namespace, func: Callable, args: tuple, kwargs: dict) -> list[Any]:
     """The results of `func(*args, **kwargs)` on the ranks of a job. `settings`: the options of horovodrun.
 
     Raises the exceptions of horovod.run.
     """
-    data = pickled("horovod.run", func, tuple(args), kwargs or {})
+    data = pickled("horovod.run", func, args, kwargs)
     python = settings.executable or sys.executable
     # With other hosts it may be there and not here; run_job() looks where there are ranks here.
     elastic = is_elastic(settings)

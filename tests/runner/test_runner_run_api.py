@@ -1,5 +1,6 @@
 """horovod.run: a function in several processes, called as programs call it."""
 
+import functools
 import gc
 import inspect
 import os
@@ -22,6 +23,27 @@ def test_results_in_rank_order(run):
         return rank(), os.environ["HOROVOD_SIZE"], a + b
 
     assert run(work, (1,), {"b": 2}, num_proc=3) == [(0, "3", 3), (1, "3", 3), (2, "3", 3)]
+
+
+def test_any_iterable_of_arguments(run):
+    assert run(lambda a, b: a + b, iter([1, 2])) == [3]
+
+
+def test_a_decorator_may_supply_arguments(run):
+    def with_greeting(function):
+        @functools.wraps(function)
+        def call(name):
+            return function("hello", name)
+
+        return call
+
+    @with_greeting
+    def greet(greeting, name):
+        return f"{greeting} {name}"
+
+    assert run(greet, ("rank",)) == ["hello rank"]
+    with pytest.raises(TypeError, match=r"greet\(name\) cannot be called with these args"):
+        run(greet, ("hello", "rank"))
 
 
 def test_functions_of_modules_are_found():
@@ -195,7 +217,9 @@ def test_ctrl_c_ends_the_job(launcher):
     "call, text",
     [
         ((None,), r"horovod\.run: the function to run must be callable, found None"),
-        ((len, 3), "args must be a tuple or a list, found 3"),
+        ((len, 3), "args must be a tuple, a list or another iterable, found 3"),
+        ((print, "ab"), "args must be .*, found 'ab'"),
+        ((print, {"a": 1}), "args must be .*, found {'a': 1}"),
         ((lambda a: a, (), {"b": 1}), r"cannot be called with these args and kwargs: .*'b'|missing"),
         ((rank, (), {1: 2}), "kwargs must be a dict of names and values"),
     ],
