@@ -113,27 +113,41 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         self._replaced = False
         self._finalizer = weakref.finalize(self, _let_go, reducer.hooks, reducer.active, reducer.process_set)
         self._active = bool(reducer.process_set.included()) and (_world_size() > 1 or ranks_may_change())
+        try:
+            for group in self.param_groups:
+                for param in group["params"]:
+                    self._watch(param)
+            if groups is not None:
+                self._form_groups(groups)
+            if shared and self._active:
+                reducer.share_memory()
+        except BaseException:
+            self._finalizer()
+            raise
         if self._active:
             self._replace_others()
-        for group in self.param_groups:
-            for param in group["params"]:
-                self._watch(param)
-        if groups is not None:
-            self._form_groups(groups)
-        if shared and self._active:
-            reducer.share_memory()
+            _WATCHING.add(self)
+            self._note_shared()
 
     def _replace_others(self) -> None:
-        """Take the parameters over from earlier optimizers that something keeps alive: a scheduler of the first run of a
-        notebook's cell, say. With the hooks of both, each gradient would be reduced twice."""
+        """Take over from earlier optimizers whose parameters are all among this one's, and that something keeps alive,
+        such as a scheduler of the first run of a notebook's cell. With the hooks of both, each gradient would be reduced
+        twice. An optimizer that also has other parameters is still in use."""
         own = {param for group in self.param_groups for param in group["params"]}
         for other in list(_WATCHING):
-            if any(param in own for group in other.param_groups for param in group["params"]):
+            theirs = {param for group in other.param_groups for param in group["params"]}
+            if theirs and theirs <= own:
                 other._reducer.abandon()
                 other._finalizer()
                 other._active, other._replaced = False, True
                 _WATCHING.discard(other)
-        _WATCHING.add(self)
+
+    def _note_shared(self) -> None:
+        """Note the parameters that another optimizer has too. Both reduce their gradients, and neither in place."""
+        for other in list(_WATCHING):
+            if other is not self:
+                for param in self._reducer.slots.keys() & other._reducer.slots.keys():
+                    self._reducer.slots[param].shared = other._reducer.slots[param].shared = True
 
     def _watch(self, param: torch.Tensor) -> None:
         if not self._active:
@@ -151,6 +165,8 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
                 self._reducer.watch(param, name)
             else:
                 still_frozen.append((param, name))
+        if len(still_frozen) < len(self._frozen):
+            self._note_shared()
         self._frozen = still_frozen
 
     def _form_groups(self, groups: int | Sequence[Sequence[torch.Tensor]]) -> None:
@@ -163,11 +179,7 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
                 # All ranks use the order of the first rank, so that a group has the same members everywhere.
                 process_set = self._reducer.process_set
                 of_all = allgather_object(names, "optimizer_groups", process_set)
-                try:
-                    require_same_names(of_all, process_set.ranks)
-                except ValueError:
-                    self._finalizer()
-                    raise
+                require_same_names(of_all, process_set.ranks)
                 names = of_all[0]
             groups = [[by_name[name] for name in part] for part in split_list(names, groups)]
         for index, members in enumerate(groups):
@@ -211,6 +223,8 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         for position, param in enumerate(self.param_groups[index]["params"]):
             self._parameter_names.setdefault(param, f"allreduce.noname.{index}.{position}")
             self._watch(param)
+        if self._active:
+            self._note_shared()
 
     def synchronize(self) -> None:
         """Wait until the gradients of all parameters are reduced; they are in ``param.grad`` then.
@@ -228,8 +242,8 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
     def _reduce(self) -> None:
         if self._replaced:
             raise ValueError(
-                f"Another DistributedOptimizer was made for parameters of this {type(self).__name__}, and reduces their "
-                "gradients since then. Use the newer one, or give each optimizer parameters of its own."
+                f"Another DistributedOptimizer was made for all parameters of this {type(self).__name__}, and reduces "
+                "their gradients since then. Use the newer one, or give each optimizer parameters of its own."
             )
         if self._active:
             if self._frozen:
@@ -400,7 +414,9 @@ def DistributedOptimizer(
             value of `gradient_buffers`;
             `optimizer` is a DistributedOptimizer already.
 
-    A DistributedOptimizer that exists for some of the parameters is replaced: its step() raises ValueError from now on.
+    An earlier DistributedOptimizer all of whose parameters are among those of `optimizer` is replaced: its step() raises
+    ValueError from now on. Optimizers that have only some parameters in common each reduce the gradients of these: name
+    them differently in `named_parameters`, and call backward(), then step() of all of these optimizers.
     """
     check_predivide_factor(gradient_predivide_factor, op)
     check_backward_passes(backward_passes_per_step)

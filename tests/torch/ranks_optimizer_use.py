@@ -342,7 +342,7 @@ def check_a_newer_optimizer_takes_over():
     optimizer.synchronize()
     earlier = kept[0].optimizer
     for call in (earlier.step, earlier.synchronize):
-        with raises(ValueError, "Another DistributedOptimizer was made for parameters of this SGD"):
+        with raises(ValueError, "Another DistributedOptimizer was made for all parameters of this SGD"):
             call()
     same_everywhere(torch.cat([p.detach().flatten() for p in model.parameters()]), "weights")
     # Optimizers with parameters of their own go on side by side.
@@ -354,6 +354,49 @@ def check_a_newer_optimizer_takes_over():
     (first(torch.ones(1, 1)) + second(torch.ones(1, 1))).sum().backward()
     for one in both:
         one.step()
+
+
+def check_optimizers_that_share_some_parameters():
+    """Each gradient is reduced by both, and each optimizer steps with the right sum."""
+    for options in ({}, {"compression": hvd.Compression.fp16}, {"groups": 1}):
+        first, both, second = (torch.nn.Parameter(torch.zeros(70_000)) for _ in range(3))
+        optimizers = [
+            hvd.DistributedOptimizer(
+                torch.optim.SGD(params, lr=1.0),
+                [(f"{name}.{i}", param) for i, param in enumerate(params)],
+                op=hvd.Sum,
+                **options,
+            )
+            for name, params in (("first", [first, both]), ("second", [both, second]))
+        ]
+        total = sum(rank + 1 for rank in RANKS)
+        for step in (1, 2):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                (sum(param.sum() for param in (first, both, second)) * (ME + 1)).backward()
+                for optimizer in optimizers:
+                    optimizer.step()
+            for param, steps in ((first, step), (both, 2 * step), (second, step)):
+                assert (param == -total * steps).all(), (options, step, param)
+
+
+@needs(ranks=2)
+def check_an_optimizer_that_cannot_be_made_disturbs_no_other():
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+    loss_of(model, 0, ME).backward()
+    model[0].bias.requires_grad_(ME > 0)
+    with raises(ValueError, "0.bias"):
+        hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters(), groups=2)
+    model[0].bias.requires_grad_(True)
+    optimizer.step()
+    for step in range(1, STEPS):
+        optimizer.zero_grad()
+        loss_of(model, step, ME).backward()
+        optimizer.step()
+    agree(model, train_alone(sgd))
 
 
 def check_a_scheduler_of_the_plain_optimizer_goes_on():
