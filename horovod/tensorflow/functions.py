@@ -12,7 +12,7 @@ from horovod.common.structures import StructuresDiffer, prepared, require_same
 from horovod.tensorflow import _gradient_names
 from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._call import CallIdentity, nothing, report
-from horovod.tensorflow._move_ops import broadcast_
+from horovod.tensorflow._move_ops import broadcast, broadcast_
 from horovod.tensorflow.util import _executing_eagerly, decided_at_run_time, flat_variables
 
 __all__ = [
@@ -40,7 +40,7 @@ def broadcast_variables(
     Args:
         variables: a list of variables of TensorFlow (resource variables, or reference variables of tf.compat.v1) or of
             Keras, or a method that returns the list. The same shapes and dtypes in the same order on all ranks, which is
-            checked first in eager mode; initialized on all ranks.
+            checked first; initialized on all ranks.
         root_rank: the GLOBAL rank whose values are sent.
         process_set: the ranks that take part.
         inplace: accepted for compatibility; not used.
@@ -51,7 +51,8 @@ def broadcast_variables(
 
     Raises:
         ValueError: an element of `variables` is not a variable, or Horovod is not initialized.
-        tf.errors.FailedPreconditionError: the ranks' lists differ; the text says where.
+        tf.errors.FailedPreconditionError: the ranks' lists differ; the text says where. In graphs `shape [0, 2, 7]`
+            in the text means two groups with seven variables in total.
         tf.errors.InvalidArgumentError, tf.errors.UnknownError: see allreduce().
     """
     name = _gradient_names.of_call("broadcast_variables") if name is None else name
@@ -63,7 +64,7 @@ def broadcast_variables(
         for number, group in enumerate(groups):
             broadcast_(group, root_rank, name=f"{name}.group_{number}", process_set=process_set)
         return None
-    first = CallIdentity("broadcast", f"{name}.group_0", process_set)
+    first = CallIdentity("broadcast", f"{name}.structure", process_set)
     try:
         found = _variables_of(variables)
         groups = [] if process_set.size() == 1 and not decided_at_run_time() else _groups(found)
@@ -74,9 +75,13 @@ def broadcast_variables(
         if not found:
             nothing("broadcast_variables", first)
         return tf.no_op(name="broadcast_variables")
-    assigned: list = []
+    # Fails on all ranks unless they have equally many groups: no rank waits for a group that another does not have. It
+    # sends nothing, as only its shape counts. The groups' operations compare the variables.
+    with tf.device("/cpu:0"):
+        structure = tf.zeros([0, len(groups), len(found)])
+        assigned = [broadcast(structure, root_rank, name=first.name, process_set=process_set)]
     for number, group in enumerate(groups):
-        # One after the other: if the ranks' lists differ, no rank waits for a group that another does not have.
+        # One after the other: after a failure no rank begins the next group.
         with tf.control_dependencies(assigned):
             assigned += broadcast_(group, root_rank, name=f"{name}.group_{number}", process_set=process_set)
     return tf.group(*assigned, name="broadcast_variables")

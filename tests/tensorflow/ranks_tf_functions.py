@@ -91,6 +91,28 @@ def check_broadcast_variables_of_ranks_that_differ():
     )
 
 
+@needs(ranks=2)
+def check_lists_of_variables_that_differ_in_graphs():
+    """Runs of one kind are sent together, so the longer list has one group more. All ranks fail, and none waits."""
+
+    def variables(kinds):
+        return [
+            v1.get_variable(f"v{i}", initializer=tf.constant(float(ME)), use_resource=kind)
+            for i, kind in enumerate(kinds)
+        ]
+
+    for longer in (0, 1):
+        with tf.Graph().as_default(), v1.Session() as session:
+            made = variables([True, False, True] if longer == ME else [True, False])
+            session.run(v1.global_variables_initializer())
+            for op in (hvd.broadcast_variables(made, root_rank=0), hvd.broadcast_global_variables(0)):
+                raises(tf.errors.FailedPreconditionError, r"shape \[0, 2, 2\]", lambda op=op: session.run(op))
+            assert session.run(made) == [float(ME)] * len(made)
+            same = hvd.broadcast_variables(made[:2], root_rank=0, name="same")
+            session.run(same)
+            assert session.run(made[:2]) == [0.0, 0.0]
+
+
 def check_broadcast_variables_in_graphs():
     of_root, of_zero = arrays(ROOT), arrays(0)
     for resource in (True, False):
