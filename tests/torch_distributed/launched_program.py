@@ -2,6 +2,8 @@
 
 launched_program.py             # under a launcher
 launched_program.py spawn       # starts two ranks itself, which meet in a file
+
+The variable HVD_TEST_BACKEND names the backend in place of "hvd".
 """
 
 import os
@@ -15,6 +17,9 @@ import torch.distributed as dist
 
 if not hasattr(torch, "_import_device_backends"):  # PyTorch 2.4 does not load hvd's entry point
     import horovod.torch.distributed  # noqa: F401
+
+
+BACKEND = os.environ.get("HVD_TEST_BACKEND", "hvd")
 
 
 def listening_anywhere():
@@ -36,7 +41,7 @@ def work(rank=None, address=None):
     torch.set_num_threads(1)
     for again in ("", "again"):
         place = {} if address is None else {"init_method": address + again, "rank": rank, "world_size": 2}
-        dist.init_process_group("hvd", **place)
+        dist.init_process_group(BACKEND, **place)
         assert listening_anywhere() == [], listening_anywhere()
         tensor = torch.ones(3) * (dist.get_rank() + 1)
         dist.all_reduce(tensor)
@@ -46,6 +51,8 @@ def work(rank=None, address=None):
             dist.barrier(group)
         if again and dist.get_rank() == 0:
             print(f"{dist.get_backend()} on {dist.get_world_size()} ranks: done", flush=True)
+        if "gloo" in BACKEND:
+            dist.barrier()  # while rank 1 makes its group, it needs rank 0's store
         dist.destroy_process_group()
 
 

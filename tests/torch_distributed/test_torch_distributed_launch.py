@@ -44,6 +44,13 @@ def test_a_program_of_torch(way):
     assert "hvd on 2 ranks: done" in run(*COMMANDS[way])
 
 
+@pytest.mark.skipif(version("torch").startswith("2.4."), reason="PyTorch 2.4 loads no entry points")
+@pytest.mark.parametrize("text", ["cpu:hvd", "cpu:hvd,cuda:gloo", "cpu:gloo,cuda:hvd"])
+def test_horovodrun_with_a_text_that_names_devices(text):
+    output = run(*plain.horovodrun(2, *python_with("torch"), PROGRAM), HVD_TEST_BACKEND=text)
+    assert " on 2 ranks: done" in output
+
+
 def test_the_ranks_meet_where_the_name_of_the_first_host_means_nothing():
     """As with an alias of ssh, or the name of a container."""
     words = ["-H", "no-such-host.invalid:1,localhost:1", "--network-interfaces", "lo"]
