@@ -2,12 +2,16 @@
 
 Functions that send a whole structure (the parameters of a model, the state of an optimizer) call require_same() first.
 Without it a rank whose model has another layer would wait for a tensor that no other rank sends. It costs one small
-allreduce. One thread of a rank calls it.
+allreduce.
+
+Any thread, but calls at the same time need different names. The name is what tells the ranks' calls apart: made of the
+structures it would differ between ranks whose structures differ, and these would wait instead of fail.
 """
 
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -19,6 +23,7 @@ from horovod.common.exceptions import OperationFailedError
 from horovod.common.failed_calls import reported_for_each
 from horovod.common.objects import allgather_object
 from horovod.common.process_sets import ProcessSet, global_process_set
+from hvd_core.frontend.refusals import reported
 
 __all__ = ["Entry", "StructuresDiffer", "prepared", "require_same"]
 
@@ -26,6 +31,10 @@ __all__ = ["Entry", "StructuresDiffer", "prepared", "require_same"]
 Entry = tuple[str, tuple | None, str]
 
 _SHOWN = 6
+
+# The name and the process set of each call under way.
+_under_way: set[tuple[str, int | None]] = set()
+_lock = threading.Lock()
 
 
 class StructuresDiffer(OperationFailedError):
@@ -53,9 +62,36 @@ def require_same(
 
     Raises:
         StructuresDiffer: the ranks differ. OperationFailedError: another rank's call failed in prepared().
-        ValueError: this rank is not in the process set. HorovodInternalError: a rank is gone.
+        ValueError: this rank is not in the process set, or another thread is in a call of this name.
+            HorovodInternalError: a rank is gone.
     """
     own = [(str(key), None if shape is None else tuple(shape), str(dtype)) for key, shape, dtype in entries]
+    with _alone(function, name, process_set):
+        _compare(function, own, name, process_set)
+
+
+@contextmanager
+def _alone(function: str, name: str, process_set: ProcessSet) -> Iterator[None]:
+    """Raises ValueError, also for the other ranks' call, if another thread is within a block of this name."""
+    key = (name, getattr(process_set, "process_set_id", None))
+    with _lock:
+        taken = key in _under_way
+        _under_way.add(key)
+    if taken:
+        with reported("allreduce", f"allreduce.{name}.structure", process_set):
+            raise ValueError(
+                f"{function}: another thread is in a call of the name {name!r}, and the ranks cannot tell the two "
+                "apart. Give calls that run at the same time different names, the same on all ranks (the argument "
+                "`name`), or make one call after the other."
+            )
+    try:
+        yield
+    finally:
+        with _lock:
+            _under_way.discard(key)
+
+
+def _compare(function: str, own: Sequence[Entry], name: str, process_set: ProcessSet) -> None:
     # All ranks have the greatest and the least value of the hashes, and so the same answer.
     digest = np.frombuffer(hashlib.blake2b(repr(own).encode(), digest_size=16).digest(), np.int64)
     found = hvd_core.allreduce(
@@ -70,7 +106,7 @@ def require_same(
         listed = "; ".join(differences[:_SHOWN]) + (f"; and {more} more differences" if more > 0 else "")
         raise StructuresDiffer(
             f"{function}: the ranks differ, so nothing was sent: {listed}. Pass the same names, shapes and dtypes on all "
-            "ranks."
+            "ranks, and from several threads at the same time a `name` of its own with each call."
         )
 
 
@@ -84,12 +120,15 @@ def _differences(of_ranks: dict[int, Sequence[Entry]]) -> list[str]:
         if missing:
             found.append(f"{key!r} is on {_text_of(having)}, but not on {_text_of(missing)}")
             continue
-        known = {rank: value for rank, value in having.items() if value[0] is not None}
         kinds: dict[tuple, list[int]] = {}
-        for rank, value in known.items():
+        for rank, value in having.items():
             kinds.setdefault(value, []).append(rank)
-        if len(kinds) > 1:
-            texts = [f"{shape} {dtype} on {_text_of(ranks)}" for (shape, dtype), ranks in kinds.items()]
+        shapes = {shape for shape, _ in kinds if shape is not None}
+        if len(shapes) > 1 or len({dtype for _, dtype in kinds}) > 1:
+            texts = [
+                f"{'' if shape is None else f'{shape} '}{dtype} on {_text_of(ranks)}"
+                for (shape, dtype), ranks in kinds.items()
+            ]
             found.append(f"{key!r} is " + ", but ".join(texts))
     if not found:
         orders = {rank: [key for key, _, _ in own] for rank, own in of_ranks.items()}

@@ -1,11 +1,14 @@
 """Checks of broadcast_parameters, broadcast_optimizer_state and the object helpers, run by tests/harness."""
 
 import collections
+import threading
 
 import pytest
 import torch
 
 import horovod.torch as hvd
+from harness.rank import await_told, needs, tell
+from horovod.common import structures
 from horovod.common.exceptions import OperationFailedError
 from support import raises, same_everywhere
 
@@ -166,6 +169,37 @@ def check_broadcast_optimizer_state_refuses():
     model = model_of(0)
     with raises(ValueError, "cannot broadcast torch.optim.LBFGS state"):
         hvd.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()), 0)
+
+
+def broadcast_in_a_thread(params, **options):
+    thread = threading.Thread(target=hvd.broadcast_parameters, args=(params,), kwargs=options)
+    thread.start()
+    return thread
+
+
+@needs(ranks=2)
+def check_calls_of_two_threads_need_names():
+    first, second = {"first": torch.full((3,), float(ME))}, {"second": torch.full((5,), float(ME))}
+    if ME == 0:
+        thread = broadcast_in_a_thread(first)
+        while not structures._under_way:
+            assert thread.is_alive()
+        with raises(ValueError, "another thread is in a call of the name 'broadcast_parameters'"):
+            hvd.broadcast_parameters(second)
+        tell("refused")
+        thread.join()
+    else:
+        await_told("refused")
+        hvd.broadcast_parameters(first)
+        with raises(OperationFailedError, "another thread is in a call", "rank 0"):
+            hvd.broadcast_parameters(second)
+    assert not first["first"].any() and second["second"].tolist() == [ME] * 5
+    # With names the order of the threads does not matter.
+    calls = [("one", first), ("two", second)]
+    threads = [broadcast_in_a_thread(params, name=name) for name, params in calls[:: -1 if ME else 1]]
+    for thread in threads:
+        thread.join()
+    assert not first["first"].any() and not second["second"].any()
 
 
 def check_structures_that_differ_are_refused_everywhere():
