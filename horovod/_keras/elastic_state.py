@@ -62,6 +62,7 @@ class KerasModelState(VariablesState):
         super().restore()
 
     def sync(self) -> None:
+        self._require_same_values()
         self._backend.sync_model(self.model)
         self._forget_sums()
         entries = entries_of(self._backend, "variable", self._kept())
@@ -71,7 +72,7 @@ class KerasModelState(VariablesState):
         sent = [variable for variable in differ if id(variable) not in own]
         if sent:
             self._backend.broadcast_variables(sent, 0, "keras.elastic")
-        super().sync()
+        self._sync_values()
         self._save_model()
 
     def _save_model(self) -> None:

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 import hvd_core
-from horovod.common import elastic_step, elastic_values
+from horovod.common import elastic_step, elastic_values, exports
 from horovod.common.durable_commits import DurableCommits
 from horovod.common.elastic_values import has_state
 from horovod.common.exceptions import HostsUpdatedInterrupt
+from horovod.common.structures import require_same
 from hvd_core.bootstrap.driver_channel import channel
 from hvd_core.frontend.refusals import reported
 
@@ -244,6 +245,23 @@ class ObjectState(State):
         self._set(elastic_values.copied(self._saved_state, self._references), self._owners)
 
     def sync(self) -> None:
+        self._require_same_values()
+        self._sync_values()
+
+    def _require_same_values(self) -> None:
+        """Raise StructuresDiffer on all ranks unless they have values of the same names and kinds."""
+        if exports.is_initialized():
+            entries = [(name, None, kind) for name, kind in sorted(self._kinds().items())]
+            require_same(f"{type(self).__name__}.sync()", entries, "horovod.elastic.state")
+
+    def _kinds(self) -> dict[str, str]:
+        """By name, how each value is sent."""
+        return {
+            name: "an object with state_dict() and load_state_dict()" if has_state(value) else "a plain value"
+            for name, value in self._present().items()
+        }
+
+    def _sync_values(self) -> None:
         if self._saved_state:
             self._take_sent(self._present())
             ObjectState.save(self)
@@ -273,20 +291,13 @@ class ObjectState(State):
                 owners[name].load_state_dict(value)
 
     def _take_sent(self, values: dict[str, Any], note: Any = None) -> Any:
-        """Set the values of rank 0, and return its `note`. This rank's values that have a state take that of rank 0.
-        Raises TypeError if other values have a state there."""
+        """Set the values of rank 0, and return its `note`. This rank's values that have a state take that of rank 0."""
         owners, contents = _taken_apart(values)
-        sent = elastic_values.Sent(contents, (list(owners), note), self._references)
+        sent = elastic_values.Sent(contents, note, self._references)
         found = self._bcast_object(sent if self._rank() == 0 else None)
         if found is sent:
             return note
-        contents, (of_root, note) = elastic_values.unpacked(found, self._references)
-        odd = set(of_root).symmetric_difference(owners)
-        if odd:
-            raise TypeError(
-                f"The value {min(odd)!r} of the state has the methods state_dict() and load_state_dict() on rank 0 or on "
-                "this rank, but not on both. Make the same state on all ranks."
-            )
+        contents, note = elastic_values.unpacked(found, self._references)
         self._set(contents, owners)
         return note
 

@@ -83,6 +83,7 @@ class JaxState(ObjectState):
         self._saved_trees = parts["trees"]
 
     def sync(self) -> None:
+        self._require_same_values()
         if not self._saved_state:
             return
         present = self._present()

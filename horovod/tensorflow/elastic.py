@@ -93,6 +93,7 @@ class TensorFlowState(VariablesState):
         super().restore()
 
     def sync(self) -> None:
+        self._require_same_values()
         if self.variables:
             if _executing_eagerly():
                 sent = self._that_differ(list(self.variables), self._save_variables)
@@ -103,7 +104,7 @@ class TensorFlowState(VariablesState):
                     "TensorFlowState.sync()", self.variables, "horovod.elastic.variables", global_process_set
                 )
                 self._session.run(self._sent)
-        super().sync()
+        self._sync_values()
         self._save_variables()
 
     def _references(self) -> dict[str, Any]:
