@@ -470,14 +470,47 @@ def check_values_that_refer_to_others_keep_doing_so():
 
 
 def check_values_that_cannot_be_kept_are_named():
-    model = torch.nn.Linear(1, 1)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0))
     with raises(TypeError, "value 'batches' of the state cannot be copied", "state_dict()"):
-        hvd.elastic.TorchState(model, batches=(number for number in range(3)))
-    with raises(TypeError, "value 'models' of the state is a list with a Linear", "models_0="):
-        hvd.elastic.TorchState(models=[model])
-    with raises(TypeError, "value 'optimizers' of the state is a dict with a SGD"):
-        hvd.elastic.TorchState(optimizers={"one": optimizer})
+        hvd.elastic.TorchState(torch.nn.Linear(1, 1), batches=(number for number in range(3)))
+
+
+def check_modules_and_optimizers_within_lists_and_dicts():
+    metric = torch.nn.Linear(1, 1)
+    models = [torch.nn.Linear(1, 1), {"inner": torch.nn.Linear(1, 1)}]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(models[0].parameters(), lr=1.0))
+    state = hvd.elastic.TorchState(
+        metrics={"metric": metric}, models=models, more=(optimizer, ME), metric=metric
+    )
+
+    def weights():
+        return [float(model.weight) for model in (metric, models[0], models[1]["inner"])]
+
+    def fill(value):
+        with torch.no_grad():
+            for model in (metric, models[0], models[1]["inner"]):
+                model.weight.fill_(value)
+        optimizer.param_groups[0]["lr"] = value
+
+    assert sorted(state._handlers) == ["metric", "models[0]", "models[1]['inner']", "more[0]"]
+    fill(2.0 + ME)
+    state.commit()
+    fill(7.0)
+    state.restore()
+    assert weights() == [2.0 + ME] * 3 and optimizer.param_groups[0]["lr"] == 2.0 + ME
+    assert state.metrics["metric"] is metric and state.models[1]["inner"] is models[1]["inner"]
+    assert state.more[0] is optimizer and state.more[1] == ME
+    state.sync()
+    assert weights() == [2.0] * 3 and optimizer.param_groups[0]["lr"] == 2.0 and state.more == (optimizer, 0)
+    # Members come and go.
+    del state.metrics["metric"]
+    new = state.metrics["new"] = torch.nn.Linear(1, 1)
+    kept = float(new.weight)
+    hvd.elastic.commit_async(state)
+    fill(7.0)
+    with torch.no_grad():
+        new.weight.fill_(7.0)
+    state.restore()
+    assert state.metrics == {"new": new} and float(new.weight) == kept
 
 
 def check_states_that_differ_are_refused_everywhere():
@@ -491,12 +524,17 @@ def check_states_that_differ_are_refused_everywhere():
     state = hvd.elastic.TorchState(model=model)
     with raises(OperationFailedError, "'_extra_state' is on rank 1, but not on rank 0"):
         state.sync()
-    epoch = {
-        "epoch": torch.optim.lr_scheduler.StepLR(torch.optim.SGD(model.parameters(), 0.1), 1) if ME else 0
-    }
-    state = hvd.elastic.TorchState(**epoch)
-    if ME:
-        with raises(TypeError, "value 'epoch'", "Make the same state on all ranks"):
+    schedule = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(model.parameters(), 0.1), 1)
+    for values, text in (
+        (
+            {"epoch": schedule if ME else 0},
+            "'epoch' is a plain value on rank 0, but an object with state_dict()",
+        ),
+        ({"epoch": 0, "batch": 1} if ME else {"epoch": 0}, "'batch' is on rank 1, but not on rank 0"),
+        ({"epoch": 0} if ME else {}, "'epoch' is on rank 1, but not on rank 0"),
+        ({"one": schedule.optimizer if ME else model}, "'one' is ModelStateHandler on rank 0, but Optimizer"),
+        ({"all": [model] * ME}, "'all[0]' is on rank 1, but not on rank 0"),
+    ):
+        state = hvd.elastic.TorchState(**values)
+        with raises(OperationFailedError, "TorchState.sync()", text):
             state.sync()
-    else:
-        state.sync()

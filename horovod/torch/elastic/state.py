@@ -4,6 +4,7 @@ Each value whose type is in the registry has a handler, which copies it at a com
 """
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -204,11 +205,26 @@ def set_handler_registry(registry: list[tuple[type, type[StateHandler]]]) -> Non
     _registry = registry
 
 
-def _handler_for(value: Any) -> StateHandler | None:
-    for kind, handler in _registry:
-        if isinstance(value, kind):
-            return handler(value)
-    return None
+_Registry = list[tuple[type, type[StateHandler]]]
+
+
+def _handler_for(value: Any, registry: _Registry) -> StateHandler | None:
+    return next((handler(value) for kind, handler in registry if isinstance(value, kind)), None)
+
+
+def _members(name: str, value: Any, registry: _Registry) -> Iterator[tuple[str, Any]]:
+    """The members of lists and dicts, also of those within, that have a handler."""
+    if isinstance(value, dict):
+        parts = [(f"{name}[{key!r}]", member) for key, member in value.items()]
+    elif isinstance(value, (list, tuple)):
+        parts = [(f"{name}[{i}]", member) for i, member in enumerate(value)]
+    else:
+        return
+    for part, member in parts:
+        if isinstance(member, tuple(kind for kind, _ in registry)):
+            yield part, member
+        else:
+            yield from _members(part, member, registry)
 
 
 class TorchState(ObjectState):
@@ -217,15 +233,15 @@ class TorchState(ObjectState):
     Args:
         model, optimizer: a module and an optimizer, or None.
         kwargs: more values, by name. Modules, optimizers, ElasticSamplers and GradScalers are saved and sent by
-            handlers; other values with state_dict() and load_state_dict() (a scheduler of the learning rate) by these
-            methods. All of them stay the same objects. Any other value is a plain attribute that can be copied and
-            pickled (epoch=0, batch=0); where it refers to a module, a parameter or an optimizer of the state, its copies
-            do so too.
+            handlers, also within lists, tuples and dicts; other values with state_dict() and load_state_dict() (a
+            scheduler of the learning rate) by these methods. All of them stay the same objects. Any other value is a
+            plain attribute that can be copied and pickled (epoch=0, batch=0); where it refers to a module, a parameter
+            or an optimizer of the state, its copies do so too.
 
     The values are attributes: ``state.model``, ``state.epoch``. Another model may be assigned; it is saved at once.
 
     Raises:
-        TypeError: a value can neither be copied nor has a state, or modules or optimizers are in a list or dict.
+        TypeError: a value can neither be copied nor has a state.
     """
 
     def __init__(
@@ -236,19 +252,33 @@ class TorchState(ObjectState):
     ) -> None:
         self._copier = Copier()
         kwargs.update(model=model, optimizer=optimizer)
-        handlers = {name: _handler_for(value) for name, value in kwargs.items()}
+        self._registry = _registry
+        handlers = {name: _handler_for(value, self._registry) for name, value in kwargs.items()}
+        # By the names of attributes, and those of members as in "metrics['accuracy']".
         self._handlers = {name: handler for name, handler in handlers.items() if handler is not None}
         for name, handler in self._handlers.items():
             object.__setattr__(self, name, handler.value)
-        for name, value in kwargs.items():
-            _require_alone(name, value)
         plain = {name: value for name, value in kwargs.items() if name not in self._handlers}
+        self._handle_members(plain)
         super().__init__(bcast_object=_broadcast, get_rank=rank, **plain)
+
+    def _handle_members(self, values: dict[str, Any]) -> None:
+        """Have the handlers of the members that lists and dicts have now."""
+        own = {name: handler for name, handler in self._handlers.items() if "[" not in name}
+        known = {id(handler.value) for handler in own.values()}
+        for name, member in (pair for item in values.items() for pair in _members(*item, self._registry)):
+            if id(member) not in known:
+                known.add(id(member))
+                earlier = self._handlers.get(name)
+                keeps = earlier is not None and earlier.value is member
+                own[name] = earlier if keeps else _handler_for(member, self._registry)
+        self._handlers = own
 
     def commit_async(self) -> None:
         """As commit(), but parameters and the optimizer's state are copied while training goes on: the next
         ``optimizer.step()`` waits for the copies. See hvd.elastic.commit_async."""
         self._copier.begin()
+        self._handle_members(self._present())
         for handler in self._handlers.values():
             handler.save_by(self._copier)
         super().save()
@@ -265,6 +295,7 @@ class TorchState(ObjectState):
 
     def save(self) -> None:
         self.wait()
+        self._handle_members(self._present())
         for handler in self._handlers.values():
             handler.save()
         super().save()
@@ -283,15 +314,18 @@ class TorchState(ObjectState):
 
     def sync(self) -> None:
         self.wait()
-        kinds = [(name, None, type(self._handlers[name]).__name__) for name in sorted(self._handlers)]
-        require_same("TorchState.sync()", kinds, "horovod.elastic.state")
+        self._handle_members(self._present())
+        self._require_same_values()
         for name in sorted(self._handlers):
             self._handlers[name].sync()
-        super().sync()
+        self._sync_values()
         # Not one after the other: a rank that dies meanwhile must not leave a model of one step with the optimizer of
         # another.
         for handler in self._handlers.values():
             handler.save()
+
+    def _kinds(self) -> dict[str, str]:
+        return super()._kinds() | {name: type(handler).__name__ for name, handler in self._handlers.items()}
 
     def reset(self) -> None:
         for handler in self._handlers.values():
@@ -314,18 +348,6 @@ class TorchState(ObjectState):
             self.wait()
             handler.set_value(value)
         super().__setattr__(name, value)
-
-
-def _require_alone(name: str, value: Any) -> None:
-    """Raises TypeError for a list or dict of values that need a handler: it would be copied with its members."""
-    members = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    for member in members:
-        if any(isinstance(member, kind) for kind, _ in _registry):
-            raise TypeError(
-                f"The value {name!r} of the state is a {type(value).__name__} with a {type(member).__name__}, whose copy "
-                f"the training would not use. Pass its members under names of their own: TorchState({name}_0=..., "
-                f"{name}_1=...)."
-            )
 
 
 def _parts_of(name: str, value: Any) -> dict[str, Any]:
