@@ -38,7 +38,8 @@ def broadcast_parameters(
     Raises:
         ValueError: `params` is of another type (a generator such as ``model.named_parameters()`` must be made a
             list or dict first), or holds a value that is not a tensor, or a tensor several of whose elements are one
-            place in memory (``expand()``). Nothing has been sent then, and the other ranks' calls fail.
+            place in memory (``expand()``); or another thread is in a call of the same `name`. Nothing has been sent then,
+            and the other ranks' calls fail.
         OperationFailedError: the ranks' names, shapes or dtypes differ (the text says where), or another rank has made a
             mistake. Nothing has been sent then.
         HorovodInternalError: a rank is gone.
@@ -145,7 +146,7 @@ def broadcast_optimizer_state(
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: `optimizer` is LBFGS, whose state cannot be sent.
+        ValueError: `optimizer` is LBFGS, whose state cannot be sent; or another thread is in a call of the same `name`.
         OperationFailedError: the ranks' parameter groups differ (the text says where), or another rank has made a
             mistake. HorovodInternalError: a rank is gone.
     """
