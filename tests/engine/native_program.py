@@ -38,7 +38,7 @@ PROGRAMS = {
     ],
     "call_watch_test": ["call_watch.cc"],
     "request_test": ["queue/request.cc"],
-    "observer_test": [],
+    "observer_test": ["observe/timeline_end.cc"],
     "emulated_test": _EMULATED,
     "staged_test": [*_EMULATED, "data/relocated.cc", "data/staged.cc"],
     "hierarchical_test": [

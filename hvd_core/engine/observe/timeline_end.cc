@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,8 +28,10 @@ namespace {
 constexpr std::string_view kHead = "[\n", kTail = "\n]\n";
 // Spans that are open at the end began here at the latest, or stay open.
 constexpr size_t kTailToRead = 32u << 20;
+// A larger file stays as it is: the survivors have other things to do than to read it.
+constexpr size_t kLargestFile = 256u << 20;
 
-// A copy of a ring, and its texts by number.
+// A copy of a ring, and its texts by number. Nothing in it is trusted: its process may have written over it.
 class RingCopy {
  public:
   RingCopy(const void* memory, uint64_t bytes)
@@ -38,7 +39,8 @@ class RingCopy {
     if (!memory_) throw std::bad_alloc();
     std::memcpy(memory_.get(), memory, bytes);
     const auto& header = *reinterpret_cast<const RingHeader*>(memory_.get());
-    if (header.version != kRingVersion) return;  // this rank has not come so far
+    if (header.version != kRingVersion) return;                        // this rank has not come so far
+    ring_.emplace(memory_.get(), bytes, Observer::kRecorderCapacity);  // writes the layout anew
     const uint32_t used = std::min(header.texts_used.load(std::memory_order_relaxed), header.texts_bytes);
     const char* at = memory_.get() + header.texts_at;
     for (uint32_t done = 0; done + 6 <= used;) {
@@ -46,10 +48,10 @@ class RingCopy {
       uint16_t length;
       std::memcpy(&id, at + done, 4);
       std::memcpy(&length, at + done + 4, 2);
+      if (length > used - done - 6) break;
       texts_[id] = std::string_view(at + done + 6, length);
       done += 6 + uint32_t{length};
     }
-    ring_.emplace(memory_.get(), bytes, Observer::kRecorderCapacity);
   }
 
   bool valid() const { return ring_.has_value(); }
@@ -191,22 +193,32 @@ class Left {
   TimelineFormat::InFile tensors_;
 };
 
-// A file that is mapped, and that no other rank completes meanwhile.
-class MappedFile {
+// A file that no other rank completes meanwhile. Read and not mapped: a mapping of a file that shrinks, or whose disk
+// fails, would end this process.
+class LockedFile {
  public:
-  explicit MappedFile(const std::string& path) : fd_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {
+  explicit LockedFile(const std::string& path) : fd_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {
     struct stat s;
     if (fd_ < 0 || ::flock(fd_, LOCK_EX | LOCK_NB) != 0 || ::fstat(fd_, &s) != 0 || !S_ISREG(s.st_mode)) return;
-    size_ = static_cast<size_t>(s.st_size);
-    void* at = size_ > 0 ? ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd_, 0) : MAP_FAILED;
-    if (at != MAP_FAILED) content_ = std::string_view(static_cast<const char*>(at), size_);
+    if (static_cast<uint64_t>(s.st_size) > kLargestFile) {
+      log(Level::Warning, "the timeline of a dead rank is too long to be completed: " + path);
+      return;
+    }
+    content_.resize(static_cast<size_t>(s.st_size));
+    size_t done = 0;
+    while (done < content_.size()) {
+      const ssize_t n = ::pread(fd_, content_.data() + done, content_.size() - done, static_cast<off_t>(done));
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) break;
+      done += static_cast<size_t>(n);
+    }
+    if (done < content_.size()) content_.clear();
   }
-  ~MappedFile() {
-    if (!content_.empty()) ::munmap(const_cast<char*>(content_.data()), size_);
+  ~LockedFile() {
     if (fd_ >= 0) ::close(fd_);
   }
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
+  LockedFile(const LockedFile&) = delete;
+  LockedFile& operator=(const LockedFile&) = delete;
 
   std::string_view content() const { return content_; }
 
@@ -223,8 +235,7 @@ class MappedFile {
 
  private:
   int fd_;
-  size_t size_ = 0;
-  std::string_view content_;
+  std::string content_;
 };
 
 // The events of the dead rank, with those of the others that say when a rank was ready.
@@ -256,7 +267,7 @@ void complete(const void* memory, const std::vector<const void*>& rings, uint64_
               const std::string& cause) {
   RingCopy dead(memory, bytes);
   if (!dead.valid() || dead.text(kTimelinePath).empty()) return;
-  MappedFile file{std::string(dead.text(kTimelinePath))};
+  LockedFile file{std::string(dead.text(kTimelinePath))};
   const Left left(file.content());
   if (left.aborted() || left.pid() == 0 || left.pid() != static_cast<int64_t>(dead.header().pid)) return;
   // The start of a file is a whole number of microseconds in the clock of its host.
