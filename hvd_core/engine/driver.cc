@@ -332,6 +332,7 @@ void Engine::check_watched() {
     if (!node_->is_closed() && !node_->is_aborted()) lost(describe(peer) + " died");
     node_->forget(peer);
     if (closing_ && !stopped()) link_lost(peer, "died");
+    complete_timeline_of(peer);  // when the other ranks know of the end, and no request waits any more
   }
 }
 

@@ -283,7 +283,9 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void make_observer();
   void observe_submission(queue::Request& request);
   void observe_entry(control::SetId set, const std::vector<control::BatchItem>& items);
+  const void* ring_of(int32_t peer) const;
   void save_ring_of(int32_t peer);
+  void complete_timeline_of(int32_t peer);
   void set_up();
   void load_backends();
   void plan_devices();
