@@ -1,6 +1,8 @@
 // Broadcast, allgather and alltoall from other types and other collectives. See emulated.h.
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <utility>
 
 #include "engine/data/aligned.h"
@@ -19,6 +21,15 @@ void check_announced(size_t rank, uint64_t bytes) {
   throw plugin::BackendError(HVD_E_INVALID, 0, 0,
                              "alltoall: rank " + std::to_string(rank) + " announced a part of " +
                                  std::to_string(bytes) + " bytes, more than an address space has place for");
+}
+
+// Writes round(schedule, at) for at = 0, step, 2 * step and so on below `end`, each when the one before is complete:
+// the number of rounds follows from what other ranks have announced.
+using Round = std::function<void(Schedule&, uint64_t at)>;
+void write_rounds(Schedule& schedule, uint64_t at, uint64_t end, uint64_t step, std::shared_ptr<const Round> round) {
+  if (at >= end) return;
+  (*round)(schedule, at);
+  schedule.compute([=](Schedule& p) { write_rounds(p, at + step, end, step, round); });
 }
 
 uint64_t ceil_div(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit; }
@@ -294,7 +305,8 @@ void EmulatedTransport::alltoall_rounds(Schedule& schedule, const plugin::Collec
   Scratch in, out;
   const Blocks sizes = gather(schedule, c, HVD_UINT64, {word, 0, sizeof *longest},
                               Sizes(static_cast<size_t>(size()), sizeof *longest), in, out);
-  const uint64_t slice = std::max<uint64_t>(1, max_count / static_cast<uint64_t>(size())) * unit;
+  const uint64_t slice =
+      std::clamp<uint64_t>(max_count / static_cast<uint64_t>(size()), 1, types::kMostBytes / unit) * unit;
   schedule.compute([this, c = settings(c, c.coll, c.dtype), to, from = std::move(from), sizes, slice](Schedule& p) {
     uint64_t most = 0;
     for (size_t r = 0; r < sizes.size(); ++r) {
@@ -304,17 +316,18 @@ void EmulatedTransport::alltoall_rounds(Schedule& schedule, const plugin::Collec
       most = std::max(most, n);
     }
     Scratch round_in, round_out;
-    for (uint64_t at = 0; at < most; at += slice) {
+    const auto round = [=, this](Schedule& q, uint64_t at) mutable {
       std::vector<Slice> give;
       Sizes get;
       const auto this_round = [&](uint64_t bytes) { return at < bytes ? std::min(slice, bytes - at) : 0; };
       for (const Slice& s : to) give.push_back({s.list, at, this_round(s.bytes)});
       for (const auto& list : from) get.push_back(this_round(list->bytes()));
-      const Blocks blocks = exchange(p, c, c.dtype, give, get, round_in, round_out);
-      p.compute([blocks, from, get, at](Schedule&) {
+      const Blocks blocks = exchange(q, c, c.dtype, give, get, round_in, round_out);
+      q.compute([blocks, from, get, at](Schedule&) {
         for (size_t r = 0; r < from.size(); ++r) from[r]->write(at, get[r], blocks[r]);
       });
-    }
+    };
+    write_rounds(p, 0, most, slice, std::make_shared<const Round>(round));
   });
 }
 
@@ -354,18 +367,19 @@ void EmulatedTransport::alltoall_gathered(Schedule& schedule, const plugin::Coll
         }
         const uint64_t most = *std::max_element(totals.begin(), totals.end());
         Scratch round_in, round_out;
-        for (uint64_t at = 0; at < most; at += chunk) {
+        const auto round = [=, this](Schedule& q, uint64_t at) mutable {
           Sizes bytes;
           for (uint64_t n : totals) bytes.push_back(at < n ? std::min(chunk, n - at) : 0);
-          const Blocks blocks = gather(p, c, c.dtype, {all, at, bytes[me]}, bytes, round_in, round_out);
-          p.compute([blocks, bytes, from, starts, at](Schedule&) {
+          const Blocks blocks = gather(q, c, c.dtype, {all, at, bytes[me]}, bytes, round_in, round_out);
+          q.compute([blocks, bytes, from, starts, at](Schedule&) {
             for (size_t r = 0; r < from.size(); ++r) {
               const uint64_t begin = std::max(at, starts[r]);
               const uint64_t end = std::min(at + bytes[r], starts[r] + from[r]->bytes());
               if (begin < end) from[r]->write(begin - starts[r], end - begin, blocks[r] + (begin - at));
             }
           });
-        }
+        };
+        write_rounds(p, 0, most, chunk, std::make_shared<const Round>(round));
       });
 }
 
