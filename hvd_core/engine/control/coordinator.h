@@ -107,7 +107,7 @@ class Coordinator {
     RankSet arrived;
     RankSet unaware;              // Dissolved: the ranks that have not said that they know
     int64_t since = 0;            // of the first arrival
-    uint64_t last_run = 0;        // the number of its last run, among all
+    int64_t last_run = 0;         // when it ran last, or was defined
     std::vector<uint32_t> names;  // of the items, for the observer; empty until it asks
   };
   // For batches that begin with one name: the last batch, how often in a row it was equal to the one before, and how
@@ -167,7 +167,7 @@ class Coordinator {
   SetId next_set_ = 1;
   std::deque<Known> known_;  // by number; references stay valid when one is added
   std::set<uint32_t> free_;  // numbers of Free ones
-  uint64_t runs_ = 0;        // of known batches, their definitions included
+  int64_t oldest_run_ = 0;   // no living batch has run last before this time
   types::OwnPages pages_;
   std::pmr::unordered_map<uint64_t, History> history_{pages_.get()};  // by a hash of the set and the name
   WeightsCheck weights_;

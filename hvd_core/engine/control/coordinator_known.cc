@@ -11,7 +11,8 @@ namespace hvd::control {
 namespace {
 constexpr uint32_t kMaxPenalty = 64;
 constexpr size_t kMaxHistory = 65536;
-constexpr size_t kMaxKnown = 8192;  // at a time
+constexpr size_t kMaxKnown = 8192;           // at a time
+constexpr int64_t kIdleNs = 10'000'000'000;  // after which a batch that has not run makes room for another one
 constexpr uint32_t kRunsThatForgive = 512;
 
 uint64_t mixed(uint64_t h, uint64_t v) { return (h ^ v) * 1099511628211ull; }
@@ -64,7 +65,7 @@ void Coordinator::append_exec(SetId set, std::vector<Item> items, int64_t now) {
       k.state = Known::Alive;
       k.set = set;
       k.items = items;
-      k.last_run = ++runs_;
+      k.last_run = now;
       history_of(set, *items[0].name).streak = 0;
     }
   }
@@ -73,17 +74,21 @@ void Coordinator::append_exec(SetId set, std::vector<Item> items, int64_t now) {
 }
 
 // A number for a new known batch: the lowest, so that the ranks' tables stay as short as they can. If all are taken,
-// the batch that has not run for the longest time ends, so that there will be one.
+// the batch that has not run for the longest time ends, so that there will be one, but not one in use: a program that
+// cycles through more batches than there are numbers would lose each shortly before its turn.
 std::optional<uint32_t> Coordinator::free_number(int64_t now) {
   if (!free_.empty()) return free_.extract(free_.begin()).value();
   if (known_.size() < kMaxKnown) {
     known_.emplace_back();
     return static_cast<uint32_t>(known_.size() - 1);
   }
+  if (now - oldest_run_ < kIdleNs) return std::nullopt;
   const auto is_ending = [](const Known& k) { return k.state == Known::Dissolved; };
   const auto ran_before = [](const Known& a, const Known& b) { return a.last_run < b.last_run; };
-  if (std::none_of(known_.begin(), known_.end(), is_ending))
-    dissolve(static_cast<uint32_t>(std::min_element(known_.begin(), known_.end(), ran_before) - known_.begin()), now);
+  if (std::any_of(known_.begin(), known_.end(), is_ending)) return std::nullopt;
+  const auto oldest = std::min_element(known_.begin(), known_.end(), ran_before);
+  oldest_run_ = oldest->last_run;
+  if (now - oldest_run_ >= kIdleNs) dissolve(static_cast<uint32_t>(oldest - known_.begin()), now);
   return std::nullopt;
 }
 
@@ -134,7 +139,7 @@ void Coordinator::arrive(const UpMessage& m, int64_t now) {
   e.batch = m.batch;
   e.gen = k.gen;
   ++k.gen;
-  k.last_run = ++runs_;
+  k.last_run = now;
   k.arrived.clear();
   if (k.gen % kRunsThatForgive == 0) history_of(k.set, *k.items[0].name).penalty /= 2;
   log_.append(std::move(e));

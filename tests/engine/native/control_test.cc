@@ -246,11 +246,11 @@ void known_batch_arrival_that_crosses_the_dissolution_counts() {
 }
 
 // Makes `names` a known batch of a root that asks for one repetition. The log's last entry.
-std::string define(Root& root, const std::vector<std::string>& names) {
+std::string define(Root& root, const std::vector<std::string>& names, int64_t now = INT64_MAX - 1) {
   Log log;
   for (int i = 0; i < 2; ++i) {
     for (const auto& name : names) root.all_ready(item(name));
-    log = root.entries();
+    log = root.entries(now);
   }
   return log.empty() ? "" : log.back();
 }
@@ -285,16 +285,30 @@ void known_batch_that_is_idle_longest_makes_room() {
   Root root(1);
   const auto names = [](int k) { return std::vector{"a" + std::to_string(k), "b" + std::to_string(k)}; };
   const int most = 8192;
-  for (int k = 0; k < most; ++k) EXPECT(define(root, names(k)).ends_with(" as " + std::to_string(k)));
-  root.batch(UpMessage::Arrive, 0, 0, 0);
-  EXPECT((root.entries() == Log{"RUN 0.0"}));
+  constexpr int64_t kSecond = 1'000'000'000, kStart = 1000 * kSecond;
+  for (int k = 0; k < most; ++k) EXPECT(define(root, names(k), kStart).ends_with(" as " + std::to_string(k)));
+  root.batch(UpMessage::Arrive, 0, 0, 0, kStart + 6 * kSecond);
+  EXPECT((root.entries(kStart + 6 * kSecond) == Log{"RUN 0.0"}));
+  for (int64_t s = 6; s < 10; ++s) EXPECT(define(root, names(most), kStart + s * kSecond) == "EXEC a8192 b8192");
   for (const auto& name : names(most)) root.all_ready(item(name));
-  root.entries();
-  for (const auto& name : names(most)) root.all_ready(item(name));
-  EXPECT((root.entries() == Log{"DISSOLVE 1.0", "EXEC a8192 b8192"}));
+  EXPECT((root.entries(kStart + 10 * kSecond) == Log{"DISSOLVE 1.0", "EXEC a8192 b8192"}));
   root.batch(UpMessage::Dissolved, 0, 1, 0);
   for (const auto& name : names(most)) root.all_ready(item(name));
-  EXPECT((root.entries() == Log{"EXEC a8192 b8192 as 1"}));
+  EXPECT((root.entries(kStart + 10 * kSecond) == Log{"EXEC a8192 b8192 as 1"}));
+}
+
+// Each of more batches than there are numbers comes once a second.
+void known_batches_of_a_long_cycle_stay() {
+  Root root(1);
+  const auto names = [](int k) { return std::vector{"a" + std::to_string(k), "b" + std::to_string(k)}; };
+  const int most = 8192, all = most + 100;
+  int64_t now = 1'000'000'000'000;
+  for (int k = 0; k < most; ++k) define(root, names(k), now);
+  for (uint32_t turn = 0; turn < 12; ++turn, now += 1'000'000'000) {
+    for (uint32_t k = 0; k < most; ++k) root.batch(UpMessage::Arrive, 0, k, turn, now);
+    EXPECT(root.entries(now).size() == most);
+    for (int k = most; k < all; ++k) EXPECT(define(root, names(k), now).find(" as ") == std::string::npos);
+  }
 }
 
 void known_batch_that_was_run_is_not_dissolved_by_an_old_request() {
@@ -432,6 +446,7 @@ const named_checks::List kChecks = {
     CHECK(known_batch_arrival_that_crosses_the_dissolution_counts),
     CHECK(known_batch_number_is_free_when_all_ranks_know_of_the_end),
     CHECK(known_batch_that_is_idle_longest_makes_room),
+    CHECK(known_batches_of_a_long_cycle_stay),
     CHECK(known_batch_that_was_run_is_not_dissolved_by_an_old_request),
     CHECK(known_batch_ends_with_poison_and_with_join),
     CHECK(coordinator_executes_decided_requests_before_the_end),
