@@ -25,7 +25,15 @@ _EMULATED = [*(f"data/{p}.cc" for p in ("emulated", "emulated_move", "emulated_r
 _CONTROL = [
     *(
         f"control/{p}.cc"
-        for p in ("autotune", "coordinator", "coordinator_known", "fusion", "messages", "weights_check")
+        for p in (
+            "autotune",
+            "coordinator",
+            "coordinator_known",
+            "fusion",
+            "messages",
+            "participant",
+            "weights_check",
+        )
     )
 ]
 PROGRAMS = {

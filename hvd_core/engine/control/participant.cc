@@ -322,9 +322,12 @@ void Participant::replay_run(const Entry& e) {
   if (e.batch >= batches_.size() || !batches_[e.batch].alive || batches_[e.batch].gen != e.gen)
     throw std::logic_error("the log says to run a batch that is not known here");
   Batch& b = batches_[e.batch];
+  const bool member = state(b.set).member;
+  // R7, also on a rank that has joined: no known batch runs without its arrival (R9).
+  if (member && !b.arrived) throw std::logic_error("the log runs a batch at which this rank has not arrived");
   ++b.gen;
   stop_holding(e.batch);
-  if (state(b.set).member) execute(b.set, b.members);
+  if (member) execute(b.set, b.members);
 }
 
 void Participant::replay_dissolve(const Entry& e) {

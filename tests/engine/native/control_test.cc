@@ -1,4 +1,5 @@
-// Fusion and the coordinator as plain objects: requests and messages in, batches and entries of the log out.
+// Fusion, the coordinator and the participant as plain objects: requests and messages in, batches and entries of the
+// log out.
 //
 //   control_test          prints the names of the checks
 //   control_test NAME     runs one; exits with 1 and a line for each failed expectation
@@ -6,10 +7,12 @@
 #include <map>
 #include <random>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "control_helpers.h"
+#include "engine/control/participant.h"
 
 using namespace hvd;
 using namespace hvd::native;
@@ -311,6 +314,58 @@ void known_batches_of_a_long_cycle_stay() {
   }
 }
 
+// Takes the messages and decisions of a participant.
+struct Rank1 final : Participant::Outbox, Participant::Events {
+  std::vector<UpMessage> sent;
+  size_t executed = 0;
+  Participant participant{1, 2, kDelay, *this, *this};
+
+  void send(UpMessage m) override { sent.push_back(std::move(m)); }
+  void execute(SetId, std::vector<BatchItem> items) override { executed += items.size(); }
+  void fail(RequestToken, types::Failure, const std::string&) override {}
+  void joined(Rank) override {}
+  void closed(Rank, const std::string&) override {}
+  void set_added(SetId, const std::vector<Rank>&, RequestToken, const NameRef&) override {}
+  void set_removed(SetId, RequestToken) override {}
+
+  void submit(const std::string& name) { participant.submit(0, item(name), ++token_, Hurry::None, 0); }
+  void define() {
+    for (const char* name : {"a", "b"}) submit(name);
+    Entry e;
+    e.items = {item("a"), item("b")};
+    e.defines = true;
+    participant.replay(e);
+  }
+  // Whether the participant takes the entry RUN of the batch's first generation.
+  bool runs() {
+    Entry e;
+    e.type = Entry::Run;
+    try {
+      participant.replay(e);
+      return true;
+    } catch (const std::logic_error&) {
+      return false;
+    }
+  }
+
+ private:
+  RequestToken token_ = 0;
+};
+
+void participant_runs_a_known_batch_only_after_its_arrival() {
+  Rank1 early, joined, late;
+  early.define();
+  for (const char* name : {"a", "b"}) early.submit(name);
+  early.participant.join();
+  EXPECT(early.runs() && early.executed == 4);
+  joined.define();
+  joined.participant.join();
+  EXPECT(!joined.runs() && joined.executed == 2);
+  late.define();
+  late.submit("a");
+  EXPECT(!late.runs() && late.executed == 2);
+}
+
 void known_batch_that_was_run_is_not_dissolved_by_an_old_request() {
   Root root(2);
   root.learn();
@@ -447,6 +502,7 @@ const named_checks::List kChecks = {
     CHECK(known_batch_number_is_free_when_all_ranks_know_of_the_end),
     CHECK(known_batch_that_is_idle_longest_makes_room),
     CHECK(known_batches_of_a_long_cycle_stay),
+    CHECK(participant_runs_a_known_batch_only_after_its_arrival),
     CHECK(known_batch_that_was_run_is_not_dissolved_by_an_old_request),
     CHECK(known_batch_ends_with_poison_and_with_join),
     CHECK(coordinator_executes_decided_requests_before_the_end),
