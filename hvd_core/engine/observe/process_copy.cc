@@ -4,17 +4,35 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
+#include <fstream>
+#include <limits>
 #include <new>
 
 namespace hvd::observe {
 namespace {
 
 constexpr auto kPause = std::chrono::milliseconds(1);
+// A fork copies the page tables, for which all threads of the process wait: about 10 ms for each GiB.
+constexpr uint64_t kMostAnonymousKib = uint64_t{16} << 20;
+
+// Not with pinned memory either, which a device may be writing to: a fork copies it, or on older kernels detaches the
+// process from the device's pages.
+bool can_be_copied() {
+  std::ifstream status("/proc/self/status");
+  uint64_t anonymous = 0, pinned = 0;
+  for (std::string name; status >> name; status.ignore(std::numeric_limits<std::streamsize>::max(), '\n')) {
+    if (name == "RssAnon:") status >> anonymous;
+    if (name == "VmPin:") status >> pinned;
+  }
+  return pinned == 0 && anonymous <= kMostAnonymousKib;
+}
 
 // A file in memory: a pipe could fill up and block.
 class MemoryFile {
@@ -75,11 +93,17 @@ bool ends_within(pid_t pid, std::chrono::milliseconds patience) {
 std::optional<std::string> written_by_copy(const std::function<void(int fd)>& write,
                                            std::chrono::milliseconds patience) {
   const MemoryFile file;
-  if (file.fd() < 0) return {};
+  if (file.fd() < 0 || !can_be_copied()) return {};
+  const pid_t self = ::getpid();
+  // Ends a copy that runs on while this process is stopped.
+  const auto most_seconds = static_cast<rlim_t>(std::chrono::ceil<std::chrono::seconds>(patience).count()) + 1;
   const pid_t pid = make_copy();
   if (pid == 0) {
     ::prctl(PR_SET_DUMPABLE, 0);  // no core file
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != self) ::_exit(1);  // which ended before that took effect
+    const rlimit processor{most_seconds, most_seconds};
+    ::setrlimit(RLIMIT_CPU, &processor);
     write(file.fd());
     ::_exit(0);
   }
