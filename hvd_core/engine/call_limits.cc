@@ -95,19 +95,22 @@ void Engine::fail_inbox() {
 }
 
 void Engine::process_exits(int code) noexcept {
-  // A program without other ranks may do so, and so may one whose job is over.
-  if (forked_ || ((stopped() || config_.size == 1) && !plugin::Guest::here())) return;
+  const plugin::CallRecords& records = *backends_.records;
+  const plugin::CallRecord* inside = nullptr;
+  for (const plugin::CallRecord* record : {&records.loading, &records.creating, &records.driving, &records.ending})
+    if (!inside && plugin::CallRecord::which(record->call()) != plugin::Call::None && record->backend())
+      inside = record;
+  const bool in_flight = records.driving.operation() & 1 && records.driving.backend();
+  // A backend's own thread may have called it. A program without other ranks may do so, and so may one whose job is
+  // over, or that waits for nothing.
+  const bool suspect = !stopped() && config_.size > 1 && (inside || in_flight);
+  if (forked_ || (!suspect && !plugin::Guest::here())) return;
   try {
     std::string cause = "the process has called exit(" + std::to_string(code) + ")";
-    const plugin::CallRecords& records = *backends_.records;
-    for (const plugin::CallRecord* record : {&records.loading, &records.creating, &records.driving, &records.ending})
-      if (const auto call = plugin::CallRecord::which(record->call());
-          call != plugin::Call::None && record->backend()) {
-        cause += std::string(" in the call ") + plugin::name_of(call) + " of backend '" + *record->backend() + "'";
-        break;
-      }
-    if (records.driving.operation() & 1 && records.driving.backend())
-      cause += " while an operation of backend '" + *records.driving.backend() + "' was in flight";
+    if (inside)
+      cause += std::string(" in the call ") + plugin::name_of(plugin::CallRecord::which(inside->call())) +
+               " of backend '" + *inside->backend() + "'";
+    if (in_flight) cause += " while an operation of backend '" + *records.driving.backend() + "' was in flight";
     const std::string text = describe(config_.rank) + ": " + cause;
     observe::log(Level::Fatal, text + "; this process ends with exit code " + std::to_string(code ? code : 1));
     if (segment_) segment_->raise_abort(text);

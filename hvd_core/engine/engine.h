@@ -219,8 +219,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool belongs_to_parent() const noexcept { return forked_; }
   // A thread of the engine is in a backend's call for good, and uses this object: it must not be destroyed.
   bool left_behind() const noexcept { return left_behind_; }
-  // The process has called exit(). If a backend has done that, says so, tells the other ranks of this host, and ends
-  // the process with an exit code that is not 0.
+  // The process has called exit(). If a backend has done that, or may have while it was at work, says so, tells the
+  // other ranks of this host, and ends the process with an exit code that is not 0.
   void process_exits(int code) noexcept;
 
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }

@@ -1,6 +1,7 @@
 """Calls into a backend that throw, or that end the process: the error names backend and call, and so does the launcher
 (tests/backends/hanging)."""
 
+import ctypes
 import os
 import re
 import threading
@@ -85,6 +86,32 @@ def test_a_throw_in_create_accuses_no_other_rank():
     said = run_to_the_end(2, uncaught, init=None, code=1, env=faulty("create", "throw", "1"))
     assert "hanging: create: a C++ exception has left the backend" in said, said
     assert "has ended in" not in said, said
+
+
+def speaks_and_works():
+    """With a line that is still in a buffer of the C library when the backend calls exit()."""
+    hvd.init()
+    if hvd.rank() == 1:
+        ctypes.CDLL(None).printf(b"last words\n")
+    hvd.allreduce(np.ones(1 << 20, np.float32), name="weights")
+
+
+def test_what_was_printed_before_an_exit_is_not_lost():
+    env = faulty("collective", "exit0", "1")
+    said = run_to_the_end(2, speaks_and_works, init=None, code=1, env=env)
+    assert "last words\n" in said and "has called exit(0) in the call collective" in said, said
+
+
+def ends_in_a_library():
+    hvd.allreduce(np.ones(4), name="first")
+    if hvd.rank() == 1:
+        ctypes.CDLL(None).exit(0)
+    hvd.allreduce(np.ones(4), name="second")
+
+
+def test_an_exit_of_the_program_is_not_the_backends():
+    said = run_to_the_end(2, ends_in_a_library, code=1)
+    assert "has called exit(" not in said and "rank 1 " in said, said
 
 
 def work_on_device(face):

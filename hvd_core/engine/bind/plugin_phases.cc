@@ -6,6 +6,7 @@
 #include <pybind11/stl.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -86,8 +87,18 @@ void limit_phase(std::string text, double seconds, int segment_fd, uint64_t segm
   state().watch->wake();
 }
 
+// As exit() would do later, where end_process() keeps it from that.
+void flush_standard_streams() {
+  for (std::FILE* stream : {stdout, stderr}) {
+    if (::ftrylockfile(stream) != 0) continue;
+    std::fflush(stream);
+    ::funlockfile(stream);
+  }
+}
+
 // exit() was called. At the end of a program Python shuts the engines down before that.
 void at_exit(int code, void*) {
+  flush_standard_streams();
   std::vector<std::shared_ptr<Engine>> engines;
   {
     std::unique_lock lock(state().mutex, std::try_to_lock);
