@@ -249,6 +249,27 @@ def test_creation_is_limited_by_the_start_timeout():
         assert "create" in text and "rank 1" in text, text
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_time_in_which_the_process_is_stopped_counts_for_no_phase(tmp_path):
+    go_on = tmp_path / "go_on"
+
+    def stop_for_longer_than_the_limit(pids):
+        while not Path(f"{go_on}.begun").exists():
+            time.sleep(0.01)
+        os.kill(pids[0], signal.SIGSTOP)
+        time.sleep(5)
+        os.kill(pids[0], signal.SIGCONT)
+        time.sleep(0.3)  # the watching thread looks meanwhile
+        go_on.touch()
+
+    texts = outcomes(
+        start, "load", str(go_on), start_at=1, size=1, meanwhile=stop_for_longer_than_the_limit,
+        HVD_TEST_HANG_RANK="0", HOROVOD_START_TIMEOUT="4",
+    )  # fmt: skip
+    assert texts == ["started"]
+
+
 def end():
     hvd.init()
     hvd.allreduce(np.ones(4, np.float32))

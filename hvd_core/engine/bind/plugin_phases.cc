@@ -6,6 +6,8 @@
 #include <pybind11/stl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -26,11 +28,14 @@ namespace py = pybind11;
 namespace hvd::bind {
 namespace {
 
+// Between two looks. Time beyond twice this counts for no limit: the process was stopped, or its host was.
+constexpr int64_t kLongestPauseNs = 250'000'000;
+
 // The phase that runs, of the thread that starts the job or that has the first tensor of a device type.
 struct Phase {
   std::string text;  // "the phase load of backend 'x'"
   double seconds = 0;
-  int64_t deadline_ns = 0;
+  int64_t deadline_ns = 0, last_look_ns = 0;
   int segment_fd = -1;
   uint64_t segment_bytes = 0;
   int32_t rank = 0;
@@ -39,6 +44,7 @@ struct Phase {
 
 // Never destroyed: threads and exit handlers of libraries come later than destructors.
 struct State {
+  std::atomic<pid_t> process{0};  // that this belongs to: a forked child may find the mutex locked for ever
   std::mutex mutex;
   std::optional<Phase> phase;
   std::unique_ptr<observe::Watch> watch;                                 // while there is a phase
@@ -60,8 +66,10 @@ State& state() {
 int64_t look(int64_t now) {
   std::unique_lock lock(state().mutex);
   if (!state().phase) return observe::Watch::kNever;
-  const Phase phase = *state().phase;
-  if (now < phase.deadline_ns) return phase.deadline_ns;
+  Phase& phase = *state().phase;
+  phase.deadline_ns += std::max<int64_t>(0, now - phase.last_look_ns - 2 * kLongestPauseNs);
+  phase.last_look_ns = now;
+  if (now < phase.deadline_ns) return std::min(phase.deadline_ns, now + kLongestPauseNs);
   const auto seconds = std::to_string(phase.seconds);
   end_process(phase,
               phase.text + " has not come back within " + seconds.substr(0, seconds.find('.') + 2) +
@@ -81,8 +89,8 @@ void limit_phase(std::string text, double seconds, int segment_fd, uint64_t segm
     return;
   }
   if (!before) before = plugin::FloatingPoint::get();
-  const int64_t deadline = observe::now_ns() + static_cast<int64_t>(seconds * 1e9);
-  state().phase = Phase{std::move(text), seconds, deadline, segment_fd, segment_bytes, rank, ::getpid()};
+  const int64_t now = observe::now_ns(), deadline = now + static_cast<int64_t>(seconds * 1e9);
+  state().phase = Phase{std::move(text), seconds, deadline, now, segment_fd, segment_bytes, rank, ::getpid()};
   if (!state().watch) state().watch = std::make_unique<observe::Watch>(look);
   state().watch->wake();
 }
@@ -98,11 +106,11 @@ void flush_standard_streams() {
 
 // exit() was called. At the end of a program Python shuts the engines down before that.
 void at_exit(int code, void*) {
+  if (state().process != ::getpid()) return;
   flush_standard_streams();
   std::vector<std::shared_ptr<Engine>> engines;
   {
-    std::unique_lock lock(state().mutex, std::try_to_lock);
-    if (!lock) return;  // the child of a fork, or the limit ends the process
+    std::lock_guard lock(state().mutex);
     const auto& phase = state().phase;
     if (phase && phase->process == ::getpid())
       end_process(*phase, "the process has called exit(" + std::to_string(code) + ") in " + phase->text,
@@ -116,6 +124,7 @@ void at_exit(int code, void*) {
 }
 
 void handle_exits() {
+  state().process = ::getpid();
   static const int handler = ::on_exit(at_exit, nullptr);
   (void)handler;
 }
