@@ -128,6 +128,9 @@ Handshake::State Handshake::step() {
   Digest proof;
   if (!read(proof.data(), 32, &state)) return state;
   if (!equal_digests(mac("caller").data(), proof.data())) return State::kRefused;
+  // A caller that has given up has closed its side, and will call again; until the welcome it has nothing to say.
+  char more;
+  if (recv(fd_.get(), &more, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN) return State::kRefused;
   const char welcome = 1;
   return write(&welcome, 1) ? State::kDone : State::kRefused;
 }

@@ -143,6 +143,13 @@ def test_connections_without_end(library, tmp_path):
 
 def proven_connection(at, secret, caller, host, size):
     """A connection to the rank `host` that has proved to be the rank `caller`, and is welcome."""
+    s, proof = connection_and_proof(at, secret, caller, host, size)
+    s.sendall(proof)
+    assert s.recv(1) == b"\1"
+    return s
+
+
+def connection_and_proof(at, secret, caller, host, size):
     s = socket.create_connection(at, timeout=10)
     who, mine = struct.pack("<IIII", caller, host, 0, size), os.urandom(32)
     s.sendall(b"HVDTCP01" + who + mine)
@@ -153,9 +160,7 @@ def proven_connection(at, secret, caller, host, size):
         return hmac.new(secret, b"HVDTCP01" + side.ljust(16, b"\0") + said, hashlib.sha256).digest()
 
     assert answer[32:] == mac(b"host"), "the host proves itself too"
-    s.sendall(mac(b"caller"))
-    assert s.recv(1) == b"\1"
-    return s
+    return s, mac(b"caller")
 
 
 def test_a_peer_that_connects_once_more(library, tmp_path):
@@ -183,6 +188,33 @@ def test_a_peer_that_connects_once_more(library, tmp_path):
     assert "out of step" in told_to["error"].text and "rank 2 (" in told_to["error"].text, told_to["error"]
     for s in (earlier, later, other):
         s.close()
+
+
+def test_a_connection_that_was_given_up_before_the_welcome_does_not_count(library, tmp_path):
+    backend = Backend(library, tmp_path)
+    (tmp_path / "1.tcp_addresses_1").write_bytes(ADDRESSES.pack(1, 0, b"\x04", b""))
+    told_to = {}
+
+    def reduce():
+        comm = Comm(backend, 0, 2)
+        told_to["error"] = failure(comm.run, ALLREDUCE, [np.ones(4, np.float32)], [np.ones(4, np.float32)])
+        comm.destroy()
+
+    thread = threading.Thread(target=reduce, daemon=True)
+    thread.start()
+    table = read_when_there(tmp_path / "1.tcp_table")
+    at, secret = loopback_of(table[TABLE.size :][: ADDRESSES.size]), TABLE.unpack_from(table)[3]
+    earlier, proof = connection_and_proof(at, secret, caller=1, host=0, size=2)
+    # The proof and the end of the connection go in one segment.
+    earlier.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+    earlier.sendall(proof)
+    earlier.shutdown(socket.SHUT_WR)
+    assert earlier.recv(1) == b""
+    with proven_connection(at, secret, caller=1, host=0, size=2) as later:
+        later.sendall(b"\xde\xad\xbe\xef" * 64)
+        thread.join(40)
+    assert "out of step" in told_to["error"].text, told_to["error"]
+    earlier.close()
 
 
 def test_a_rank_that_is_only_one_of_the_machine_is_not_believed(library, tmp_path):
