@@ -51,7 +51,7 @@ bool Engine::check_stalls(int64_t now) {
 
 void Engine::note_stalled(std::vector<control::Rank> ranks) {
   const std::lock_guard lock(stop_mutex_);
-  stalled_ranks_ = std::move(ranks);
+  if (!stalled_ranks_ || !ranks.empty()) stalled_ranks_ = std::move(ranks);
 }
 
 std::optional<std::vector<control::Rank>> Engine::stalled_ranks() const {
