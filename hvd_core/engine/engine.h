@@ -209,11 +209,15 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   // Ends the thread, the communicators and the use of the bootstrap's descriptors; aborts a job that runs. Waits for
   // calls under way in other threads, which end soon. Calls that come later throw RequestFailed.
   void close() noexcept;
+  // Around a fork of this process; after_fork() in the parent.
+  void before_fork() { backends_.devices->before_fork(); }
+  void after_fork() noexcept { backends_.devices->after_fork(); }
   // In a forked child: this engine is the parent's. It closes nothing, ends nothing, and refuses all calls. It must not
   // be destroyed there, because a thread of the parent may have been changing any part of it during the fork.
   void in_forked_child() noexcept {
     forked_ = true;
     backends_.devices->abandon();
+    backends_.devices->after_fork();
     if (doctor_) doctor_->close_in_child();
   }
   bool belongs_to_parent() const noexcept { return forked_; }

@@ -15,8 +15,10 @@ import numpy as np
 import device_jobs
 import hvd_core as hvd
 import native_program
+from harness import run_on_ranks
 from harness.rank import expect
 from hvd_core import _core, runtime
+from hvd_core.backends.selection.at_init import JobBackends
 
 
 def _nobody_waits_for_a_device(face):
@@ -220,3 +222,24 @@ def test_the_end_waits_for_the_device():
     device_jobs.run_on_device(
         2, _the_end_waits_for_the_device, env={"HOROVOD_BACKEND_FAKE_STREAM_DELAY_US": "20000"}
     )
+
+
+def _asks_three_times():
+    asked = []
+    find = JobBackends.find_device
+
+    def counted(self, device_type):
+        asked.append(device_type)
+        return find(self, device_type)
+
+    JobBackends.find_device = counted
+    try:
+        hvd.init()
+        answers = [runtime.engine().serves("nonesuch") for _ in range(3)]
+    finally:
+        JobBackends.find_device = find
+    return answers, asked
+
+
+def test_a_device_type_without_backend_is_looked_for_once():
+    assert run_on_ranks(1, _asks_three_times, init=None).results == [([False] * 3, ["nonesuch"])]

@@ -41,9 +41,15 @@ Engines& engines() {
   return *kept;
 }
 
-void before_fork() { engines().mutex.lock(); }
+void before_fork() {
+  engines().mutex.lock();
+  for (Engine* e : engines().all) e->before_fork();
+}
 
-void in_parent() { engines().mutex.unlock(); }
+void in_parent() {
+  for (Engine* e : engines().all) e->after_fork();
+  engines().mutex.unlock();
+}
 
 void in_child() {
   calls::in_forked_child();

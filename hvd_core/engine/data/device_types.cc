@@ -12,6 +12,10 @@ DeviceTypes::Routes DeviceTypes::find(const std::string& type) {
   if (auto routes = known(type)) return routes;
   if (job_) return job_->find(type);
   if (!search_) return nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    if (why_not_.contains(type)) return nullptr;
+  }
   auto [routes, why] = search_(type);
   std::lock_guard lock(mutex_);
   if (!routes) {
@@ -48,6 +52,10 @@ std::string DeviceTypes::why_not(const std::string& type) const {
   const auto at = why_not_.find(type);
   return at == why_not_.end() ? "" : at->second;
 }
+
+void DeviceTypes::before_fork() { mutex_.lock(); }
+
+void DeviceTypes::after_fork() noexcept { mutex_.unlock(); }
 
 void DeviceTypes::abandon() noexcept {
   for (auto& [type, routes] : types_) routes->abandon();

@@ -21,7 +21,7 @@ class DeviceTypes {
   using Routes = std::shared_ptr<DeviceRoutes>;
   // What a search has found: null and the reason if no backend serves the type.
   using Found = std::pair<Routes, std::string>;
-  // Runs the code of plugins, which may take seconds. Answers the same each time. Called without a lock.
+  // Runs the code of plugins, which may take seconds. Called without a lock, and not again after an answer.
   using Search = std::function<Found(const std::string& type)>;
 
   explicit DeviceTypes(Search search = nullptr) : search_(std::move(search)) {}
@@ -37,7 +37,10 @@ class DeviceTypes {
   std::vector<Routes> all() const;
   // Why a search has found nothing; empty before it, or if it has found something.
   std::string why_not(const std::string& type) const;
-  // In a forked child. Takes no lock: another thread may have held it at the fork.
+  // Around a fork of this process, so that the child finds the lists whole and the lock free.
+  void before_fork();
+  void after_fork() noexcept;
+  // In a forked child, before after_fork().
   void abandon() noexcept;
 
  private:
