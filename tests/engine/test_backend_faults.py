@@ -114,6 +114,21 @@ def test_an_exit_of_the_program_is_not_the_backends():
     assert "has called exit(" not in said and "rank 1 " in said, said
 
 
+def denormals():
+    """Whether this thread has numbers below the smallest normal one after each of its operations."""
+    seen = []
+    for turn in range(3):
+        hvd.allreduce(np.ones(1 << 20, np.float32), name=f"x{turn}")
+        seen.append(bool((np.full(100, 1e-310) / 2 > 0).all()))
+    return seen
+
+
+def test_a_backend_does_not_change_the_floating_point_mode_of_the_program():
+    calls = "load,create,query,collective,req_test,req_wait,req_free"
+    done = run_on_ranks(2, denormals, env=faulty(calls, "flush", "all"))
+    assert done.results == [[True] * 3] * 2, done.results
+
+
 def work_on_device(face):
     for turn in range(5):
         face.grouped_allreduce([np.ones(1000, np.float32)] * 2, f"x{turn}", hvd.Sum)

@@ -5,11 +5,17 @@
 // file exists, and PATH.begun exists as soon as the call hangs; without, never. "abort" as the call comes never back.
 // "never" as the call: requests are never complete. "group_begin": the backend has groups, which fail after the abort.
 //
-// With HVD_TEST_HANG_HOW=throw, crash, exit, exit0 or thread_exit0 the call does that in place of hanging. With
-// HVD_TEST_SPLIT=FOLDER the backend has split, and FOLDER gets a file RANK.CALL.SIZE for each create and split. A split
-// waits for all ranks; with HVD_TEST_SPLIT_UNSUPPORTED it answers that the library cannot do that.
+// With HVD_TEST_HANG_HOW=throw, crash, exit, exit0 or thread_exit0 the call does that in place of hanging; with "flush"
+// it lets the thread flush denormals to zero, and goes on.
+//
+// With HVD_TEST_SPLIT=FOLDER the backend has split, and FOLDER gets a file RANK.CALL.SIZE for each create and split. A
+// split waits for all ranks; with HVD_TEST_SPLIT_UNSUPPORTED it answers that the library cannot do that.
 #include <dlfcn.h>
 #include <unistd.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -43,12 +49,19 @@ bool asked(const char* call) {
          ++calls >= std::max(1, std::atoi(variable("HVD_TEST_HANG_FROM").c_str()));
 }
 
+void flush_denormals() {
+#if defined(__x86_64__)
+  _mm_setcsr(_mm_getcsr() | 0x8040);  // flush to zero, denormals are zero
+#endif
+}
+
 void hang(const char* call) {
   if (!asked(call)) return;
   const std::string how = variable("HVD_TEST_HANG_HOW");
   if (how == "throw") throw std::out_of_range("the 7th element of 3");
   if (how == "crash") std::signal(SIGSEGV, SIG_DFL), std::raise(SIGSEGV);
   if (how == "exit") std::exit(5);
+  if (how == "flush") return flush_denormals();
   if (how == "exit0") std::exit(0);
   if (how == "thread_exit0") std::thread([] { std::exit(0); }).join();
   const std::string until = variable("HVD_TEST_HANG_UNTIL");
