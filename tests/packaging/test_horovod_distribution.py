@@ -86,7 +86,7 @@ def environment(index, tmp_path_factory):
     """A clean environment with pip and all that hvd-core and the extra pytorch require, and none of these themselves."""
     need("torch")
     made = CleanEnvironment(tmp_path_factory.mktemp("replacing") / "venv")
-    for requirement in ("pip", "torch>=2.0", *(metadata.requires("hvd-core") or ())):
+    for requirement in ("pip", "torch>=2.4", *(metadata.requires("hvd-core") or ())):
         made.borrow(requirement)
     return made
 
