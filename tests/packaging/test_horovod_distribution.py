@@ -185,7 +185,7 @@ def test_the_startup_file_reports_what_is_missing_once(packages, capsys):
         site.addpackage(str(packages), STARTUP, set())
     said = capsys.readouterr().err
     assert said.count(f"2 files of hvd-core are missing in {packages} (horovod/__init__.py for one)") == 1
-    assert said.endswith("-m pip install --force-reinstall --no-deps hvd-core==1.2\n")
+    assert said.endswith(" --no-index --find-links WHEELS --force-reinstall --no-deps hvd-core==1.2\n")
 
 
 def test_hvd_core_itself_reports_where_there_is_no_startup_file(packages, capsys, monkeypatch):
