@@ -39,7 +39,7 @@ NCCL_INPUTS := $(call wheel_inputs,$(NCCL)) $(wildcard $(NCCL)/csrc/kernels/* $(
 GLOO_INPUTS := $(call wheel_inputs,$(GLOO)) hvd_core/include/hvd/backend_reduce.hpp
 STUB_INPUTS := $(call wheel_inputs,$(STUB)) $(call wheel_inputs,$(DEVICES)) $(wildcard $(DEVICES)/*/src/*/*.py)
 
-.PHONY: help train install programs test test-all checked sanitize lint format wheel clean
+.PHONY: help train install programs test test-all checked sanitize lint format docs wheel clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -49,6 +49,7 @@ help:
 	@echo "make test-all  the same with the slow tests"
 	@echo "make sanitize  drive the engine hard under sanitizers (SANITIZE_ARGS='--seconds 600' for longer)"
 	@echo "make format    put Python and C++ sources into the house style, code into the pages that show it"
+	@echo "make docs      check that the pages show the code as it is (make format brings them up to date)"
 	@echo "make install   only build and install into $(VENV) (editable)"
 	@echo "make wheel     build the wheel into dist/"
 	@echo "make clean     remove $(VENV), build/, dist/ and built libraries"
@@ -85,6 +86,9 @@ format: $(VENV)/.test
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 	$(if $(CXX_FILES),$(BIN)/clang-format -i $(CXX_FILES))
+
+docs: $(VENV)/.created
+	$(BIN)/python docs/include.py --check
 
 wheel: $(VENV)/.tools
 	$(WITH_VENV) python -m pip wheel --no-build-isolation --no-deps -w dist .
