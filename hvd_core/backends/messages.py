@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from hvd_core.backends.candidate import EMBEDDED, Candidate, Problem
 from hvd_core.config.suggestions import did_you_mean
+from hvd_core.wheels import pip_install
 
 _LONGEST_TEXT = 1000  # characters of a plugin's exception
 
@@ -45,7 +46,7 @@ def not_installed(
     text += f"      site policy: {policy}" if policy else ""
     for problem in problems:
         text += "\n  note: " + problem.text.removeprefix("horovod: ")
-    return text + (f"\n  fix: pip install {wheel}" if wheel else "")
+    return text + (f"\n  fix: {pip_install(wheel)}" if wheel else "")
 
 
 def pinned_away(name: str, source: str, pin: str, found: Sequence[Candidate]) -> str:

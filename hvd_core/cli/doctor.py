@@ -18,6 +18,7 @@ from hvd_core.cli import codes, output
 from hvd_core.cli.launcher_step import launcher_step
 from hvd_core.cli.steps import BAD, GOOD, NOTE, SKIPPED, Step
 from hvd_core.cli.survey import config, export, pinned
+from hvd_core.wheels import pip_install
 
 if TYPE_CHECKING:
     from hvd_core.backends.candidate import Problem
@@ -61,7 +62,7 @@ def _installation() -> Step:
         from hvd_core import _core
     except ImportError as error:
         return Step("", "installation", BAD, f"{text}: the compiled engine does not load: {error}",
-                    ["fix: pip install --force-reinstall hvd-core"])  # fmt: skip
+                    ["fix: " + pip_install("hvd-core", "--force-reinstall", "--no-deps")])  # fmt: skip
     return Step("", "installation", GOOD, text, [str(_core.__file__)])
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hvd_core.cli import codes, output
 from hvd_core.config.suggestions import did_you_mean
+from hvd_core.wheels import pip_install
 
 _EXAMPLE = "loopback"
 
@@ -50,7 +51,8 @@ def find() -> dict[str, Path]:
                 source = example / f"{_EXAMPLE}.cc"
                 return pages | ({_EXAMPLE: source} if source.is_file() else {})
     raise FileNotFoundError(
-        "the pages are not in this installation.\n  fix: pip install --force-reinstall hvd-core"
+        "the pages are not in this installation.\n  fix: "
+        + pip_install("hvd-core", "--force-reinstall", "--no-deps")
     )
 
 

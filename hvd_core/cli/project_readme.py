@@ -46,8 +46,8 @@ def host_text(name: str) -> str:
 def first_steps(name: str, device: str, folder: str, other_library: bool = False) -> list[str]:
     """The commands that show the new project at work, from the folder that it lies in or from elsewhere."""
     steps = [
-        "pip install build",
-        f"python -m build --wheel {folder}",
+        "pip install build cmake ninja scikit-build-core",
+        f"python -m build --wheel --no-isolation {folder}",
         f"pip install {folder}/dist/*.whl",
     ]
     if other_library:  # the backend looks for that, so the simulator has to be named

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvd_core.wheels import pip_install
+
 try:
     import tomllib
 except ModuleNotFoundError:  # Python 3.10
@@ -86,7 +88,7 @@ def find(kind: str = DEVICE) -> Template:
     raise FileNotFoundError(
         "the template is not in this installation.\n"
         f"  searched: {', '.join(str(p / 'template') for p in packages)}\n"
-        "  fix: reinstall hvd-core (pip install --force-reinstall hvd-core)"
+        f"  fix: reinstall hvd-core: {pip_install('hvd-core', '--force-reinstall', '--no-deps')}"
     )
 
 

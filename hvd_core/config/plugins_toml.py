@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hvd_core.config.plugins_file import BackendSettings, PluginsFile, PluginsTomlError, Value, read
 from hvd_core.config.selection_rules import Level
+from hvd_core.wheels import pip_install
 
 SITE_FILE = Path("/etc/hvd/plugins.toml")
 FILE_VARIABLE = "HOROVOD_PLUGINS_TOML"
@@ -120,7 +121,7 @@ def packaged_file() -> Path:
     raise PluginsTomlError(
         f"horovod: the packaged plugins.toml is not in this installation.\n"
         f"  searched: {', '.join(str(p) for p in dict.fromkeys(places))}\n"
-        "  fix: reinstall hvd-core (pip install --force-reinstall hvd-core)"
+        f"  fix: reinstall hvd-core: {pip_install('hvd-core', '--force-reinstall', '--no-deps')}"
     )
 
 

@@ -12,6 +12,7 @@ import logging
 from contextlib import suppress
 
 from hvd_core import current_job
+from hvd_core.wheels import pip_install
 
 _log = logging.getLogger("horovod")
 _warned: set[str] = set()
@@ -46,11 +47,11 @@ def warn_once(device_type: str) -> None:
 
 
 def remedy(device_type: str) -> str:
-    """The instruction that makes a backend serve a device type, such as "pip install WHEEL"."""
+    """The instruction that makes a backend serve a device type, such as the command that installs a wheel."""
     from hvd_core.config import plugins_toml
 
     with suppress(ValueError, OSError):
         wheel = plugins_toml.wheel_for_device(device_type)
         if wheel:
-            return f"pip install {wheel}"
+            return pip_install(wheel)
     return "install the backend wheel of the device's vendor, if there is one"

@@ -15,7 +15,7 @@ STARTUP = "horovod-of-hvd-core.pth"
 
 # The original's names of extras, and ours: what `pip install horovod[NAME]` brings. Empty ones exist so that the
 # requirements of other distributions can be met; the part itself says what is missing when it is imported.
-_TORCH, _TENSORFLOW, _KERAS = "torch>=2.0", "tensorflow>=2.15", "keras>=2.15"
+_TORCH, _TENSORFLOW, _KERAS = "torch>=2.4", "tensorflow>=2.15", "keras>=2.15"
 EXTRAS = {
     "pytorch": [_TORCH],
     "tensorflow": [_TENSORFLOW],

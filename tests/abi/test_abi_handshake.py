@@ -124,7 +124,7 @@ def test_load_another_major_is_recognised(loader, toolchain, tmp_path):
     source.write_text('extern "C" __attribute__((visibility("default"))) void hvd_backend_entry_v2() {}\n')
     assert loader(toolchain.library(source, "future")) == (
         "horovod: backend 'forged' needs backend ABI 2.x; this hvd-core offers 1.1.  "
-        "fix: pip install -U hvd-core"
+        "fix: install a newer hvd-core"
     )
 
 

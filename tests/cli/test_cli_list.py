@@ -10,6 +10,7 @@ import pytest
 from command_line import DESCRIBE, ROOT
 from hvd_core.cli.survey import survey
 from hvd_core.config import plugins_toml
+from hvd_core.wheels import pip_install
 
 PRINT_MODULES = Path(__file__).with_name("print_modules.py")
 
@@ -136,4 +137,4 @@ def test_fix_stands_apart_from_what_is_wrong(hvd):
     hvd.wheel("newer", code=code.replace("abi=(1, 0)", "abi=(2, 0)"))
     row = rows(hvd)["newer", "hvd-backend-newer"]
     assert row["detail"].endswith("offers 1.1.")
-    assert row["fix"] == "pip install -U hvd-core"
+    assert row["fix"] == pip_install("hvd-core", "-U")

@@ -21,6 +21,7 @@ from hvd_core.backends import (
 from hvd_core.backends.discovery import lookup
 from hvd_core.backends.discovery.installed_backend import ABI
 from hvd_core.version import __version__
+from hvd_core.wheels import pip_install
 from plugin_sites import announce
 
 HEAD = """
@@ -69,7 +70,7 @@ def test_a_broken_import_keeps_its_cause(site):
     assert str(error) == (
         f"horovod: backend 'alpha' ({wheel} 0.3.0) cannot be described.\n"
         f"  cause: importing {wheel}:describe failed: ModuleNotFoundError: No module named 'no_such_module_at_all'\n"
-        f"  fix: repair it (pip install --force-reinstall {wheel}), or pip uninstall {wheel}        "
+        f"  fix: pip uninstall {wheel}, or repair it: {pip_install(wheel, '--force-reinstall')}        "
         "check: hvd plugin doctor alpha"
     )
     assert isinstance(error.__cause__, ModuleNotFoundError)
@@ -117,7 +118,7 @@ def test_a_field_of_the_future(site):
     text = str(refusal(site, "def describe(): return given(quantum=True)"))
     assert "unexpected keyword argument 'quantum'" in text
     assert (
-        f"fix: it may be written for a newer hvd-core than this {__version__}: pip install -U hvd-core"
+        f"fix: it may be written for a newer hvd-core than this {__version__}: {pip_install('hvd-core', '-U')}"
         in text
     )
 
@@ -195,7 +196,7 @@ def test_another_abi_is_refused_before_anything_is_loaded(site, major, package):
         lookup("alpha", "x").path()
     assert str(caught.value) == (
         f"horovod: backend 'alpha' ({found.distribution} 0.3.0) needs backend ABI {major}.x; this hvd-core "
-        f"{__version__} offers {ABI[0]}.{ABI[1]}.  fix: pip install -U {package or found.distribution}"
+        f"{__version__} offers {ABI[0]}.{ABI[1]}.  fix: {pip_install(package or found.distribution, '-U')}"
     )
 
 
@@ -206,5 +207,6 @@ def test_a_library_that_is_not_there(site):
     assert str(caught.value) == (
         f"horovod: backend 'alpha' ({found.distribution} 0.3.0) failed to load.\n"
         "  cause: the library that its descriptor names does not exist: /x/liba.so\n"
-        f"  fix: pip install --force-reinstall {found.distribution}, or build it      check: hvd plugin doctor alpha"
+        f"  fix: build it, or {pip_install(found.distribution, '--force-reinstall')}      "
+        "check: hvd plugin doctor alpha"
     )

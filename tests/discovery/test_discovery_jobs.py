@@ -15,6 +15,7 @@ from horovod.runner.env import backend_environment
 from hvd_core.backends import BackendVersionMismatch, discovery
 from hvd_core.backends.candidate import WHEEL, Candidate, Problem
 from hvd_core.backends.discovery import backend_spec
+from hvd_core.wheels import pip_install
 from plugin_sites import HERE, PACKAGES, announce, install, python, wheel
 
 
@@ -191,7 +192,7 @@ def test_another_version_on_this_host(site, monkeypatch):
     assert str(caught.value) == (
         "horovod: backend 'alpha' (hvd-backend-alpha 0.3.0): host node04 has hvd-backend-alpha 0.3.1, but the launcher "
         "found 0.3.0 on node01.\n"
-        "  fix: install one version on all hosts: pip install hvd-backend-alpha==0.3.0"
+        f"  fix: install one version on all hosts: {pip_install('hvd-backend-alpha==0.3.0')}"
     )
     announce(site, "alpha", version="0.3.0")
     backend_spec.check_version(found)  # nothing to say

@@ -20,6 +20,7 @@ from hvd_core.backends.discovery.installed_backend import ABI
 from hvd_core.backends.discovery.loading import load
 from hvd_core.backends.discovery.registry import embedded
 from hvd_core.backends.slots import slots
+from hvd_core.wheels import pip_install
 from plugin_sites import announce
 
 INCLUDE = Path(hvd_core.__file__).resolve().parent / "include"
@@ -134,7 +135,7 @@ def test_another_abi_by_its_symbol(site, tmp_path):
     library = compile(tmp_path, "newer", "int hvd_backend_entry_v2(void) { return 0; }")
     assert refusal(plugin(site, "newer", library)) == (
         f"horovod: backend 'newer' (hvd-backend-newer 0.3.0) needs backend ABI 2.x; this hvd-core {hvd_core.__version__} "
-        f"offers {ABI[0]}.{ABI[1]}.  fix: pip install -U hvd-core"
+        f"offers {ABI[0]}.{ABI[1]}.  fix: {pip_install('hvd-core', '-U')}"
     )
     library = compile(tmp_path, "none", "int nothing;")
     text = refusal(plugin(site, "none", library))

@@ -17,7 +17,7 @@ PYTHON=$(command -v "${PYTHON:-python3}") || { echo "no ${PYTHON:-python3}"; exi
 ALL="tensorflow==2.15.1 tensorflow==2.16.2 tensorflow==2.19.1 tensorflow+torch torch"
 VERSIONS=${*:-$ALL}
 mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd) || exit 2
-TORCH=$(grep '^torch==' requirements/train.txt)
+TORCH=$("$PYTHON" requirements/install.py --print examples | grep '^torch==')
 unset PYTHONPATH PYTHONHOME
 export PIP_DISABLE_PIP_VERSION_CHECK=1 TF_CPP_MIN_LOG_LEVEL=2
 

@@ -23,7 +23,7 @@ def tool(name, *words, **options):
 @pytest.fixture(scope="module")
 def repaired(gloo_library, tmp_path_factory):
     """Path of the wheel that auditwheel has made whole."""
-    pytest.importorskip("auditwheel", reason="bundling needs what is in requirements/test.txt")
+    pytest.importorskip("auditwheel", reason="bundling needs the extra test")
     folder = tmp_path_factory.mktemp("gloo")
     variables = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     unpacked = Path(sys.prefix) / "gloo" / "usr"  # where `make` has put it if the system has none

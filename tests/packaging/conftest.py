@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory):
     """Path of the wheel, as `python -m build` makes it from the checkout."""
-    pytest.importorskip("build", reason="building needs what is in requirements/test.txt")
+    pytest.importorskip("build", reason="building needs the extra test")
     pytest.importorskip("scikit_build_core", reason="building needs what is in requirements/build.txt")
     folder = tmp_path_factory.mktemp("wheel")
     tools = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

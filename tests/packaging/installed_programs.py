@@ -16,6 +16,20 @@ def sum_alone():
     print(core.__file__)
 
 
+def sum_of_ranks():
+    """On several ranks: each gets the sum of all."""
+    import numpy as np
+
+    import hvd_core as hvd
+
+    hvd.init()
+    assert hvd.size() > 1
+    total = hvd.allreduce(np.full(1000, hvd.rank() + 1.0), op=hvd.Sum)
+    assert (total == hvd.size() * (hvd.size() + 1) / 2).all()
+    print(f"rank {hvd.rank()} of {hvd.size()} has the sum")
+    hvd.shutdown()
+
+
 def print_versions():
     """Of the distributions and packages, and the place of the package horovod."""
     from importlib.metadata import version

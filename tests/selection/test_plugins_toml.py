@@ -13,6 +13,7 @@ from hvd_core.cli.explain import choices, of_files
 from hvd_core.config.plugins_file import PluginsTomlError, read
 from hvd_core.config.plugins_toml import PluginsConfig, load, packaged_file
 from hvd_core.config.toml_lines import lines_of
+from hvd_core.wheels import pip_install
 
 ROOT_FILE = Path(__file__).resolve().parents[2] / "plugins.toml"
 
@@ -278,7 +279,7 @@ def test_a_site_may_name_the_wheels_of_other_vendors(tmp_path):
     wheels = PluginsConfig((file, packaged)).wheels
     assert wheels == packaged.wheels | {"tgloo": "acme-tgloo"}
     gloo = Candidate("gloo", WHEEL, "hvd-backend-gloo", "0.1.0")
-    assert "fix: pip install acme-tgloo" in not_installed("tgloo", "", [gloo], wheel=wheels["tgloo"])
+    assert f"fix: {pip_install('acme-tgloo')}" in not_installed("tgloo", "", [gloo], wheel=wheels["tgloo"])
     # Another library, no slip of the pen.
     assert "Did you mean" not in not_installed("tgloo", "", [gloo])
     with pytest.raises(PluginsTomlError, match=r"wheels\.x must be a wheel's name"):

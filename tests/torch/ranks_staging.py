@@ -18,6 +18,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.torch import _copy_waits, _device_streams, _staging
 from hvd_core import current_job
 from hvd_core.frontend import staged
+from hvd_core.wheels import pip_install
 from support import raises
 
 ME, SIZE = hvd.rank(), hvd.size()
@@ -58,7 +59,7 @@ def check_one_warning_that_says_what_to_install():
     for part in (f"device type '{KIND}'", "STAGED", "why: HOROVOD_BACKEND names shm", staged.remedy(KIND)):
         assert part in heard.texts[0], heard.texts
     assert "vendor" in staged.remedy("gcu")
-    assert staged.remedy("cuda") == "pip install hvd-backend-nccl"
+    assert staged.remedy("cuda") == pip_install("hvd-backend-nccl")
 
 
 def check_calls_return_before_the_device_is_done():

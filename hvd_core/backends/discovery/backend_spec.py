@@ -17,6 +17,7 @@ from typing import Any
 from hvd_core.backends.candidate import WHEEL, Candidate, Problem
 from hvd_core.backends.errors import BackendVersionMismatch
 from hvd_core.backends.static_description import of_table
+from hvd_core.wheels import pip_install
 
 VARIABLE = "HOROVOD_BACKEND_SPEC"
 # Linux starts no program with a variable of 128 KiB, and a remote shell gets all variables in one argument.
@@ -102,5 +103,6 @@ def check_version(candidate: Candidate) -> None:
     raise BackendVersionMismatch(
         f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}): host {socket.gethostname()} {has}, but "
         f"the launcher found {candidate.version} on {launcher or 'its host'}.\n"
-        f"  fix: install one version on all hosts: pip install {candidate.distribution}=={candidate.version}"
+        "  fix: install one version on all hosts: "
+        + pip_install(f"{candidate.distribution}=={candidate.version}")
     )

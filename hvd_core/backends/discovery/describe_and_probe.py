@@ -20,6 +20,7 @@ from hvd_core.backends.errors import BackendDescribeError
 from hvd_core.backends.messages import of_exception
 from hvd_core.backends.static_description import TABLES
 from hvd_core.version import __version__
+from hvd_core.wheels import pip_install
 
 
 class ProbeFailed(Unavailable):
@@ -131,7 +132,7 @@ def _load(candidate: Candidate) -> Any:
 
 def _broken(candidate: Candidate, cause: str, fix: str = "") -> BackendDescribeError:
     wheel = candidate.distribution
-    fix = fix or f"repair it (pip install --force-reinstall {wheel}), or pip uninstall {wheel}"
+    fix = fix or f"pip uninstall {wheel}, or repair it: {pip_install(str(wheel), '--force-reinstall')}"
     return BackendDescribeError(
         f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}) cannot be described.\n"
         f"  cause: {cause}\n"
@@ -146,7 +147,9 @@ def _upgrade_fix(error: BaseException) -> str:
         and "BackendDescriptor" in str(error)
         and "keyword argument" in str(error)
     ):
-        return f"it may be written for a newer hvd-core than this {__version__}: pip install -U hvd-core"
+        return (
+            f"it may be written for a newer hvd-core than this {__version__}: {pip_install('hvd-core', '-U')}"
+        )
     return ""
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from hvd_core.backends.candidate import EMBEDDED, Candidate
 from hvd_core.backends.descriptor import Available, BackendDescriptor, Unavailable
 from hvd_core.backends.errors import BackendError, BackendLoadError
+from hvd_core.wheels import pip_install
 
 # The ABI that this engine offers; tests/discovery compares it with the header.
 ABI = (1, 1)
@@ -63,7 +64,8 @@ class InstalledBackend:
         raise BackendLoadError(
             f"horovod: backend '{self.name}' ({self.origin}) failed to load.\n"
             f"  cause: its library is not in this installation        searched: {searched}\n"
-            "  fix: reinstall hvd-core (pip install --force-reinstall hvd-core), or build it in a source tree"
+            "  fix: build it in a source tree, or reinstall hvd-core: "
+            + pip_install("hvd-core", "--force-reinstall", "--no-deps")
         )
 
     def probe(self, timeout_s: float = 5.0) -> Available | Unavailable:

@@ -15,6 +15,7 @@ from hvd_core.backends.descriptor import Unavailable
 from hvd_core.backends.discovery.installed_backend import InstalledBackend
 from hvd_core.backends.errors import BackendError, BackendLoadError, BackendOpenError, BackendUnavailable
 from hvd_core.version import __version__
+from hvd_core.wheels import pip_install
 
 
 def load(backend: InstalledBackend, alone: bool = False, alternative: str = "") -> dict[str, Any]:
@@ -90,10 +91,10 @@ def _about_abi(backend: InstalledBackend, head: str) -> str:
     head = head.replace(
         f"backend '{backend.name}' needs", f"backend '{backend.name}' ({backend.origin}) needs"
     )
+    head = head.replace("install a newer hvd-core", pip_install("hvd-core", "-U"))
     if backend.candidate.origin == WHEEL:
-        head = head.replace(
-            "install a newer release of the backend", f"pip install -U {backend.candidate.distribution}"
-        )
+        newer = pip_install(str(backend.candidate.distribution), "-U")
+        head = head.replace("install a newer release of the backend", newer)
     return head
 
 

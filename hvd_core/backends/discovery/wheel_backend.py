@@ -14,6 +14,7 @@ from hvd_core.backends.discovery.installed_backend import ABI, InstalledBackend
 from hvd_core.backends.errors import BackendLoadError
 from hvd_core.backends.messages import of_exception
 from hvd_core.version import __version__
+from hvd_core.wheels import pip_install
 
 
 class WheelBackend(InstalledBackend):
@@ -51,7 +52,8 @@ class WheelBackend(InstalledBackend):
             raise BackendLoadError(
                 f"horovod: backend '{self.name}' ({self.origin}) failed to load.\n"
                 f"  cause: the library that its descriptor names does not exist: {library}\n"
-                f"  fix: pip install --force-reinstall {wheel}, or build it      check: hvd plugin doctor {self.name}"
+                f"  fix: build it, or {pip_install(str(wheel), '--force-reinstall')}      "
+                f"check: hvd plugin doctor {self.name}"
             )
         return library.resolve()
 
@@ -62,7 +64,7 @@ class WheelBackend(InstalledBackend):
         major = self.descriptor.abi[0]
         if major == ABI[0]:
             return
-        fix = "pip install -U " + ("hvd-core" if major > ABI[0] else str(self.candidate.distribution))
+        fix = pip_install("hvd-core" if major > ABI[0] else str(self.candidate.distribution), "-U")
         raise BackendLoadError(
             f"horovod: backend '{self.name}' ({self.origin}) needs backend ABI {major}.x; this hvd-core {__version__} "
             f"offers {ABI[0]}.{ABI[1]}.  fix: {fix}"

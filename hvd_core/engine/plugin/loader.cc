@@ -173,7 +173,7 @@ hvd_backend_entry_fn open_library(const std::string& path, const std::string& na
     if (dlsym(library, ("hvd_backend_entry_v" + std::to_string(major)).c_str()) == nullptr) continue;
     throw LoadError("horovod: backend '" + name + "' needs backend ABI " + std::to_string(major) +
                     ".x; this hvd-core offers " + our_version() + ".  fix: " +
-                    (major > HVD_ABI_MAJOR ? "pip install -U hvd-core" : "install a newer release of the backend"));
+                    (major > HVD_ABI_MAJOR ? "install a newer hvd-core" : "install a newer release of the backend"));
   }
   refuse(name, path, "the library exports no " + symbol + ", so it is no backend",
          "check the path; build the backend with its entry function exported (visibility \"default\", extern \"C\")");

@@ -127,7 +127,7 @@ def hindrance(settings: EngineSettings) -> str:
     if settings.metrics_port and importlib.util.find_spec("prometheus_client") is None:
         return (
             "neither live timeline nor metrics are served: HOROVOD_METRICS_PORT needs the package prometheus-client, "
-            "which is not installed: pip install 'hvd-core[metrics]'"
+            "which is not installed: pip install prometheus-client"
         )
     return ""
 
