@@ -36,8 +36,8 @@ class LastCall:
 
 
 def about_end(event: Mapping[str, Any]) -> str:
-    """How a rank's process has ended, by its event "exit": ``for lack of memory, it seems: ... (cgroup limit 512 MiB)``, or ``in
-    the call collective of backend 'x' (allreduce, 4096 bytes)``; "" if neither is known."""
+    """How a rank's process has ended, by its event "exit": ``for lack of memory, it seems: ... (cgroup limit 512 MiB)``,
+    or ``in the call collective of backend 'x' (allreduce, 4096 bytes)``; "" if neither is known."""
     if event.get("out_of_memory"):
         return f"for lack of memory, it seems: the kernel has killed a process of its group ({event['out_of_memory']})"
     if not event.get("inside"):
