@@ -7,6 +7,7 @@ import pytest
 
 from harness import run_on_ranks
 from harness.frameworks import run_with
+from harness.installed import need
 
 FUZZ = "frontend/ranks_wrong_arguments.py::fuzz"
 SAMPLES = {"numpy": 120, "torch": 120, "tensorflow": 60}
@@ -15,6 +16,7 @@ SAMPLES = {"numpy": 120, "torch": 120, "tensorflow": 60}
 def run(front_end, seed, most):
     if front_end == "numpy":
         return run_on_ranks(2, FUZZ, front_end, seed, most, timeout=40)
+    need(front_end)
     return run_with(front_end, 2, FUZZ, front_end, seed, most, timeout=60)
 
 
