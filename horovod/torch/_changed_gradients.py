@@ -45,11 +45,9 @@ _WRAPPERS = 4
 
 
 def note(slot: Slot) -> None:
-    """Remember a gradient that is about to be sent. The hot path of the reducer does the same by itself. One that another
-    optimizer reduces too is changed by that one."""
+    """Remember a gradient that is about to be sent. The hot path of the reducer does the same by itself."""
     grad = slot.given = slot.param.grad
-    noted = grad is not None and grad.layout is torch.strided and not slot.shared
-    slot.version = grad._version if noted else -1
+    slot.version = -1 if grad is None or grad.layout is not torch.strided else grad._version
 
 
 def is_changed(slot: Slot, grad: torch.Tensor | None) -> bool:

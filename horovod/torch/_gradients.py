@@ -65,12 +65,9 @@ def gradient_of(slot: Slot, sparse_as_dense: bool) -> torch.Tensor:
 
 
 def wire_form(slot: Slot, grad: torch.Tensor, compression: type[Compressor]) -> torch.Tensor:
-    """The tensor that is sent for `grad`: itself if possible, so that it is reduced in place. A copy if another optimizer
-    reduces it too."""
+    """The tensor that is sent for `grad`: itself if possible, so that it is reduced in place."""
     if slot.sparse_dim:
         grad = grad.to_dense()
-    elif slot.shared:
-        grad = grad.clone()
     if grad.is_complex():
         grad = torch.view_as_real(grad.resolve_conj())
     grad = grad.resolve_neg()

@@ -196,9 +196,7 @@ class GradientReducer:
         for slot in arrived:
             grad = slot.param.grad if self._wire_dtype is None else slot.sent
             # Whether the engine takes it unchanged, the engine finds out, but for the announcement of its weight.
-            quickly = (
-                plain and grad is not None and grad.is_cpu and not grad.requires_grad and not slot.shared
-            )
+            quickly = plain and grad is not None and grad.is_cpu and not grad.requires_grad
             if not quickly or grad.is_sparse or (self._unannounced and not is_quick(grad)):
                 self._submit(slot)
                 continue

@@ -13,7 +13,7 @@ class Slot:
 
     __slots__ = (
         "anchor", "context", "delay", "failed", "given", "group", "handle", "home", "made_on", "name", "nbytes",
-        "param", "sent", "shared", "sparse_dim", "version", "wire", "wire_name",
+        "param", "sent", "sparse_dim", "version", "wire", "wire_name",
     )  # fmt: skip
 
     def __init__(self, param: torch.Tensor, name: str, delay: int):
@@ -30,7 +30,6 @@ class Slot:
         )
         self.home: torch.Tensor | None = None  # for the gradient, in memory that the ranks share
         self.context: Any = None
-        self.shared = False  # another optimizer reduces this gradient too, so neither does it in place
         self.failed = False  # its reduction could not begin
         # The gradient that was sent, as _changed_gradients.py compares it: PyTorch's count of its changes, and the
         # tensor, None where that is `sent`.

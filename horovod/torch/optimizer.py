@@ -110,7 +110,7 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         self._synchronized = False
         self._frozen: list[tuple[torch.Tensor, str]] = []
         self._parameter_names = name_parameters(self.param_groups, named_parameters)
-        self._replaced = False
+        self._replaced: str | None = None  # the name of a parameter that a newer optimizer has too
         self._finalizer = weakref.finalize(self, _let_go, reducer.hooks, reducer.active, reducer.process_set)
         self._active = bool(reducer.process_set.included()) and (_world_size() > 1 or ranks_may_change())
         try:
@@ -127,27 +127,19 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         if self._active:
             self._replace_others()
             _WATCHING.add(self)
-            self._note_shared()
 
     def _replace_others(self) -> None:
-        """Take over from earlier optimizers whose parameters are all among this one's, and that something keeps alive,
-        such as a scheduler of the first run of a notebook's cell. With the hooks of both, each gradient would be reduced
-        twice. An optimizer that also has other parameters is still in use."""
+        """Take over from other optimizers that have some of this one's parameters, and that something keeps alive, such
+        as a scheduler of the first run of a notebook's cell. With the hooks of both, gradients would be reduced twice."""
         own = {param for group in self.param_groups for param in group["params"]}
-        for other in list(_WATCHING):
-            theirs = {param for group in other.param_groups for param in group["params"]}
-            if theirs and theirs <= own:
+        for other in list(_WATCHING - {self}):
+            theirs = (param for group in other.param_groups for param in group["params"])
+            shared = next((param for param in theirs if param in own), None)
+            if shared is not None:
                 other._reducer.abandon()
                 other._finalizer()
-                other._active, other._replaced = False, True
+                other._active, other._replaced = False, other._parameter_names[shared]
                 _WATCHING.discard(other)
-
-    def _note_shared(self) -> None:
-        """Note the parameters that another optimizer has too. Both reduce their gradients, and neither in place."""
-        for other in list(_WATCHING):
-            if other is not self:
-                for param in self._reducer.slots.keys() & other._reducer.slots.keys():
-                    self._reducer.slots[param].shared = other._reducer.slots[param].shared = True
 
     def _watch(self, param: torch.Tensor) -> None:
         if not self._active:
@@ -165,8 +157,6 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
                 self._reducer.watch(param, name)
             else:
                 still_frozen.append((param, name))
-        if len(still_frozen) < len(self._frozen):
-            self._note_shared()
         self._frozen = still_frozen
 
     def _form_groups(self, groups: int | Sequence[Sequence[torch.Tensor]]) -> None:
@@ -217,14 +207,15 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         super().load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict) -> None:
-        """Add a group of parameters; their gradients are reduced too. Call it on all ranks."""
+        """Add a group of parameters; their gradients are reduced too. Call it on all ranks. Another DistributedOptimizer
+        that has some of them is replaced by this one."""
         super().add_param_group(param_group)
         index = len(self.param_groups) - 1
         for position, param in enumerate(self.param_groups[index]["params"]):
             self._parameter_names.setdefault(param, f"allreduce.noname.{index}.{position}")
             self._watch(param)
         if self._active:
-            self._note_shared()
+            self._replace_others()
 
     def synchronize(self) -> None:
         """Wait until the gradients of all parameters are reduced; they are in ``param.grad`` then.
@@ -240,10 +231,11 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         self._synchronized = True
 
     def _reduce(self) -> None:
-        if self._replaced:
+        if self._replaced is not None:
             raise ValueError(
-                f"Another DistributedOptimizer was made for all parameters of this {type(self).__name__}, and reduces "
-                "their gradients since then. Use the newer one, or give each optimizer parameters of its own."
+                f"Another DistributedOptimizer was made for parameters of this {type(self).__name__} (such as "
+                f"{self._replaced!r}), and reduces their gradients since then. Use the newer one, or give each optimizer "
+                "parameters of its own."
             )
         if self._active:
             if self._frozen:
@@ -414,9 +406,8 @@ def DistributedOptimizer(
             value of `gradient_buffers`;
             `optimizer` is a DistributedOptimizer already.
 
-    An earlier DistributedOptimizer all of whose parameters are among those of `optimizer` is replaced: its step() raises
-    ValueError from now on. Optimizers that have only some parameters in common each reduce the gradients of these: name
-    them differently in `named_parameters`, and call backward(), then step() of all of these optimizers.
+    An earlier DistributedOptimizer that has some of the same parameters is replaced: its step() and synchronize() raise
+    ValueError from now on.
     """
     check_predivide_factor(gradient_predivide_factor, op)
     check_backward_passes(backward_passes_per_step)

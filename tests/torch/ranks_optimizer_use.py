@@ -342,7 +342,10 @@ def check_a_newer_optimizer_takes_over():
     optimizer.synchronize()
     earlier = kept[0].optimizer
     for call in (earlier.step, earlier.synchronize):
-        with raises(ValueError, "Another DistributedOptimizer was made for all parameters of this SGD"):
+        with raises(
+            ValueError,
+            "Another DistributedOptimizer was made for parameters of this SGD (such as '0.weight')",
+        ):
             call()
     same_everywhere(torch.cat([p.detach().flatten() for p in model.parameters()]), "weights")
     # Optimizers with parameters of their own go on side by side.
@@ -356,30 +359,35 @@ def check_a_newer_optimizer_takes_over():
         one.step()
 
 
-def check_optimizers_that_share_some_parameters():
-    """Each gradient is reduced by both, and each optimizer steps with the right sum."""
-    for options in ({}, {"compression": hvd.Compression.fp16}, {"groups": 1}):
-        first, both, second = (torch.nn.Parameter(torch.zeros(70_000)) for _ in range(3))
-        optimizers = [
-            hvd.DistributedOptimizer(
-                torch.optim.SGD(params, lr=1.0),
-                [(f"{name}.{i}", param) for i, param in enumerate(params)],
-                op=hvd.Sum,
-                **options,
-            )
-            for name, params in (("first", [first, both]), ("second", [both, second]))
-        ]
-        total = sum(rank + 1 for rank in RANKS)
-        for step in (1, 2):
-            for optimizer in optimizers:
-                optimizer.zero_grad()
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")
-                (sum(param.sum() for param in (first, both, second)) * (ME + 1)).backward()
-                for optimizer in optimizers:
-                    optimizer.step()
-            for param, steps in ((first, step), (both, 2 * step), (second, step)):
-                assert (param == -total * steps).all(), (options, step, param)
+@needs(ranks=2)
+def check_an_optimizer_of_some_parameters_takes_over():
+    """All layers are trained, then only the head, while a scheduler keeps the first optimizer alive."""
+    model = model_of()
+    head = model[-1]
+    names = [(f"head.{name}", param) for name, param in head.named_parameters()]
+    everything = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(everything, 100)
+    for step in range(STEPS):
+        everything.zero_grad()
+        loss_of(model, step, ME).backward()
+        everything.step()
+    of_head = hvd.DistributedOptimizer(torch.optim.SGD(head.parameters(), lr=1.0), names, op=hvd.Sum)
+    before = head.bias.detach().clone()
+    for _ in range(2):
+        of_head.zero_grad()
+        (head.bias.sum() * (ME + 1)).backward()
+        of_head.step()
+    assert torch.allclose(head.bias, before - 2 * sum(rank + 1 for rank in RANKS))
+    loss_of(model, 0, ME).backward()
+    for call in (scheduler.optimizer.step, everything.synchronize):
+        with raises(ValueError, "(such as '4.weight')"):
+            call()
+    of_head.step()
+    # One that gets parameters of another later takes over, too.
+    body = hvd.DistributedOptimizer(sgd(model[0].parameters()), model[0].named_parameters("body"))
+    body.add_param_group({"params": list(head.parameters())})
+    with raises(ValueError, "(such as 'head.weight')"):
+        of_head.step()
 
 
 @needs(ranks=2)
