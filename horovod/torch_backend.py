@@ -3,13 +3,12 @@ needs no import of horovod.
 
 It imports the rest of horovod.torch when the first group is made, and nothing before. It raises nothing: an exception
 here would be one of `import torch`, also for programs that know nothing of horovod. For the same reason it changes
-nothing of torch.distributed but its list of names, until the program names the backend.
+nothing of torch.distributed but its list of names, until the program names the backend. Under horovodrun it also
+extends `env://`, which raises an error there otherwise.
 """
 
-import itertools
 import os
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 # A variable of each launcher that sets no RANK.
@@ -18,15 +17,11 @@ NAME = "hvd"
 
 
 class _Name:
-    """The attribute `Backend.HVD`, or that of a text such as "cpu:gloo,cuda:hvd", which torch.distributed reads when a
-    program names the backend."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
+    """The attribute `Backend.HVD`, which torch.distributed reads when a program names the backend."""
 
     def __get__(self, backend: Any, owner: type) -> str:
         use()
-        return self._name
+        return NAME
 
 
 def register() -> None:
@@ -41,8 +36,10 @@ def register() -> None:
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=_device_types())
     defaults.clear()
     defaults.update(before)
-    for name in (NAME, *_texts_with_devices()):
-        setattr(dist.Backend, name.upper(), _Name(name))
+    dist.Backend.HVD = _Name()
+    # torch.distributed takes a string such as "cpu:hvd,cuda:gloo" apart only after the rendezvous.
+    if "HOROVOD_RANK" in os.environ:
+        _extend_env()
 
 
 def use() -> None:
@@ -75,18 +72,6 @@ def _device_types() -> list[str]:
     types = ["cpu", "cuda", "xpu"]
     named = getattr(torch._C, "_get_privateuse1_backend_name", lambda: "privateuseone")()
     return types + [named]
-
-
-def _texts_with_devices() -> Iterator[str]:
-    """The texts for one or two types of devices, such as "cpu:gloo,cuda:hvd", that name hvd."""
-    import torch.distributed as dist
-
-    backends = [name for name in dist.Backend.backend_list if name not in ("undefined", "fake")]
-    yield from (f"{device}:{NAME}" for device in _device_types())
-    for devices in itertools.permutations(_device_types(), 2):
-        for names in itertools.product(backends, repeat=2):
-            if NAME in names:
-                yield ",".join(f"{device}:{name}" for device, name in zip(devices, names))
 
 
 def _extend_env() -> None:

@@ -2,6 +2,7 @@
 
 launched_program.py             # under a launcher
 launched_program.py spawn       # starts two ranks itself, which meet in a file
+launched_program.py alone       # sets torch's variables itself: each process is a job of its own
 
 The variable HVD_TEST_BACKEND names the backend in place of "hvd".
 """
@@ -60,5 +61,9 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["spawn"]:
         with tempfile.TemporaryDirectory() as folder:
             torch.multiprocessing.spawn(work, (f"file://{os.path.join(folder, 'meeting')}",), nprocs=2)
+    elif sys.argv[1:] == ["alone"]:
+        os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+        dist.init_process_group("gloo")
+        print(f"gloo on {dist.get_world_size()} ranks", flush=True)
     else:
         work()
