@@ -5,7 +5,9 @@ Without it a rank whose model has another layer would wait for a tensor that no 
 allreduce.
 
 Any thread, but calls at the same time need different names. The name is what tells the ranks' calls apart: made of the
-structures it would differ between ranks whose structures differ, and these would wait instead of fail.
+structures it would differ between ranks whose structures differ, and these would wait instead of fail. Two calls of one
+name that overlap on a rank are refused there. Where they overlap on no rank, but the ranks' threads call in different
+orders, the calls are mixed up.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def require_same(
 
     Raises:
         StructuresDiffer: the ranks differ. OperationFailedError: another rank's call failed in prepared().
-        ValueError: this rank is not in the process set, or another thread is in a call of this name.
+        ValueError: this rank is not in the process set, or another thread of it is in a call of this name now.
             HorovodInternalError: a rank is gone.
     """
     own = [(str(key), None if shape is None else tuple(shape), str(dtype)) for key, shape, dtype in entries]
@@ -72,7 +74,7 @@ def require_same(
 
 @contextmanager
 def _alone(function: str, name: str, process_set: ProcessSet) -> Iterator[None]:
-    """Raises ValueError, also for the other ranks' call, if another thread is within a block of this name."""
+    """Raises ValueError if another thread of this rank is within a block of this name; the other ranks' call fails."""
     key = (name, getattr(process_set, "process_set_id", None))
     with _lock:
         taken = key in _under_way
@@ -81,8 +83,8 @@ def _alone(function: str, name: str, process_set: ProcessSet) -> Iterator[None]:
         with reported("allreduce", f"allreduce.{name}.structure", process_set):
             raise ValueError(
                 f"{function}: another thread is in a call of the name {name!r}, and the ranks cannot tell the two "
-                "apart. Give calls that run at the same time different names, the same on all ranks (the argument "
-                "`name`), or make one call after the other."
+                "apart. Make one call after the other, in the same order on all ranks, or call a function that takes a "
+                "name with a different one in each thread."
             )
     try:
         yield
@@ -106,7 +108,7 @@ def _compare(function: str, own: Sequence[Entry], name: str, process_set: Proces
         listed = "; ".join(differences[:_SHOWN]) + (f"; and {more} more differences" if more > 0 else "")
         raise StructuresDiffer(
             f"{function}: the ranks differ, so nothing was sent: {listed}. Pass the same names, shapes and dtypes on all "
-            "ranks, and from several threads at the same time a `name` of its own with each call."
+            "ranks."
         )
 
 

@@ -33,7 +33,8 @@ def broadcast_parameters(
             what they are on this rank. Structure, shapes and dtypes must be the same on all ranks, which is checked
             first.
         root_rank: the GLOBAL rank whose values are sent, also within a process set.
-        name: begins the names of the operations.
+        name: begins the names of the operations; required for calls by several threads at the same time, a different
+            one for each call.
         process_set: the ranks that take part.
 
     Returns:

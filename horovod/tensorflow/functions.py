@@ -44,7 +44,8 @@ def broadcast_variables(
         root_rank: the GLOBAL rank whose values are sent.
         process_set: the ranks that take part.
         inplace: accepted for compatibility; not used.
-        name: begins the names of the operations; needed for calls by several threads at the same time.
+        name: begins the names of the operations; required for calls by several threads at the same time, a different
+            one for each call.
 
     Returns:
         In graphs an operation that assigns the values. In eager mode None, after they have been assigned.

@@ -32,7 +32,8 @@ def broadcast_parameters(
             tensors. All ranks must pass the same names, shapes and dtypes, which is checked first. None entries are
             skipped. Tensors may be not contiguous (channels_last), complex, conjugated or negated.
         root_rank: the GLOBAL rank whose values are sent, also within a process set.
-        name: begins the names of the operations; needed for calls by several threads at the same time.
+        name: begins the names of the operations; required for calls by several threads at the same time, a different
+            one for each call.
         process_set: the ranks that take part.
 
     Raises:
@@ -142,7 +143,8 @@ def broadcast_optimizer_state(
         optimizer: the parameters and their groups must be in the same order on all ranks, which is checked first.
         root_rank: the GLOBAL rank whose state is sent, also within a process set.
         model: searched for embeddings with sparse gradients.
-        name: begins the names of the operations; needed for calls by several threads at the same time.
+        name: begins the names of the operations; required for calls by several threads at the same time, a different
+            one for each call.
         process_set: the ranks that take part.
 
     Raises:
