@@ -14,9 +14,10 @@ from typing import Any
 
 from horovod.common.objects import Pickler
 
-__all__ = ["Sent", "copied", "has_state", "load", "save", "unpacked"]
+__all__ = ["ATOMS", "Sent", "copied", "has_state", "load", "save", "unpacked"]
 
-_ATOMS = (bool, int, float, complex, str, bytes, type(None))
+# Types of values that need no copy, and refer to nothing.
+ATOMS = (bool, int, float, complex, str, bytes, type(None))
 
 _WAY_OUT = (
     "Keep it outside of the state, or give its class the methods state_dict() and load_state_dict(): then it stays the "
@@ -39,7 +40,7 @@ def copied(values: dict[str, Any], references: References) -> dict[str, Any]:
     Raises:
         TypeError: a value cannot be copied; the text names it.
     """
-    if all(type(value) in _ATOMS for value in values.values()):
+    if all(type(value) in ATOMS for value in values.values()):
         return dict(values)
     kept = list(references().values())
     try:

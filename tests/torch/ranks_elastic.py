@@ -501,16 +501,61 @@ def check_modules_and_optimizers_within_lists_and_dicts():
     assert state.more[0] is optimizer and state.more[1] == ME
     state.sync()
     assert weights() == [2.0] * 3 and optimizer.param_groups[0]["lr"] == 2.0 and state.more == (optimizer, 0)
-    # Members come and go.
-    del state.metrics["metric"]
-    new = state.metrics["new"] = torch.nn.Linear(1, 1)
-    kept = float(new.weight)
-    hvd.elastic.commit_async(state)
-    fill(7.0)
+
+
+def check_members_keep_their_names():
+    """Rank 0 has sorted its list."""
+    first, second = (torch.nn.Linear(1, 1) for _ in range(2))
     with torch.no_grad():
-        new.weight.fill_(7.0)
+        first.weight.fill_(1.0 + ME)
+        second.weight.fill_(3.0 + ME)
+    state = hvd.elastic.TorchState(population=[first, second])
+    if ME == 0:
+        state.population.reverse()
+        state.save()
+    state.sync()
+    assert state.population == [second, first]
+    assert float(first.weight) == 1.0 and float(second.weight) == 3.0
+
+
+def check_a_module_that_is_added_to_a_list_is_a_plain_value():
+    folder = hvd.broadcast_object(tempfile.mkdtemp() if ME == 0 else None, 0, name="folder")
+    path = Path(folder) / "commit"
+    model = torch.nn.Linear(1, 1)
+    state = hvd.elastic.TorchState(model=model, history=[model], epoch=0)
+    assert state.keep_commits(path) is False
+    hvd.broadcast_object(None, 0, name="looked")
+    hvd.allreduce(torch.zeros(1), name="all have looked")
+    if ME == 0:  # the other ranks are new
+        state.history.append(torch.nn.Linear(1, 1))
+        state.save()
+    state.sync()
+    assert state.history[0] is model
+    same_everywhere(state.history[1].weight, "added")
+    state.commit()
+    kept = float(state.history[1].weight)
+    with torch.no_grad():
+        state.history[1].weight.fill_(7.0)
     state.restore()
-    assert state.metrics == {"new": new} and float(new.weight) == kept
+    assert float(state.history[1].weight) == kept
+    hvd.broadcast_object(None, 0, name="written")
+    other = torch.nn.Linear(1, 1)
+    resumed = hvd.elastic.TorchState(model=other, history=[other], epoch=0)
+    assert resumed.keep_commits(path) is True
+    assert resumed.history[0] is other and float(resumed.history[1].weight) == kept
+    hvd.allreduce(torch.zeros(1), name="all have read")
+    if ME == 0:
+        shutil.rmtree(folder)
+
+
+def check_containers_that_contain_themselves():
+    model = torch.nn.Linear(1, 1)
+    settings = {"model": model, "numbers": list(range(1000))}
+    settings["all"] = [settings]
+    state = hvd.elastic.TorchState(settings=settings)
+    state.sync()
+    assert sorted(state._handlers) == ["settings['model']"]
+    assert state.settings["all"][0] is state.settings and state.settings["model"] is model
 
 
 def check_states_that_differ_are_refused_everywhere():

@@ -4,7 +4,7 @@ Each value whose type is in the registry has a handler, which copies it at a com
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 
 from horovod.common import elastic_step
 from horovod.common.elastic_states import ObjectState, require_same_names
+from horovod.common.elastic_values import ATOMS
 from horovod.common.exports import rank
 from horovod.common.structures import require_same
 from horovod.torch.elastic.copies import Copier, as_array, copied, is_tensor, taken_apart
@@ -205,26 +206,40 @@ def set_handler_registry(registry: list[tuple[type, type[StateHandler]]]) -> Non
     _registry = registry
 
 
-_Registry = list[tuple[type, type[StateHandler]]]
+def _handler_for(value: Any) -> StateHandler | None:
+    return next((handler(value) for kind, handler in _registry if isinstance(value, kind)), None)
 
 
-def _handler_for(value: Any, registry: _Registry) -> StateHandler | None:
-    return next((handler(value) for kind, handler in registry if isinstance(value, kind)), None)
-
-
-def _members(name: str, value: Any, registry: _Registry) -> Iterator[tuple[str, Any]]:
-    """The members of lists and dicts, also of those within, that have a handler."""
-    if isinstance(value, dict):
-        parts = [(f"{name}[{key!r}]", member) for key, member in value.items()]
-    elif isinstance(value, (list, tuple)):
-        parts = [(f"{name}[{i}]", member) for i, member in enumerate(value)]
-    else:
-        return
-    for part, member in parts:
-        if isinstance(member, tuple(kind for kind, _ in registry)):
-            yield part, member
+def _handlers_for(values: dict[str, Any]) -> dict[str, StateHandler]:
+    """The handlers of values, and of the members of lists, tuples and dicts, by names such as "models[0]['encoder']"."""
+    found = {}
+    containers = []
+    for name, value in values.items():
+        handler = _handler_for(value)
+        if handler is not None:
+            found[name] = handler
         else:
-            yield from _members(part, member, registry)
+            containers.append((name, value))
+    seen = {id(handler.value) for handler in found.values()}
+    for name, value in containers:  # which grows
+        if isinstance(value, dict):
+            members: Iterable = value.items()
+        elif isinstance(value, (list, tuple)):
+            members = enumerate(value)
+        else:
+            continue
+        for key, member in members:
+            if type(member) in ATOMS or id(member) in seen:
+                continue
+            handler = _handler_for(member)
+            if handler is not None:
+                found[f"{name}[{key!r}]"] = handler
+            elif isinstance(member, (dict, list, tuple)):
+                containers.append((f"{name}[{key!r}]", member))
+            else:
+                continue
+            seen.add(id(member))
+    return found
 
 
 class TorchState(ObjectState):
@@ -233,10 +248,10 @@ class TorchState(ObjectState):
     Args:
         model, optimizer: a module and an optimizer, or None.
         kwargs: more values, by name. Modules, optimizers, ElasticSamplers and GradScalers are saved and sent by
-            handlers, also within lists, tuples and dicts; other values with state_dict() and load_state_dict() (a
-            scheduler of the learning rate) by these methods. All of them stay the same objects. Any other value is a
-            plain attribute that can be copied and pickled (epoch=0, batch=0); where it refers to a module, a parameter
-            or an optimizer of the state, its copies do so too.
+            handlers, also those that are within lists, tuples and dicts now; other values with state_dict() and
+            load_state_dict() (a scheduler of the learning rate) by these methods. All of them stay the same objects. Any
+            other value is a plain attribute that can be copied and pickled (epoch=0, batch=0, a list of modules that
+            are added later); where it refers to a module, a parameter or an optimizer of the state, its copies do so too.
 
     The values are attributes: ``state.model``, ``state.epoch``. Another model may be assigned; it is saved at once.
 
@@ -252,33 +267,20 @@ class TorchState(ObjectState):
     ) -> None:
         self._copier = Copier()
         kwargs.update(model=model, optimizer=optimizer)
-        self._registry = _registry
-        handlers = {name: _handler_for(value, self._registry) for name, value in kwargs.items()}
-        # By the names of attributes, and those of members as in "metrics['accuracy']".
-        self._handlers = {name: handler for name, handler in handlers.items() if handler is not None}
-        for name, handler in self._handlers.items():
-            object.__setattr__(self, name, handler.value)
-        plain = {name: value for name, value in kwargs.items() if name not in self._handlers}
-        self._handle_members(plain)
+        # A member of a list keeps its name when it moves, so that the ranks agree whatever they have done to their lists.
+        self._handlers = _handlers_for(kwargs)
+        plain = {}
+        for name, value in kwargs.items():
+            if name in self._handlers:
+                object.__setattr__(self, name, value)
+            else:
+                plain[name] = value
         super().__init__(bcast_object=_broadcast, get_rank=rank, **plain)
-
-    def _handle_members(self, values: dict[str, Any]) -> None:
-        """Have the handlers of the members that lists and dicts have now."""
-        own = {name: handler for name, handler in self._handlers.items() if "[" not in name}
-        known = {id(handler.value) for handler in own.values()}
-        for name, member in (pair for item in values.items() for pair in _members(*item, self._registry)):
-            if id(member) not in known:
-                known.add(id(member))
-                earlier = self._handlers.get(name)
-                keeps = earlier is not None and earlier.value is member
-                own[name] = earlier if keeps else _handler_for(member, self._registry)
-        self._handlers = own
 
     def commit_async(self) -> None:
         """As commit(), but parameters and the optimizer's state are copied while training goes on: the next
         ``optimizer.step()`` waits for the copies. See hvd.elastic.commit_async."""
         self._copier.begin()
-        self._handle_members(self._present())
         for handler in self._handlers.values():
             handler.save_by(self._copier)
         super().save()
@@ -295,7 +297,6 @@ class TorchState(ObjectState):
 
     def save(self) -> None:
         self.wait()
-        self._handle_members(self._present())
         for handler in self._handlers.values():
             handler.save()
         super().save()
@@ -314,7 +315,6 @@ class TorchState(ObjectState):
 
     def sync(self) -> None:
         self.wait()
-        self._handle_members(self._present())
         self._require_same_values()
         for name in sorted(self._handlers):
             self._handlers[name].sync()
