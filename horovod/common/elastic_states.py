@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 import hvd_core
-from horovod.common import elastic_step, elastic_values, exports
+from horovod.common import elastic_step, elastic_values
 from horovod.common.durable_commits import DurableCommits
 from horovod.common.elastic_values import has_state
 from horovod.common.exceptions import HostsUpdatedInterrupt
-from horovod.common.structures import require_same
 from hvd_core.bootstrap.driver_channel import channel
 from hvd_core.frontend.refusals import reported
 
@@ -36,6 +35,7 @@ __all__ = [
 ]
 
 
+_PLAIN = "a plain value"
 _UPDATE = "horovod.elastic.update"
 
 
@@ -249,22 +249,29 @@ class ObjectState(State):
         self._sync_values()
 
     def _require_same_values(self) -> None:
-        """Raise StructuresDiffer on all ranks unless they have values of the same names and kinds."""
-        if exports.is_initialized():
-            entries = [(name, None, kind) for name, kind in sorted(self._kinds().items())]
-            require_same(f"{type(self).__name__}.sync()", entries, "horovod.elastic.state")
+        """Raise ValueError on the ranks whose modules, optimizers and other values with a state are not those of rank 0.
+        Only these need a counterpart: plain values are set. The other ranks go on, and notice when such a rank leaves."""
+        own = self._kinds()
+        of_root = self._bcast_object(own if self._rank() == 0 else None)
+        for name in sorted(own.keys() | of_root.keys()):
+            here, there = own.get(name, "missing"), of_root.get(name, "missing")
+            if here != there and {here, there} != {"missing", _PLAIN}:
+                raise ValueError(
+                    f"{type(self).__name__}.sync(): the value {name!r} of the state is {there} on rank 0, but {here} on "
+                    f"rank {self._rank()}. Before the training function is called, give the state the same modules, "
+                    "optimizers and other objects with state_dict() on all ranks."
+                )
 
     def _kinds(self) -> dict[str, str]:
-        """By name, how each value is sent."""
+        """By name, what each value is."""
         return {
-            name: "an object with state_dict() and load_state_dict()" if has_state(value) else "a plain value"
+            name: "an object with state_dict() and load_state_dict()" if has_state(value) else _PLAIN
             for name, value in self._present().items()
         }
 
     def _sync_values(self) -> None:
-        if self._saved_state:
-            self._take_sent(self._present())
-            ObjectState.save(self)
+        self._take_sent(self._present())
+        ObjectState.save(self)
 
     def _references(self) -> dict[str, Any]:
         return {**super()._references(), **{name: v for name, v in self._present().items() if has_state(v)}}
@@ -298,6 +305,8 @@ class ObjectState(State):
         if found is sent:
             return note
         contents, note = elastic_values.unpacked(found, self._references)
+        for name in contents:
+            self._saved_state.setdefault(name)  # plain values that only rank 0 had
         self._set(contents, owners)
         return note
 

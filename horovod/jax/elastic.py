@@ -84,8 +84,6 @@ class JaxState(ObjectState):
 
     def sync(self) -> None:
         self._require_same_values()
-        if not self._saved_state:
-            return
         present = self._present()
         trees = [name for name, value in present.items() if _has_arrays(value)]
         plain = {name: value for name, value in present.items() if name not in trees}

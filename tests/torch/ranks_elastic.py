@@ -558,28 +558,47 @@ def check_containers_that_contain_themselves():
     assert state.settings["all"][0] is state.settings and state.settings["model"] is model
 
 
-def check_states_that_differ_are_refused_everywhere():
-    more = {"more": torch.nn.Linear(1, 1)} if ME else {}
-    state = hvd.elastic.TorchState(model=torch.nn.Linear(1, 1), **more)
-    with raises(OperationFailedError, "TorchState.sync()", "'more' is on rank 1, but not on rank 0"):
-        state.sync()
+def check_ranks_that_differ_from_rank_0_are_refused():
+    model = torch.nn.Linear(1, 1)
+    schedule = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(model.parameters(), 0.1), 1)
+    owner = "an object with state_dict() and load_state_dict()"
+    for values, text in (
+        (
+            {"more": model} if ME else {},
+            "the value 'more' of the state is missing on rank 0, but handled by ModelStateHandler on rank 1",
+        ),
+        (
+            {} if ME else {"more": schedule},
+            f"'more' of the state is {owner} on rank 0, but missing on rank 1",
+        ),
+        ({"epoch": schedule if ME else 0}, f"is a plain value on rank 0, but {owner} on rank 1"),
+        (
+            {"one": schedule.optimizer if ME else model},
+            "handled by ModelStateHandler on rank 0, but handled by Opt",
+        ),
+        ({"all": [model] * ME}, "the value 'all[0]' of the state is missing on rank 0"),
+    ):
+        state = hvd.elastic.TorchState(**values)
+        if ME:
+            with raises(ValueError, "TorchState.sync()", text):
+                state.sync()
+        else:
+            state._require_same_values()  # rank 0 would begin to send
+
+
+def check_plain_values_need_no_counterpart():
+    state = hvd.elastic.TorchState(**({"epoch": 1, "mine": 2} if ME else {"epoch": 0, "best": 1.5}))
+    state.sync()
+    assert state.epoch == 0 and state.best == 1.5 and getattr(state, "mine", None) == (2 if ME else None)
+    state.best = 3.0
+    state.restore()
+    assert state.best == 1.5
+
+
+def check_models_that_differ_are_refused_everywhere():
     model = torch.nn.Linear(1, 1)
     if ME:
         model.__class__ = type("WithState", (torch.nn.Linear,), {"get_extra_state": lambda self: 3})
     state = hvd.elastic.TorchState(model=model)
     with raises(OperationFailedError, "'_extra_state' is on rank 1, but not on rank 0"):
         state.sync()
-    schedule = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(model.parameters(), 0.1), 1)
-    for values, text in (
-        (
-            {"epoch": schedule if ME else 0},
-            "'epoch' is a plain value on rank 0, but an object with state_dict()",
-        ),
-        ({"epoch": 0, "batch": 1} if ME else {"epoch": 0}, "'batch' is on rank 1, but not on rank 0"),
-        ({"epoch": 0} if ME else {}, "'epoch' is on rank 1, but not on rank 0"),
-        ({"one": schedule.optimizer if ME else model}, "'one' is ModelStateHandler on rank 0, but Optimizer"),
-        ({"all": [model] * ME}, "'all[0]' is on rank 1, but not on rank 0"),
-    ):
-        state = hvd.elastic.TorchState(**values)
-        with raises(OperationFailedError, "TorchState.sync()", text):
-            state.sync()

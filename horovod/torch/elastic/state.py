@@ -325,7 +325,8 @@ class TorchState(ObjectState):
             handler.save()
 
     def _kinds(self) -> dict[str, str]:
-        return super()._kinds() | {name: type(handler).__name__ for name, handler in self._handlers.items()}
+        handled = {name: f"handled by {type(handler).__name__}" for name, handler in self._handlers.items()}
+        return super()._kinds() | handled
 
     def reset(self) -> None:
         for handler in self._handlers.values():
