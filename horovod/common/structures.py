@@ -83,8 +83,8 @@ def _alone(function: str, name: str, process_set: ProcessSet) -> Iterator[None]:
         with reported("allreduce", f"allreduce.{name}.structure", process_set):
             raise ValueError(
                 f"{function}: another thread is in a call of the name {name!r}, and the ranks cannot tell the two "
-                "apart. Make one call after the other, in the same order on all ranks, or call a function that takes a "
-                "name with a different one in each thread."
+                "apart. Make one call after the other, in the same order on all ranks. Functions that take `name` can be "
+                "called at the same time with different names, the same on all ranks."
             )
     try:
         yield
