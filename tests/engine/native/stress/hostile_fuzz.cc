@@ -198,10 +198,10 @@ void round(Rng& rng, const std::vector<Ways>& all_ways, Tally& tally) {
 
     std::atomic<uint64_t> settled{0};
     std::atomic<int> working{ranks};
-    std::vector<std::unique_ptr<Actor>> actors;
+    std::vector<std::unique_ptr<Actor>> actors;  // complete before the first thread reads it
+    for (int r = 0; r < ranks; ++r) actors.emplace_back(new Actor{world[r], r, hostile, plan, settled});
     std::vector<std::thread> threads;
     for (int r = 0; r < ranks; ++r) {
-      actors.emplace_back(new Actor{world[r], r, hostile, plan, settled});
       threads.emplace_back([&, r, seed = rng.next()] {
         actors[static_cast<size_t>(r)]->work(Rng(seed));
         --working;
