@@ -53,6 +53,9 @@ def main() -> int:
     # Otherwise the compiler is called as it was for each Python's own build, and Ninja sees another command.
     os.environ.setdefault("CC", "cc")
     os.environ.setdefault("CXX", "c++")
+    # Log lines name source files; where the checkout lies must not be in the wheel.
+    for name in ("CFLAGS", "CXXFLAGS"):
+        os.environ[name] = f"{os.environ.get(name, '')} -ffile-prefix-map={ROOT}/=".lstrip()
 
     measured = dist / FACTS
     facts: dict[str, dict] = json.loads(measured.read_text()) if measured.exists() else {}
