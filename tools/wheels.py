@@ -49,13 +49,7 @@ def main() -> int:
         sys.exit("No Python to build for was found.")
     dist = options.output.resolve()
     dist.mkdir(parents=True, exist_ok=True)
-    os.environ.setdefault("SOURCE_DATE_EPOCH", _time_of_last_commit())
-    # Otherwise the compiler is called as it was for each Python's own build, and Ninja sees another command.
-    os.environ.setdefault("CC", "cc")
-    os.environ.setdefault("CXX", "c++")
-    # Log lines name source files; where the checkout lies must not be in the wheel.
-    for name in ("CFLAGS", "CXXFLAGS"):
-        os.environ[name] = f"{os.environ.get(name, '')} -ffile-prefix-map={ROOT}/=".lstrip()
+    set_environment()
 
     measured = dist / FACTS
     facts: dict[str, dict] = json.loads(measured.read_text()) if measured.exists() else {}
@@ -87,6 +81,17 @@ def main() -> int:
     begun = time.monotonic()
     _say(_sdist(newest, dist), begun)
     return 0
+
+
+def set_environment() -> None:
+    """Variables for the same bytes from the same sources, and the same commands for each Python."""
+    os.environ.setdefault("SOURCE_DATE_EPOCH", _time_of_last_commit())
+    # Otherwise the compiler is called as it was for each Python's own build, and Ninja sees another command.
+    os.environ.setdefault("CC", "cc")
+    os.environ.setdefault("CXX", "c++")
+    # Log lines name source files; where the checkout lies must not be in the wheel.
+    for name in ("CFLAGS", "CXXFLAGS"):
+        os.environ[name] = f"{os.environ.get(name, '')} -ffile-prefix-map={ROOT}/=".lstrip()
 
 
 def _wheel(python: Interpreter, project: Path, dist: Path, arguments: list[str]) -> Path:
