@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 import interpreters
+import wheels
 from interpreters import Interpreter
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,7 +107,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the environments, up to 2 GB each")
     parser.add_argument("pythons", nargs="*", metavar="PYTHON")
     options = parser.parse_args()
-    facts = json.loads((DIST / "wheels.json").read_text())
+    facts = json.loads(wheels.FACTS.read_text()) if wheels.FACTS.exists() else {}
     PLACE.mkdir(parents=True, exist_ok=True)
     work = PLACE / "work"
     for name in ("tests", "examples"):
@@ -187,11 +188,10 @@ def install_torch(environment: Environment) -> str | None:
 
 def torch_requirement() -> str:
     """For example "torch==2.13.0"."""
-    for name in ("pyproject.toml", "requirements/train.txt"):
-        found = re.search(r"torch==[\d.]+", (ROOT / name).read_text())
-        if found:
-            return found[0]
-    raise LookupError("no version of PyTorch is named")
+    found = re.search(r"torch==[\d.]+", (ROOT / "pyproject.toml").read_text())
+    if found is None:
+        raise LookupError("pyproject.toml pins no PyTorch")
+    return found[0]
 
 
 def run(command: list[str], variables: dict[str, str] | None = None) -> str:

@@ -28,8 +28,8 @@ except ModuleNotFoundError:  # Python 3.10: the copy that pip brings
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "wheels"
-# What was measured, for tools/test_pythons.py.
-FACTS = "wheels.json"
+# The file name of each Python's wheel and the seconds of its build, for tools/test_pythons.py.
+FACTS = BUILD / "built.json"
 MOST_BYTES = 4_000_000
 
 # Wheels for any Python. The gloo backend is built only where Gloo is.
@@ -51,13 +51,13 @@ def main() -> int:
     dist.mkdir(parents=True, exist_ok=True)
     set_environment()
 
-    measured = dist / FACTS
-    facts: dict[str, dict] = json.loads(measured.read_text()) if measured.exists() else {}
+    BUILD.mkdir(parents=True, exist_ok=True)
+    facts: dict[str, dict] = json.loads(FACTS.read_text()) if FACTS.exists() else {}
     for python in pythons:
         begun = time.monotonic()
         wheel = _wheel(python, ROOT, dist, [f"-Cbuild-dir={_shared_folder()}"])
         facts[python.tag] = {"wheel": wheel.name, "seconds": time.monotonic() - begun}
-        measured.write_text(json.dumps(facts, indent=2) + "\n")
+        FACTS.write_text(json.dumps(facts, indent=2) + "\n")
         _say(wheel, begun)
 
     newest = pythons[-1]
