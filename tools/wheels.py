@@ -55,7 +55,7 @@ def main() -> int:
     facts: dict[str, dict] = json.loads(FACTS.read_text()) if FACTS.exists() else {}
     for python in pythons:
         begun = time.monotonic()
-        wheel = _wheel(python, ROOT, dist, [f"-Cbuild-dir={_shared_folder()}"])
+        wheel = _wheel(python, ROOT, dist, [f"--config-settings=build-dir={_shared_folder()}"])
         facts[python.tag] = {"wheel": wheel.name, "seconds": time.monotonic() - begun}
         FACTS.write_text(json.dumps(facts, indent=2) + "\n")
         _say(wheel, begun)
@@ -69,9 +69,9 @@ def main() -> int:
             print("The gloo backend is not built: there is no Gloo (libgloo-dev, or GLOO_ROOT)")
             continue
         arguments = [
-            f"-Cbuild-dir={BUILD / name}",
-            f"-Ccmake.define.HVD_INCLUDE_DIR={ROOT / 'hvd_core' / 'include'}",
-            *([f"-Ccmake.define.GLOO_ROOT={gloo}"] if gloo else []),
+            f"--config-settings=build-dir={BUILD / name}",
+            f"--config-settings=cmake.define.HVD_INCLUDE_DIR={ROOT / 'hvd_core' / 'include'}",
+            *([f"--config-settings=cmake.define.GLOO_ROOT={gloo}"] if gloo else []),
         ]
         _say(_wheel(newest, project, dist, arguments), begun)
     for name in PURE:
