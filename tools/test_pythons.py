@@ -44,7 +44,8 @@ HEAD = """# Python versions
 
 One wheel of hvd-core per version, each tested in a new environment. `make wheels test-pythons` writes this page.
 
-- *First allreduce*: seconds of `pip install` of the wheel with its dependencies, without a compiler on PATH, and of
+- *Build*: that of the oldest Python includes the engine, which all share; for the others only `_core` is compiled.
+- *Install*: `pip install` of the wheel with its dependencies, without a compiler on PATH. *First allreduce*: the same and
   `horovodrun -np 2` with one NumPy allreduce.
 - *NumPy tests*, *PyTorch tests*: passed, skipped and failed of the parts of `tests/` that `tools/test_pythons.py` names.
 
