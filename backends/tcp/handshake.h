@@ -33,6 +33,8 @@ class Handshake {
 
   // Reads and writes what it can, when poll says that the socket is readable (a caller's first step: writable).
   State step();
+  // A caller that knows its peer, has sent its proof, and waits for the welcome.
+  bool has_proved() const { return caller_ && stage_ == 2; }
   const Introduction& introduction() const { return introduction_; }
   int fd() const { return fd_.get(); }
   // Known to both sides and to no other connection, when step() has returned kDone.

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstring>
 #include <hvd/encryption.hpp>
+#include <limits>
 #include <list>
 #include <optional>
 #include <string_view>
@@ -30,7 +31,8 @@ constexpr int64_t kConnectNs = 3000 * kMs;  // for one address; the next may do 
 constexpr int64_t kProofNs = 10000 * kMs;   // for one accepted connection to prove its rank
 constexpr int64_t kPlaceNs = 200 * kMs;     // of these, while others wait to be accepted
 constexpr int64_t kRetryNs = 100 * kMs;     // between two rounds through a peer's addresses
-constexpr uint32_t kUnprovenLimit = 64;     // unproven connections beyond the expected ones
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+constexpr uint32_t kUnprovenLimit = 64;  // unproven connections beyond the expected ones
 
 struct Attempt {
   enum class State { kResting, kConnecting, kProving, kDone };
@@ -165,6 +167,8 @@ void Builder::connected(Attempt& attempt) {
 void Builder::prove(Attempt& attempt) {
   switch (attempt.handshake->step()) {
     case Handshake::State::kMore:
+      // From now on the peer may count this connection, and listen no more. It closes one that it does not count.
+      if (attempt.handshake->has_proved()) attempt.until = kNever;
       return;
     case Handshake::State::kRefused:
       return give_up(attempt, "the program that listens there is not the peer, or has ended");
@@ -235,7 +239,8 @@ void Builder::expire(int64_t now) {
   for (Attempt& attempt : attempts_) {
     if (attempt.state == Attempt::State::kDone || now < attempt.until) continue;
     if (attempt.state == Attempt::State::kConnecting) give_up(attempt, "no answer");
-    if (attempt.state == Attempt::State::kProving)
+    if (attempt.state == Attempt::State::kProving) prove(attempt);  // the answer may be there: this rank was stopped
+    if (attempt.state == Attempt::State::kProving && now >= attempt.until)
       give_up(attempt, "connected, but the program that listens there does not answer");
     if (attempt.state == Attempt::State::kResting && now >= attempt.until) begin(attempt);
   }

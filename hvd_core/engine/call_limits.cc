@@ -15,6 +15,7 @@ using observe::Level;
 
 namespace {
 constexpr int64_t kLongestStopNs = int64_t{24} * 3600 * 1'000'000'000;
+constexpr int kExitPatienceMs = 1000;
 }  // namespace
 
 void Engine::watch_calls() {
@@ -95,18 +96,22 @@ void Engine::fail_inbox() {
 }
 
 void Engine::process_exits(int code) noexcept {
+  if (forked_) return;
   const plugin::CallRecords& records = *backends_.records;
   const plugin::CallRecord* inside = nullptr;
   for (const plugin::CallRecord* record : {&records.loading, &records.creating, &records.driving, &records.ending})
     if (!inside && plugin::CallRecord::which(record->call()) != plugin::Call::None && record->backend())
       inside = record;
   const bool in_flight = records.driving.operation() & 1 && records.driving.backend();
-  // A backend's own thread may have called it. A program without other ranks may do so, and so may one whose job is
-  // over, or that waits for nothing.
-  const bool suspect = !stopped() && config_.size > 1 && (inside || in_flight);
-  if (forked_ || (!suspect && !plugin::Guest::here())) return;
+  const bool alone = stopped() || config_.size == 1;  // nobody waits for this rank
+  // A backend's own thread may have called it.
+  const bool suspect = (!alone && (inside || in_flight)) || plugin::Guest::here();
   try {
     std::string cause = "the process has called exit(" + std::to_string(code) + ")";
+    if (!suspect) {
+      if (!alone && !leaving_) tell_others_of_exit(describe(config_.rank) + ": " + cause);
+      return;
+    }
     if (inside)
       cause += std::string(" in the call ") + plugin::name_of(plugin::CallRecord::which(inside->call())) +
                " of backend '" + *inside->backend() + "'";
@@ -116,7 +121,22 @@ void Engine::process_exits(int code) noexcept {
     if (segment_) segment_->raise_abort(text);
   } catch (const std::exception&) {  // out of memory: the exit code has to do
   }
-  ::_exit(code ? code : 1);
+  if (suspect) ::_exit(code ? code : 1);
+}
+
+// The program's own exit(). What it still has to do may take for ever, and the engine's threads would look healthy.
+void Engine::tell_others_of_exit(const std::string& text) {
+  if (segment_ && segment_->abort_raised()) return;  // this rank ends because of another one
+  failed_here_ = true;
+  observe::log(Level::Error, text + what_ends());
+  if (segment_)
+    segment_->raise_abort(text);
+  else
+    push({Command::Abort, nullptr, 0, {}, text}, true);
+  bell_->ring();
+  bell_->ring_background();
+  // The driver uses backends, which may have destructors that exit() runs next.
+  for (int waited = 0; !stopped() && waited < kExitPatienceMs; ++waited) ::usleep(1000);
 }
 
 void Engine::end_process(const std::string& cause) {

@@ -224,7 +224,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   // A thread of the engine is in a backend's call for good, and uses this object: it must not be destroyed.
   bool left_behind() const noexcept { return left_behind_; }
   // The process has called exit(). If a backend has done that, or may have while it was at work, says so, tells the
-  // other ranks of this host, and ends the process with an exit code that is not 0.
+  // other ranks of this host, and ends the process with an exit code that is not 0. Else it ends the job, unless that
+  // has ended already, for the other ranks would wait for this one, and lets the process go on.
   void process_exits(int code) noexcept;
 
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
@@ -332,6 +333,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void tell_store_done();
   void tell_store_bereaved() const;
   void note_needed_others() const;
+  void tell_others_of_exit(const std::string& text);
   std::string what_ends() const;  // the end of a message about a failure that no rank survives in this engine
   void stop(const std::string& text);
   void broke_down(const char* why) noexcept;

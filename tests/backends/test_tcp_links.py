@@ -217,6 +217,47 @@ def test_a_connection_that_was_given_up_before_the_welcome_does_not_count(librar
     earlier.close()
 
 
+def answer_caller(s, secret):
+    """The host's part up to the caller's proof, which is right."""
+    said = s.recv(56, socket.MSG_WAITALL)[8:] + (nonce := os.urandom(32))
+
+    def mac(side):
+        return hmac.new(secret, b"HVDTCP01" + side.ljust(16, b"\0") + said, hashlib.sha256).digest()
+
+    s.sendall(nonce + mac(b"host"))
+    assert s.recv(32, socket.MSG_WAITALL) == mac(b"caller")
+
+
+@pytest.mark.slow  # it waits longer than a connection may take to prove its rank
+def test_a_welcome_that_comes_late_counts(library, tmp_path):
+    """A host that has got the proof may count the connection and listen no more, so its caller has no second try."""
+    backend = Backend(library, tmp_path)
+    told_to = {}
+
+    def reduce():
+        try:
+            comm = Comm(backend, 1, 2, seconds=20)
+        except BaseException as error:
+            told_to["error"] = error
+            return
+        told_to["error"] = failure(comm.run, ALLREDUCE, [np.ones(4, np.float32)], [np.ones(4, np.float32)])
+        comm.destroy()
+
+    with socket.create_server(("127.0.0.1", 0)) as host:
+        at = struct.pack("<BBH4s", 4, 1, host.getsockname()[1], b"\x7f\0\0\1")
+        head = TABLE.pack(0x3130307063744856, 2, 1, b"s" * 32, 1, 256, 64, 16, b"")
+        (tmp_path / "1.tcp_table").write_bytes(head + ADDRESSES.pack(1, 0, at, b"") * 2)
+        thread = threading.Thread(target=reduce, daemon=True)
+        thread.start()
+        s, _ = host.accept()
+    answer_caller(s, b"s" * 32)
+    time.sleep(11)
+    s.sendall(b"\1" + b"\xde\xad\xbe\xef" * 64)
+    thread.join(40)
+    assert "out of step" in told_to["error"].text, told_to["error"]
+    s.close()
+
+
 def test_a_rank_that_is_only_one_of_the_machine_is_not_believed(library, tmp_path):
     """Knows the table, hence the secret, and behaves up to the first message, which is garbage."""
     for number, garbage, told in [

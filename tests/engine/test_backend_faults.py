@@ -102,16 +102,31 @@ def test_what_was_printed_before_an_exit_is_not_lost():
     assert "last words\n" in said and "has called exit(0) in the call collective" in said, said
 
 
-def ends_in_a_library():
+def ends_in_a_library(code):
     hvd.allreduce(np.ones(4), name="first")
     if hvd.rank() == 1:
-        ctypes.CDLL(None).exit(0)
+        ctypes.CDLL(None).exit(code)
     hvd.allreduce(np.ones(4), name="second")
 
 
-def test_an_exit_of_the_program_is_not_the_backends():
-    said = run_to_the_end(2, ends_in_a_library, code=1)
-    assert "has called exit(" not in said and "rank 1 " in said, said
+def hangs_in_its_end(code):
+    if os.environ["HOROVOD_RANK"] == "1":  # the handler runs after the engine's, which hvd.init() adds
+        ctypes.CDLL(None).on_exit(ctypes.CDLL(None).pause, None)
+    hvd.init()
+    ends_in_a_library(code)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_an_exit_of_the_program_is_not_the_backends(code):
+    said = run_to_the_end(2, ends_in_a_library, code, code=code or 1)
+    assert re.search(rf"rank 1 \(.*: the process has called exit\({code}\); the job ends", said), said
+    assert "of backend" not in said, said
+
+
+def test_an_exit_of_the_program_that_does_not_end_ends_the_job():
+    said = run_to_the_end(2, hangs_in_its_end, 3, init=None, code=1)
+    assert "JobEndedError: Horovod's engine was aborted: rank 1 (" in said, said
+    assert "the process has called exit(3)\n" in said and "Exit code: 1" in said, said
 
 
 def denormals():

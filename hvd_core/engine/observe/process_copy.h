@@ -10,8 +10,8 @@
 namespace hvd::observe {
 
 // What `write` writes to the descriptor that it gets. nullopt if it crashes, does not return within `patience`, or if
-// there can be no copy: a process with pinned memory, or with very much memory, is not copied. `write` may call
-// async-signal-safe functions only: another thread may have held any lock when the copy was made.
+// there can be no copy: a process with pinned memory (as far as VmPin tells), or with very much memory, is not copied.
+// `write` may call async-signal-safe functions only: another thread may have held any lock when the copy was made.
 //
 // The program does not notice the copy: no fork handler and no signal handler runs in it, it leaves no core file, and
 // its end is no SIGCHLD and no result of wait(). Any thread.
