@@ -23,7 +23,7 @@ def compiles(entry):
     return f"{entry['file']}:\n{done.stderr}" if done.returncode else ""
 
 
-@pytest.mark.slow  # ten minutes of processor time
+@pytest.mark.slow  # five minutes of processor time
 @pytest.mark.timeout(3600)
 def test_every_source_compiles_by_itself(tmp_path):
     # As a build by hand, which includes the backends that are distributions of their own.

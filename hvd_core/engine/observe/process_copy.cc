@@ -23,8 +23,8 @@ constexpr auto kPause = std::chrono::milliseconds(1);
 constexpr uint64_t kMostAnonymousKib = uint64_t{16} << 20;
 
 // Not with pinned memory either, which a device may be writing to: a fork copies it, or on older kernels detaches the
-// process from the device's pages. VmPin counts what RDMA and io_uring pin. A driver may pin memory without adding to
-// it; whether NVIDIA's does for cudaHostRegister() is not known.
+// process from the device's pages. VmPin counts what RDMA and io_uring pin. A device's driver may pin
+// memory without adding to it.
 bool can_be_copied() {
   std::ifstream status("/proc/self/status");
   uint64_t anonymous = 0, pinned = 0;
