@@ -1,16 +1,36 @@
-// The frames of the calling thread, innermost first.
+// The frames of the calling thread, innermost first, without making objects of them where the interpreter allows that:
+// Python 3.11 and 3.12 keep frames as plain structures. The objects that the public API makes of them cost 0.45 us per
+// operation, a tenth of a small allreduce.
+//
+// The structures of one minor version do not change, and the headers are those of the version that this is built for.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
 
+#if PY_VERSION_HEX >= 0x030b0000 && PY_VERSION_HEX < 0x030d0000 && __has_include(<internal/pycore_frame.h>)
+#define HVD_PLAIN_FRAMES 1
+#ifndef Py_BUILD_CORE
+#define Py_BUILD_CORE 1
+#endif
+#include <internal/pycore_frame.h>
+#endif
+
 namespace hvd::bind {
 
 // Calls visit(code, at) for at most `most` frames, until it returns false. `at` is for PyCode_Addr2Line(); before
-// Python 3.11 it is the line. Needs the GIL. The code is borrowed.
+// Python 3.11 it is the line. With Python's lock. The code is borrowed.
 template <typename Visit>
 void for_each_frame(int most, Visit&& visit) {
+#ifdef HVD_PLAIN_FRAMES
+  for (auto* f = PyThreadState_Get()->cframe->current_frame; f && most > 0; f = f->previous) {
+    if (_PyFrame_IsIncomplete(f)) continue;
+    const auto at = static_cast<int32_t>(_PyInterpreterFrame_LASTI(f) * static_cast<int>(sizeof(_Py_CODEUNIT)));
+    if (!visit(f->f_code, at)) return;
+    --most;
+  }
+#else
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
   for (bool more = true; frame; --most) {
     PyCodeObject* const code = PyFrame_GetCode(frame);
@@ -24,6 +44,7 @@ void for_each_frame(int most, Visit&& visit) {
     Py_DECREF(reinterpret_cast<PyObject*>(frame));
     frame = caller;
   }
+#endif
 }
 
 }  // namespace hvd::bind
