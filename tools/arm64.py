@@ -35,6 +35,10 @@ exec chroot "$@"
 """
 
 
+# Exit status of commands that this machine cannot run.
+UNAVAILABLE = 3
+
+
 class Unavailable(Exception):
     """This machine cannot do it; the text says why."""
 
@@ -159,7 +163,8 @@ def main() -> int:
         unpack()
         return subprocess.run(command(*sys.argv[1:]), env=environment()).returncode
     except Unavailable as reason:
-        sys.exit(str(reason))
+        print(reason, file=sys.stderr)
+        return UNAVAILABLE
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python tools/wheel_aarch64.py [-o DIST]      # `make wheel-aarch64`
 
 Needs aarch64-linux-gnu-g++ (on Debian: g++-aarch64-linux-gnu) and a Python of this machine of the same version as
-Debian's, whose arm64 headers tools/arm64.py downloads. auditwheel gives the wheel the tag of the cross compiler's C library.
-Releases have wheels that are built on ARM, in manylinux images (pyproject.toml).
+Debian's, whose arm64 headers tools/arm64.py downloads. auditwheel gives the wheel the tag of the cross compiler's C
+library. Releases have wheels that are built on ARM, in manylinux images (pyproject.toml).
 """
 
 import argparse
@@ -61,7 +61,8 @@ def main() -> int:
     try:
         wheels.say(build(dist), begun)
     except arm64.Unavailable as reason:
-        sys.exit(str(reason))
+        print(reason, file=sys.stderr)
+        return arm64.UNAVAILABLE
     return 0
 
 
