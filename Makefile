@@ -41,7 +41,7 @@ NCCL_INPUTS := $(call wheel_inputs,$(NCCL)) $(wildcard $(NCCL)/csrc/kernels/* $(
 GLOO_INPUTS := $(call wheel_inputs,$(GLOO)) hvd_core/include/hvd/backend_reduce.hpp
 STUB_INPUTS := $(call wheel_inputs,$(STUB)) $(call wheel_inputs,$(DEVICES)) $(wildcard $(DEVICES)/*/src/*/*.py)
 
-.PHONY: help train install programs check test test-all checked sanitize lint format docs wheel wheels test-pythons clean
+.PHONY: help train install programs check test test-all checked sanitize lint format docs wheel wheels wheel-aarch64 test-pythons clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -57,6 +57,7 @@ help:
 	@echo "make wheel     build the wheel into dist/"
 	@echo "make wheels    build all wheels and the sdist into dist/: of hvd-core one for each Python of PATH and pyenv"
 	@echo "               (PYTHONS='python3.12 /opt/python3.14/bin/python3' for others)"
+	@echo "make wheel-aarch64  build hvd-core's wheel for 64-bit ARM into dist/, by Debian's cross compiler"
 	@echo "make test-pythons  test each of these wheels in an environment of its own, and write docs/pythons.md"
 	@echo "make clean     remove $(VENV), build/, dist/ and built libraries"
 
@@ -106,6 +107,9 @@ wheel: $(VENV)/.tools
 
 wheels: $(VENV)/.wheels
 	$(WITH_VENV) python tools/wheels.py $(PYTHONS)
+
+wheel-aarch64: $(VENV)/.wheels
+	$(WITH_VENV) python tools/wheel_aarch64.py
 
 # Needs what `make wheels` has left in dist/. TEST_PYTHONS_ARGS=--no-torch: without PyTorch, whose CUDA build is large.
 test-pythons: $(VENV)/.wheels

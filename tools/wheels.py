@@ -11,6 +11,7 @@ the time of the last commit unless it is set.
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -55,10 +56,10 @@ def main() -> int:
     facts: dict[str, dict] = json.loads(FACTS.read_text()) if FACTS.exists() else {}
     for python in pythons:
         begun = time.monotonic()
-        wheel = _wheel(python, ROOT, dist, [f"--config-settings=build-dir={_shared_folder()}"])
+        wheel = build_wheel(python, ROOT, dist, [f"--config-settings=build-dir={_shared_folder()}"])
         facts[python.tag] = {"wheel": wheel.name, "seconds": time.monotonic() - begun}
         FACTS.write_text(json.dumps(facts, indent=2) + "\n")
-        _say(wheel, begun)
+        say(wheel, begun)
 
     newest = pythons[-1]
     for name in BACKENDS:
@@ -73,13 +74,13 @@ def main() -> int:
             f"--config-settings=cmake.define.HVD_INCLUDE_DIR={ROOT / 'hvd_core' / 'include'}",
             *([f"--config-settings=cmake.define.GLOO_ROOT={gloo}"] if gloo else []),
         ]
-        _say(_wheel(newest, project, dist, arguments), begun)
+        say(build_wheel(newest, project, dist, arguments), begun)
     for name in PURE:
         begun = time.monotonic()
-        _say(_wheel(newest, ROOT / "packages" / name, dist, []), begun)
+        say(build_wheel(newest, ROOT / "packages" / name, dist, []), begun)
 
     begun = time.monotonic()
-    _say(_sdist(newest, dist), begun)
+    say(_sdist(newest, dist), begun)
     return 0
 
 
@@ -94,9 +95,9 @@ def set_environment() -> None:
         os.environ[name] = f"{os.environ.get(name, '')} -ffile-prefix-map={ROOT}/=".lstrip()
 
 
-def _wheel(python: Interpreter, project: Path, dist: Path, arguments: list[str]) -> Path:
+def build_wheel(python: Interpreter, project: Path, dist: Path, arguments: list[str]) -> Path:
     """Builds the project's wheel with this Python, repairs it where auditwheel is, and puts it into dist."""
-    builder = _environment(python, project)
+    builder = builder_of(python, project)
     with tempfile.TemporaryDirectory() as scratch:
         words = ["wheel", "-q", "--no-build-isolation", "--no-deps", "-w", scratch, *arguments, str(project)]
         _run([*_pip(builder), *words])
@@ -104,7 +105,9 @@ def _wheel(python: Interpreter, project: Path, dist: Path, arguments: list[str])
         if not built.name.endswith("-any.whl") and _auditwheel():
             _run([*_auditwheel(), "repair", "-w", f"{scratch}/repaired", str(built)])
             (built,) = Path(scratch, "repaired").glob("*.whl")
-        for older in dist.glob(f"{'-'.join(built.name.split('-')[:-1])}-*.whl"):  # another platform tag
+        *names, platform = built.name.split("-")
+        machine = re.sub(r".*linux(_\d+_\d+)?_", "*_", platform)
+        for older in dist.glob("-".join([*names, machine])):  # for another C library
             older.unlink()
         target = Path(shutil.move(built, dist / built.name))
     if target.stat().st_size > MOST_BYTES:
@@ -114,13 +117,13 @@ def _wheel(python: Interpreter, project: Path, dist: Path, arguments: list[str])
 
 def _sdist(python: Interpreter, dist: Path) -> Path:
     """The source distribution of hvd-core."""
-    builder = _environment(python, ROOT)
+    builder = builder_of(python, ROOT)
     program = "import sys, scikit_build_core.build as build; print(build.build_sdist(sys.argv[1]))"
     name = _run([str(builder), "-c", program, str(dist)]).split()[-1]
     return dist / name
 
 
-def _environment(python: Interpreter, project: Path) -> Path:
+def builder_of(python: Interpreter, project: Path) -> Path:
     """The python of an environment with what the project's build requires. hvd-core is excepted: its headers are here."""
     folder = ROOT / "build" / "builders" / python.tag
     builder = folder / "bin" / "python"
@@ -179,7 +182,7 @@ def _run(command: list[str]) -> str:
     return result.stdout
 
 
-def _say(path: Path, begun: float) -> None:
+def say(path: Path, begun: float) -> None:
     print(f"{time.monotonic() - begun:5.0f} s  {path.stat().st_size / 1e6:5.2f} MB  {path.name}", flush=True)
 
 

@@ -21,6 +21,12 @@ namespace {
 constexpr uint64_t kHugePage = 2 << 20;
 constexpr uint64_t kPiece = 256 << 20;  // bytes that are taken between two looks at the clock
 
+// Parts are unmapped one by one. Kernels for ARM have pages of 4, 16 or 64 KiB.
+uint64_t page_bytes() {
+  static const auto bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
 // The bytes that this host can still hand out, as far as the kernel tells: taking more would not fail, but make it end
 // processes.
 uint64_t bytes_to_be_had() {
@@ -61,7 +67,7 @@ std::shared_ptr<Window> Window::make(const Meeting& meeting, uint64_t bytes, int
   window->rank_ = meeting.rank;
   window->size_ = meeting.size;
   window->bytes_ = bytes;
-  window->stride_ = round_up(bytes == 0 ? 1 : bytes, bytes < kHugePage ? kPage : kHugePage);
+  window->stride_ = round_up(bytes == 0 ? 1 : bytes, bytes < kHugePage ? page_bytes() : kHugePage);
   const uint64_t total = window->stride_ * meeting.size;
   if (total / meeting.size != window->stride_ || total > INT64_MAX || window->stride_ < bytes) {
     throw formatted_error(HVD_E_NOMEM, 0,

@@ -66,7 +66,7 @@ def test_same_sources_give_the_same_bytes(interpreters, monkeypatch, tmp_path):
             variables.setenv("CFLAGS", "")
             wheels.set_environment()
             headers = folder / "hvd_core" / "include"
-            built = wheels._wheel(
+            built = wheels.build_wheel(
                 python,
                 folder / "backends" / "eccl_stub",
                 dist,

@@ -37,11 +37,13 @@ class RingCopy {
   RingCopy(const void* memory, uint64_t bytes)
       : memory_(static_cast<char*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64))) {
     if (!memory_) throw std::bad_alloc();
+    // Read before the copy is made: the texts that it counts are in the copy, also of a ring that is being written.
+    const uint32_t whole = static_cast<const RingHeader*>(memory)->texts_used.load(std::memory_order_acquire);
     std::memcpy(memory_.get(), memory, bytes);
     const auto& header = *reinterpret_cast<const RingHeader*>(memory_.get());
     if (header.version != kRingVersion) return;                        // this rank has not come so far
     ring_.emplace(memory_.get(), bytes, Observer::kRecorderCapacity);  // writes the layout anew
-    const uint32_t used = std::min(header.texts_used.load(std::memory_order_relaxed), header.texts_bytes);
+    const uint32_t used = std::min(whole, header.texts_bytes);
     const char* at = memory_.get() + header.texts_at;
     for (uint32_t done = 0; done + 6 <= used;) {
       uint32_t id;

@@ -79,7 +79,7 @@ class CallRecord {
  public:
   void begin(Call call, const std::string& backend) noexcept {
     if (backend_.load(std::memory_order_relaxed) != &backend) {
-      backend_.store(&backend, std::memory_order_relaxed);
+      backend_.store(&backend, std::memory_order_release);  // its characters may be this thread's, and new
       last()->backend.store(backend);
     }
     auto& running = last()->call;
@@ -129,7 +129,7 @@ class CallRecord {
   int32_t coll() const { return last()->coll.load(std::memory_order_relaxed); }
   uint64_t bytes() const { return last()->bytes.load(std::memory_order_relaxed); }
   // Backends live as long as the process, and so do their names.
-  const std::string* backend() const { return backend_.load(std::memory_order_relaxed); }
+  const std::string* backend() const { return backend_.load(std::memory_order_acquire); }
 
   // Makes the thread that is in `call` stay there. Returns false if the call has returned.
   bool abandon(uint64_t call) noexcept;
