@@ -130,12 +130,10 @@ def unpack() -> None:
     complete.write_text(" ".join(PACKAGES))
 
 
-def install(*requirements: str) -> None:
-    """Installs wheels into the unpacked Debian, by this machine's pip: the emulated one takes minutes."""
-    (library,) = DEBIAN.glob("usr/lib/aarch64-linux-gnu/libc.so.6")
-    newest = max(
-        int(minor) for minor in re.findall(rb"GNU C Library .* version 2\.(\d+)", library.read_bytes())
-    )
+def install(wheel: Path, *requirements: str) -> None:
+    """Installs a wheel, and what is required beside it, by this machine's pip: the emulated one takes minutes."""
+    libc = (DEBIAN / "usr" / "lib" / "aarch64-linux-gnu" / "libc.so.6").read_bytes()
+    newest = max(int(minor) for minor in re.findall(rb"GNU C Library .* version 2\.(\d+)", libc))
     platforms = [*(f"manylinux_2_{minor}_aarch64" for minor in range(newest, 16, -1)), "linux_aarch64"]
     pip = [
         sys.executable,
@@ -149,7 +147,11 @@ def install(*requirements: str) -> None:
     ]
     target = ["--target", str(SITE), "--python-version", python_version(), "--implementation", "cp"]
     options = ["--only-binary", ":all:", *(word for name in platforms for word in ("--platform", name))]
-    subprocess.run([*pip, *target, *options, *requirements], check=True)
+    installed = PLACE / "installed"
+    if not installed.exists() or installed.read_text() != " ".join(requirements):
+        subprocess.run([*pip, *target, *options, *requirements], check=True)
+        installed.write_text(" ".join(requirements))
+    subprocess.run([*pip, "--no-deps", *target, *options, str(wheel)], check=True)
 
 
 def _apt(words: list[str]) -> None:

@@ -23,6 +23,8 @@ _HERE = Path(__file__).parent
 _FOLDER = "HVD_TEST_FORK_SERVERS"
 # Seconds for the imports, on a machine with much other work.
 _START_SECONDS = 240.0
+# Where it is set, interpreters are started instead: qemu-user has threads of its own, and that root has no compiler.
+NO_FORKS = "HVD_TEST_NO_FORKS"
 # The leases of this process: the connections to its servers, by address.
 _leases: dict[str, socket.socket] = {}
 _own_folder: str | None = None
@@ -55,6 +57,8 @@ def interpreter(
     environment: what the imports see, whole. A program has its own, but what a module reads once is from here.
     Raises RuntimeError if the server does not start.
     """
+    if NO_FORKS in os.environ:
+        return [python]
     folder = begin_session()
     # Variables of pytest differ from lane to lane.
     environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
