@@ -155,30 +155,37 @@ def connection_and_proof(at, secret, caller, host, size):
     s.sendall(b"HVDTCP01" + who + mine)
     answer = s.recv(64, socket.MSG_WAITALL)
     said = who + mine + answer[:32]
-
-    def mac(side):
-        return hmac.new(secret, b"HVDTCP01" + side.ljust(16, b"\0") + said, hashlib.sha256).digest()
-
-    assert answer[32:] == mac(b"host"), "the host proves itself too"
-    return s, mac(b"caller")
+    assert answer[32:] == proof_of(b"host", secret, said), "the host proves itself too"
+    return s, proof_of(b"caller", secret, said)
 
 
-def test_a_peer_that_connects_once_more(library, tmp_path):
-    """A peer that gives a connection up, and does not know that it was welcome, makes another: this one counts."""
-    backend = Backend(library, tmp_path)
-    for peer in (1, 2):
-        (tmp_path / f"1.tcp_addresses_{peer}").write_bytes(ADDRESSES.pack(1, 0, b"\x04", b""))
+def proof_of(side, secret, said):
+    return hmac.new(secret, b"HVDTCP01" + side.ljust(16, b"\0") + said, hashlib.sha256).digest()
+
+
+def reducing_rank_0(library, folder, size, number=1):
+    """Rank 0 in an allreduce, on a thread; the test makes up the others: (thread, {"error": how the allreduce has
+    failed}, address of rank 0, secret). `number`: of the communicator."""
+    backend = Backend(library, folder)
+    for peer in range(1, size):
+        (folder / f"{number}.tcp_addresses_{peer}").write_bytes(ADDRESSES.pack(1, 0, b"\x04", b""))
     told_to = {}
 
     def reduce():
-        comm = Comm(backend, 0, 3)
+        comm = Comm(backend, 0, size, number=number)
         told_to["error"] = failure(comm.run, ALLREDUCE, [np.ones(4, np.float32)], [np.ones(4, np.float32)])
         comm.destroy()
 
     thread = threading.Thread(target=reduce, daemon=True)
     thread.start()
-    table = read_when_there(tmp_path / "1.tcp_table")
+    table = read_when_there(folder / f"{number}.tcp_table")
     at, secret = loopback_of(table[TABLE.size :][: ADDRESSES.size]), TABLE.unpack_from(table)[3]
+    return thread, told_to, at, secret
+
+
+def test_a_peer_that_connects_once_more(library, tmp_path):
+    """A peer that gives a connection up, and does not know that it was welcome, makes another: this one counts."""
+    thread, told_to, at, secret = reducing_rank_0(library, tmp_path, size=3)
     earlier = proven_connection(at, secret, caller=2, host=0, size=3)
     later = proven_connection(at, secret, caller=2, host=0, size=3)
     assert earlier.recv(1) == b"", "rank 0 keeps the connection that rank 2 has given up"
@@ -191,19 +198,7 @@ def test_a_peer_that_connects_once_more(library, tmp_path):
 
 
 def test_a_connection_that_was_given_up_before_the_welcome_does_not_count(library, tmp_path):
-    backend = Backend(library, tmp_path)
-    (tmp_path / "1.tcp_addresses_1").write_bytes(ADDRESSES.pack(1, 0, b"\x04", b""))
-    told_to = {}
-
-    def reduce():
-        comm = Comm(backend, 0, 2)
-        told_to["error"] = failure(comm.run, ALLREDUCE, [np.ones(4, np.float32)], [np.ones(4, np.float32)])
-        comm.destroy()
-
-    thread = threading.Thread(target=reduce, daemon=True)
-    thread.start()
-    table = read_when_there(tmp_path / "1.tcp_table")
-    at, secret = loopback_of(table[TABLE.size :][: ADDRESSES.size]), TABLE.unpack_from(table)[3]
+    thread, told_to, at, secret = reducing_rank_0(library, tmp_path, size=2)
     earlier, proof = connection_and_proof(at, secret, caller=1, host=0, size=2)
     # The proof and the end of the connection go in one segment.
     earlier.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
@@ -220,12 +215,8 @@ def test_a_connection_that_was_given_up_before_the_welcome_does_not_count(librar
 def answer_caller(s, secret):
     """The host's part up to the caller's proof, which is right."""
     said = s.recv(56, socket.MSG_WAITALL)[8:] + (nonce := os.urandom(32))
-
-    def mac(side):
-        return hmac.new(secret, b"HVDTCP01" + side.ljust(16, b"\0") + said, hashlib.sha256).digest()
-
-    s.sendall(nonce + mac(b"host"))
-    assert s.recv(32, socket.MSG_WAITALL) == mac(b"caller")
+    s.sendall(nonce + proof_of(b"host", secret, said))
+    assert s.recv(32, socket.MSG_WAITALL) == proof_of(b"caller", secret, said)
 
 
 @pytest.mark.slow  # it waits longer than a connection may take to prove its rank
@@ -273,24 +264,8 @@ def test_a_rank_that_is_only_one_of_the_machine_is_not_believed(library, tmp_pat
         ),
         (6, HEADER.pack(0x4D505448, 0xFA4E, 0, 0, 0, 0, 0, 700, 0, *[0] * 5) + b"y" * 700, "gave up: yyy"),
     ]:
-        backend = Backend(library, tmp_path)
-        (tmp_path / f"{number}.tcp_addresses_1").write_bytes(ADDRESSES.pack(1, 0, b"\x04", b""))
-        told_to = {}
-
-        def attempt(backend=backend, number=number, told_to=told_to):
-            comm = Comm(backend, 0, 2, number=number)
-            told_to["error"] = failure(
-                comm.run, ALLREDUCE, [np.ones(4, np.float32)], [np.ones(4, np.float32)]
-            )
-            comm.destroy()
-
-        thread = threading.Thread(target=attempt, daemon=True)
-        thread.start()
-        table = read_when_there(tmp_path / f"{number}.tcp_table")
-        head = TABLE.unpack_from(table)
-        addresses = table[TABLE.size :]
-        at = loopback_of(addresses[: ADDRESSES.size])
-        s = proven_connection(at, head[3], caller=1, host=0, size=2)
+        thread, told_to, at, secret = reducing_rank_0(library, tmp_path, size=2, number=number)
+        s = proven_connection(at, secret, caller=1, host=0, size=2)
         s.sendall(garbage)
         thread.join(40)
         error = told_to["error"]

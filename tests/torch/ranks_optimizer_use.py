@@ -26,6 +26,13 @@ from training import (
 )
 
 
+def train_on(model, optimizer, first=0):
+    for step in range(first, STEPS):
+        optimizer.zero_grad()
+        loss_of(model, step, ME).backward()
+        optimizer.step()
+
+
 def check_synchronize_then_step_warns():
     model = model_of()
     optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters(), op=hvd.Sum)
@@ -149,10 +156,7 @@ def check_load_state_dict_while_reducing():
         optimizer.zero_grad()
         loss_of(model, 0, ME).backward()
         optimizer.load_state_dict(saved)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss_of(model, step, ME).backward()
-        optimizer.step()
+    train_on(model, optimizer)
     agree(model, train_alone(sgd))
     assert not hvd.mpi_ops._handle_map
 
@@ -319,10 +323,7 @@ def check_restart_of_the_engine_between_backward_and_step():
             optimizer.load_state_dict(saved[1])
             optimizer.zero_grad()
     optimizer.step()
-    for step in range(1, STEPS):
-        optimizer.zero_grad()
-        loss_of(model, step, ME).backward()
-        optimizer.step()
+    train_on(model, optimizer, first=1)
     agree(model, train_alone(sgd))
 
 
@@ -334,10 +335,7 @@ def check_a_newer_optimizer_takes_over():
     for _ in range(2):
         optimizer = hvd.DistributedOptimizer(plain, model.named_parameters(), op=hvd.Sum)
         kept.append(torch.optim.lr_scheduler.StepLR(optimizer, 100))
-        for step in range(STEPS):
-            optimizer.zero_grad()
-            loss_of(model, step, ME).backward()
-            optimizer.step()
+        train_on(model, optimizer)
         loss_of(model, 0, ME).backward()  # pending when the next optimizer is made
     optimizer.synchronize()
     earlier = kept[0].optimizer
@@ -400,10 +398,7 @@ def check_an_optimizer_that_cannot_be_made_disturbs_no_other():
         hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters(), groups=2)
     model[0].bias.requires_grad_(True)
     optimizer.step()
-    for step in range(1, STEPS):
-        optimizer.zero_grad()
-        loss_of(model, step, ME).backward()
-        optimizer.step()
+    train_on(model, optimizer, first=1)
     agree(model, train_alone(sgd))
 
 
