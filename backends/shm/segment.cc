@@ -19,6 +19,7 @@ namespace {
 
 constexpr uint64_t kMagic = 0x6876645f73686d31;  // "hvd_shm1"
 constexpr uint32_t kLayout = 2;
+constexpr uint64_t kPage = 4096;
 constexpr uint64_t kPrefault = 8 << 20;
 
 uint64_t areas_offset(uint32_t size) { return round_up(sizeof(Header) + sizeof(RankCtl) * uint64_t{size}, kPage); }

@@ -18,7 +18,6 @@ namespace hvd::shm {
 constexpr uint32_t kSlots = 8;      // chunks of a large operation that a rank may have in the segment
 constexpr uint64_t kInline = 48;    // payload bytes that travel in the same cache line as the announcement
 constexpr uint32_t kCpuWords = 64;  // processors 0..4095
-constexpr uint64_t kPage = 4096;
 
 inline uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
