@@ -1,8 +1,8 @@
 """A listening socket of the driver whose connections first prove the job's secret. On the thread that turns the selector.
 
 A connection that has not proved the secret is not parsed. Nothing waits. While the system lets this process accept no
-connection, for want of a descriptor for instance, the listener tries again now and then: who connects waits, and has a
-limit of its own.
+connection, because it has no descriptor left for instance, the listener keeps trying. The peer waits, with its own
+timeout.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ void Engine::process_exits(int code) noexcept {
   if (suspect) ::_exit(code ? code : 1);
 }
 
-// The program's own exit(). What it still has to do may take for ever, and the engine's threads would look healthy.
+// The program's own exit(). What it still has to do may not terminate, and the engine's threads would look healthy.
 void Engine::tell_others_of_exit(const std::string& text) {
   if (segment_ && segment_->abort_raised()) return;  // this rank ends because of another one
   failed_here_ = true;

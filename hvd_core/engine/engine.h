@@ -223,9 +223,9 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool belongs_to_parent() const noexcept { return forked_; }
   // A thread of the engine is in a backend's call for good, and uses this object: it must not be destroyed.
   bool left_behind() const noexcept { return left_behind_; }
-  // The process has called exit(). If a backend has done that, or may have while it was at work, says so, tells the
-  // other ranks of this host, and ends the process with an exit code that is not 0. Else it ends the job, unless that
-  // has ended already, for the other ranks would wait for this one, and lets the process go on.
+  // The process has called exit(). If a backend did, or may have while it was active, reports that, notifies the
+  // other ranks of this host, and terminates the process with a nonzero exit code. Otherwise ends the job unless it has
+  // ended already, because the other ranks would wait for this one, and lets the process continue.
   void process_exits(int code) noexcept;
 
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }

@@ -44,7 +44,7 @@ struct Phase {
 
 // Never destroyed: threads and exit handlers of libraries come later than destructors.
 struct State {
-  std::atomic<pid_t> process{0};  // that this belongs to: a forked child may find the mutex locked for ever
+  std::atomic<pid_t> process{0};  // that this belongs to: in a forked child the mutex may stay locked
   std::mutex mutex;
   std::optional<Phase> phase;
   std::unique_ptr<observe::Watch> watch;                                 // while there is a phase
