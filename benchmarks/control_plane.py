@@ -5,7 +5,8 @@
 
 Runs the engine's own control-plane code (the nodes, coordinator, merger and messages of hvd_core/engine/control) of all
 ranks in this process, in the tree that the ranks of a job form: the ranks of a host below its leader, leaders below
-leaders with the fan-out of hvd_core/bootstrap/topology.py. Queues take the place of shared memory and sockets, no data is
+leaders with the fan-out of hvd_core/_bootstrap/topology.py. Queues take the place of shared memory and
+sockets, no data is
 reduced, and the clock is virtual. Each step all ranks submit the same tensors and wait for the last one. Scenarios:
 
   known       steps whose tensors form a known batch, which all but the first steps of a training are
@@ -30,9 +31,9 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from hvd_core._bootstrap import topology
 from hvd_core._core import ProtocolSim
 from hvd_core.bench import report
-from hvd_core.bootstrap import topology
 
 _KEY = "k" * 32
 

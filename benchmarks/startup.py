@@ -3,7 +3,7 @@
 
     python benchmarks/startup.py [--ranks 8,64,256,1024] [--per-host 8] [--json result.json]
 
-Each rank is a process that runs the bootstrap of `hvd.init()` as it is (hvd_core/bootstrap: rendezvous, roster, hosts,
+Each rank is a process that runs the bootstrap of `hvd.init()` as it is (hvd_core/_bootstrap: rendezvous, roster, hosts,
 links), without an engine. All are forks of this process, so that a thousand fit into one machine, and
 HOROVOD_SIMULATED_HOSTS makes the hosts. Ranks begin together. Each rank counts requests and bytes of its connection to
 the store; a rank that waits sends none, so the machine's load does not count. Times are those of one machine that all
@@ -26,8 +26,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from hvd_core._bootstrap import connect, links, rendezvous, store
 from hvd_core.bench import report
-from hvd_core.bootstrap import connect, links, rendezvous, store
 
 _IMPORTED = links, rendezvous  # init() imports them; forks shall not
 

@@ -106,7 +106,7 @@ class Page:
         mark = str(self._folder / "token").encode()
         for found in Path("/proc").glob("[0-9]*/cmdline"):
             try:
-                if b"hvd_core.observe.watch.watcher" not in found.read_bytes():
+                if b"hvd_core._observe.watch.watcher" not in found.read_bytes():
                     continue
                 if mark not in (found.parent / "environ").read_bytes():
                     continue

@@ -8,13 +8,11 @@ The functions are Horovod's, on NumPy arrays and on anything else in host memory
 modules of their own over the same engine. Importing this package needs no framework and no compiled part.
 """
 
-from hvd_core import logs as _logs
-from hvd_core import lost_files as _lost_files
-from hvd_core.errors import HorovodInternalError
-from hvd_core.observe.timeline_switch import start_timeline, stop_timeline
-from hvd_core.process_set import ProcessSet, global_process_set
-from hvd_core.process_sets import add_process_set, remove_process_set
-from hvd_core.runtime import (
+from hvd_core._base import install_check as _lost_files
+from hvd_core._base import logs as _logs
+from hvd_core._runtime.process_set import ProcessSet, global_process_set
+from hvd_core._runtime.process_sets import add_process_set, remove_process_set
+from hvd_core._runtime.runtime import (
     backend_report,
     cross_rank,
     cross_size,
@@ -27,6 +25,8 @@ from hvd_core.runtime import (
     shutdown,
     size,
 )
+from hvd_core._runtime.timeline import start_timeline, stop_timeline
+from hvd_core.errors import HorovodInternalError
 from hvd_core.version import __version__
 
 _lost_files.report_at_import()
@@ -114,9 +114,9 @@ def frontend_table() -> int:
 
     It stays the same as long as the process lives, before init() and after shutdown() too.
     """
-    from hvd_core import compiled_part
+    from hvd_core._base import native
 
-    return compiled_part.load().frontend_table()
+    return native.load().frontend_table()
 
 
 def __getattr__(name):

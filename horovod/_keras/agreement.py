@@ -16,8 +16,9 @@ import numpy as np
 
 from horovod.common import elastic_shared
 from horovod.common.process_sets import ProcessSet
-from hvd_core import numpy_face, runtime
-from hvd_core.bootstrap.driver_channel import channel
+from hvd_core import numpy_face
+from hvd_core._bootstrap.driver_channel import channel
+from hvd_core._runtime import runtime
 
 NONE, DENSE, SPARSE32, SPARSE64 = range(4)
 _KINDS = ("no gradient", "a dense gradient", "a sparse gradient", "a sparse gradient")

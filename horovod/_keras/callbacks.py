@@ -15,7 +15,8 @@ from horovod._keras.backends import backend_of
 from horovod._keras.values import broadcast_model
 from horovod._keras_module import keras_package
 from horovod.common.process_sets import ProcessSet, global_process_set
-from hvd_core import numpy_face, runtime
+from hvd_core import numpy_face
+from hvd_core._runtime import runtime
 
 
 class BroadcastGlobalVariables:

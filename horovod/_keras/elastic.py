@@ -11,7 +11,7 @@ from horovod._keras import learning_rate
 from horovod._keras.backends import backend_of
 from horovod._keras_module import keras_package
 from horovod.common.objects import broadcast_object
-from hvd_core import runtime
+from hvd_core._runtime import runtime
 
 
 class CommitState:

@@ -20,7 +20,7 @@ from horovod._keras.options import Options
 from horovod.common.elastic_launchers import ranks_may_change
 from horovod.common.elastic_shared import is_within_run
 from horovod.common.util import split_list
-from hvd_core.frontend import initial_weights
+from hvd_core._frontend import initial_weights
 
 _REMEDY = "model.fit(..., callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])"
 

@@ -1,7 +1,7 @@
 """HorovodBasics: the functions that every framework module of Horovod exports alike (init, rank, size, nccl_built, ...).
 
-A thin layer over ``hvd_core.runtime``. All frameworks of one process share one engine, so a program may make each call
-through any of them. Any thread; init() and shutdown() by one thread at a time.
+A thin layer over ``hvd_core._runtime.runtime``. All frameworks of one process share one engine, so a program
+may make each call through any of them. Any thread; init() and shutdown() by one thread at a time.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from horovod.common.process_sets import (
     add_process_set,
     remove_process_set,
 )
-from hvd_core import compiled_part, job_start
+from hvd_core._base import native
+from hvd_core._frontend import reductions
+from hvd_core._runtime import job_start
+from hvd_core._runtime.current_job import call_after_the_job
 from hvd_core.backends.selection.backend_report import BackendReport
-from hvd_core.current_job import call_after_the_job
-from hvd_core.frontend import reductions
 
 try:
-    compiled_part.load()  # to learn now whether it can be loaded
-    from hvd_core import runtime as _runtime
-    from hvd_core.current_job import engine
+    native.load()  # to learn now whether it can be loaded
+    from hvd_core._runtime import runtime as _runtime
+    from hvd_core._runtime.current_job import engine
 
     UNAVAILABLE: ImportError | None = None
 except ImportError as error:
@@ -44,7 +45,7 @@ __all__ = ["UNAVAILABLE", "HorovodBasics", "call_after_the_job", "engine", "runt
 
 
 def runtime() -> Any:
-    """The module ``hvd_core.runtime``.
+    """The module ``hvd_core._runtime.runtime``.
 
     Raises:
         ImportError: the compiled engine cannot be loaded; the text says why.
@@ -64,7 +65,7 @@ def _wait_for_all_ranks_to_start_mpi() -> None:
     import numpy
 
     from hvd_core import numpy_face
-    from hvd_core.bootstrap import BootstrapError
+    from hvd_core._bootstrap import BootstrapError
     from hvd_core.errors import HorovodInternalError
 
     try:
@@ -117,7 +118,7 @@ class HorovodBasics:
                 says which. After a ValueError about process sets Horovod runs, and the program may call init() again.
             NotImplementedError: a communicator defines a process set, but `comm` is not a communicator.
             hvd_core.backends.BackendError: no backend can be used; the text says why each of them cannot.
-            hvd_core.bootstrap.BootstrapError: the ranks do not come together within HOROVOD_START_TIMEOUT seconds.
+            hvd_core._bootstrap.BootstrapError: the ranks do not come together within HOROVOD_START_TIMEOUT seconds.
         """
         engine_runtime = runtime()
         report_original()
@@ -193,10 +194,10 @@ class HorovodBasics:
             OSError: rank 0 cannot make the file.
             HorovodInternalError: the job has ended.
         """
-        from hvd_core.observe import timeline_switch
+        from hvd_core._runtime import timeline
 
         runtime()
-        timeline_switch.start_timeline(file_path, mark_cycles)
+        timeline.start_timeline(file_path, mark_cycles)
 
     def stop_timeline(self) -> None:
         """End the timeline on all ranks. Returns on rank 0 when its file is complete. Without a timeline it does nothing.
@@ -204,10 +205,10 @@ class HorovodBasics:
         Raises:
             ValueError: Horovod is not initialized.
         """
-        from hvd_core.observe import timeline_switch
+        from hvd_core._runtime import timeline
 
         runtime()
-        timeline_switch.stop_timeline()
+        timeline.stop_timeline()
 
     def mpi_threads_supported(self) -> bool:
         """Whether the program may call MPI from any thread (MPI_THREAD_MULTIPLE), ``mpi4py`` for instance.
@@ -228,7 +229,7 @@ class HorovodBasics:
         reason = "Horovod is not initialised; use hvd.init()."
         if self.is_initialized():
             reason = "No launcher of MPI has started this process: use mpirun, or horovodrun --mpi."
-            from hvd_core.bootstrap import BootstrapError, mpi_beside
+            from hvd_core._bootstrap import BootstrapError, mpi_beside
 
             try:
                 answer = mpi_beside.has_all_threads(
@@ -249,7 +250,7 @@ class HorovodBasics:
     def mpi_built(self) -> bool:
         """Whether MPI can be used here: the backend mpi is installed (the wheel hvd-backend-mpi), or mpi4py is installed
         and finds an MPI library. Starts no MPI."""
-        from hvd_core.bootstrap import mpi_beside
+        from hvd_core._bootstrap import mpi_beside
 
         return built.backend("mpi") or mpi_beside.can_be_loaded(os.environ)
 

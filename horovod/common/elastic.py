@@ -1,7 +1,8 @@
 """The loop around the training function of an elastic job, for all frameworks. elastic_states.py has the states.
 
 A front end's `hvd.elastic.run` decorates the training function with run_fn(). When ranks die, or are added or removed,
-the function is left by an exception. The process takes its place in the next world (hvd_core.runtime.restart), and the
+the function is left by an exception. The process takes its place in the next world
+(hvd_core._runtime.runtime.restart), and the
 function is called again with the state of the last commit. docs/elastic.md describes it for users. One thread of a rank
 calls all of this.
 """
@@ -28,10 +29,10 @@ from horovod.common.elastic_states import (
     notification_manager,
 )
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, JobEndedError
-from hvd_core import current_job
-from hvd_core.bootstrap.driver_channel import DriverChannel, channel
-from hvd_core.changing_ranks import Workers as workers
-from hvd_core.changing_ranks import worker_id
+from hvd_core._bootstrap.driver_channel import DriverChannel, channel
+from hvd_core._runtime import current_job
+from hvd_core._runtime.changing_ranks import Workers as workers
+from hvd_core._runtime.changing_ranks import worker_id
 
 __all__ = [
     "HostUpdateResult",

@@ -6,8 +6,8 @@ import logging
 import os
 from collections.abc import Mapping
 
-from hvd_core import current_job
-from hvd_core.bootstrap.identity import identify
+from hvd_core._bootstrap.identity import identify
+from hvd_core._runtime import current_job
 
 _log = logging.getLogger("horovod")
 

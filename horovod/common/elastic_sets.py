@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 
 from horovod.common import elastic_shared
-from hvd_core import changing_ranks, process_sets
-from hvd_core.process_set import ProcessSet, registered
-from hvd_core.process_sets import Change
+from hvd_core._runtime import changing_ranks, process_sets
+from hvd_core._runtime.process_set import ProcessSet, registered
+from hvd_core._runtime.process_sets import Change
 
 __all__ = ["begin_run", "note", "repeat_outer"]
 

@@ -20,8 +20,8 @@ from horovod.common import elastic_step, elastic_values
 from horovod.common.durable_commits import DurableCommits
 from horovod.common.elastic_values import has_state
 from horovod.common.exceptions import HostsUpdatedInterrupt
-from hvd_core.bootstrap.driver_channel import channel
-from hvd_core.frontend.refusals import reported
+from hvd_core._bootstrap.driver_channel import channel
+from hvd_core._runtime.refusals import reported
 
 __all__ = [
     "HostUpdateResult",

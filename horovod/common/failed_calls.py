@@ -1,6 +1,6 @@
 """Calls that fail on this rank while they are prepared, in the front ends of frameworks: the other ranks hear of it.
 
-Functions for the guards that hvd_core.frontend.refusals describes. Any thread.
+Functions for the guards that hvd_core._runtime.refusals describes. Any thread.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from horovod.common.basics import engine
-from hvd_core.frontend.refusals import report
+from hvd_core._runtime.refusals import report
 
 __all__ = ["failed", "reported_for_each"]
 

@@ -16,7 +16,7 @@ import hvd_core
 from horovod.common.basics import runtime
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet, global_process_set
-from hvd_core.frontend.refusals import report, reported
+from hvd_core._runtime.refusals import report, reported
 
 try:
     from cloudpickle import Pickler  # also takes lambdas and classes of __main__

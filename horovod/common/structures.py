@@ -25,7 +25,7 @@ from horovod.common.exceptions import OperationFailedError
 from horovod.common.failed_calls import reported_for_each
 from horovod.common.objects import allgather_object
 from horovod.common.process_sets import ProcessSet, global_process_set
-from hvd_core.frontend.refusals import reported
+from hvd_core._runtime.refusals import reported
 
 __all__ = ["Entry", "StructuresDiffer", "prepared", "require_same"]
 

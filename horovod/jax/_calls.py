@@ -17,14 +17,14 @@ from horovod.common.basics import engine
 from horovod.common.exceptions import JobEndedError
 from horovod.jax import _library
 from horovod.jax._trace import is_traced
-from hvd_core import current_job
-from hvd_core.bootstrap.driver_channel import channel
-from hvd_core.frontend.element_types import MOVABLE, REDUCIBLE, unsupported_text
-from hvd_core.frontend.host_arrays import output_array
-from hvd_core.frontend.operations import NUMBERS, request_name
-from hvd_core.frontend.reductions import ENGINE_NUMBERS, Adasum
-from hvd_core.frontend.refusals import reported
-from hvd_core.frontend.rows import scattered_rows
+from hvd_core._bootstrap.driver_channel import channel
+from hvd_core._frontend.element_types import MOVABLE, REDUCIBLE, unsupported_text
+from hvd_core._frontend.operations import NUMBERS, request_name
+from hvd_core._frontend.reductions import ENGINE_NUMBERS, Adasum
+from hvd_core._frontend.rows import scattered_rows
+from hvd_core._runtime import current_job
+from hvd_core._runtime.host_arrays import output_array
+from hvd_core._runtime.refusals import reported
 
 _ADASUM = ENGINE_NUMBERS[Adasum]
 

@@ -22,7 +22,7 @@ from horovod.jax._failures import may_be_of_operation
 from horovod.jax._trace import is_traced
 from horovod.jax.functions import broadcast_parameters
 from horovod.jax.optimizer import buckets_of
-from hvd_core.frontend.refusals import report, reported
+from hvd_core._runtime.refusals import report, reported
 
 
 class JaxBackend(Backend):

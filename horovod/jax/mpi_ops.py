@@ -24,11 +24,11 @@ from horovod.jax._calls import Call, check
 from horovod.jax._gradients import collective
 from horovod.jax._trace import is_traced, name_in_program
 from horovod.jax.compression import Compression, Compressor
-from hvd_core.frontend import groups, job_operations
-from hvd_core.frontend.reductions import engine_number
-from hvd_core.frontend.refusals import report
-from hvd_core.frontend.rows import row_counts
-from hvd_core.process_set import number_of
+from hvd_core._frontend import groups, job_operations
+from hvd_core._frontend.reductions import engine_number
+from hvd_core._frontend.rows import row_counts
+from hvd_core._runtime.process_set import number_of
+from hvd_core._runtime.refusals import report
 
 __all__ = [
     "allgather",

@@ -12,7 +12,7 @@ import numpy as np
 
 from horovod.mxnet._load import mx
 from hvd_core._core import TensorRef
-from hvd_core.frontend.element_types import MOVABLE, NUMBERS, REDUCIBLE, unsupported_text
+from hvd_core._frontend.element_types import MOVABLE, NUMBERS, REDUCIBLE, unsupported_text
 
 __all__ = ["MOVABLE", "REDUCIBLE", "NDArray", "check", "empty", "reference"]
 

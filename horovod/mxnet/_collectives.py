@@ -14,10 +14,10 @@ from horovod.common.failed_calls import failed
 from horovod.common.reduce_ops import Adasum
 from horovod.mxnet._arrays import MOVABLE, REDUCIBLE, NDArray, check, empty, reference
 from hvd_core._core import TensorRef
-from hvd_core.frontend.operations import request_name
-from hvd_core.frontend.reductions import engine_number
-from hvd_core.frontend.rows import row_counts
-from hvd_core.process_set import number_of
+from hvd_core._frontend.operations import request_name
+from hvd_core._frontend.reductions import engine_number
+from hvd_core._frontend.rows import row_counts
+from hvd_core._runtime.process_set import number_of
 
 
 class UnsupportedOpError(ValueError, AssertionError):

@@ -14,8 +14,8 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Average, op_from
 from horovod.mxnet._arrays import NDArray
 from horovod.mxnet._collectives import gather, reduce, scatter, send_root, send_rows
-from hvd_core.frontend import groups
-from hvd_core.frontend.refusals import report
+from hvd_core._frontend import groups
+from hvd_core._runtime.refusals import report
 
 __all__ = [
     "allgather",

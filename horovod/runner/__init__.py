@@ -59,14 +59,14 @@ def run(
     traceback; its `__cause__` is the exception of that process, if it can be pickled.
     """
     arguments = dict(locals())
-    from horovod.runner import run_api
+    from horovod._runner import run_api
 
     return run_api.run_from_arguments(arguments)
 
 
 def __getattr__(name: str) -> Any:
     if name == "_HorovodArgs":  # of programs that fill in the options themselves; common/README.md names them
-        from horovod.runner.arguments import HorovodArgs
+        from horovod._runner.arguments import HorovodArgs
 
         return HorovodArgs
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from horovod._runner.env import rank_environment as create_slot_env_vars
+from horovod._runner.hosts import get_host_assignments, parse_hosts
 from horovod.common.missing import missing_part
-from horovod.runner.env import rank_environment as create_slot_env_vars
-from horovod.runner.hosts import get_host_assignments, parse_hosts
 
 __all__ = ["create_slot_env_vars", "get_host_assignments", "parse_hosts"]
 

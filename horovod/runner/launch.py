@@ -14,20 +14,20 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from horovod.runner.config import (
+from horovod._runner.config import (
     load_config_file,
     options_without_effect,
     set_args_from_config,
     set_env_from_args,
     validate_config_args,
 )
-from horovod.runner.elastic_options import check_elastic
-from horovod.runner.introduction import INTRODUCTION, no_number
-from horovod.runner.job import check_supported
-from horovod.runner.output import OutputClosedError
-from horovod.runner.parser import make_parser
-from horovod.runner.run_api import run_function
-from horovod.runner.starting import Stoppable, run_job
+from horovod._runner.elastic_options import check_elastic
+from horovod._runner.introduction import INTRODUCTION, no_number
+from horovod._runner.job import check_supported
+from horovod._runner.output import OutputClosedError
+from horovod._runner.parser import make_parser
+from horovod._runner.run_api import run_function
+from horovod._runner.starting import Stoppable, run_job
 
 __all__ = ["make_parser", "parse_args", "run_commandline", "set_env_from_args"]
 
@@ -113,7 +113,7 @@ def _run_command(args: argparse.Namespace) -> int:
         return 128 + signals.received
     text = outcome.error_text()
     if text is not None:
-        from horovod.runner.wrong_python import hint
+        from horovod._runner.wrong_python import hint
 
         print(text + hint(args.command, outcome.exit_code), file=sys.stderr, end="", flush=True)
     return outcome.exit_code
@@ -123,7 +123,7 @@ def _explained(error: Exception) -> Exception:
     """The error that names the limit of open files, if that is the cause."""
     if getattr(error, "errno", None) != errno.EMFILE:
         return error
-    from hvd_core.bootstrap.limits import too_few_descriptors
+    from hvd_core._bootstrap.limits import too_few_descriptors
 
     return too_few_descriptors("horovodrun needs about 16, and 5 for each rank on this host")
 
@@ -141,7 +141,7 @@ def run_commandline(argv: Sequence[str] | None = None) -> None:
             print(__version__)
             code = 0
         elif args.check_build:
-            from horovod.runner.check_build import check_build
+            from horovod._runner.check_build import check_build
 
             print(check_build())
             code = 0

@@ -1,11 +1,11 @@
-"""Programs' questions about the mpirun of this machine. ``horovod.runner.mpi_flavours`` answers them. Any thread."""
+"""Programs' questions about the mpirun of this machine. ``horovod._runner.mpi_flavours`` answers them. Any thread."""
 
 import os
 from collections.abc import Mapping
 from typing import Any
 
+from horovod._runner import mpi_flavours
 from horovod.common.missing import missing_part
-from horovod.runner import mpi_flavours
 
 __all__ = ["is_intel_mpi", "is_mpich", "is_open_mpi", "is_spectrum_mpi", "mpi_available"]
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from horovod.runner.output import Output
+from horovod._runner.output import Output
 from horovod.spark import reports
 from horovod.spark.cluster import check_barrier, check_encryption, driver_host, wait_for_slots
 from horovod.spark.log_server import LogServer
 from horovod.spark.stage import Stage, forget, lost_executor, shortened, task_function
-from hvd_core.bootstrap.socket_io import join_address
-from hvd_core.bootstrap.store import StoreClient, StoreServer
+from hvd_core._bootstrap.socket_io import join_address
+from hvd_core._bootstrap.store import StoreClient, StoreServer
 
 _FAILED_TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
 

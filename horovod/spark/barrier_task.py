@@ -14,14 +14,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
-from horovod.runner.output import Output
+from horovod._runner.output import Output
 from horovod.spark.log_frames import LogSender
 from horovod.spark.placement import TaskFacts, assign
 from horovod.spark.rank_job import RankJob, Ranks
 from horovod.spark.reports import RankEnds, await_cause, bereaved, note_begun, note_failure
-from hvd_core.bootstrap import encryption
-from hvd_core.bootstrap.socket_io import split_address
-from hvd_core.bootstrap.store import StoreClient
+from hvd_core._bootstrap import encryption
+from hvd_core._bootstrap.socket_io import split_address
+from hvd_core._bootstrap.store import StoreClient
 
 # A rank that failed because of another one tells it this much later than the other one at most.
 _CAUSE_S = 10.0

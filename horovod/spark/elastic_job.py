@@ -1,5 +1,5 @@
-"""Implements horovod.spark.run_elastic: the driver of elastic jobs (horovod/runner/elastic_driver.py) with tasks of Spark
-as slots.
+"""Implements horovod.spark.run_elastic: the driver of elastic jobs (horovod/_runner/elastic_driver.py) with
+tasks of Spark as slots.
 
 Spark starts and places the tasks of one stage without a barrier, and starts another task where one is lost. Blocks its
 thread until the job is over; Ctrl-C ends the job.
@@ -16,16 +16,16 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from horovod.runner.background import Background
-from horovod.runner.elastic_discovery import FixedHosts
-from horovod.runner.elastic_driver import ElasticJob
-from horovod.runner.elastic_limits import Limits
-from horovod.runner.elastic_membership import Failure, Phase
-from horovod.runner.function_memory import FunctionMemory, read_all
-from horovod.runner.function_pickle import checked, pickled
-from horovod.runner.output import Output
-from horovod.runner.processes import Outcome
-from horovod.runner.rank_failure import failure_of
+from horovod._runner.background import Background
+from horovod._runner.elastic_discovery import FixedHosts
+from horovod._runner.elastic_driver import ElasticJob
+from horovod._runner.elastic_limits import Limits
+from horovod._runner.elastic_membership import Failure, Phase
+from horovod._runner.function_memory import FunctionMemory, read_all
+from horovod._runner.function_pickle import checked, pickled
+from horovod._runner.output import Output
+from horovod._runner.processes import Outcome
+from horovod._runner.rank_failure import failure_of
 from horovod.spark.barrier_job import driver_variables
 from horovod.spark.cluster import (
     active_context,
@@ -37,7 +37,7 @@ from horovod.spark.cluster import (
 from horovod.spark.runner import DriverOutput, interface_variables, start_seconds
 from horovod.spark.stage import Stage, forget, lost_executor, shortened, task_function
 from horovod.spark.task_ranks import TaskPool, TaskRanks
-from hvd_core.config.environment import seconds_of
+from hvd_core._config.environment import seconds_of
 
 _TIMEOUT_S = 600
 _GRACE_S = 600
@@ -111,7 +111,7 @@ class SparkElasticJob(ElasticJob):
         return found
 
     def _make_site(self, number: int, host: str) -> TaskRanks:
-        from hvd_core.bootstrap.driver_channel import DESCRIPTOR
+        from hvd_core._bootstrap.driver_channel import DESCRIPTOR
 
         task = self._pool.take(host)
         if task is None:
@@ -121,8 +121,8 @@ class SparkElasticJob(ElasticJob):
         return TaskRanks(host, task, own, self._memory, DESCRIPTOR, self._secret)
 
     def _open_store(self, hosts: Sequence[str], secret: bytes) -> tuple[object, Mapping[str, str], str]:
-        from hvd_core.bootstrap.socket_io import join_address
-        from hvd_core.bootstrap.store import StoreServer
+        from hvd_core._bootstrap.socket_io import join_address
+        from hvd_core._bootstrap.store import StoreServer
 
         server = StoreServer(host=self._listen, secret=secret)
         port = int(server.address.rpartition(":")[2])
@@ -243,7 +243,7 @@ def _run(
     output: Output,
     verbose: bool,
 ) -> list[Any]:
-    from hvd_core.bootstrap.socket_io import join_address
+    from hvd_core._bootstrap.socket_io import join_address
 
     listen, name = driver_host(context)
     secret = secrets.token_bytes(32)

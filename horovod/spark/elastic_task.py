@@ -1,6 +1,7 @@
 """A task of the stage of an elastic job: a slot, in which the driver starts workers, one after the other.
 
-The task is an agent of the launcher (horovod/runner/agent.py) in the Python worker of an executor. Between two workers it
+The task is an agent of the launcher (horovod/_runner/agent.py) in the Python worker of an executor. Between
+two workers it
 waits for the driver. It ends when the driver closes the connection; if Spark ends this process, or its executor is lost,
 the worker's keeper ends the worker. On the main thread of the Python worker; imported on the executors only.
 """
@@ -15,17 +16,17 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from horovod.runner.agent import Agent, check_protocol
-from horovod.runner.env import backend_environment
-from horovod.runner.frames import decode_env
-from horovod.runner.function_memory import FunctionMemory, write_all
-from horovod.runner.import_path import python_path
-from horovod.runner.local_ranks import LocalRanks, RankSpec
+from horovod._runner.agent import Agent, check_protocol
+from horovod._runner.env import backend_environment
+from horovod._runner.frames import decode_env
+from horovod._runner.function_memory import FunctionMemory, write_all
+from horovod._runner.import_path import python_path
+from horovod._runner.local_ranks import LocalRanks, RankSpec
 from horovod.spark.barrier_task import own_facts
 from horovod.spark.rank_job import DEVICES, base_environment
 from horovod.spark.task_frames import PURPOSE, facts_frame, notice_silence, veiled
-from hvd_core.bootstrap.auth import NO_RANK, client_handshake
-from hvd_core.bootstrap.socket_io import BootstrapError, Deadline, split_address
+from hvd_core._bootstrap.auth import NO_RANK, client_handshake
+from hvd_core._bootstrap.socket_io import BootstrapError, Deadline, split_address
 
 _CONNECT_S = 30.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

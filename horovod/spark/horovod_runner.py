@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from horovod.runner.function_pickle import checked, pickled
+from horovod._runner.function_pickle import checked, pickled
 from horovod.spark.barrier_job import Options, driver_variables, run_barrier_job
 from horovod.spark.cluster import active_context
 from horovod.spark.runner import DriverOutput, start_seconds
@@ -61,7 +61,7 @@ def _run_here(num_proc: int, function: bytes) -> Any:
     from horovod.spark.placement import TaskFacts, assign
     from horovod.spark.rank_job import RankJob, Ranks
     from horovod.spark.reports import RankEnds, bereaved
-    from hvd_core.bootstrap.store import StoreServer
+    from hvd_core._bootstrap.store import StoreServer
 
     secret, host = secrets.token_bytes(32), socket.gethostname()
     places = assign([TaskFacts(host, "")] * num_proc)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from horovod.runner.hosts import HostInfo, SlotInfo, get_host_assignments
+from horovod._runner.hosts import HostInfo, SlotInfo, get_host_assignments
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from horovod.runner import run_task
+from horovod._runner import run_task
 from horovod.spark import rank_channel
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ import contextlib
 import pickle
 from collections.abc import Iterable, Sequence
 
-from horovod.runner.ended_ranks import EndedRanks
-from horovod.runner.function_store import get, put
-from horovod.runner.rank_failure import RankFailure
+from horovod._runner.ended_ranks import EndedRanks
+from horovod._runner.function_store import get, put
+from horovod._runner.rank_failure import RankFailure
 from horovod.spark.placement import Place, TaskFacts
-from hvd_core.bootstrap.socket_io import BootstrapError
-from hvd_core.bootstrap.store import StoreClient
+from hvd_core._bootstrap.socket_io import BootstrapError
+from hvd_core._bootstrap.store import StoreClient
 
 _BEGUN = "spark/begun"
 _CAUSE = "spark/cause"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from horovod.spark import reports
-from hvd_core.bootstrap.store import StoreClient
+from hvd_core._bootstrap.store import StoreClient
 
 _LOOK_S = 0.1
 _CANCEL_S = 30.0

@@ -15,9 +15,9 @@ from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow import _names, _program_order, _xla
 from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._library import UNORDERED, operations, register_devices, run_in_parallel
-from hvd_core import changing_ranks, current_job
-from hvd_core.frontend import element_types, groups, refusals
-from hvd_core.process_set import is_registered, number_of
+from hvd_core._frontend import element_types, groups
+from hvd_core._runtime import changing_ranks, current_job, refusals
+from hvd_core._runtime.process_set import is_registered, number_of
 
 
 def _dtypes(names: frozenset) -> frozenset:
@@ -52,7 +52,7 @@ _FUNCTIONS = {kind: getattr(operations, _snake(kind)) for kind in UNORDERED}
 class CallIdentity(NamedTuple):
     """The operation, name and process set of a call: how the other ranks know which call failed, if it fails here."""
 
-    operation: str  # of hvd_core.frontend.operations
+    operation: str  # of hvd_core._frontend.operations
     name: Any
     process_set: ProcessSet
     ignore_name_scope: bool = False
@@ -61,7 +61,7 @@ class CallIdentity(NamedTuple):
 def report(call: CallIdentity, error: BaseException | str) -> None:
     """Let the other ranks' matching call fail: this rank's call failed before the engine knew of it.
 
-    To be called in the guard of a function (see hvd_core.frontend.refusals), which then raises `error` again. Does
+    To be called in the guard of a function (see hvd_core._runtime.refusals), which then raises `error` again. Does
     nothing before init() and for an unregistered process set, and in a graph for a call without a name: such a name is
     made of the names of tensors, and there may be no tensor. The other ranks' calls then fail when this rank ends.
 

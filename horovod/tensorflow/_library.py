@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import hvd_core
 from horovod.common.basics import runtime
-from hvd_core.frontend import staged
+from hvd_core._frontend import staged
 
 PATH = Path(__file__).parent / "lib" / "libhvd_tf.so"
 

@@ -12,7 +12,7 @@ from horovod.torch import _async_ops as ops
 from horovod.torch import _async_scatter as scatter
 from horovod.torch._async_gather import allgather_async, grouped_allgather_async
 from horovod.torch._submit import synchronize
-from hvd_core.frontend.operations import gradient_name
+from hvd_core._frontend.operations import gradient_name
 
 __all__ = [
     "HorovodAllgather",

@@ -12,7 +12,7 @@ _COMPILED = {"horovod.common.compression"} | {
     f"horovod.torch.{name}" for name in ("_sync_ops", "_sync_scatter", "compression", "sync_batch_norm")
 }
 # Modules that run while an operation is submitted.
-_OURS = ("horovod.torch.", "horovod.common.", "hvd_core.frontend.", "hvd_core.current_job")
+_OURS = ("horovod.torch.", "horovod.common.", "hvd_core._frontend.", "hvd_core._runtime.current_job")
 _left_alone: set[str] = set()
 _ordered = False
 

@@ -1,6 +1,6 @@
 """PyTorch's types that can be communicated, and the types in which they are sent. Tables and pure functions; any thread.
 
-Every type that the engine knows can be moved; hvd_core.frontend.element_types says which can be reduced. An 8-bit float
+Every type that the engine knows can be moved; hvd_core._frontend.element_types says which can be reduced. An 8-bit float
 is sent in its own type if the engine knows that type, else as bytes.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from hvd_core.frontend import element_types
+from hvd_core._frontend import element_types
 
 # The engine's numbers of PyTorch's types.
 DTYPE_NUMBERS = {

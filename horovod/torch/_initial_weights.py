@@ -1,5 +1,5 @@
 """The weights that an optimizer announces before it reduces their gradients for the first time, so that the engine can
-compare them between ranks (HOROVOD_CHECK_CONSISTENCY=1; see hvd_core/frontend/initial_weights.py).
+compare them between ranks (HOROVOD_CHECK_CONSISTENCY=1; see hvd_core/_frontend/initial_weights.py).
 
 Used by the optimizers, on the thread that submits.
 """
@@ -12,7 +12,7 @@ import torch
 
 from horovod.common.process_sets import ProcessSet
 from horovod.torch._slots import Slot
-from hvd_core.frontend import initial_weights
+from hvd_core._frontend import initial_weights
 
 REMEDY = "hvd.broadcast_parameters(model.state_dict(), root_rank=0)"
 

@@ -14,7 +14,7 @@ from horovod._keras.options import Options
 from horovod.common.process_sets import ProcessSet
 from horovod.common.reduce_ops import Average
 from horovod.torch._initial_weights import values_of
-from hvd_core.frontend.refusals import report, reported
+from hvd_core._runtime.refusals import report, reported
 
 
 class TorchBackend(Backend):

@@ -19,8 +19,8 @@ from horovod.torch._gradients import is_quick
 from horovod.torch._slots import Slot
 from horovod.torch._submit import REDUCIBLE, engine
 from horovod.torch.functions import allgather_object
-from hvd_core.frontend.element_types import NUMBERS
-from hvd_core.frontend.shared_memory import shared_array
+from hvd_core._frontend.element_types import NUMBERS
+from hvd_core._frontend.shared_memory import shared_array
 
 _ALIGNMENT = 64
 

@@ -24,8 +24,8 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.torch import _copy_waits, _devices
 from horovod.torch._device_streams import streams_of
 from horovod.torch._dtypes import DTYPE_NUMBERS
-from hvd_core import current_job
-from hvd_core.frontend import staged
+from hvd_core._frontend import staged
+from hvd_core._runtime import current_job
 
 if UNAVAILABLE is None:
     from hvd_core._core import TensorRef

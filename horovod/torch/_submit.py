@@ -20,10 +20,10 @@ from horovod.common.reduce_ops import BOTH_GIVEN, op_from
 from horovod.torch import _devices, _memory, _staging  # noqa: F401 (_memory registers the type of tensors)
 from horovod.torch._devices import reference
 from horovod.torch._dtypes import REDUCIBLE, why_not
-from hvd_core.frontend import groups
-from hvd_core.frontend.reductions import engine_number
-from hvd_core.frontend.refusals import report
-from hvd_core.process_set import why_no_number
+from hvd_core._frontend import groups
+from hvd_core._frontend.reductions import engine_number
+from hvd_core._runtime.process_set import why_no_number
+from hvd_core._runtime.refusals import report
 
 
 class Fetched:

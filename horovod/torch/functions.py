@@ -14,7 +14,7 @@ from horovod.common.structures import prepared, require_same
 from horovod.torch._async_ops import broadcast_async_
 from horovod.torch._slots import empty_sparse
 from horovod.torch._submit import synchronize
-from hvd_core.frontend.refusals import reported
+from hvd_core._runtime.refusals import reported
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 

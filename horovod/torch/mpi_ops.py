@@ -57,8 +57,8 @@ from horovod.torch._sync_ops import (
 )
 from horovod.torch._sync_scatter import alltoall, grouped_reducescatter, reducescatter
 from horovod.torch.compression import Compression
-from hvd_core.frontend import job_operations
-from hvd_core.process_set import number_of
+from hvd_core._frontend import job_operations
+from hvd_core._runtime.process_set import number_of
 
 __all__ = [
     "Compression",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from hvd_core._config.suggestions import did_you_mean
+from hvd_core._config.wheels import pip_install
 from hvd_core.backends.candidate import EMBEDDED, Candidate, Problem
-from hvd_core.config.suggestions import did_you_mean
-from hvd_core.wheels import pip_install
 
 _LONGEST_TEXT = 1000  # characters of a plugin's exception
 

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-from hvd_core.bootstrap import BootstrapTimeout
+from hvd_core._bootstrap import BootstrapTimeout
 from hvd_core.conformance import abi
 from hvd_core.conformance.abi import (
     ERR,
@@ -54,7 +54,7 @@ def deadline(seconds: float) -> int:
 class Host:
     """The table that the backend is handed: log, store, options, thread names.
 
-    ``store`` has set, get, add and delete (hvd_core.bootstrap.StoreClient), or is None for a process alone.
+    ``store`` has set, get, add and delete (hvd_core._bootstrap.StoreClient), or is None for a process alone.
     """
 
     def __init__(self, name: str, store: Any = None) -> None:

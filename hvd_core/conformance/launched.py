@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from hvd_core.bootstrap import BootstrapTimeout, StoreClient, connect
+from hvd_core._bootstrap import BootstrapTimeout, StoreClient, connect
 from hvd_core.conformance.session import GRACE_S, RanksBroken
 from hvd_core.conformance.verdicts import FAIL
 

@@ -15,9 +15,9 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 
-from hvd_core.bootstrap import StoreServer
-from hvd_core.bootstrap.auth import new_secret
-from hvd_core.bootstrap.identity import identify
+from hvd_core._bootstrap import StoreServer
+from hvd_core._bootstrap.auth import new_secret
+from hvd_core._bootstrap.identity import identify
 from hvd_core.conformance import interpreter
 from hvd_core.conformance.resolve import Target
 from hvd_core.conformance.verdicts import FAIL, SKIPPED, Result, merge, shown_output

@@ -90,7 +90,7 @@ def main() -> None:
         os._exit(1)
 
     try:
-        from hvd_core.bootstrap import StoreClient
+        from hvd_core._bootstrap import StoreClient
 
         store = StoreClient(config["store"], bytes.fromhex(config["secret"]))
         watch(calls, config.get("patience", 1.0), stuck)

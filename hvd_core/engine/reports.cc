@@ -272,7 +272,7 @@ void Engine::fail_everything(const std::string& text) {
 }
 
 // Tells the store that this rank needs it no more: the process that serves it waits for all ranks
-// (hvd_core/bootstrap/world.py).
+// (hvd_core/_bootstrap/world.py).
 void Engine::tell_store_done() {
   if (store_) store_->count(config_.job + "/through");
 }

@@ -6,7 +6,7 @@ disagree or the job ends. ``process_set``: the ranks that take part, None for al
 may call. It is also the smallest front end, and an example of one: docs/write-a-front-end.md.
 """
 
-from hvd_core.frontend.reductions import Adasum, Average, Max, Min, Product, Sum
+from hvd_core._frontend.reductions import Adasum, Average, Max, Min, Product, Sum
 from hvd_core.numpy_face._handles import barrier, join, poll, synchronize
 from hvd_core.numpy_face._memory import empty
 from hvd_core.numpy_face._messages import recv, recv_async, send, send_async

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from hvd_core.current_job import call_after_the_job, engine
-from hvd_core.frontend import job_operations
-from hvd_core.frontend.host_arrays import output_array
-from hvd_core.frontend.job_operations import join
-from hvd_core.frontend.refusals import report
-from hvd_core.process_set import ProcessSet
-from hvd_core.process_set import number_of as number_of_set
+from hvd_core._frontend import job_operations
+from hvd_core._frontend.job_operations import join
+from hvd_core._runtime.current_job import call_after_the_job, engine
+from hvd_core._runtime.host_arrays import output_array
+from hvd_core._runtime.process_set import ProcessSet
+from hvd_core._runtime.process_set import number_of as number_of_set
+from hvd_core._runtime.refusals import report
 
 __all__ = [
     "array_of",
@@ -70,7 +70,7 @@ def number_of(process_set: ProcessSet | None) -> int:
 def failed(operation: str, prefix: str, name: Any, process_set: Any, error: BaseException) -> None:
     """Let the other ranks' matching call fail, because ``error`` was raised while this one was prepared.
 
-    Called in the guard of a function (see hvd_core.frontend.refusals), which then raises ``error`` again. Raises
+    Called in the guard of a function (see hvd_core._runtime.refusals), which then raises ``error`` again. Raises
     ValueError before init(), as the missing init() is the better message.
     """
     if isinstance(error, Exception):

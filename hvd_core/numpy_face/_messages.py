@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from hvd_core.current_job import engine
-from hvd_core.frontend.operations import request_name
-from hvd_core.frontend.refusals import report_message
+from hvd_core._frontend.operations import request_name
+from hvd_core._runtime.current_job import engine
+from hvd_core._runtime.process_set import ProcessSet
+from hvd_core._runtime.refusals import report_message
 from hvd_core.numpy_face._handles import contiguous_array_of, keep, number_of, synchronize
-from hvd_core.process_set import ProcessSet
 
 
 def _message(tensor: Any, sends: bool, other: int, name: str | None, process_set: ProcessSet | None) -> int:

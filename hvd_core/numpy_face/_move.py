@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from hvd_core.current_job import engine
-from hvd_core.frontend.operations import request_name
-from hvd_core.frontend.rows import row_counts
+from hvd_core._frontend.operations import request_name
+from hvd_core._frontend.rows import row_counts
+from hvd_core._runtime.current_job import engine
+from hvd_core._runtime.process_set import ProcessSet
 from hvd_core.numpy_face._handles import (
     contiguous_array_of,
     failed,
@@ -18,7 +19,6 @@ from hvd_core.numpy_face._handles import (
     number_of,
     synchronize,
 )
-from hvd_core.process_set import ProcessSet
 
 
 def _as_bits(array: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-import hvd_core.bootstrap
+import hvd_core._bootstrap
 from harness import plain
 
 HERE = Path(__file__).parent
@@ -22,7 +22,7 @@ def environment(**extra):
     try:
         importlib.metadata.distribution("hvd-core")
     except importlib.metadata.PackageNotFoundError:
-        root = str(Path(hvd_core.bootstrap.__file__).parents[2])
+        root = str(Path(hvd_core._bootstrap.__file__).parents[2])
         values["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     return values
 

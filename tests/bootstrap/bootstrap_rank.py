@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 
-from hvd_core.bootstrap import BootstrapError, ShmLink, connect, hosts
+from hvd_core._bootstrap import BootstrapError, ShmLink, connect, hosts
 
 TIMEOUT = 20
 REPORTED = ("rank", "size", "hosts", "host_names", "pids", "launcher")

@@ -9,9 +9,9 @@ from forked import ForkedRanks
 from launchers import first_by
 
 from bootstrap_job import reports, start
-from horovod.runner.ended_ranks import EndedRanks
+from horovod._runner.ended_ranks import EndedRanks
 from hvd_core import HorovodInternalError
-from hvd_core.bootstrap import RankLost, StoreClient, StoreServer, connect, hosts, links, world
+from hvd_core._bootstrap import RankLost, StoreClient, StoreServer, connect, hosts, links, world
 from test_bootstrap_launchers import PROGRAM
 
 SECRET = bytes(range(32))

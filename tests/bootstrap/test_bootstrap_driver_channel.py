@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from hvd_core.bootstrap import driver_channel
+from hvd_core._bootstrap import driver_channel
 
 
 def test_a_socket_that_is_none_is_explained(monkeypatch, tmp_path):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from hvd_core.bootstrap.identity import identify, launcher_process
+from hvd_core._bootstrap.identity import identify, launcher_process
 
 SECRET = "ab" * 32
 HVD = {"HOROVOD_STORE": "tcp://10.0.0.1:4000", "HOROVOD_SECRET_KEY": SECRET}

@@ -96,7 +96,7 @@ def test_torchrun():
 
 
 def test_environment_that_lies_about_the_host_is_told_what_is_missing(monkeypatch):
-    from hvd_core.bootstrap import BootstrapError, connect, mpi_rendezvous
+    from hvd_core._bootstrap import BootstrapError, connect, mpi_rendezvous
 
     monkeypatch.setattr(mpi_rendezvous, "available", lambda: False)
     spread = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}

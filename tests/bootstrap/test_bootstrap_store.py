@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from bootstrap_job import STORE_PROGRAM, environment
-from hvd_core.bootstrap import (
+from hvd_core._bootstrap import (
     AuthenticationError,
     BootstrapError,
     BootstrapTimeout,
@@ -22,9 +22,9 @@ from hvd_core.bootstrap import (
     gathered,
     store_server,
 )
-from hvd_core.bootstrap.auth import ANSWER_BYTES, CHALLENGE_BYTES, MAGIC
-from hvd_core.bootstrap.socket_io import Deadline, recv_exact, split_address
-from hvd_core.bootstrap.store import open_store_connection
+from hvd_core._bootstrap.auth import ANSWER_BYTES, CHALLENGE_BYTES, MAGIC
+from hvd_core._bootstrap.socket_io import Deadline, recv_exact, split_address
+from hvd_core._bootstrap.store import open_store_connection
 
 SECRET = bytes(range(32))
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hvd_core.bootstrap.topology import FAN_OUT, describe
+from hvd_core._bootstrap.topology import FAN_OUT, describe
 
 
 def shapes():

@@ -13,8 +13,8 @@ import pytest
 
 import lasting_ranks
 from bootstrap_job import start
-from hvd_core.bootstrap import lasting_store, mpi_rendezvous, rendezvous_way
-from hvd_core.bootstrap.identity import identify
+from hvd_core._bootstrap import lasting_store, mpi_rendezvous, rendezvous_way
+from hvd_core._bootstrap.identity import identify
 
 SECRET = b"s" * 32
 

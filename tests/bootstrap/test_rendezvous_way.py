@@ -9,11 +9,11 @@ import secrets
 import pytest
 
 from bootstrap_job import RANK_PROGRAM, check_healthy, reports, start
-from hvd_core.bootstrap import BootstrapError, connect, launcher_facts, mpi_rendezvous, rendezvous_way
-from hvd_core.bootstrap.identity import identify
-from hvd_core.bootstrap.pmi1 import Pmi1
-from hvd_core.bootstrap.socket_io import BootstrapTimeout, Deadline
-from hvd_core.cli.launcher_step import launcher_step
+from hvd_core._bootstrap import BootstrapError, connect, launcher_facts, mpi_rendezvous, rendezvous_way
+from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap.pmi1 import Pmi1
+from hvd_core._bootstrap.socket_io import BootstrapTimeout, Deadline
+from hvd_core._cli.launcher_step import launcher_step
 
 STEP = {
     "SLURM_PROCID": "1",

@@ -12,13 +12,13 @@ import threading
 import pytest
 
 from harness.spoiled import spoil
+from hvd_core._bootstrap import AuthenticationError, BootstrapError, auth, rendezvous_listener
+from hvd_core._bootstrap.identity import Identity
+from hvd_core._bootstrap.rendezvous_listener import RendezvousListener
+from hvd_core._bootstrap.socket_io import Deadline
 from hvd_core.backends.candidate import WHEEL, Candidate
 from hvd_core.backends.discovery import backend_spec
 from hvd_core.backends.errors import BackendError
-from hvd_core.bootstrap import AuthenticationError, BootstrapError, auth, rendezvous_listener
-from hvd_core.bootstrap.identity import Identity
-from hvd_core.bootstrap.rendezvous_listener import RendezvousListener
-from hvd_core.bootstrap.socket_io import Deadline
 
 SECRET = bytes(range(32))
 STORE = "tcp://127.0.0.1:1234"

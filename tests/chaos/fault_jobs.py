@@ -19,15 +19,15 @@ for folder in ("", "chaos", "engine"):
 from forked import ForkedRanks  # noqa: E402
 from launchers import Launcher  # noqa: E402
 
+import hvd_core._base.native  # noqa: E402
+import hvd_core._bootstrap.links  # noqa: E402
 import hvd_core.backends.selection.at_init  # noqa: E402 (before the fork, so that ranks need not import it)
-import hvd_core.bootstrap.links  # noqa: E402
-import hvd_core.compiled_part  # noqa: E402
 import native_program  # noqa: E402
 from fault_rank import Rank, environment  # noqa: E402
 from fault_scenarios import scenario  # noqa: E402
-from horovod.runner.ended_ranks import EndedRanks  # noqa: E402
+from horovod._runner.ended_ranks import EndedRanks  # noqa: E402
+from hvd_core._bootstrap import StoreServer  # noqa: E402
 from hvd_core.backends.discovery import installed  # noqa: E402
-from hvd_core.bootstrap import StoreServer  # noqa: E402
 
 SECRET = bytes(range(32))
 # Within this time a job has ended, also on a busy machine: much more than any part of it needs.
@@ -87,7 +87,7 @@ def _hanging(chosen):
 def _forked(chosen):
     at = multiprocessing.RawValue("d", 0.0)
     common = environment(chosen, _hanging(chosen))
-    hvd_core.compiled_part.load()
+    hvd_core._base.native.load()
     with StoreServer("127.0.0.1", SECRET) as server:
         address = server.address
         common |= {

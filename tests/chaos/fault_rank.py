@@ -149,13 +149,13 @@ class Rank:
 
     def _cut_links(self):
         shutdown = ctypes.CDLL(None).shutdown
-        for link in self.hvd.runtime.world().links:
+        for link in self.hvd._runtime.runtime.world().links:
             shutdown(getattr(link, "sock_fd", getattr(link, "guard_fd", -1)), 2)
 
 
 def main(seed, folder):
     """A rank of a launcher. Fails if the job has failed, as a program does that does not catch the error."""
-    from hvd_core.bootstrap.identity import identify
+    from hvd_core._bootstrap.identity import identify
 
     chosen, folder = scenario(int(seed)), Path(folder)
     rank = identify(os.environ).rank

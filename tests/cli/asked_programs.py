@@ -12,7 +12,7 @@ import numpy as np
 import hvd_core as hvd
 from harness import fork_servers
 from harness import rank as ranks
-from hvd_core import current_job
+from hvd_core._runtime import current_job
 
 SECONDS = 60.0
 
@@ -20,7 +20,7 @@ SECONDS = 60.0
 def doctor(*options):
     """(exit code, output, errors) of `hvd doctor`."""
     done = subprocess.run(
-        [*fork_servers.same_interpreter(), "-m", "hvd_core.cli", "doctor", *map(str, options)],
+        [*fork_servers.same_interpreter(), "-m", "hvd_core._cli", "doctor", *map(str, options)],
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -131,7 +131,7 @@ def is_over(codes, number):
 def all_over_the_tree():
     """Rank 0 alone is asked: it asks the others over the control tree, as it asks ranks of other hosts."""
     if hvd.rank() == 0:
-        from hvd_core.cli import asked_processes
+        from hvd_core._cli import asked_processes
 
         end = time.monotonic() + SECONDS
         while True:
@@ -147,7 +147,7 @@ def all_over_the_tree():
 
 def own_socket():
     """The names of this process's sockets, before shutdown() and after it."""
-    from hvd_core.cli import asked_processes
+    from hvd_core._cli import asked_processes
 
     def own():
         return [a for a in asked_processes.addresses() if asked_processes.pid_at(a) == os.getpid()]
@@ -183,7 +183,7 @@ def in_a_forked_child():
 
 
 def own_addresses():
-    from hvd_core.cli import asked_processes
+    from hvd_core._cli import asked_processes
 
     return [a for a in asked_processes.addresses() if asked_processes.pid_at(a) == os.getpid()]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from hvd_core._cli import main
 from hvd_core.backends import discovery
-from hvd_core.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,4 +1,4 @@
-"""orphan_program.py FILE: its fork (hvd_core.cli.apart) makes the file, unless it notices that the program has ended."""
+"""orphan_program.py FILE: its fork (hvd_core._cli.apart) makes the file, unless it notices that the program has ended."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from hvd_core.cli import apart
+from hvd_core._cli import apart
 
 
 def main(path):

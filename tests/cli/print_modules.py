@@ -6,7 +6,7 @@ import sys
 
 def run():
     atexit.register(lambda: print("MODULES", *sys.modules))
-    from hvd_core.cli import main
+    from hvd_core._cli import main
 
     main(sys.argv[1:])
 

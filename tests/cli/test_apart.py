@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hvd_core.cli import apart
+from hvd_core._cli import apart
 
 
 def fails(send):

@@ -11,8 +11,8 @@ from contextlib import suppress
 import pytest
 
 from harness import plain, run_on_ranks
-from hvd_core.cli.redaction import REMOVED, Redaction, is_secret_name
-from hvd_core.observe import flight_records
+from hvd_core._cli.redaction import REMOVED, Redaction, is_secret_name
+from hvd_core._observe import flight_records
 
 SECRET = "c0rrect-horse-battery"
 # JSON and Python write these in another way.
@@ -29,7 +29,7 @@ def bundle(folder, *options, **variables):
     # Not the folder of this user, where other jobs put their recorders.
     environ = {**os.environ, "HOROVOD_FLIGHT_RECORDER_DIR": str(folder / "flight"), **variables}
     done = subprocess.run(
-        [*plain.python(), "-m", "hvd_core.cli", "doctor", "--bundle", str(path), *options],
+        [*plain.python(), "-m", "hvd_core._cli", "doctor", "--bundle", str(path), *options],
         env=environ,
         capture_output=True,
         text=True,
@@ -131,7 +131,7 @@ def aborted(folder):
     import numpy as np
 
     import hvd_core as hvd
-    from hvd_core import current_job
+    from hvd_core._runtime import current_job
 
     hvd.allreduce(np.ones(2), name="weights")
     with suppress(hvd.HorovodInternalError):

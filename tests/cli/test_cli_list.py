@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from command_line import DESCRIBE, ROOT
-from hvd_core.cli.survey import survey
-from hvd_core.config import plugins_toml
-from hvd_core.wheels import pip_install
+from hvd_core._cli.survey import survey
+from hvd_core._config import plugins_toml
+from hvd_core._config.wheels import pip_install
 
 PRINT_MODULES = Path(__file__).with_name("print_modules.py")
 
@@ -93,7 +93,7 @@ def test_lines_fit_the_width_that_there_is(hvd, width):
 def test_output_that_nobody_reads_is_no_error(hvd, form):
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "hvd_core.cli", "plugin", "list", *form]
+    command = [sys.executable, "-m", "hvd_core._cli", "plugin", "list", *form]
     with os.fdopen(writer, "wb") as pipe:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         ended = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, env=environment, timeout=200)

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from command_line import ROOT
-from hvd_core.cli import main, template
-from hvd_core.cli.template import Names
+from hvd_core._cli import main, template
+from hvd_core._cli.template import Names
 
 TEMPLATE = template.find()
 ACME = Names("acme", "acme", "npu", "acmert")
@@ -169,7 +169,7 @@ def test_questions_are_asked_on_a_terminal(tmp_path):
     answers = {"Name of the backend": "acme", "Device type": "npu", "Your library": "", "unique id": "store"}
     outer, inner = pty.openpty()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "TERM": "dumb"}
-    command = [sys.executable, "-m", "hvd_core.cli", "plugin", "new"]
+    command = [sys.executable, "-m", "hvd_core._cli", "plugin", "new"]
     process = subprocess.Popen(
         command, stdin=inner, stdout=inner, stderr=inner, cwd=tmp_path, env=environment
     )

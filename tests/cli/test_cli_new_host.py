@@ -20,7 +20,7 @@ CASES = ("L2.allgatherv", "L3.ownership", "L4.abort", "L4.killed_rank")
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     folder = tmp_path_factory.mktemp("host")
-    words = [*plain.python(), "-m", "hvd_core.cli", "plugin", "new", "acme", "--device", "cpu"]
+    words = [*plain.python(), "-m", "hvd_core._cli", "plugin", "new", "acme", "--device", "cpu"]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=200, env=environment())
     assert done.returncode == 0, done.stderr
     return folder / "hvd-backend-acme"

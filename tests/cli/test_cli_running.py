@@ -11,8 +11,8 @@ import pytest
 
 import asked_programs as programs
 from harness import on_ranks, plain, run_on_ranks
-from hvd_core.asked_facts import prefix_of
-from hvd_core.cli import asked_processes
+from hvd_core._cli import asked_processes
+from hvd_core._runtime.asked_facts import prefix_of
 
 
 def test_says_who_waits_for_which_rank_and_where():
@@ -119,7 +119,7 @@ def test_processes_of_other_users_are_not_asked(impostor, monkeypatch):
 
 def hvd_doctor(*arguments):
     return subprocess.run(
-        [*plain.python(), "-m", "hvd_core.cli", "doctor", *arguments],
+        [*plain.python(), "-m", "hvd_core._cli", "doctor", *arguments],
         capture_output=True,
         text=True,
         timeout=60,

@@ -50,7 +50,7 @@ def test_cases_that_others_name_exist():
             for f in (ROOT / "backends").glob("*/csrc/**/*")
             if f.suffix in {".cc", ".h", ".hpp", ".inc", ".py"}
         ),
-        *(ROOT / "hvd_core/cli").glob("*.py"),
+        *(ROOT / "hvd_core/_cli").glob("*.py"),
     ]
     named = {(f.name, name) for f in files for name in re.findall(r"\bL[0-5]\.[a-z_]+\b", f.read_text())}
     assert len(named) > 10

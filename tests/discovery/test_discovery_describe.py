@@ -9,6 +9,7 @@ from textwrap import dedent
 
 import pytest
 
+from hvd_core._config.wheels import pip_install
 from hvd_core.backends import (
     Available,
     BackendDescribeError,
@@ -21,7 +22,6 @@ from hvd_core.backends import (
 from hvd_core.backends.discovery import lookup
 from hvd_core.backends.discovery.installed_backend import ABI
 from hvd_core.version import __version__
-from hvd_core.wheels import pip_install
 from plugin_sites import announce
 
 HEAD = """

@@ -11,11 +11,11 @@ import pytest
 
 from discovery_programs import report_what_init_reads
 from harness import plain
-from horovod.runner.env import backend_environment
+from horovod._runner.env import backend_environment
+from hvd_core._config.wheels import pip_install
 from hvd_core.backends import BackendVersionMismatch, discovery
 from hvd_core.backends.candidate import WHEEL, Candidate, Problem
 from hvd_core.backends.discovery import backend_spec
-from hvd_core.wheels import pip_install
 from plugin_sites import HERE, PACKAGES, announce, install, python, wheel
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import hvd_core
 from hvd_core import _core
+from hvd_core._config.wheels import pip_install
 from hvd_core.backends import BackendLoadError, BackendUnavailable, discovery
 from hvd_core.backends.discovery import elf, lookup
 from hvd_core.backends.discovery.diagnosis import load_diagnosis
@@ -20,7 +21,6 @@ from hvd_core.backends.discovery.installed_backend import ABI
 from hvd_core.backends.discovery.loading import load
 from hvd_core.backends.discovery.registry import embedded
 from hvd_core.backends.slots import slots
-from hvd_core.wheels import pip_install
 from plugin_sites import announce
 
 INCLUDE = Path(hvd_core.__file__).resolve().parent / "include"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hvd_core import wheels
-from hvd_core.wheels import pip_install
+from hvd_core._config import wheels
+from hvd_core._config.wheels import pip_install
 
 ROOT = Path(__file__).resolve().parents[2]
 # pip with one of our names, and neither a file, a reference (`@`) nor the options that exclude the public index.

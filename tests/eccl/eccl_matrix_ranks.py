@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
 import device_face
 import hvd_core as hvd
 import matrix_ranks
-from hvd_core import runtime
+from hvd_core._runtime import runtime
 
 job = json.loads(os.environ["ECCL_JOB"])
 

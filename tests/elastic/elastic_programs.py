@@ -6,7 +6,7 @@ import sys
 import numpy as np
 
 import hvd_core
-from hvd_core import current_job
+from hvd_core._runtime import current_job
 
 
 def note(name):

@@ -12,7 +12,7 @@ from horovod.common import elastic
 from horovod.common.exports import init, rank, shutdown, size
 from horovod.common.objects import broadcast_object
 from horovod.common.process_sets import ProcessSet, add_process_set, remove_process_set
-from hvd_core import current_job
+from hvd_core._runtime import current_job
 
 FIRST_TWO = ProcessSet([0, 1])
 EVEN = ProcessSet(lambda size: range(0, size, 2))

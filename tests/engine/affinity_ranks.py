@@ -8,7 +8,7 @@ import threading
 import numpy as np
 
 import hvd_core as hvd
-from hvd_core import runtime
+from hvd_core._runtime import runtime
 from star_backend import StarBackend, StarCommunicator
 
 

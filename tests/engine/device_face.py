@@ -15,7 +15,8 @@ import numpy as np
 
 import hvd_core as hvd
 from expected import BFLOAT16
-from hvd_core import _core, runtime
+from hvd_core import _core
+from hvd_core._runtime import runtime
 
 NUMBERS = {
     **{

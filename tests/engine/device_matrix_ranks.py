@@ -8,7 +8,7 @@ import sys
 
 import device_face
 import matrix_ranks
-from hvd_core import runtime
+from hvd_core._runtime import runtime
 
 job = json.loads(os.environ["DEVICE_JOB"])
 routes = {int(coll): (job["type"], job["library"]) for coll in job["routes"]}

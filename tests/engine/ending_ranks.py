@@ -11,7 +11,7 @@ import numpy as np
 import hvd_core as hvd
 from harness.fork_servers import is_forked
 from harness.rank import meet
-from hvd_core import runtime
+from hvd_core._runtime import runtime
 from star_backend import ChaosBackend
 
 

@@ -16,7 +16,7 @@ from launchers import first_by
 
 import affinity_ranks
 from harness import plain, run_on_ranks, run_to_the_end
-from hvd_core.bootstrap import affinity
+from hvd_core._bootstrap import affinity
 
 CORES = sorted(os.sched_getaffinity(0))
 two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")

@@ -16,7 +16,7 @@ import hvd_core as hvd
 import native_program
 from backend_faults import DEVICE_FAULTS, ENDED, FAULTS, table
 from harness import finish, run_on_ranks, run_to_the_end
-from hvd_core import last_call, runtime
+from hvd_core._runtime import last_call, runtime
 from hvd_core.backends.errors import BackendError
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"

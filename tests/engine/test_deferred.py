@@ -8,7 +8,7 @@ import numpy as np
 import hvd_core as hvd
 from harness import on_ranks
 from harness.rank import expect
-from hvd_core import runtime
+from hvd_core._runtime import runtime
 from hvd_core.errors import HorovodInternalError
 
 SUM = 0

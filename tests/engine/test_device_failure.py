@@ -11,7 +11,7 @@ import device_jobs
 import hvd_core as hvd
 from harness import finish, pids_of
 from harness.rank import expect, ignore_the_launcher, meet
-from hvd_core import runtime
+from hvd_core._runtime import runtime
 
 
 def _repeats_operations(face, failing_rank, variable, value):

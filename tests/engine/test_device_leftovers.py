@@ -8,7 +8,8 @@ import numpy as np
 import device_jobs
 import hvd_core as hvd
 from harness.rank import expect
-from hvd_core import _core, runtime
+from hvd_core import _core
+from hvd_core._runtime import runtime
 
 
 def _the_end_waits_for_a_copy_on_the_callers_stream(face):

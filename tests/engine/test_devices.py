@@ -17,7 +17,8 @@ import hvd_core as hvd
 import native_program
 from harness import run_on_ranks
 from harness.rank import expect
-from hvd_core import _core, runtime
+from hvd_core import _core
+from hvd_core._runtime import runtime
 from hvd_core.backends.selection.at_init import JobBackends
 
 

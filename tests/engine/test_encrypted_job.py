@@ -10,7 +10,7 @@ import pytest
 import hvd_core as hvd
 from harness import on_ranks
 from harness.rank import meet
-from hvd_core import current_job
+from hvd_core._runtime import current_job
 
 ENV = {"HOROVOD_TLS": "1"}
 

@@ -17,7 +17,8 @@ from launchers import left_in_shared_memory, send_each
 import hvd_core as hvd
 from harness import finish, launch, on_ranks, pids_of, run_on_ranks, run_to_the_end
 from harness.rank import await_told, expect, expect_ctrl_c, ignore_the_launcher, meet, tell
-from hvd_core import compiled_part, runtime
+from hvd_core._base import native
+from hvd_core._runtime import runtime
 from hvd_core.backends import BackendNotInstalled
 
 
@@ -164,7 +165,7 @@ def test_a_forked_child_keeps_its_hands_off():
 def _forks_after_an_engine_that_could_not_be_made():
     m_perturb = -6  # freed memory is overwritten, so that a use of it shows
     ctypes.CDLL(None).mallopt(m_perturb, 0xA5)
-    core = compiled_part.load()
+    core = native.load()
     make = core.Engine
     core.Engine = lambda config: make({**config, "launcher": "no descriptor"})
     expect(RuntimeError, hvd.init)

@@ -12,7 +12,7 @@ import pytest
 import device_jobs
 import hvd_core as hvd
 import native_program
-from hvd_core import runtime
+from hvd_core._runtime import runtime
 
 FOREIGN_DEVICE = device_jobs.BACKENDS / "foreign_device" / "foreign_device.cc"
 # As HOROVOD_GPU_ALLREDUCE=FAKE_STREAM, HOROVOD_GPU_ALLGATHER=FOREIGN_DEVICE and so on would have it.

@@ -17,7 +17,7 @@ import hvd_core as hvd
 from harness import on_ranks, run_to_the_end
 from harness.launch import interpreters
 from harness.rank import await_told, expect, interrupted, is_told, tell
-from hvd_core import runtime
+from hvd_core._runtime import runtime
 from hvd_core.numpy_face import _handles
 
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
@@ -82,7 +82,7 @@ def test_an_interrupted_change_of_the_process_sets_is_waited_for_again():
         await_told("asked again")
     assert hvd.remove_process_set(pair)
     assert pair.process_set_id is None
-    assert list(hvd.process_sets.ids_and_ranks()) == [0]
+    assert list(hvd._runtime.process_sets.ids_and_ranks()) == [0]
     hvd.barrier()
 
 

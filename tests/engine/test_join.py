@@ -5,7 +5,7 @@ import numpy as np
 import hvd_core as hvd
 from harness import on_ranks
 from harness.rank import expect
-from hvd_core import runtime
+from hvd_core._runtime import runtime
 
 
 @on_ranks(3)

@@ -23,5 +23,5 @@ def test_sets_that_change_while_a_rank_has_joined():
     assert kept.process_set_id == 2
     if hvd.rank() != 1:
         assert hvd.allreduce(np.ones(1), op=hvd.Sum, process_set=kept) == 2
-    assert hvd.process_sets.ids_and_ranks()[1] == [1, 2]
+    assert hvd._runtime.process_sets.ids_and_ranks()[1] == [1, 2]
     hvd.barrier()

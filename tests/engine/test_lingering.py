@@ -15,7 +15,8 @@ import pytest
 import hvd_core as hvd
 from harness import run_on_ranks
 from harness.rank import expect, meet
-from hvd_core import _core, runtime
+from hvd_core import _core
+from hvd_core._runtime import runtime
 from hvd_core.backends import PythonBackend, PythonCommunicator
 
 over, begun, let_go = [], threading.Event(), threading.Event()

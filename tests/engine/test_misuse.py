@@ -10,7 +10,7 @@ import numpy as np
 import hvd_core as hvd
 from harness import on_ranks
 from harness.rank import await_asleep, await_told, expect, expect_ctrl_c, tell
-from hvd_core import runtime
+from hvd_core._runtime import runtime
 
 
 @on_ranks(2)

@@ -6,7 +6,7 @@ import pytest
 import hvd_core as hvd
 from harness import on_ranks
 from harness.rank import await_told, expect, tell
-from hvd_core import runtime
+from hvd_core._runtime import runtime
 
 RANKS = pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 

@@ -13,7 +13,7 @@ import harness.rank
 import hvd_core as hvd
 from harness import on_ranks, run_to_the_end
 from harness.rank import await_told, expect, tell
-from hvd_core import runtime
+from hvd_core._runtime import runtime
 
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 

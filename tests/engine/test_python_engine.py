@@ -13,7 +13,7 @@ import star_backend
 from harness import finish, launch, on_ranks, run_on_ranks, run_to_the_end
 from harness.launch import interpreters
 from harness.rank import await_told, expect, ignore_the_launcher, tell
-from hvd_core import runtime
+from hvd_core._runtime import runtime
 from hvd_core.backends import BackendNotInstalled, register_python_backend
 from star_backend import ChaosBackend, StarBackend
 

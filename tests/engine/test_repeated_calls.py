@@ -8,7 +8,7 @@ import pytest
 
 import hvd_core as hvd
 from harness import on_ranks
-from hvd_core.frontend.reductions import ENGINE_NUMBERS
+from hvd_core._frontend.reductions import ENGINE_NUMBERS
 
 SHAPES = [(), (1,), (2,), (1, 2), (2, 1), (0,), (3, 5), (5, 3), (15,)]
 DTYPES = [np.float32, np.int32, np.float64, np.uint8]
@@ -67,7 +67,7 @@ def test_a_disagreement_is_found_after_any_number_of_equal_calls():
 
 @on_ranks(2)
 def test_an_output_of_another_shape_is_refused_although_the_call_is_known():
-    core, total = hvd.runtime.engine(), ENGINE_NUMBERS[hvd.Sum]
+    core, total = hvd._runtime.runtime.engine(), ENGINE_NUMBERS[hvd.Sum]
     x, other = np.ones(2, np.float32), np.ones(3, np.float32)
     for _ in range(2):
         core.allreduce(x, x, "known", total, 1.0, 1.0, 0, True)

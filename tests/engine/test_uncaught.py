@@ -12,7 +12,7 @@ import horovod
 import hvd_core as hvd
 from harness import run_to_the_end
 from harness.rank import expect, ignore_the_launcher, is_told, tell
-from hvd_core import runtime
+from hvd_core._runtime import runtime
 from lone_programs import raise_at_a_prompt
 
 HEARD = "Horovod has been shut down. This was caused by an exception on rank 1: "

@@ -14,7 +14,7 @@ import hvd_core as hvd
 from harness import launch, on_ranks
 from harness.rank import await_told, expect, tell
 from hvd_core import HorovodInternalError
-from hvd_core.current_job import engine
+from hvd_core._runtime.current_job import engine
 
 SIZE = 40_000  # elements; more than the ranks exchange in one step
 

@@ -9,9 +9,9 @@ import sys
 
 sys.path[:] = [sys.argv[1], *sys.path[1:], sys.argv[2]]
 
-from hvd_core import compiled_part  # noqa: E402
+from hvd_core._base import native  # noqa: E402
 
 try:
-    compiled_part.load()
+    native.load()
 except ImportError as error:
     print(error.name, error)

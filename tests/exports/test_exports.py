@@ -20,7 +20,11 @@ from harness.frameworks import environment_of, python_with, why_no_mxnet  # noqa
 
 # The modules of each list.
 WITHOUT_FRAMEWORK = [
-    *("hvd_core", "hvd_core.errors", "hvd_core.process_sets", "hvd_core.runtime", "hvd_core.numpy_face"),
+    *(
+        "hvd_core",
+        "hvd_core.errors",
+        "hvd_core.numpy_face",
+    ),
     *("hvd_core.backends", "hvd_core.conformance"),
     *("horovod", "horovod.runner", "horovod.common.basics", "horovod.common.exceptions"),
     *("horovod.common.process_sets", "horovod.common.util"),

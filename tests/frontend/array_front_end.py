@@ -13,14 +13,14 @@ from horovod.common.exports import *  # noqa: F403
 from horovod.common.objects import allgather_object, broadcast_object
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.common.reduce_ops import Average
-from hvd_core.frontend import groups
-from hvd_core.frontend.element_types import MOVABLE, REDUCIBLE, unsupported_text
-from hvd_core.frontend.host_arrays import output_array
-from hvd_core.frontend.job_operations import join
-from hvd_core.frontend.operations import request_name
-from hvd_core.frontend.reductions import engine_number
-from hvd_core.frontend.refusals import reported
-from hvd_core.process_set import number_of
+from hvd_core._frontend import groups
+from hvd_core._frontend.element_types import MOVABLE, REDUCIBLE, unsupported_text
+from hvd_core._frontend.job_operations import join
+from hvd_core._frontend.operations import request_name
+from hvd_core._frontend.reductions import engine_number
+from hvd_core._runtime.host_arrays import output_array
+from hvd_core._runtime.process_set import number_of
+from hvd_core._runtime.refusals import reported
 
 __all__ = [
     "HorovodInternalError",

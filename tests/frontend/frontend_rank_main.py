@@ -9,7 +9,7 @@ from pathlib import Path
 
 import frontend_job  # noqa: F401 (init() comes first)
 import hvd_core as hvd
-from hvd_core import runtime
+from hvd_core._runtime import runtime
 
 sys.path.insert(1, str(Path(__file__).parents[1]))
 from harness.rank import Skipped

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import wrong_values as wrong
 from horovod.common.objects import allgather_object, broadcast_object
-from hvd_core import current_job
+from hvd_core._runtime import current_job
 from hvd_core.errors import HorovodInternalError
 
 # Kinds of arguments that all functions have under the same name.

@@ -13,7 +13,7 @@ import hvd_core as hvd
 import native_table as nt
 from harness import launch, on_ranks, pids_of
 from harness.rank import await_asleep, ignore_the_launcher
-from hvd_core import runtime
+from hvd_core._runtime import runtime
 from hvd_core.backends import PythonBackend, PythonCommunicator
 
 

@@ -7,8 +7,8 @@ import numpy as np
 
 import hvd_core as hvd
 from harness import on_ranks, run_on_ranks
-from hvd_core import current_job
-from hvd_core.frontend import initial_weights
+from hvd_core._frontend import initial_weights
+from hvd_core._runtime import current_job
 
 CHECKED = {"HOROVOD_CHECK_CONSISTENCY": "1"}
 REMEDY = "broadcast_them(0)"

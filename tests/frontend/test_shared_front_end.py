@@ -1,4 +1,4 @@
-"""The component that all front ends share (hvd_core/frontend, horovod/common), one piece after the other."""
+"""The component that all front ends share (hvd_core/_frontend, horovod/common), one piece after the other."""
 
 import warnings
 
@@ -11,7 +11,8 @@ from harness.rank import expect
 from horovod.common import gradient_arguments, reduce_ops
 from horovod.common.compression import CastCompressor, NoneCompressor
 from hvd_core import types
-from hvd_core.frontend import element_types, groups, operations, reductions, refusals, rows
+from hvd_core._frontend import element_types, groups, operations, reductions, rows
+from hvd_core._runtime import refusals
 
 
 def test_reduce_ops_are_those_of_the_table():

@@ -83,7 +83,7 @@ def test_the_package_says_what_it_is(gloo_library):
     assert described.library == gloo_library and described.devices == ("cpu",) and described.spans_hosts
     assert described.probe().detail == "Gloo over TCP"
     shown = subprocess.run(
-        [*plain.python(), "-m", "hvd_core.cli", "plugin", "show", "gloo"],
+        [*plain.python(), "-m", "hvd_core._cli", "plugin", "show", "gloo"],
         capture_output=True,
         text=True,
         timeout=200,

@@ -76,7 +76,7 @@ build() {
   cmake --build build/gpu/cmake --parallel "$CORES" || return 1
   announce hvd_backend_nccl nccl
   announce hvd_backend_mpi mpi
-  "$PYTHON" -m hvd_core.cli plugin list
+  "$PYTHON" -m hvd_core._cli plugin list
 }
 
 : >>"$OUT/summary.txt"

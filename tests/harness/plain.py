@@ -26,12 +26,12 @@ _MODULES = (
 # What a rank has imported after its first init() and its first operation, and horovodrun when it starts a job.
 _OF_OURS = (
     *("hvd_core", "hvd_core._core", "hvd_core.backends.selection.at_init", "hvd_core.numpy_face"),
-    *("hvd_core.observe.watch.start", "hvd_core.observe.flight_records", "hvd_core.observe.settings"),
-    *("hvd_core.bootstrap.acceptor", "hvd_core.bootstrap.topology", "hvd_core.bootstrap.links"),
-    *("hvd_core.bootstrap.launcher_watch", "hvd_core.config.plugins_file", "horovod.runner.job"),
-    *("horovod.runner.parser", "horovod.runner.run_api", "horovod.runner.wrong_python"),
-    *("horovod.runner.elastic_options", "horovod.runner.elastic_discovery"),
-    "horovod.runner.elastic_driver",
+    *("hvd_core._observe.watch.start", "hvd_core._observe.flight_records", "hvd_core._observe.settings"),
+    *("hvd_core._bootstrap.acceptor", "hvd_core._bootstrap.topology", "hvd_core._bootstrap.links"),
+    *("hvd_core._bootstrap.launcher_watch", "hvd_core._config.plugins_file", "horovod._runner.job"),
+    *("horovod._runner.parser", "horovod._runner.run_api", "horovod._runner.wrong_python"),
+    *("horovod._runner.elastic_options", "horovod._runner.elastic_discovery"),
+    "horovod._runner.elastic_driver",
 )
 
 

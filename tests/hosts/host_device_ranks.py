@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
 
 import device_face
 import hvd_core as hvd
-from hvd_core import runtime
+from hvd_core._runtime import runtime
 
 
 def main(library: str, count: int, rounds: int) -> None:

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
 
 def ask_until(made, index, found):
     """What the command prints on that host, as soon as found(its JSON document) is true."""
-    command = (sys.executable, "-m", "hvd_core.cli", "doctor", "--job")
+    command = (sys.executable, "-m", "hvd_core._cli", "doctor", "--job")
     end = time.monotonic() + 120
     while True:
         done = made.network[index].run(*command, "--json", env=made.environment(), check=False)

@@ -28,7 +28,7 @@ def start(made, count, program=host_programs.sleep_with_an_orphan, *words, **opt
 
 def agents(made):
     """Process ids of the agents, by looking at what runs."""
-    return [pid for pid in made.processes() if b"horovod.runner.agent" in words_of(pid)]
+    return [pid for pid in made.processes() if b"horovod._runner.agent" in words_of(pid)]
 
 
 def relays(made):

@@ -9,7 +9,7 @@ import numpy as np
 import horovod.jax as hvd
 from harness.rank import expect, needs
 from horovod.jax import _library
-from hvd_core.frontend.operations import NUMBERS
+from hvd_core._frontend.operations import NUMBERS
 from jax_support import ME, SIZE, all_of, mine, same
 
 LAST = SIZE - 1

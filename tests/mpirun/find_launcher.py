@@ -4,8 +4,8 @@ process id of its own parent."""
 import os
 import sys
 
-from hvd_core.bootstrap.identity import identify
-from hvd_core.bootstrap.launcher_watch import find
+from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap.launcher_watch import find
 
 
 def main():

@@ -18,14 +18,14 @@ from harness import launch
 from harness import rank as tools
 from harness.frameworks import ONE_AGENT, torchrun
 from harness.installed import need
-from hvd_core.bootstrap.identity import (
+from hvd_core._bootstrap.identity import (
     LAUNCHER_NAMES,
     Identity,
     identify,
     launcher_process,
     process_status,
 )
-from hvd_core.bootstrap.launcher_watch import find
+from hvd_core._bootstrap.launcher_watch import find
 
 WITHIN = 100
 FIND_LAUNCHER = str(Path(__file__).with_name("find_launcher.py"))
@@ -33,7 +33,7 @@ FIND_LAUNCHER = str(Path(__file__).with_name("find_launcher.py"))
 
 def wait_for_what_does_not_come():
     """Rank 0 is in a collective, rank 1 in its own code. Each leaves its pid, the launcher's, and then its error."""
-    from hvd_core import current_job
+    from hvd_core._runtime import current_job
 
     rank = hvd.rank()
     launcher = current_job.world().launcher_process.text.rpartition("pid ")[2].partition(",")[0]

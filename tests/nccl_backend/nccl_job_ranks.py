@@ -23,7 +23,8 @@ import device_face
 import hvd_core as hvd
 import matrix_ranks
 import simulated_cuda
-from hvd_core import _core, runtime
+from hvd_core import _core
+from hvd_core._runtime import runtime
 
 SIDE = os.environ["HOROVOD_BACKEND_NCCL_LIBRARY"]
 # Calls that make the host wait for the device, openly or not, or take memory.

@@ -5,10 +5,10 @@ import json
 import sys
 import time
 
-from hvd_core.bootstrap import clock
-from hvd_core.bootstrap.session import Session
-from hvd_core.bootstrap.socket_io import Deadline
-from hvd_core.bootstrap.store import StoreClient
+from hvd_core._bootstrap import clock
+from hvd_core._bootstrap.session import Session
+from hvd_core._bootstrap.socket_io import Deadline
+from hvd_core._bootstrap.store import StoreClient
 
 rank, address, secret, hosts = (
     int(sys.argv[1]),

@@ -8,7 +8,7 @@ import numpy as np
 
 import hvd_core as hvd
 from harness import rank as tools
-from hvd_core.observe import timeline_file
+from hvd_core._observe import timeline_file
 
 
 def every_operation():
@@ -136,7 +136,7 @@ def ends_in_order():
 
 def rings_in_memory(operations=1):
     """The rings of this host's ranks, read from the segment as another process would."""
-    from hvd_core import current_job
+    from hvd_core._runtime import current_job
 
     for _ in range(operations):
         hvd.allreduce(np.ones(1), name="shared")

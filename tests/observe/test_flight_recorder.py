@@ -6,9 +6,9 @@ from pathlib import Path
 
 import observed_ranks as ranks
 from harness import run_on_ranks, run_to_the_end
-from hvd_core import compiled_part
-from hvd_core.cli.command import run as hvd
-from hvd_core.observe import flight_records, settings
+from hvd_core._base import native
+from hvd_core._cli.command import run as hvd
+from hvd_core._observe import flight_records, settings
 
 
 def kinds(ring):
@@ -16,7 +16,7 @@ def kinds(ring):
 
 
 def test_the_reader_knows_the_kinds_of_the_engine():
-    assert compiled_part.load().event_kinds == flight_records.KINDS
+    assert native.load().event_kinds == flight_records.KINDS
 
 
 def test_the_ring_of_a_killed_rank_is_saved_by_its_neighbour(tmp_path, capsys):

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import watched_ranks as ranks
-from hvd_core.observe.watch.guarded_http import GuardedServer
+from hvd_core._observe.watch.guarded_http import GuardedServer
 
 TOKEN = "a-token-of-the-tests_0123"
 PAGES = {"/": lambda values: ("text/plain", b"shown")}

@@ -8,8 +8,8 @@ import pytest
 
 import watched_ranks as ranks
 from harness import launch, run_on_ranks
-from hvd_core.observe.watch.host_figures import HostFigures
-from hvd_core.observe.watch.shared_rings import Place, SharedRings
+from hvd_core._observe.watch.host_figures import HostFigures
+from hvd_core._observe.watch.shared_rings import Place, SharedRings
 
 
 def test_a_page_sees_steps_stragglers_and_stalls():

@@ -54,7 +54,7 @@ def test_the_page_shows_a_straggler_and_goes_on_when_it_dies(tmp_path, page):
         _await((tmp_path / "place.whole").exists)
         pid, _ = json.loads((tmp_path / "place.whole").read_text())
         live = subprocess.Popen(
-            [sys.executable, "-m", "hvd_core.cli", "timeline", "--live", "--pid", str(pid)],
+            [sys.executable, "-m", "hvd_core._cli", "timeline", "--live", "--pid", str(pid)],
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -7,7 +7,7 @@ from compiled import ROOT, compiled, cxx
 
 import observed_ranks as ranks
 from harness import run_on_ranks
-from hvd_core.observe import timeline_file
+from hvd_core._observe import timeline_file
 
 
 def test_phases_of_a_backend_are_nested_activities(tmp_path):

@@ -4,9 +4,9 @@ import numpy as np
 
 import observed_ranks as ranks
 from harness import run_on_ranks
-from hvd_core.observe import flight_records
-from hvd_core.observe.watch.rank_figures import ENTRY, MEMBERS, SUBMITTED, RankFigures
-from hvd_core.observe.watch.shared_rings import SharedRing
+from hvd_core._observe import flight_records
+from hvd_core._observe.watch.rank_figures import ENTRY, MEMBERS, SUBMITTED, RankFigures
+from hvd_core._observe.watch.shared_rings import SharedRing
 
 
 def test_a_record_that_is_being_written_and_those_behind_it_are_taken_later():

@@ -7,7 +7,7 @@ import pytest
 
 import observed_ranks as ranks
 from harness import plain, run_on_ranks, run_to_the_end
-from hvd_core.observe import timeline_file, timeline_summary
+from hvd_core._observe import timeline_file, timeline_summary
 
 OPERATIONS = {
     "allreduce.one": ("ALLREDUCE", "float32", "[3]"),

@@ -6,8 +6,8 @@ import pytest
 
 import observed_ranks as ranks
 from harness import run_on_ranks
-from hvd_core.cli.command import run as hvd
-from hvd_core.observe import timeline_file, timeline_merge, timeline_summary
+from hvd_core._cli.command import run as hvd
+from hvd_core._observe import timeline_file, timeline_merge, timeline_summary
 
 START = {"start_time_since_epoch_in_micros": 1_000_000}
 

@@ -12,7 +12,7 @@ import pytest
 
 import watched_ranks as ranks
 from harness import finish, launch
-from hvd_core.observe.watch.start import CONFIG
+from hvd_core._observe.watch.start import CONFIG
 
 
 @pytest.mark.parametrize("found", ["no file", "a file of another version"])
@@ -30,7 +30,7 @@ def test_a_watcher_without_a_ring_ends_when_its_rank_goes_on_without_it(tmp_path
         "token_file": "",
     }
     watcher = subprocess.Popen(
-        [sys.executable, "-m", "hvd_core.observe.watch.watcher"],
+        [sys.executable, "-m", "hvd_core._observe.watch.watcher"],
         env={**os.environ, CONFIG: json.dumps(config)},
         pass_fds=[ours],
         stderr=subprocess.PIPE,

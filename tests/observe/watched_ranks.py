@@ -12,10 +12,10 @@ import numpy as np
 
 import hvd_core as hvd
 from harness import rank as tools
-from hvd_core import current_job
+from hvd_core._observe.watch import metrics
+from hvd_core._observe.watch.shared_rings import Place, SharedRings
+from hvd_core._runtime import current_job
 from hvd_core.errors import HorovodInternalError
-from hvd_core.observe.watch import metrics
-from hvd_core.observe.watch.shared_rings import Place, SharedRings
 
 
 def place():
@@ -102,7 +102,7 @@ def late_steps(steps, may_begin=lambda step: None):
 
 def seen_by_a_page():
     """What a page would get on rank 0, of steps, a late rank and a stall."""
-    from hvd_core.observe.watch.host_figures import HostFigures
+    from hvd_core._observe.watch.host_figures import HostFigures
 
     figures = HostFigures(SharedRings(place()))
     figures.for_page(0)
@@ -134,7 +134,7 @@ def seen_by_a_page():
 
 def more_events_than_a_ring_holds():
     """What a page gets when the watcher could not read for a while."""
-    from hvd_core.observe.watch import host_figures
+    from hvd_core._observe.watch import host_figures
 
     with mock.patch.object(
         host_figures, "LOOKED_AT_S", 1000.0

@@ -13,7 +13,7 @@ import pytest
 import hvd_core
 from clean_environment import CleanEnvironment
 from harness.installed import need
-from hvd_core import lost_files
+from hvd_core._base import install_check
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALLED_PROGRAMS = str(Path(__file__).with_name("installed_programs.py"))
@@ -162,13 +162,16 @@ def test_the_documented_order_of_commands_loses_nothing(environment, pip):
 
 @pytest.fixture
 def packages(tmp_path):
-    """A folder of packages as pip leaves it, with hvd-core's file lost_files.py and the startup file of the wheel."""
+    """A folder of packages as pip leaves it, with hvd-core's install check and the startup file of the wheel."""
     info = tmp_path / "hvd_core-1.2.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hvd-core\nVersion: 1.2\n")
-    (info / "RECORD").write_text("".join(f"{name},,\n" for name in ("hvd_core/lost_files.py", *SHARED)))
-    (tmp_path / "hvd_core").mkdir()
-    shutil.copy(lost_files.__file__, tmp_path / "hvd_core")
+    (info / "RECORD").write_text(
+        "".join(f"{name},,\n" for name in ("hvd_core/_base/install_check.py", *SHARED))
+    )
+    base = tmp_path / "hvd_core" / "_base"
+    base.mkdir(parents=True)
+    shutil.copy(install_check.__file__, base)
     shutil.copy(ROOT / "packages" / "horovod" / STARTUP, tmp_path)
     for name in SHARED:
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
@@ -189,11 +192,11 @@ def test_the_startup_file_reports_what_is_missing_once(packages, capsys):
 
 
 def test_hvd_core_itself_reports_where_there_is_no_startup_file(packages, capsys, monkeypatch):
-    monkeypatch.setattr(lost_files, "__file__", str(packages / "hvd_core" / "lost_files.py"))
-    lost_files.report_at_import()
+    monkeypatch.setattr(install_check, "__file__", str(packages / "hvd_core" / "_base" / "install_check.py"))
+    install_check.report_at_import()
     assert capsys.readouterr().err == ""
     (packages / SHARED[0]).unlink()
-    lost_files.report_at_import()
+    install_check.report_at_import()
     assert "1 files of hvd-core are missing" in capsys.readouterr().err
 
 
@@ -208,5 +211,5 @@ def test_a_hint_that_cannot_be_given_ends_nothing(packages, tmp_path, capsys, mo
         monkeypatch.setattr(sys, "stderr", None)
     else:
         site_folder = shutil.make_archive(str(tmp_path / "packages"), "zip", packages)
-    lost_files.report(site_folder)
+    install_check.report(site_folder)
     assert capsys.readouterr().out == ""

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from clean_environment import build_wheel
-from hvd_core.cli import template
-from hvd_core.cli.template import Names, Template
+from hvd_core._cli import template
+from hvd_core._cli.template import Names, Template
 
 # The sources of a PyTorch device, which this test gives the names of the new project.
 TORCH_GCU = Path(__file__).resolve().parents[1] / "devices" / "torch_gcu"

@@ -20,7 +20,7 @@ import numpy as np
 
 import hvd_core as hvd
 import values
-from hvd_core import runtime
+from hvd_core._runtime import runtime
 from hvd_core.numpy_face._handles import keep
 
 HANG_SECONDS = float(os.environ.get("HVD_TEST_HANG_SECONDS", "30"))

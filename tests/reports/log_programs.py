@@ -5,7 +5,7 @@ import os
 import sys
 
 import hvd_core as hvd
-from hvd_core import logs
+from hvd_core._base import logs
 
 
 def child_logs():

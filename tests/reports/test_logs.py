@@ -12,7 +12,7 @@ from launchers import program_words
 import hvd_core as hvd
 import log_programs
 from harness import on_ranks, run_on_ranks
-from hvd_core import logs
+from hvd_core._base import logs
 from hvd_core._core import printable
 
 STAMP = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}\] "

@@ -130,7 +130,7 @@ def dies_in_a_phase():
     """Process VICTIM ends itself in PHASE: the first "sync", "commit" (saved, not compared), "restore" or "reset" that
     it comes to. Another process ends itself in its tenth step, so that there is something to restore. Each process checks
     that its sum has every step exactly once."""
-    from hvd_core.bootstrap.driver_channel import channel
+    from hvd_core._bootstrap.driver_channel import channel
 
     init()
     # The processes of the first world have ranks in the order of their numbers.
@@ -177,7 +177,7 @@ def dies_in_a_phase():
 
 def waits_for_a_place():
     """Asks the driver for a place, as init() does."""
-    from hvd_core.bootstrap.driver_channel import channel
+    from hvd_core._bootstrap.driver_channel import channel
 
     channel().enter()
 
@@ -203,7 +203,7 @@ def loses_uncommitted_steps():
 
 def dies_in_its_first_init():
     """The first process that gets rank 1 ends itself when it is told its place, before it is connected."""
-    from hvd_core.bootstrap import world
+    from hvd_core._bootstrap import world
 
     connect = world.connect
 
@@ -212,18 +212,19 @@ def dies_in_its_first_init():
             os.kill(os.getpid(), 9)
         return connect(environ, **more)
 
-    from hvd_core import bootstrap
+    from hvd_core import _bootstrap
 
-    bootstrap.connect = dying_connect
+    _bootstrap.connect = dying_connect
     init()
     print(f"one of {size()}", flush=True)
 
 
 def dies_some_ms_after_its_place_is_told():
     """Rank VICTIM of the first world ends itself after AFTER_MS milliseconds. Prints how long the others then need."""
-    from hvd_core import bootstrap, current_job
+    from hvd_core import _bootstrap
+    from hvd_core._runtime import current_job
 
-    connect = bootstrap.connect
+    connect = _bootstrap.connect
 
     def die():
         with open("killed.tmp", "w") as file:
@@ -236,7 +237,7 @@ def dies_some_ms_after_its_place_is_told():
             threading.Timer(float(os.environ["AFTER_MS"]) / 1000, die).start()
         return connect(environ, **more)
 
-    bootstrap.connect = dying_connect
+    _bootstrap.connect = dying_connect
     init()
     state = _state(steps=0)
 
@@ -296,7 +297,7 @@ def rank_and_size():
 
 def rank_0_of_the_first_world_dies(data):
     """Returns the rank, the length of `data` and the number of the world."""
-    from hvd_core.bootstrap.driver_channel import channel
+    from hvd_core._bootstrap.driver_channel import channel
 
     init()
 

@@ -190,7 +190,7 @@ def dump_environment_and_sleep():
 
 
 def meet_in_the_store():
-    from hvd_core.bootstrap.store import StoreClient
+    from hvd_core._bootstrap.store import StoreClient
 
     secret = bytes.fromhex(os.environ["HOROVOD_SECRET_KEY"])
     client = StoreClient(os.environ["HOROVOD_STORE"], secret, int(RANK))

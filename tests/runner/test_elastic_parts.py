@@ -8,20 +8,20 @@ import time
 
 import pytest
 
+from horovod._runner import elastic_names
+from horovod._runner.background import Background
+from horovod._runner.elastic_chaos import Chaos
+from horovod._runner.elastic_cooldown import Cooldown
+from horovod._runner.elastic_discovery import Discovery, FixedHosts, HostDiscovery, HostDiscoveryScript
+from horovod._runner.elastic_membership import Enter, Leave, Membership, Phase, Update
+from horovod._runner.elastic_names import HostNames
+from horovod._runner.elastic_options import hosts_of
 from horovod.common.elastic import _sync_is_needed
 from horovod.common.exceptions import HostsUpdatedInterrupt
-from horovod.runner import elastic_names
-from horovod.runner.background import Background
 from horovod.runner.elastic import discovery as names
-from horovod.runner.elastic_chaos import Chaos
-from horovod.runner.elastic_cooldown import Cooldown
-from horovod.runner.elastic_discovery import Discovery, FixedHosts, HostDiscovery, HostDiscoveryScript
-from horovod.runner.elastic_membership import Enter, Leave, Membership, Phase, Update
-from horovod.runner.elastic_names import HostNames
-from horovod.runner.elastic_options import hosts_of
 from horovod.runner.launch import parse_args
-from hvd_core.bootstrap.driver_channel import DriverChannel, LeftJob
-from hvd_core.bootstrap.identity import identify
+from hvd_core._bootstrap.driver_channel import DriverChannel, LeftJob
+from hvd_core._bootstrap.identity import identify
 
 
 def asked(source, answers, limit_s=30.0):
@@ -261,7 +261,7 @@ def test_the_number_of_a_world_is_told():
 
 
 def test_a_process_that_comes_later_numbers_its_init_alike(monkeypatch):
-    from hvd_core.bootstrap import rendezvous
+    from hvd_core._bootstrap import rendezvous
 
     place = {
         "HOROVOD_RANK": "0",

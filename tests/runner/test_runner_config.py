@@ -2,7 +2,7 @@
 
 import pytest
 
-from horovod.runner.config import OPTIONS, positive_time
+from horovod._runner.config import OPTIONS, positive_time
 from horovod.runner.launch import parse_args, set_env_from_args
 
 # Flag and value; the variable and its text; the key in the file and the value that means the same.
@@ -194,7 +194,7 @@ def test_negative_values_are_refused(flags):
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "nan", "inf"])
 def test_a_time_is_positive(tmp_path, text, capsys):
-    """As ranks read it: hvd_core.config.environment."""
+    """As ranks read it: hvd_core._config.environment."""
     with pytest.raises(SystemExit):
         parse_args([f"--gloo-timeout-seconds={text}", *COMMAND])
     assert f"invalid positive number of seconds value: '{text}'" in capsys.readouterr().err

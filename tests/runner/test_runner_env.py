@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import runner_ranks
-from horovod.runner.job import start_timeout
+from horovod._runner.job import start_timeout
 from horovod.runner.launch import parse_args
-from hvd_core.bootstrap import connect
-from hvd_core.config import read_environment
+from hvd_core._bootstrap import connect
+from hvd_core._config import read_environment
 
 
 def environments(launcher, count, *words, env=None):

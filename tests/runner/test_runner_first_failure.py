@@ -11,8 +11,8 @@ import pytest
 import hvd_core as hvd
 from harness import run_to_the_end
 from harness.rank import ignore_the_launcher
-from horovod.runner.output import Output
-from horovod.runner.processes import Job, Outcome
+from horovod._runner.output import Output
+from horovod._runner.processes import Job, Outcome
 
 OTHERS, CULPRIT = (0, 1), 2
 
@@ -58,7 +58,7 @@ def gone(pid):
 
 
 def fail_and_end_after_the_others():
-    pids = hvd.runtime.world().pids
+    pids = hvd._runtime.runtime.world().pids
 
     def see_the_others_end():
         end = time.monotonic() + 60
@@ -102,7 +102,7 @@ def test_survivors_in_a_join_are_not_named():
 def fail_after_the_end():
     """All ranks end the job in good order. Then a program fails, for a reason of its own, when another one has ended."""
     ignore_the_launcher()
-    rank, pid = hvd.rank(), hvd.runtime.world().pids[0]
+    rank, pid = hvd.rank(), hvd._runtime.runtime.world().pids[0]
     hvd.shutdown()
     if rank == 1:
         end = time.monotonic() + 60

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from horovod.runner.elastic_discovery import HostDiscoveryScript
-from horovod.runner.hosts import (
+from horovod._runner.elastic_discovery import HostDiscoveryScript
+from horovod._runner.hosts import (
     HostInfo,
     check_interfaces,
     get_host_assignments,

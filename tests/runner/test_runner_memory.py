@@ -9,7 +9,7 @@ import pytest
 from launchers import Launcher
 
 import runner_ranks
-from horovod.runner import keeper
+from horovod._runner import keeper
 
 LIMIT_MIB = 400
 LIMITS = ("memory.max", "memory.limit_in_bytes")

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from horovod.runner import mpi_output
-from horovod.runner.output import Output
+from horovod._runner import mpi_output
+from horovod._runner.output import Output
 
 _, HYDRA = mpi_output.of_hydra()
 TOKEN = "".join(part.decode().replace("\\", "") for part in HYDRA.parts[:-2])

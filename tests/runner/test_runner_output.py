@@ -11,7 +11,7 @@ from launchers import program_words
 
 import output_programs
 import runner_ranks
-from horovod.runner.output import RankStream, Sink
+from horovod._runner.output import RankStream, Sink
 
 
 def read_until(process, shown, end):

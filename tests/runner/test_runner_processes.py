@@ -14,8 +14,8 @@ import pytest
 from launchers import program_words, send_each
 
 import runner_ranks
-from horovod.runner import keeper
-from horovod.runner.exit_codes import describe_code
+from horovod._runner import keeper
+from horovod._runner.exit_codes import describe_code
 
 END_S, BUSY_S = 5, 20
 

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from horovod.runner import addresses
-from horovod.runner.addresses import StorePlace, interface_address, source_address, store_place
-from horovod.runner.env import remote_environment
-from horovod.runner.frames import (
+from horovod._runner import addresses
+from horovod._runner.addresses import StorePlace, interface_address, source_address, store_place
+from horovod._runner.env import remote_environment
+from horovod._runner.frames import (
     Incoming,
     Kind,
     Outgoing,
@@ -26,8 +26,8 @@ from horovod.runner.frames import (
     split_output,
     split_result,
 )
-from horovod.runner.remote_shell import RemoteShell, agent_words
-from hvd_core.bootstrap import routes
+from horovod._runner.remote_shell import RemoteShell, agent_words
+from hvd_core._bootstrap import routes
 
 WORDS = ["python", "-c", "print('a b')"]
 
@@ -76,7 +76,7 @@ def test_a_host_is_no_option():
 
 def test_the_agents_command_needs_no_quoting_and_holds_no_secret():
     words = agent_words(sys.executable)
-    assert words[-3:] == [sys.executable, "-m", "horovod.runner.agent"]
+    assert words[-3:] == [sys.executable, "-m", "horovod._runner.agent"]
     assert words[0] == "env" and all(word.startswith("PYTHON") for word in words[1:-3])
 
 

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from harness.spoiled import spoil
-from horovod.runner.frames import MAGIC, Incoming, Kind, ProtocolError, frame, output_frame
-from horovod.runner.remote_ranks import RemoteRanks
+from horovod._runner.frames import MAGIC, Incoming, Kind, ProtocolError, frame, output_frame
+from horovod._runner.remote_ranks import RemoteRanks
 
 
 class Heard:

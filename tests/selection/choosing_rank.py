@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 import hvd_core as hvd
-from hvd_core import _core, runtime
+from hvd_core import _core
+from hvd_core._runtime import runtime
 from hvd_core.backends.selection import backend_options, named_backends
 
 RANK = os.environ["HOROVOD_RANK"]

@@ -8,7 +8,8 @@ import sys
 import numpy as np
 
 import hvd_core as hvd
-from hvd_core import _core, runtime
+from hvd_core import _core
+from hvd_core._runtime import runtime
 from hvd_core.backends.selection import agreement
 
 

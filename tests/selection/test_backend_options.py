@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from golden_texts import golden
+from hvd_core._config.plugins_toml import load
 from hvd_core.backends.python.options import Option, read_option
 from hvd_core.backends.selection import backend_options
-from hvd_core.config.plugins_toml import load
 from listed_backends import ECCL
 
 

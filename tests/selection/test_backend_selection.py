@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from golden_texts import golden
+from hvd_core._config.selection_rules import Level, Rule
 from hvd_core.backends import BackendError, BackendNotInstalled, BackendUnavailable
 from hvd_core.backends.selection import named_backends
 from hvd_core.backends.selection.host_route import OneHostOnly
-from hvd_core.config.selection_rules import Level, Rule
 from hvd_core.types import COLLECTIVES
 from listed_backends import (
     ECCL,

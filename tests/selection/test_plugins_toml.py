@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from golden_texts import golden
+from hvd_core._cli.explain import choices, of_files
+from hvd_core._config.plugins_file import PluginsTomlError, read
+from hvd_core._config.plugins_toml import PluginsConfig, load, packaged_file
+from hvd_core._config.toml_lines import lines_of
+from hvd_core._config.wheels import pip_install
 from hvd_core.backends.candidate import WHEEL, Candidate
 from hvd_core.backends.messages import not_installed
-from hvd_core.cli.explain import choices, of_files
-from hvd_core.config.plugins_file import PluginsTomlError, read
-from hvd_core.config.plugins_toml import PluginsConfig, load, packaged_file
-from hvd_core.config.toml_lines import lines_of
-from hvd_core.wheels import pip_install
 
 ROOT_FILE = Path(__file__).resolve().parents[2] / "plugins.toml"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from hvd_core._config import plugins_toml
 from hvd_core.backends.selection.backend_report import COPIED, report
-from hvd_core.config import plugins_toml
 from listed_backends import ECCL, MPI, SHM, TCP, plan
 
 

@@ -37,7 +37,7 @@ def test_without_a_process_manager_no_mpi_is_started(slurm):
 
 @pytest.mark.slow
 def test_doctor_tells_how_the_ranks_find_each_other(slurm):
-    words = [sys.executable, "-m", "hvd_core.cli", "doctor", "--no-open", "shm"]
+    words = [sys.executable, "-m", "hvd_core._cli", "doctor", "--no-open", "shm"]
     code, out, err = slurm.srun(*ACROSS, "-l", "--mpi=pmi2", *words)
     assert code == 0, out + err
     assert re.search(r"^3: .*launcher +mpich: rank 3 of 4, 2 of them on this host", out, re.MULTILINE)

@@ -16,8 +16,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from horovod.runner.import_path import is_this_python
-from horovod.runner.output import Output, Sink
+from horovod._runner.import_path import is_this_python
+from horovod._runner.output import Output, Sink
 from horovod.spark.barrier_task import Plan
 from horovod.spark.cluster import check_encryption
 from horovod.spark.java import check_java
@@ -28,7 +28,7 @@ from horovod.spark.proven_listener import ProvenListener
 from horovod.spark.rank_channel import LONGEST_LINE, MOST_CHARACTERS, LineReader, RankChannel
 from horovod.spark.rank_job import base_environment
 from horovod.spark.task_frames import veiled
-from hvd_core.bootstrap.socket_io import AuthenticationError, split_address
+from hvd_core._bootstrap.socket_io import AuthenticationError, split_address
 
 SPARKDL = Path(__file__).resolve().parents[2] / "packages" / "sparkdl"
 SECRET = b"s" * 32

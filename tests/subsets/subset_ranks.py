@@ -12,8 +12,8 @@ import time
 import numpy as np
 
 import hvd_core as hvd
-from hvd_core import runtime
-from hvd_core.bootstrap import BootstrapTimeout, rendezvous
+from hvd_core._bootstrap import BootstrapTimeout, rendezvous
+from hvd_core._runtime import runtime
 
 ME = next(
     (

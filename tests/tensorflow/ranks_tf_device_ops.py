@@ -75,7 +75,7 @@ def check_the_report_says_that_tensorflow_copies():
 @needs(lambda: SERVED != "HOST", "no backend serves the device")
 def check_who_serves_says_so():
     still_works()
-    from hvd_core.runtime import engine
+    from hvd_core._runtime.runtime import engine
 
     (row,) = (row for row in engine().backend_info() if row.get("device_type") == "gcu")
     assert row["name"] == "eccl_stub" and row["ordinal"] == ORDINAL, row

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from hvd_core import current_job
+from hvd_core._runtime import current_job
 from tf_device_under_test import DEVICE
 from tf_support import raises
 

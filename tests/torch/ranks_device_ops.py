@@ -73,7 +73,7 @@ def check_the_report_says_that_pytorch_copies():
 
 @needs(is_served, "no backend serves the device")
 def check_who_serves_says_so():
-    from hvd_core.runtime import engine
+    from hvd_core._runtime.runtime import engine
 
     reduce_two_types()
     row = next(row for row in engine().backend_info() if row.get("device_type") == KIND)
@@ -393,7 +393,7 @@ def check_optimizers_train_as_one_process_would():
 
 
 def check_shutdown_and_init_again():
-    from hvd_core.runtime import engine
+    from hvd_core._runtime.runtime import engine
 
     gone = weakref.ref(engine())
     hvd.shutdown()

@@ -16,9 +16,9 @@ from device_under_test import COUNT, DEVICE, KIND, MODULE, hold
 from harness.rank import needs
 from horovod.common.exceptions import HorovodInternalError
 from horovod.torch import _copy_waits, _device_streams, _staging
-from hvd_core import current_job
-from hvd_core.frontend import staged
-from hvd_core.wheels import pip_install
+from hvd_core._config.wheels import pip_install
+from hvd_core._frontend import staged
+from hvd_core._runtime import current_job
 from support import raises
 
 ME, SIZE = hvd.rank(), hvd.size()

@@ -15,8 +15,8 @@ from horovod.torch._submit import BY_ADDRESS
 from horovod.torch.distributed._operands import Taken
 from horovod.torch.distributed._reductions import NUMBERS_BY_HASH, TELLS_WHO_WAITS
 from horovod.torch.distributed._work import Done, Work, Works, seconds_of
-from hvd_core.frontend.refusals import report
-from hvd_core.process_set import temporary
+from hvd_core._runtime.process_set import temporary
+from hvd_core._runtime.refusals import report
 
 if UNAVAILABLE is None:
     from hvd_core._core import OrderedCalls

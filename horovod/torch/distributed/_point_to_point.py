@@ -10,7 +10,7 @@ from typing import Any
 from horovod.torch.distributed._calls import Calls
 from horovod.torch.distributed._operands import Taken, operand
 from horovod.torch.distributed._work import Works
-from hvd_core.frontend.refusals import report_message
+from hvd_core._runtime.refusals import report_message
 
 
 class PointToPoint:

@@ -4,8 +4,8 @@ from typing import Any
 
 from torch.distributed import AllreduceOptions, ReduceOp
 
-from hvd_core.frontend import reductions
-from hvd_core.frontend.reductions import ENGINE_NUMBERS
+from hvd_core._frontend import reductions
+from hvd_core._frontend.reductions import ENGINE_NUMBERS
 
 _OPS = {
     "SUM": ENGINE_NUMBERS[reductions.Sum],

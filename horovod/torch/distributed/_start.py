@@ -15,9 +15,9 @@ from typing import Any
 from horovod.common import exports
 from horovod.common.basics import engine, runtime
 from horovod.common.exceptions import HorovodInternalError
-from hvd_core import current_job
-from hvd_core.bootstrap.identity import identify
-from hvd_core.bootstrap.meeting import Meeting
+from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap.meeting import Meeting
+from hvd_core._runtime import current_job
 
 # A rank that has destroyed its groups and ends waits so long for the others.
 PATIENCE_SECONDS = 30.0
@@ -35,7 +35,7 @@ def start(store: Any, rank: int, size: int) -> None:
 
     Raises:
         ValueError: the program has called hvd.init() in a job of another size, or as another rank.
-        hvd_core.bootstrap.BootstrapError: the ranks do not come together.
+        hvd_core._bootstrap.BootstrapError: the ranks do not come together.
     """
     global _farewell
     number = next(_starts)

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hvd_core._config.wheels import pip_install
 from hvd_core.backends.candidate import WHEEL, Candidate, Problem
 from hvd_core.backends.errors import BackendVersionMismatch
 from hvd_core.backends.static_description import of_table
-from hvd_core.wheels import pip_install
 
 VARIABLE = "HOROVOD_BACKEND_SPEC"
 # Linux starts no program with a variable of 128 KiB, and a remote shell gets all variables in one argument.

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from hvd_core._config.wheels import pip_install
 from hvd_core.backends import phases
 from hvd_core.backends.candidate import GROUP, WHEEL, Candidate
 from hvd_core.backends.descriptor import Available, BackendDescriptor, Unavailable
@@ -20,7 +21,6 @@ from hvd_core.backends.errors import BackendDescribeError
 from hvd_core.backends.messages import of_exception
 from hvd_core.backends.static_description import TABLES
 from hvd_core.version import __version__
-from hvd_core.wheels import pip_install
 
 
 class ProbeFailed(Unavailable):

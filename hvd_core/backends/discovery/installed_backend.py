@@ -11,10 +11,10 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from hvd_core._config.wheels import pip_install
 from hvd_core.backends.candidate import EMBEDDED, Candidate
 from hvd_core.backends.descriptor import Available, BackendDescriptor, Unavailable
 from hvd_core.backends.errors import BackendError, BackendLoadError
-from hvd_core.wheels import pip_install
 
 # The ABI that this engine offers; tests/discovery compares it with the header.
 ABI = (1, 1)

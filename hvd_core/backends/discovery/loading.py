@@ -9,13 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hvd_core._config.wheels import pip_install
 from hvd_core.backends import messages, phases
 from hvd_core.backends.candidate import WHEEL
 from hvd_core.backends.descriptor import Unavailable
 from hvd_core.backends.discovery.installed_backend import InstalledBackend
 from hvd_core.backends.errors import BackendError, BackendLoadError, BackendOpenError, BackendUnavailable
 from hvd_core.version import __version__
-from hvd_core.wheels import pip_install
 
 
 def load(backend: InstalledBackend, alone: bool = False, alternative: str = "") -> dict[str, Any]:

@@ -6,6 +6,7 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 
+from hvd_core._config.wheels import pip_install
 from hvd_core.backends import phases
 from hvd_core.backends.candidate import Candidate
 from hvd_core.backends.descriptor import Available, BackendDescriptor, Unavailable
@@ -14,7 +15,6 @@ from hvd_core.backends.discovery.installed_backend import ABI, InstalledBackend
 from hvd_core.backends.errors import BackendLoadError
 from hvd_core.backends.messages import of_exception
 from hvd_core.version import __version__
-from hvd_core.wheels import pip_install
 
 
 class WheelBackend(InstalledBackend):

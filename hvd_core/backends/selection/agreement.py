@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from hvd_core._config.plugins_toml import FILE_VARIABLE
+from hvd_core._config.selection_rules import HOST, VARIABLE, legacy_variables
 from hvd_core.backends.errors import BackendDisagreement
 from hvd_core.backends.selection import agreed_variables
 from hvd_core.backends.selection.backend_plan import BackendPlan, Cell, DeviceRoutes
-from hvd_core.config.plugins_toml import FILE_VARIABLE
-from hvd_core.config.selection_rules import HOST, VARIABLE, legacy_variables
 from hvd_core.version import __version__
 
 SETS = "init(process_sets=...)"

@@ -11,6 +11,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from hvd_core._config import EngineSettings, read_environment
+from hvd_core._config.plugins_toml import PluginsConfig, load
+from hvd_core._config.selection_rules import OF_SET
 from hvd_core.backends.discovery import registry
 from hvd_core.backends.errors import BackendError
 from hvd_core.backends.messages import reason
@@ -19,9 +22,6 @@ from hvd_core.backends.selection.backend_plan import AUTOMATIC, BackendPlan, Dev
 from hvd_core.backends.selection.backend_report import BackendReport, report
 from hvd_core.backends.selection.choice import Argument, Choice, choice_for, choose
 from hvd_core.backends.selection.plan_of_set import with_own
-from hvd_core.config import EngineSettings, read_environment
-from hvd_core.config.plugins_toml import PluginsConfig, load
-from hvd_core.config.selection_rules import OF_SET
 
 _log = logging.getLogger("horovod")
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
+from hvd_core._config.plugins_file import BackendSettings, Value
+from hvd_core._config.suggestions import did_you_mean
 from hvd_core.backends.messages import option_variable
 from hvd_core.backends.option_types import fault
 from hvd_core.backends.selection.backend_plan import Usable
-from hvd_core.config.plugins_file import BackendSettings, Value
-from hvd_core.config.suggestions import did_you_mean
 
 LIBRARY = {
     "name": "library",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hvd_core.config.selection_rules import HOST, OPERATIONS
+from hvd_core._config.selection_rules import HOST, OPERATIONS
 from hvd_core.types import COLLECTIVES
 
 DEVICE_OPERATIONS = tuple(o for o in OPERATIONS if o != "barrier")

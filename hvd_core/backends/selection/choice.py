@@ -12,6 +12,18 @@ from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from hvd_core._config.plugins_toml import PluginsConfig
+from hvd_core._config.selection_rules import (
+    ACCELERATORS,
+    ARGUMENT,
+    HOST,
+    OF_SET,
+    OPERATIONS,
+    VARIABLE,
+    Level,
+    Rule,
+    ladder,
+)
 from hvd_core.backends.errors import BackendError, BackendUnavailable
 from hvd_core.backends.messages import reason
 from hvd_core.backends.selection import backend_options
@@ -33,18 +45,6 @@ from hvd_core.backends.selection.host_route import (
 )
 from hvd_core.backends.selection.named_backends import NamedBackends, device_types
 from hvd_core.backends.selection.usable_backends import UsableBackends
-from hvd_core.config.plugins_toml import PluginsConfig
-from hvd_core.config.selection_rules import (
-    ACCELERATORS,
-    ARGUMENT,
-    HOST,
-    OF_SET,
-    OPERATIONS,
-    VARIABLE,
-    Level,
-    Rule,
-    ladder,
-)
 
 _log = logging.getLogger("horovod")
 

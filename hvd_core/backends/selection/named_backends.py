@@ -7,10 +7,10 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from hvd_core._config.selection_rules import ACCELERATORS, HOST, Level, Rule
 from hvd_core.backends.errors import BackendError, BackendNotInstalled, BackendUnavailable
 from hvd_core.backends.messages import reason
 from hvd_core.backends.selection.backend_plan import Usable
-from hvd_core.config.selection_rules import ACCELERATORS, HOST, Level, Rule
 
 _log = logging.getLogger("horovod")
 _warned: set[str] = set()

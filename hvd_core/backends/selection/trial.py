@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from hvd_core._config import read_environment
 from hvd_core.backends import errors, phases
 from hvd_core.backends.candidate import Candidate
 from hvd_core.backends.discovery import backend_spec
 from hvd_core.backends.errors import BackendError, BackendUnavailable
-from hvd_core.config import read_environment
 
 # Of the start timeout, because the other ranks wait for this one.
 _SHARE = 0.5

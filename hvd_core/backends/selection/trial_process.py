@@ -9,11 +9,11 @@ import resource
 import signal
 from typing import Any
 
+from hvd_core._config.plugins_toml import load
 from hvd_core.backends import phases
 from hvd_core.backends.errors import BackendError
 from hvd_core.backends.messages import of_exception
 from hvd_core.backends.selection.usable_backends import UsableBackends, score
-from hvd_core.config.plugins_toml import load
 
 
 def run(name: str, written: int, caller: int) -> None:

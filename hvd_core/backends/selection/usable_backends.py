@@ -12,6 +12,9 @@ from contextlib import suppress
 from glob import glob
 from itertools import groupby
 
+from hvd_core._config.environment import encryption_wanted
+from hvd_core._config.plugins_toml import PluginsConfig
+from hvd_core._config.selection_rules import HOST, VARIABLE
 from hvd_core.backends import discovery, messages, phases
 from hvd_core.backends.candidate import WHEEL, Candidate
 from hvd_core.backends.descriptor import Unavailable
@@ -26,9 +29,6 @@ from hvd_core.backends.messages import reason
 from hvd_core.backends.selection import backend_options, trial
 from hvd_core.backends.selection.backend_plan import AUTOMATIC, Usable
 from hvd_core.backends.static_description import SUFFIX, StaticDescription
-from hvd_core.config.environment import encryption_wanted
-from hvd_core.config.plugins_toml import PluginsConfig
-from hvd_core.config.selection_rules import HOST, VARIABLE
 from hvd_core.types import COLLECTIVES, DTYPES, REDUCTIONS
 
 

@@ -1,4 +1,4 @@
-// Converts the dict that hvd_core.runtime makes of environment and bootstrap into the engine's configuration. Called
+// Converts the dict that hvd_core._runtime.runtime makes of environment and bootstrap into the engine's configuration. Called
 // with Python's lock, while an engine is made.
 #pragma once
 

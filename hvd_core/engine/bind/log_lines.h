@@ -1,4 +1,4 @@
-// Log lines and texts for Python (hvd_core/logs.py).
+// Log lines and texts for Python (hvd_core/_base/logs.py).
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -321,7 +321,7 @@ void PyEngine::close() {
 }
 
 void bind_engine(py::module_& m) {
-  py::class_<PyEngine> engine(m, "Engine", "The engine of this process; hvd_core.runtime makes and keeps it.");
+  py::class_<PyEngine> engine(m, "Engine", "The engine of this process; hvd_core._runtime.runtime makes and keeps it.");
   bind_groups(engine);
   bind_allreduce(engine);
   engine.def(py::init<const py::dict&>(), py::arg("config"))

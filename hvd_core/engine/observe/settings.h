@@ -19,7 +19,7 @@ std::string timeline_path(const TimelineSettings& settings, int32_t rank);
 
 struct ObserverSettings {
   bool recorder = true;
-  bool watched = false;         // a process of its own reads the rings (hvd_core/observe/watcher.py)
+  bool watched = false;         // a process of its own reads the rings (hvd_core/_observe/watcher.py)
   std::string flight_folder;    // where the rings of dead ranks and of an aborted job are saved; empty: nowhere
   std::string job;              // a name of the job that no other job has
   int64_t clock_offset_ns = 0;  // what has to be added to this host's clock for the clock of rank 0's host

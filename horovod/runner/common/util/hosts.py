@@ -1,6 +1,6 @@
-"""Hosts and slots, under the name that programs import. ``horovod.runner.hosts`` defines them. Any thread."""
+"""Hosts and slots, under the name that programs import. ``horovod._runner.hosts`` defines them. Any thread."""
 
-from horovod.runner.hosts import (
+from horovod._runner.hosts import (
     HostInfo,
     SlotInfo,
     get_host_assignments,

@@ -1,0 +1,299 @@
+"""The agent: runs the ranks of one host for a launcher on another, as `python -m horovod._runner.agent`.
+
+It reads the job from its standard input (frames.py), and writes the ranks' output and exit codes to its standard
+output. A keeper owns the ranks, as in the launcher. They are ended when the standard input closes, when the launcher
+asks, and when the agent is killed. One thread. A derived class runs in the tasks of Spark (spark/elastic_task.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+
+from horovod._runner.env import GRACE
+from horovod._runner.frames import (
+    MAGIC,
+    PROTOCOL,
+    Incoming,
+    Kind,
+    Outgoing,
+    ProtocolError,
+    channel_frame,
+    decode_env,
+    decode_words,
+    frame,
+    memory_frames,
+    output_frame,
+    split_result,
+)
+from horovod._runner.function_memory import FunctionMemory, append
+from horovod._runner.local_ranks import LocalRanks, RankSpec
+from horovod._runner.signal_wakeup import SignalWakeup
+
+# If the launcher has not read more than this, the agent stops reading the ranks' output.
+_MOST_HELD = 1 << 20
+# Regular messages, because a silent connection does not notice that it is dead.
+_BEAT_S = 15.0
+_STORE_CHECK_S = 10.0
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_REQUESTS = {Kind.STOP: "stop", Kind.FAIL: "fail", Kind.KILL: "kill"}
+# The launcher sets these for the agent alone; the ranks get the launcher's own values.
+_FOR_AGENT = ("PYTHONPATH", "PYTHONSAFEPATH")
+
+
+class Refused(Exception):
+    """The ranks cannot run on this host; the text is for the user."""
+
+
+def _check_store(address: str, host: str) -> None:
+    """Raises Refused unless the launcher's store can be reached from here."""
+    name, _, port = address.removeprefix("tcp://").rpartition(":")
+    try:
+        socket.create_connection((name.strip("[]"), int(port)), timeout=_STORE_CHECK_S).close()
+    except OSError as error:
+        raise Refused(
+            f"it does not reach the launcher at {address} ({error.strerror or error}). Is there a firewall, or does "
+            f"another interface lead to {host}? Name it with --network-interfaces."
+        ) from None
+
+
+def _enter(directory: str) -> None:
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        raise Refused(
+            f"the folder {directory} cannot be entered there ({error.strerror}). The ranks run in the folder that "
+            "horovodrun was started in; it must exist on every host."
+        ) from None
+
+
+def check_protocol(job: dict) -> None:
+    """Raises Refused if the launcher speaks another version."""
+    if job["protocol"] != PROTOCOL:
+        raise Refused(
+            f"its horovod has version {PROTOCOL} of the agents' protocol, the launcher has version "
+            f"{job['protocol']}. Install the same version on all hosts."
+        )
+
+
+class Agent:
+    """One job. `source` and `target` are the descriptors that lead to the launcher."""
+
+    def __init__(self, source: int, target: int):
+        self._source, self._target = source, target
+        self._incoming = Incoming()
+        self._arrived: list[tuple[int, bytes]] = []
+        self._outgoing = Outgoing(target)
+        self._selector = selectors.DefaultSelector()
+        self._memory: FunctionMemory | None = None
+        self._ranks: LocalRanks | None = None
+        self._writing = False
+        self._launcher_gone = False
+        self._may_announce = False  # SIGTERM is an announcement
+
+    def run(self) -> int:
+        """The whole job; returns the agent's exit status."""
+        os.write(self._target, MAGIC)
+        job = self._wait_for(Kind.JOB)
+        if job is None:
+            print(
+                "horovodrun's agent got no job: the remote shell must pass standard input on (as 'kubectl exec -i').",
+                file=sys.stderr,
+            )
+            return 1
+        description = json.loads(job)
+        try:
+            self._prepare(description)
+        except Refused as refused:
+            self._send_now(frame(Kind.REFUSED, str(refused).encode(errors="replace")))
+            return 1
+        answer = {"host": socket.gethostname(), "pid": os.getpid(), "python": sys.executable}
+        self._send_now(frame(Kind.READY, json.dumps(answer).encode()))
+        if self._wait_for(Kind.START) is None:
+            self._send_now(frame(Kind.END))
+            return 0
+        self._follow()
+        if self._launcher_gone:
+            return 1
+        os.set_blocking(self._target, True)
+        self._outgoing.flush()
+        if self._memory is not None:
+            for rank, descriptor in self._memory.results.items():
+                for part in memory_frames(Kind.RESULT, descriptor, rank):
+                    self._send_now(part)
+        self._send_now(frame(Kind.END))
+        return 0
+
+    def _prepare(self, job: dict) -> None:
+        check_protocol(job)
+        (directory,) = decode_words([job["directory"]])
+        _enter(directory)
+        if job["store"] is not None:  # the stores of an elastic job's worlds do not exist yet
+            _check_store(job["store"], job["host"])
+        ranks = [entry["rank"] for entry in job["ranks"]]
+        if job["function_bytes"] is not None:
+            self._memory = FunctionMemory(ranks)
+            missing = job["function_bytes"]
+            while missing:
+                part = self._wait_for(Kind.FUNCTION)
+                if part is None:
+                    raise Refused("the launcher did not send the whole function")
+                append(self._memory.function, part)
+                missing -= len(part)
+        command = decode_words(job["command"])
+        specs = []
+        for entry in job["ranks"]:
+            variables, keep = decode_env(entry["env"]), ()
+            if self._memory is not None:
+                variables.update(self._memory.variables(entry["rank"]))
+                keep = self._memory.descriptors(entry["rank"])
+            specs.append(RankSpec(entry["rank"], command, variables, keep, job["channel"]))
+        own = {name: value for name, value in os.environ.items() if name not in _FOR_AGENT}
+        env = {**own, **decode_env(job["env"]), "PWD": directory}
+        self._may_announce = job["channel"] is not None and bool(env.get(GRACE))
+        self._ranks = LocalRanks(specs, env)
+
+    def _wait_for(self, wanted: Kind) -> bytes | None:
+        """The payload of the next frame, before the ranks start; None if the launcher ended or the frame has another
+        kind."""
+        while not self._arrived:
+            data = os.read(self._source, 1 << 18)
+            if not data:
+                return None
+            self._arrived += self._incoming.feed(data)
+        kind, payload = self._arrived.pop(0)
+        return payload if kind == wanted else None
+
+    def _send_now(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._target, view) :]
+
+    def _follow(self) -> None:
+        """Passes on output and events until no process of the ranks is left."""
+        wakeup = SignalWakeup(self._selector, self._hear_signals)
+        for number in _ENDING:
+            signal.signal(number, lambda *_: None)
+        os.set_blocking(self._source, False)
+        os.set_blocking(self._target, False)
+        self._selector.register(self._source, selectors.EVENT_READ, self._read)
+        self._ranks.open(self._selector, self)
+        self._ranks.begin()
+        self._obey()
+        beat = time.monotonic() + _BEAT_S
+        while not self._ranks.over:
+            if not self._launcher_gone:
+                self._write()
+            due = [] if self._launcher_gone else [beat]
+            due += [] if self._ranks.due() is None else [self._ranks.due()]
+            wait_s = max(0.0, min(due) - time.monotonic()) if due else None
+            for key, _ in self._selector.select(wait_s):
+                key.data()
+            now = time.monotonic()
+            if now >= beat and not self._launcher_gone:
+                self._outgoing.add(frame(Kind.BEAT))
+                beat = now + _BEAT_S
+            self._ranks.advance(now)
+        self._ranks.close()
+        for number in _ENDING:
+            signal.signal(number, signal.SIG_DFL)
+        wakeup.close()
+
+    def _write(self) -> None:
+        try:
+            waiting = not self._outgoing.flush()
+        except OSError:
+            self._lose_launcher()
+            return
+        if waiting != self._writing:
+            self._writing = waiting
+            if waiting:
+                self._selector.register(self._target, selectors.EVENT_WRITE, lambda: None)
+            else:
+                self._selector.unregister(self._target)
+        self._ranks.pause(self._outgoing.size > _MOST_HELD)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._source, 1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lose_launcher()
+            return
+        try:
+            self._arrived += self._incoming.feed(data)
+        except ProtocolError as error:
+            print(f"horovodrun's agent: {error}", file=sys.stderr)
+            self._lose_launcher()
+        self._obey()
+
+    def _obey(self) -> None:
+        for kind, payload in self._arrived:
+            if kind == Kind.TELL:
+                self._tell(*split_result(payload))
+            elif kind in _REQUESTS:
+                self._ranks.request(_REQUESTS[kind])
+        self._arrived.clear()
+
+    def _tell(self, rank: int, data: bytes) -> None:
+        self._ranks.tell(rank, data)
+
+    def _hear_signals(self, numbers: bytes) -> None:
+        """SIGTERM announces the end of this host to an elastic job that gives a grace; otherwise it ends the job here."""
+        if self._launcher_gone:
+            return
+        if self._may_announce and set(numbers) == {signal.SIGTERM}:
+            self._ranks.request("announce")
+        else:
+            self._lose_launcher()
+
+    def _lose_launcher(self) -> None:
+        """The launcher is gone: ends the ranks and discards their output."""
+        if self._launcher_gone:
+            return
+        self._launcher_gone = True
+        for key in list(self._selector.get_map().values()):
+            if key.fd in (self._source, self._target):
+                self._selector.unregister(key.fileobj)
+        self._ranks.pause(False)
+        self._ranks.hang_up()
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        """Called by the ranks; see Listener."""
+        if not self._launcher_gone:
+            self._outgoing.add(output_frame(rank, stream, data))
+
+    def heard(self, rank: int, data: bytes) -> None:
+        """Called by the ranks; see Listener."""
+        if not self._launcher_gone:
+            self._outgoing.add(channel_frame(Kind.HEARD, rank, data))
+
+    def event(self, site, event: dict) -> None:
+        """Called by the ranks; see Listener."""
+        if not self._launcher_gone:
+            self._outgoing.add(frame(Kind.EVENT, json.dumps(event).encode()))
+
+
+def main() -> int:
+    # Other output of this process must not get between the frames.
+    source, target = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    try:
+        return Agent(source, target).run()
+    except (BrokenPipeError, ConnectionError):
+        return 1  # the launcher has gone
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""Which hosts an elastic job may use now, and how many slots each has.
+
+A discovery script prints lines as those of a hostfile: "host:slots", "host slots=N" or "host". It runs once a second in
+a process of script_runner.py, and may fail or hang: the driver goes on with the last good answer. A source of another
+kind is asked in a thread. Used on the thread of the driver, which never waits here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from horovod._runner.background import Background
+from horovod._runner.hosts import parse_host_lines, slots_by_host
+
+__all__ = ["DISCOVER_HOSTS_FREQUENCY_SECS", "FixedHosts", "HostDiscovery", "HostDiscoveryScript"]
+
+DISCOVER_HOSTS_FREQUENCY_SECS = 1.0
+# A script that takes longer is ended, and counts as failed.
+_LONGEST_S = 30.0
+# The runner of the script gets this time to end it.
+_END_S = 5.0
+_RUNNER = Path(__file__).with_name("script_runner.py")
+
+
+class HostDiscovery:
+    """A source of hosts. Derive from it and define find_available_hosts_and_slots()."""
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        """{host: slots}, in the order in which hosts are preferred."""
+        raise NotImplementedError
+
+
+class FixedHosts(HostDiscovery):
+    """Hosts that were given."""
+
+    def __init__(self, available_hosts: dict[str, int]) -> None:
+        self._available_hosts = dict(available_hosts)
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        return dict(self._available_hosts)
+
+    def set(self, available_hosts: dict[str, int]) -> None:
+        """Replace the hosts."""
+        self._available_hosts = dict(available_hosts)
+
+
+class HostDiscoveryScript(HostDiscovery):
+    """The hosts that a command of the shell prints. `slots`: of a host in whose line no number stands."""
+
+    def __init__(self, discovery_script: str, slots: int | None = None) -> None:
+        self.script, self.default_slots = discovery_script, slots
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        """Runs the script and waits for it. Raises RuntimeError if it fails, ValueError if its answer is not valid."""
+        done = subprocess.run(["/bin/sh", "-c", self.script], stdin=subprocess.DEVNULL, capture_output=True)
+        if done.returncode != 0:
+            raise RuntimeError(_failed(self.script, done.returncode, done.stderr.decode(errors="replace")))
+        return self.parsed(done.stdout.decode(errors="replace"))
+
+    def parsed(self, answer: str) -> dict[str, int]:
+        """The answer of the script. Raises ValueError that names the line which is not valid."""
+        where = f"the answer of the host discovery script {self.script!r}"
+        lines = answer.removeprefix("\ufeff").splitlines()
+        return slots_by_host(parse_host_lines(lines, where, self.default_slots))
+
+
+def _failed(script: str, status: int, said: str) -> str:
+    text = said.strip().splitlines()
+    return f"the host discovery script {script!r} ended with status {status}" + (
+        f": {text[-1]}" if text else ""
+    )
+
+
+class Discovery:
+    """Asks for hosts again and again. `found` is called with each new answer, `failed` with the reason of each failure
+    that differs from the last one. A script is ended after `limit_s` seconds, and counts as failed."""
+
+    def __init__(
+        self,
+        source: HostDiscovery,
+        selector: selectors.BaseSelector,
+        found: Callable[[dict[str, int]], None],
+        failed: Callable[[str], None],
+        background: Background,
+        limit_s: float = _LONGEST_S,
+    ) -> None:
+        self._source, self._selector = source, selector
+        self._found, self._failed = found, failed
+        self._background, self._limit_s = background, limit_s
+        self._runner: subprocess.Popen | None = None  # script_runner.py
+        self._answer = b""
+        self._asked = False
+        self._open = True
+        self._next = 0.0
+        self._last_failure = ""
+
+    def due(self) -> float | None:
+        """When advance() should be called at the latest (time.monotonic()); None: when the answer has come."""
+        return None if self._asked else self._next
+
+    def advance(self, now: float) -> None:
+        """Asks if it is time."""
+        if self._asked or now < self._next:
+            return
+        self._open = True
+        self._next = now + DISCOVER_HOSTS_FREQUENCY_SECS
+        if isinstance(self._source, FixedHosts):
+            self._found(self._source.find_available_hosts_and_slots())
+            return
+        self._asked = True
+        if isinstance(self._source, HostDiscoveryScript):
+            self._ask_script(self._source)
+        elif not self._background.call(self._ask, lambda answer: self._take(*answer)):
+            self._take(None, "the host discovery cannot be asked: no thread can be started")
+
+    def _ask(self) -> tuple[dict[str, int] | None, str]:
+        """In a thread: a source of the user may take its time."""
+        try:
+            return dict(self._source.find_available_hosts_and_slots()), ""
+        except Exception as error:
+            return None, f"the host discovery failed ({type(error).__name__}: {error})"
+
+    def _take(self, hosts: dict[str, int] | None, why: str) -> None:
+        self._asked = False
+        if not self._open:
+            return
+        if hosts is None:
+            if why != self._last_failure:
+                self._last_failure = why
+                self._failed(why)
+            return
+        self._last_failure = ""
+        self._found(hosts)
+
+    def _ask_script(self, source: HostDiscoveryScript) -> None:
+        try:
+            if self._runner is None:
+                self._start_runner(source)
+            self._runner.stdin.write(b"?")
+        except OSError as error:
+            self._end_runner()
+            self._take(None, f"the host discovery script cannot be started: {error.strerror}")
+
+    def _start_runner(self, source: HostDiscoveryScript) -> None:
+        python = sys.executable or "python3"
+        words = [python, "-I", "-S", str(_RUNNER), str(os.getpid()), str(self._limit_s), source.script]
+        self._answer = b""
+        self._runner = subprocess.Popen(
+            words, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        os.set_blocking(self._runner.stdout.fileno(), False)
+        self._selector.register(self._runner.stdout, selectors.EVENT_READ, self._read)
+
+    def _read(self) -> None:
+        data = self._runner.stdout.read(1 << 16)
+        if data is None:
+            return
+        if not data:
+            self._end_runner()
+            return self._take(None, "the process that runs the host discovery script has ended")
+        self._answer += data
+        if not self._answer.endswith(b"\n"):
+            return
+        said, self._answer = json.loads(self._answer), b""
+        if "problem" in said:
+            return self._take(None, said["problem"])
+        if said["status"] != 0:
+            return self._take(None, _failed(self._source.script, said["status"], said["err"]))
+        try:
+            hosts = self._source.parsed(said["out"])
+        except ValueError as error:
+            return self._take(None, str(error))
+        self._take(hosts, "")
+
+    def _end_runner(self) -> None:
+        """Ends the script and its runner, which sees the end of its standard input."""
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(runner.stdout)
+        runner.stdin.close()
+        runner.stdout.close()
+        try:
+            runner.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            runner.kill()
+            runner.wait()
+
+    def close(self) -> None:
+        """Stops asking; advance() begins again."""
+        self._open = False
+        if self._runner is not None:
+            self._end_runner()
+            self._asked = False

@@ -1,0 +1,370 @@
+"""Runs an elastic job: starts workers on the hosts that discovery finds, hears them, and forms worlds of them.
+
+One thread turns one selector, and nothing else waits. elastic_membership.py decides, elastic_decisions.py tells workers
+what was decided; this file hears them and starts and ends them. Messages and ends of workers are kept and handled once in
+each turn, outside the code of the sites that read them. elastic_sites.py has the processes, elastic_watch.py ends what
+lasts too long.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+
+from horovod._runner.background import Background
+from horovod._runner.elastic_chaos import Chaos
+from horovod._runner.elastic_cooldown import Cooldown
+from horovod._runner.elastic_decisions import Decisions
+from horovod._runner.elastic_discovery import Discovery, HostDiscovery
+from horovod._runner.elastic_limits import Limits
+from horovod._runner.elastic_membership import Membership, Phase, Stage
+from horovod._runner.elastic_names import HostNames
+from horovod._runner.elastic_places import Places, StoreMaker
+from horovod._runner.elastic_sites import Site, Sites
+from horovod._runner.elastic_slots import free_slots, with_slots
+from horovod._runner.elastic_watch import Watch
+from horovod._runner.exit_codes import describe_code
+from horovod._runner.last_call import about_end
+from horovod._runner.output import Output, OutputClosedError
+from horovod._runner.processes import Job, Outcome
+from horovod._runner.signal_wakeup import SignalWakeup
+
+# After the machine could not start a process, it gets this time.
+_START_PAUSE_S = 5.0
+
+_EVENTS = {
+    "ready": Membership.ready,
+    "up": Membership.up,
+    "done": Membership.done,
+    "again": Membership.again,
+}
+
+
+class ElasticJob(Job):
+    """`start(number, host)` makes the site of a worker; `ended(number)` is called when no process of it is left.
+    `open_store`: see StoreMaker."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        source: HostDiscovery,
+        start: Callable[[int, str], Site],
+        ended: Callable[[int], None],
+        open_store: StoreMaker,
+        names: HostNames,
+        output: Output,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__([], output, verbose, limits.start_s)
+        self._limits = limits
+        self._background = Background(self._selector)
+        self._names = names
+        names.begin(self._background, lambda: self._hosts_found(self._answer), self._note)
+        self._workers = Sites(start, ended, self._stream, self._sites, self._streams, self._selector, self)
+        self._places = Places(open_store)
+        self._watch = Watch(limits, self._workers, self._note)
+        self._cooldown = Cooldown(limits.cooldown)
+        self._chaos = None if limits.chaos_s is None else Chaos(limits.chaos_s, self._workers, self._note)
+        membership = Membership(limits.least, limits.most or 1 << 30, limits.reset_limit)
+        self._decisions = Decisions(
+            membership, self._places, self._workers, self._watch, self._chaos, self._note, verbose
+        )
+        self._settle = self._decisions.settle
+        self._going: set[int] = set()  # workers whose end was announced by SIGTERM
+        self._patient_until = 0.0  # how long replacements are waited for
+        self._discovery = Discovery(
+            source, self._selector, self._hosts_found, self._discovery_failed, self._background
+        )
+        self._events: list[Callable[[], None]] = []  # what workers said, and their ends
+        self._answer: dict[str, int] = {}  # of discovery, the last one
+        self._hosts: dict[str, int] = {}  # those of them whose names are known
+        self._heard: dict[int, bytes] = {}  # incomplete lines
+        self._late_hosts: set[str] = set()
+        self._start_after = 0.0
+        self._begun = False
+        self._failure_shown = False
+
+    @property
+    def _membership(self) -> Membership:
+        return self._decisions.membership
+
+    def run(self) -> Outcome:
+        """As Job.run()."""
+        self._wakeup = SignalWakeup(self._selector)
+        try:
+            while not self._is_over():
+                self._turn(self._soonest())
+                self._advance(time.monotonic())
+        except OutputClosedError:
+            self._output.mute()
+            self._end()
+            raise
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            self._discovery.close()
+            self._background.close()
+            self._close()
+            self._places.close()
+        failure = self._membership.failure
+        self._outcome.last_world = list(self._membership.members)
+        if failure is not None:
+            if failure.number is not None:
+                self._outcome.culprit = (failure.number, failure.code)
+            else:
+                self._outcome.problem = f"horovodrun: {failure.why}\n"
+        return self._outcome
+
+    def _is_over(self) -> bool:
+        return self._membership.phase is Phase.ENDING and not self._sites
+
+    def _soonest(self) -> float | None:
+        """When something is due, apart from what sites and output wait for. None: not before an event."""
+        now = time.monotonic()
+        due = self._workers.due()
+        if self._membership.phase is not Phase.ENDING:
+            chaos = None if self._chaos is None else self._chaos.due()
+            due += [moment for moment in (self._discovery.due(), chaos) if moment is not None]
+        if self._membership.phase is Phase.GATHERING:
+            due.append(now + 0.5)  # its limits are seconds
+        if self._membership.patient:
+            due.append(self._patient_until)
+        return max(now, min(due)) if due else None
+
+    # -------------------------------------------------------------------------------------------- each turn
+
+    def _advance(self, now: float) -> None:
+        if self._stops:
+            self._membership.phase = Phase.ENDING
+        events, self._events = self._events, []
+        for event in events:
+            event()
+        if self._membership.phase is not Phase.ENDING:
+            self._discovery.advance(now)
+            if now >= self._start_after and not (self._stops or self._membership.later):
+                self._start_workers(now)
+        if self._membership.patient and (now >= self._patient_until or not self._membership.starts()):
+            self._settle(Membership.hurry)
+        if self._chaos is not None:
+            self._chaos.advance(now, self._membership)
+        if self._membership.held and now >= self._decisions.form_after:
+            self._settle(Membership.settle)
+        for number, site in list(self._workers.by_number.items()):
+            self._advance_site(number, site, now)
+        self._workers.advance(now)
+        if self._membership.phase is Phase.GATHERING:
+            self._watch.look(now, self._membership, self._hosts, self._begun, self._decisions.problem)
+        if self._membership.phase is Phase.ENDING:
+            self._discovery.close()
+        if self._membership.failure is not None and not self._stops:
+            self._end_all()
+
+    def _advance_site(self, number: int, site: Site, now: float) -> None:
+        if not site.begun and not site.over and self._membership.phase is Phase.ENDING:
+            self._membership.workers[number].leaving = True
+            site.abandon()
+        elif site.ready and not (site.begun or site.over or site.abandoned):
+            self._begin_worker(number, site, now)
+        elif (
+            not (site.ready or site.over or site.abandoned)
+            and now - self._workers.opened[number] > self._limits.start_s
+        ):
+            self._note(f"host {site.host} did not answer within {self._limits.start_s:g} s")
+            site.abandon()
+        if site.over:
+            self._forget(number, site)
+
+    def _forget(self, number: int, site: Site) -> None:
+        if not site.begun:
+            if site.host is not None and not self._membership.workers[number].leaving:
+                self._note(site.describe_failure())
+            self._ended(number, 1)
+        elif self._membership.workers[number].alive:
+            self._ended(number, 1)  # its site was lost with it
+        self._workers.remove(number)
+
+    def _end_all(self) -> None:
+        if not self._failure_shown:
+            self._failure_shown = True
+            failure = self._membership.failure
+            if failure.number is not None:
+                self._note(failure.why)
+            self._workers.stop_all()
+
+    def stop(self) -> None:
+        """As Job.stop()."""
+        for number in list(self._workers.by_number):
+            self._workers.say(number, kind="end")
+        super().stop()
+
+    # ----------------------------------------------------------------------------------------------- workers
+
+    def _discovery_failed(self, why: str) -> None:
+        self._note(why)
+        if not self._watch.begun:
+            self._watch.begin(time.monotonic())
+
+    def _hosts_found(self, hosts: dict[str, int]) -> None:
+        if not self._watch.begun:
+            self._watch.begin(time.monotonic())
+        self._answer = hosts
+        hosts = self._names.merged(hosts)
+        if hosts == self._hosts:
+            return
+        if self._verbose or self._begun:
+            self._note("slots: " + (", ".join(f"{host}:{count}" for host, count in hosts.items()) or "none"))
+        self._hosts = hosts
+        self._want_those_with_slots()
+
+    def _want_those_with_slots(self) -> None:
+        """Workers without a slot leave; with --preemption-grace, when their replacements are ready, if that does not take
+        too long."""
+        kept = with_slots(self._membership, self._hosts, self._going)
+        patient = self._limits.preemption_s is not None
+        if patient and not self._membership.patient:
+            self._patient_until = time.monotonic() + self._limits.preemption_s / 2
+        self._settle(lambda membership: membership.want(kept, patient))
+
+    def _announced(self, number: int) -> None:
+        """A worker has got SIGTERM from outside: it is about to end."""
+        worker = self._membership.workers[number]
+        if number in self._going or worker.leaving or self._membership.phase is Phase.ENDING:
+            return
+        grace_s = self._limits.preemption_s
+        if grace_s is None:  # the variable was set for the process, but not for the job
+            self._workers.stop(number)
+            return
+        self._going.add(number)
+        where = f" on {worker.host}" if worker.host != "localhost" else ""
+        self._note(
+            f"process {number}{where} has got SIGTERM: it leaves at its next commit, or is killed after {grace_s:g} s "
+            "(--preemption-grace)"
+        )
+        until = time.monotonic() + grace_s
+        self._workers.leave_until(number, until)
+        self._cooldown.announced(worker.host, until)
+        self._want_those_with_slots()
+
+    def _start_workers(self, now: float) -> None:
+        preferred = self._names.preferred(self._answer)
+        if not self._begun:
+            if sum(preferred.values()) < self._limits.first:
+                return
+            self._begun = True
+        most = self._limits.most and self._limits.most + self._limits.spares
+        for host in free_slots(self._membership, self._hosts, most, self._cooldown.usable_at, now):
+            if host in preferred and not self._start_worker(host, now):
+                return
+
+    def _start_worker(self, host: str, now: float) -> bool:
+        """Returns False if this machine cannot start it now. Raises OSError for that reason before the first world."""
+        number, error = self._workers.open(host, now)
+        if error is not None:
+            self._cannot_start(number, error, now)
+            return False
+        self._membership.add(number, host)
+        return True
+
+    def _begin_worker(self, number: int, site: Site, now: float) -> None:
+        try:
+            site.begin()
+        except OSError as error:  # it has closed itself
+            self._cannot_start(number, error, now)
+
+    def _cannot_start(self, number: int, error: OSError, now: float) -> None:
+        if self._membership.world == 0:
+            raise error
+        if number in self._workers.by_number:
+            self._membership.workers[number].leaving = True  # it is no failure of the host
+        self._start_after = now + _START_PAUSE_S
+        self._decisions.note_once(f"process {number} cannot be started: {error}", f"{error}")
+
+    # ------------------------------------------------------------------------------------------ what is heard
+
+    def heard(self, rank: int, data: bytes) -> None:
+        """Called by a site; see Listener."""
+        if rank not in self._workers.by_number:
+            return
+        *lines, rest = (self._heard.pop(rank, b"") + data).split(b"\n")
+        if rest:
+            self._heard[rank] = rest
+        for line in lines:
+            said = json.loads(line)
+            values = [rank]
+            if said["kind"] == "synced":
+                self._events.append(lambda: self._chaos is None or self._chaos.has_state(rank))
+                continue
+            if said["kind"] == "announced":
+                self._events.append(lambda: self._announced(rank))
+                continue
+            if said["kind"] == "ready":
+                self._watch.worker_is_ready(time.monotonic())
+                values += [int(said["commits"]), bool(said["updated"])]
+            decide = _EVENTS[said["kind"]]
+            self._events.append(
+                lambda decide=decide, values=values: self._settle(
+                    lambda membership: decide(membership, *values)
+                )
+            )
+            if said.get("stalled") is not None:
+                self._events.append(lambda stalled=said["stalled"]: self._world_stalled(rank, stalled))
+
+    def _world_stalled(self, number: int, ranks: list[int]) -> None:
+        """A member has ended the last world because `ranks` of it kept it waiting."""
+        members = self._membership.members
+        if number in members:
+            self._watch.world_stalled([members[rank] for rank in ranks if rank < len(members)])
+
+    def event(self, site, event: dict) -> None:
+        """Called by a site; see Listener."""
+        if event["event"] == "exit":
+            number, code = int(event["rank"]), int(event["code"])
+            if where := about_end(event):
+                self._note(f"process {number} has ended {where}")
+            self._events.append(lambda: self._ended(number, code))
+        elif event["event"] == "lost":
+            self._note(event["text"])
+            for number in map(int, event["ranks"]):
+                self._events.append(lambda number=number: self._ended(number, 1))
+        elif event["event"] in ("start", "unkillable"):
+            if event["event"] == "start" and site.host is None:
+                self._workers.started(event["rank"], event["pid"])
+            super().event(site, event)
+
+    def _ended(self, number: int, code: int) -> None:
+        membership = self._membership
+        worker = membership.workers.get(number)
+        if worker is None or not worker.alive:
+            return
+        self._workers.ended(number)
+        late = number in self._watch.asked_to_end
+        stopped = (
+            number in self._workers.stopped and membership.phase is Phase.GATHERING and not worker.leaving
+        )
+        if (late or stopped) and code == 0:
+            code = -signal.SIGTERM  # it has not finished
+        expected = worker.leaving or self._stops or membership.failure is not None
+        if membership.phase is not Phase.GATHERING and number in membership.members:
+            host = self._workers.by_number[number].host
+            self._places.tell_end(membership.members.index(number), code, host)
+        self._outcome.codes[number] = code
+        if code and not expected:
+            where = f" on {worker.host}" if worker.host != "localhost" else ""
+            self._note(f"process {number}{where} has ended ({describe_code(code)})")
+            # A slow first start is no failure of the host.
+            spared = late and worker.stage is Stage.STARTING and worker.host not in self._late_hosts
+            if spared:
+                self._late_hosts.add(worker.host)
+            elif membership.phase is not Phase.ENDING and not self._is_planned(number):
+                self._cooldown.failed(worker.host, time.monotonic())
+        self._settle(lambda membership: membership.died(number, code))
+
+    def _is_planned(self, number: int) -> bool:
+        """Whether the end of a worker is no failure of its host."""
+        return number in self._going or (self._chaos is not None and number in self._chaos.killed)
+
+    def _note(self, text: str) -> None:
+        self._output.stderr.note(f"horovodrun: {text}")

@@ -1,0 +1,358 @@
+"""Starts ranks on this machine and follows them to their end: in the launcher, and in the agent on other hosts.
+
+The processes belong to the keeper (keeper.py). This side reads the output of the ranks and the reports of the
+keeper, and hands both to a Listener. Everything runs on the thread that turns the selector, except request(), which a
+signal handler of that thread may call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from horovod._runner.frames import encode_env, encode_words
+from horovod._runner.last_call import LastCall
+
+STREAMS = ("stdout", "stderr")
+_KEEPER = Path(__file__).with_name("keeper.py")
+_CHUNK = 1 << 16
+# After all processes have ended, the rest of the output is read from the pipes for this time.
+_DRAIN_S = 2.0
+
+
+@dataclass
+class RankSpec:
+    """A process to start: its command, its variables in addition to the job's, the descriptors that it inherits.
+
+    `channel`: the variable that tells the process the descriptor of its socket to the launcher; None for no socket.
+    `notes_calls`: the process is a rank, which notes its calls into backends; mpirun notes nothing."""
+
+    rank: int
+    command: Sequence[str]
+    env: Mapping[str, str]
+    keep: Sequence[int] = ()
+    channel: str | None = None
+    notes_calls: bool = True
+
+
+class Listener(Protocol):
+    """Receives the output and the events of a site."""
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        """A rank printed `data`; `stream` is an index into STREAMS. Empty data means the end of the stream."""
+
+    def event(self, site, event: dict) -> None:
+        """An event from the keeper, or {"event": "lost", "ranks": [...], "text": ...}."""
+
+    def said(self, site, data: bytes) -> None:
+        """The remote shell itself printed `data`. Empty data means its end."""
+
+    def heard(self, rank: int, data: bytes) -> None:
+        """A rank with a channel has sent `data` over it."""
+
+
+class LocalRanks:
+    """The ranks of one job on this host. The `data` of each selector key is a function to call."""
+
+    def __init__(self, ranks: Sequence[RankSpec], env: Mapping[str, str]):
+        self.ranks = [spec.rank for spec in ranks]
+        self.host: str | None = None  # this one
+        self.ready = True
+        self.begun = False
+        self.over = False
+        self.abandoned = False
+        self._specs = ranks
+        self._env = env
+        self._running = set(self.ranks)
+        self._readers: dict[tuple[int, int], int] = {}
+        self._pids: dict[int, int] = {}
+        self._channels: dict[int, socket.socket] = {}
+        self._last_calls: dict[int, LastCall] = {}
+        self._selector: selectors.BaseSelector | None = None
+        self._listener: Listener | None = None
+        self._control: socket.socket | None = None
+        self._keeper: subprocess.Popen | None = None
+        self._events = b""
+        self._describing = True
+        self._wanted: list[str] = []
+        self._ended = False
+        self._paused = False
+        self._give_up: float | None = None
+
+    def open(self, selector: selectors.BaseSelector, listener: Listener) -> None:
+        self._selector, self._listener = selector, listener
+
+    def begin(self) -> None:
+        """Starts the ranks. Raises OSError if processes cannot be made."""
+        self.begun = True
+        try:
+            self._begin()
+        except BaseException:
+            self.hang_up()
+            self.close()
+            raise
+
+    def _begin(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._control = ours
+        described, writers = [], []
+        handed: list[socket.socket] = []
+        try:
+            for spec in self._specs:
+                env, keep = dict(spec.env), list(spec.keep)
+                if spec.channel is not None:
+                    handed.append(self._open_channel(spec.rank))
+                    env[spec.channel] = str(handed[-1].fileno())
+                    env["HOROVOD_ELASTIC_WORKER"] = str(spec.rank)
+                    keep.append(handed[-1].fileno())
+                if spec.notes_calls:
+                    with contextlib.suppress(OSError):  # the job goes on without it
+                        self._last_calls[spec.rank] = last_call = LastCall()
+                        env |= last_call.variables()
+                entry = {
+                    "rank": spec.rank,
+                    "command": encode_words(spec.command),
+                    "env": encode_env(env),
+                    "keep": keep,
+                }
+                for index, name in enumerate(STREAMS):
+                    reader, entry[name] = os.pipe()
+                    writers.append(entry[name])
+                    os.set_blocking(reader, False)
+                    self._readers[spec.rank, index] = reader
+                    self._watch((spec.rank, index))
+                described.append(entry)
+            python = sys.executable or shutil.which("python3") or "python3"
+            self._keeper = subprocess.Popen(
+                [python, "-I", "-S", str(_KEEPER), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[
+                    theirs.fileno(),
+                    *writers,
+                    *(kept for entry in described for kept in entry["keep"]),
+                ],
+                # Ctrl-C in the terminal is for the launcher; the keeper must survive it.
+                start_new_session=True,
+            )
+        finally:
+            theirs.close()
+            for end in handed:
+                end.close()
+            for writer in writers:
+                os.close(writer)
+        message = {
+            "launcher": os.getpid(),
+            "directory": encode_words([os.getcwd()])[0],
+            "env": encode_env(self._env),
+            "announce": any(spec.channel is not None for spec in self._specs),
+            "ranks": described,
+        }
+        try:
+            ours.sendall(json.dumps(message).encode() + b"\n", socket.MSG_NOSIGNAL)
+        except (BrokenPipeError, ConnectionError):
+            pass  # the keeper could not start; the end of the stream is handled elsewhere
+        self._describing = False
+        while self._wanted:
+            self.request(self._wanted.pop(0))
+        self._selector.register(ours, selectors.EVENT_READ, self._read_events)
+
+    def _open_channel(self, rank: int) -> socket.socket:
+        """The rank's end of a new channel."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        self._channels[rank] = ours
+        self._selector.register(ours, selectors.EVENT_READ, functools.partial(self._hear, rank))
+        return theirs
+
+    def tell(self, rank: int, data: bytes) -> None:
+        """Sends `data`, a few short messages at most, over the channel of a rank. A rank that has ended misses them."""
+        channel = self._channels.get(rank)
+        if channel is not None:
+            try:
+                channel.send(data, socket.MSG_NOSIGNAL)
+            except OSError:
+                pass
+
+    def _hear(self, rank: int) -> bool:
+        """Passes on the bytes that a rank has sent; returns False if there are none now, or at the end of the channel."""
+        channel = self._channels.get(rank)
+        if channel is None:
+            return False
+        try:
+            data = channel.recv(_CHUNK)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._close_channel(rank)
+            return False
+        self._listener.heard(rank, data)
+        return True
+
+    def _close_channel(self, rank: int) -> None:
+        channel = self._channels.pop(rank, None)
+        if channel is not None:
+            self._selector.unregister(channel)
+            channel.close()
+
+    def request(self, word: str) -> None:
+        """Sends a request to the keeper. "stop": SIGTERM, and SIGKILL after a while; the second time SIGKILL at once.
+        "fail": a rank on another host failed. "kill": SIGKILL. "announce": the end of this host is near."""
+        if self._describing:
+            # A signal handler must not write into the middle of the description.
+            self._wanted.append(word)
+        elif self._control is not None:
+            try:
+                self._control.send(
+                    json.dumps(word).encode() + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+                )
+            except OSError:
+                pass  # the keeper has ended, and with it the ranks
+
+    def hang_up(self) -> None:
+        """Leaves the ranks to the keeper, which ends them as if this process had died."""
+        if self._control is not None:
+            try:
+                self._control.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
+
+    def pause(self, paused: bool) -> None:
+        """Stops reading the ranks' output, or reads it again."""
+        if paused == self._paused:
+            return
+        self._paused = paused
+        for key in self._readers:
+            if paused:
+                self._selector.unregister(self._readers[key])
+            else:
+                self._watch(key)
+        if self._ended:
+            self._give_up = None if paused else time.monotonic() + _DRAIN_S
+
+    def _watch(self, key: tuple[int, int]) -> None:
+        self._selector.register(self._readers[key], selectors.EVENT_READ, functools.partial(self._read, key))
+
+    def _read(self, key: tuple[int, int]) -> bool:
+        """Passes on one chunk of output; returns False if there is none now, or at the end of the stream."""
+        reader = self._readers.get(key)
+        if reader is None:
+            return False
+        try:
+            data = os.read(reader, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._end_stream(key)
+            return False
+        self._listener.output(*key, data)
+        return True
+
+    def _end_stream(self, key: tuple[int, int]) -> None:
+        reader = self._readers.pop(key)
+        if not self._paused:
+            self._selector.unregister(reader)
+        os.close(reader)
+        self._listener.output(*key, b"")
+
+    def _read_events(self) -> None:
+        try:
+            data = self._control.recv(_CHUNK)
+        except ConnectionError:
+            data = b""
+        self._events += data
+        *lines, self._events = self._events.split(b"\n")
+        for line in lines:
+            self._handle(json.loads(line))
+        if not data:
+            self._selector.unregister(self._control)
+            self._ended = True
+            self._give_up = None if self._paused else time.monotonic() + _DRAIN_S
+
+    def _handle(self, event: dict) -> None:
+        if event["event"] == "start":
+            self._pids[event["rank"]] = event["pid"]
+        elif event["event"] == "exit":
+            # Pass on the rank's own output first. Output of its children is limited here and read later.
+            for index in range(len(STREAMS)):
+                for _ in range(64):
+                    if not self._read((event["rank"], index)):
+                        break
+            while self._hear(event["rank"]):
+                pass
+            self._close_channel(event["rank"])
+            self._running.discard(event["rank"])
+            last_call = self._last_calls.get(event["rank"])
+            if not event["asked"] and last_call is not None:
+                event["inside"] = last_call.content()
+        self._listener.event(self, event)
+
+    def due(self) -> float | None:
+        """When advance() should be called at the latest (time.monotonic())."""
+        return self._give_up
+
+    def advance(self, now: float) -> None:
+        """Sets `over` when no process is left and all output was passed on."""
+        if self.over or not self._ended:
+            return
+        if self._readers and (self._give_up is None or now < self._give_up):
+            return
+        self.over = True
+        status = self._keeper.wait()
+        if not self._running:
+            return
+        # The ranks died with the keeper; their children may still run, in the ranks' process groups.
+        for rank in self._running:
+            if rank in self._pids:
+                _kill_group(self._pids[rank])
+        text = (
+            f"the process that watches over the ranks ended with status {status} while "
+            f"ranks {sorted(self._running)} were running; the job was ended."
+        )
+        self._listener.event(self, {"event": "lost", "ranks": sorted(self._running), "text": text})
+
+    def abandon(self) -> None:
+        """As RemoteRanks.abandon()."""
+        self.abandoned = True
+        self.close()
+
+    def close(self) -> None:
+        """Releases all resources. After begin(): only if `over` is true, or after hang_up()."""
+        self.over = True
+        for key in list(self._readers):
+            reader = self._readers.pop(key)
+            if not self._paused:
+                self._selector.unregister(reader)
+            os.close(reader)
+        for rank in list(self._channels):
+            self._close_channel(rank)
+        for last_call in self._last_calls.values():
+            last_call.close()
+        self._last_calls.clear()
+        control, self._control = self._control, None
+        if control is not None:
+            control.close()
+        if self._keeper is not None:
+            self._keeper.wait()
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except OSError:
+        pass

@@ -1,0 +1,380 @@
+"""The ranks of another host, on the launcher's side: a remote shell with an agent (agent.py) at its end.
+
+A derived class may have another way to the agent (horovod/spark/task_ranks.py). Has the interface of LocalRanks. All
+data, the job's secret included, is sent over the remote shell's standard input and output. Runs on the thread that runs
+the selector, except request(), which a signal handler of that thread may call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+
+from horovod._runner.frames import (
+    MAGIC,
+    PROTOCOL,
+    Incoming,
+    Kind,
+    Outgoing,
+    ProtocolError,
+    channel_frame,
+    encode_env,
+    encode_words,
+    frame,
+    memory_frames,
+    split_output,
+    split_result,
+)
+from horovod._runner.function_memory import FunctionMemory, append
+from horovod._runner.local_ranks import Listener
+from horovod._runner.remote_shell import guarded
+from hvd_core._base.logs import printable
+
+_CHUNK = 1 << 18
+# The last output of the remote shell is kept for error messages.
+_LONGEST_SAID = 4096
+# They end the remote shell, one after the other.
+_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
+_SIGNAL_S = 1.0
+# Before that, it gets this time to see the end of its standard input.
+_HANG_UP_S = 2.0
+# The limit for the output of a login script.
+_LONGEST_NOISE = 1 << 20
+# The time between the end of the remote shell and the end of its output, in either order.
+_SHELL_END_S = 3.0
+# What reading a frame raises if its payload is not what its kind says.
+_INVALID = (ProtocolError, ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error)
+# How long a host may take to end its ranks after a request. Its keeper gives up after some 15 s.
+_ANSWER_S = (20.0, 12.0, 0.0)
+
+
+class RemoteRanks:
+    """`shell` is the command that runs the agent; `ranks` are the variables of each rank; `store` its address. `channel`:
+    see RankSpec."""
+
+    def __init__(
+        self,
+        host: str,
+        shell: Sequence[str],
+        command: Sequence[str],
+        ranks: Mapping[int, Mapping[str, str]],
+        env: Mapping[str, str],
+        store: str | None,
+        function: FunctionMemory | None = None,
+        channel: str | None = None,
+    ):
+        self.host = host
+        self.ranks = list(ranks)
+        self.ready = False
+        self.begun = False
+        self.over = False
+        self.abandoned = False
+        self.failure: str | None = None  # why the ranks cannot run there
+        self.agent = ""  # the agent's process, host and Python, for --verbose
+        self._shell = list(shell)
+        self._function = function
+        self._running = set(self.ranks)
+        self._job = {
+            "protocol": PROTOCOL,
+            "host": host,
+            "directory": encode_words([os.getcwd()])[0],
+            "command": encode_words(command),
+            "env": encode_env(env),
+            "ranks": [{"rank": rank, "env": encode_env(own)} for rank, own in ranks.items()],
+            "store": store,
+            "channel": channel,
+            "function_bytes": None if function is None else os.fstat(function.function).st_size,
+        }
+        self._selector: selectors.BaseSelector | None = None
+        self._listener: Listener | None = None
+        self._process: subprocess.Popen | None = None
+        self._opened = False
+        self._readers: dict[str, int] = {}  # stdout, stderr and the process itself
+        self._outgoing: Outgoing | None = None
+        self._writing = False
+        self._incoming: Incoming | None = None
+        self._noise = b""
+        self._said = b""
+        self._ended = False
+        self._requests = 0
+        self._give_up: float | None = None
+        self._silent = False  # at the end, the remote shell had neither ended nor closed its output
+        self._signals_sent = 0
+
+    def open(self, selector: selectors.BaseSelector, listener: Listener) -> None:
+        """Starts the remote shell; `ready` tells when the agent has answered."""
+        self._selector, self._listener = selector, listener
+        self._connect()
+        self._opened = True
+        for name, handle in (
+            ("stdout", self._read),
+            ("stderr", self._read_said),
+            ("process", self._shell_ended),
+        ):
+            if name in self._readers:
+                selector.register(self._readers[name], selectors.EVENT_READ, handle)
+        self._flush()
+
+    def _connect(self) -> None:
+        """Makes the way to the agent: the outgoing frames, and the readers by name. Raises OSError."""
+        pipes: list[int] = []
+        try:
+            for _ in range(3):
+                pipes += os.pipe()
+            stdin, self_in, self_out, stdout, self_err, stderr = pipes
+            self._process = subprocess.Popen(
+                guarded(self._shell),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                # Ctrl-C in the terminal is for the launcher, which then ends the other hosts in order.
+                start_new_session=True,
+            )
+            process = os.pidfd_open(self._process.pid)
+        except OSError:
+            for descriptor in pipes:
+                os.close(descriptor)
+            raise
+        for descriptor in (stdin, stdout, stderr):
+            os.close(descriptor)
+        for descriptor in (self_in, self_out, self_err):
+            os.set_blocking(descriptor, False)
+        self._outgoing = Outgoing(self_in, self._introduction())
+        self._readers = {"stdout": self_out, "stderr": self_err, "process": process}
+
+    def _introduction(self):
+        yield frame(Kind.JOB, json.dumps(self._job).encode())
+        if self._function is not None:
+            yield from memory_frames(Kind.FUNCTION, self._function.function)
+
+    def begin(self) -> None:
+        """Starts the ranks; only when `ready`."""
+        self.begun = True
+        self._outgoing.add(frame(Kind.START))
+        self._flush()
+
+    def request(self, word: str) -> None:
+        """As LocalRanks.request(). After the third "stop" the launcher no longer waits for the host."""
+        if self.over or self._outgoing is None:
+            return
+        answer_s = _ANSWER_S[min(self._requests, len(_ANSWER_S) - 1)]
+        self._requests += word == "stop"
+        due = time.monotonic() + answer_s
+        self._give_up = due if self._give_up is None else min(due, self._give_up)
+        self._outgoing.add(frame({"fail": Kind.FAIL, "kill": Kind.KILL}.get(word, Kind.STOP)))
+        self._flush()
+
+    def tell(self, rank: int, data: bytes) -> None:
+        """As LocalRanks.tell()."""
+        if not self.over and self._outgoing is not None:
+            self._outgoing.add(channel_frame(Kind.TELL, rank, data))
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            self._outgoing.flush()
+        except OSError:
+            pass  # the remote shell has ended; the end of its output is handled elsewhere
+
+    def due(self) -> float | None:
+        return self._give_up
+
+    def advance(self, now: float) -> None:
+        """Writes as much as fits into the pipe, and notices the end."""
+        if self.over or not self._opened:
+            return
+        self._watch_room()
+        if not self._readers or (self._give_up is not None and now >= self._give_up):
+            self._finish(now)
+
+    def _watch_room(self) -> None:
+        """Registers for a call when the pipe has room again, while there are frames to write."""
+        if self._outgoing is None:
+            return
+        try:
+            waiting = not self._outgoing.flush()
+        except OSError:
+            waiting = False
+        if waiting != self._writing:
+            self._writing = waiting
+            if waiting:
+                self._selector.register(self._outgoing.descriptor, selectors.EVENT_WRITE, lambda: None)
+            else:
+                self._selector.unregister(self._outgoing.descriptor)
+
+    def _read(self) -> None:
+        data = self._receive("stdout")
+        if data is None:
+            return
+        if self._incoming is None:
+            self._noise += data
+            before, magic, after = self._noise.partition(MAGIC)
+            if not magic:
+                if len(self._noise) > _LONGEST_NOISE:
+                    self._refuse("it printed a megabyte, but no agent answered")
+                return
+            self._noise, self._incoming, data = before, Incoming(), after
+        try:
+            for kind, payload in self._incoming.feed(data):
+                self._take(kind, payload)
+        except _INVALID as error:
+            self._refuse(f"the agent sent invalid data ({type(error).__name__}: {error})")
+
+    def _take(self, kind: int, payload: bytes) -> None:
+        if kind == Kind.OUTPUT:
+            self._listener.output(*split_output(payload))
+        elif kind == Kind.EVENT:
+            event = json.loads(payload)
+            if event["event"] == "exit":
+                self._running.discard(event["rank"])
+            elif event["event"] == "lost":
+                self._running.difference_update(event["ranks"])
+            self._listener.event(self, event)
+        elif kind == Kind.HEARD:
+            self._listener.heard(*split_result(payload))
+        elif kind == Kind.RESULT:
+            rank, part = split_result(payload)
+            append(self._function.results[rank], part)
+        elif kind == Kind.READY:
+            answer = json.loads(payload)
+            self.agent = f"process {answer['pid']} on {answer['host']}, {answer['python']}"
+            self.ready = True
+        elif kind == Kind.REFUSED:
+            self.failure = payload.decode(errors="replace")
+        elif kind == Kind.END:
+            self._ended = True
+        elif kind != Kind.BEAT:
+            raise ProtocolError(f"a frame of kind {kind}")
+
+    def _refuse(self, why: str) -> None:
+        self.failure = self.failure or why
+        self._give_up = time.monotonic()
+
+    def _read_said(self) -> None:
+        data = self._receive("stderr")
+        if data is None:
+            if self.begun and "stderr" not in self._readers:
+                self._listener.said(self, b"")
+            return
+        self._said = (self._said + data)[-_LONGEST_SAID:]
+        if self.begun:
+            self._listener.said(self, data)
+
+    def _receive(self, name: str) -> bytes | None:
+        """The data that arrived on one stream, None if no data arrived. Closes the stream at its end."""
+        descriptor = self._readers.get(name)
+        if descriptor is None:
+            return None
+        try:
+            data = os.read(descriptor, _CHUNK)
+        except BlockingIOError:
+            return None
+        except ConnectionError:  # where the way is a socket
+            data = b""
+        if data:
+            return data
+        self._close_reader(name)
+        return None
+
+    def _shell_ended(self) -> None:
+        self._close_reader("process")
+
+    def _close_reader(self, name: str) -> None:
+        descriptor = self._readers.pop(name)
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        # A helper process that the remote shell leaves behind may hold its output open for any time.
+        due = time.monotonic() + _SHELL_END_S
+        if name != "stderr":
+            self._give_up = due if self._give_up is None else min(due, self._give_up)
+
+    def abandon(self) -> None:
+        """Before begin(): the host is not needed any more. Does not wait; advance() ends the remote shell."""
+        if self.abandoned or self.over:
+            return
+        self.abandoned = True
+        self.hang_up()
+        self._give_up = time.monotonic() + _HANG_UP_S
+
+    def _finish(self, now: float) -> None:
+        """Ends the remote shell, step by step, as nothing may wait here."""
+        if not self._signals_sent:
+            self._silent = "process" in self._readers and "stdout" in self._readers
+        if self._process is not None and self._process.poll() is None and self._signals_sent < len(_SIGNALS):
+            self._signal(_SIGNALS[self._signals_sent])
+            self._signals_sent += 1
+            self._give_up = now + _SIGNAL_S
+            return
+        self.over = True
+        if self._ended:
+            return
+        way_end = self._describe_end()
+        if self.begun:
+            text = f"lost the host {self.host!r} with ranks {sorted(self._running)}: {way_end}"
+            if self.failure is not None:
+                text = f"lost the host {self.host!r}: {self.failure}"
+            ranks = sorted(self._running)
+            self._listener.event(
+                self, {"event": "lost", "ranks": ranks, "text": printable(text + self.said())}
+            )
+            return
+        self.ready = False
+        self.failure = self.failure or f"{way_end} before the agent answered"
+
+    def _describe_end(self) -> str:
+        status = None if self._silent else self._process.poll()
+        return "the remote shell " + ("did not answer" if status is None else f"ended with status {status}")
+
+    def said(self) -> str:
+        """The output of the remote shell, for an error message."""
+        # The agent's part of standard output is not text.
+        noise = self._noise[-_LONGEST_SAID:]
+        lines = (noise + b"\n" + self._said).decode(errors="replace").split("\n")
+        return "".join(f"\n    {line.rstrip()}" for line in lines if line.strip())
+
+    def describe_failure(self) -> str:
+        """The reason why the ranks did not start on this host."""
+        return printable(f"host {self.host!r}: {self.failure or 'no answer'}{self.said()}")
+
+    def hang_up(self) -> None:
+        """Closes the agent's standard input, on which it ends its ranks."""
+        if self._outgoing is not None:
+            if self._writing:
+                self._selector.unregister(self._outgoing.descriptor)
+                self._writing = False
+            os.close(self._outgoing.descriptor)
+            self._outgoing = None
+
+    def close(self) -> None:
+        """Releases all resources, and ends the remote shell if it still runs."""
+        self.hang_up()
+        self.over = True
+        for name in list(self._readers):
+            descriptor = self._readers.pop(name)
+            self._selector.unregister(descriptor)
+            os.close(descriptor)
+        if self._process is not None:
+            self._end_shell(time.monotonic() + _HANG_UP_S)
+
+    def _signal(self, number: int) -> None:
+        try:
+            os.killpg(self._process.pid, number)
+        except OSError:
+            pass
+
+    def _end_shell(self, until: float) -> int:
+        """Waits for the end of the remote shell; it is ended if it does not end by itself."""
+        for number in (None, *_SIGNALS):
+            if number is not None and self._process.poll() is None:
+                self._signal(number)
+            try:
+                return self._process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                until = time.monotonic() + 1.0
+        return self._process.wait()

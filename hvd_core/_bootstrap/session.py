@@ -1,0 +1,264 @@
+"""The store as one init() uses it: keys with a prefix of their own, and waits that end if another rank fails or dies.
+
+A rank that is in init() leaves a will with the store: if its connection ends before release(), the store publishes that
+the rank has ended. A launcher that holds the store adds the ends of processes that have not come to init()
+(horovod/_runner/ended_ranks.py). Both wake every waiting rank at once, so nothing here looks again and again.
+
+Used on the thread that runs init(). Every wait ends at the session's deadline.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import time
+
+from hvd_core._base.logs import printable
+
+from . import gathered
+from .job_members import MembersDisagree, from_json
+from .siblings import SiblingWatch
+from .socket_io import BootstrapError, BootstrapTimeout, RankLost
+
+# How often a wait for something that is no key checks whether another rank has failed. The check makes no system call
+# but one look at the store's connection.
+_CHECK_SECONDS = 0.05
+# How often a waiting rank calls look().
+_LOOK_SECONDS = 0.5
+
+
+class Session:
+    """The store under a prefix that belongs to this init() (``epoch``) alone.
+
+    ``silence_s``: seconds without any message after which the host at the other end of a link counts as lost.
+    """
+
+    def __init__(self, store, secret, rank, size, epoch, deadline, silence_s=30.0):
+        self.store, self.secret, self.rank, self.size, self.epoch = store, secret, rank, size, epoch
+        self.deadline = deadline
+        self.silence_s = silence_s
+        self._prefix = f"hvd/{epoch}/"
+        # Not under the prefix: they stay when it is cleared.
+        self._failure, self._go = f"hvd/failure/{epoch}", f"hvd/go/{epoch}"
+        # Not the rank: two processes may claim the same rank, and each must see the other's failure.
+        self._process = secrets.token_hex(8)
+        self.launcher = None  # LauncherProcess, if it is watched
+        self.look = None  # called from time to time while this rank waits; raises to end the wait
+        # If given, look() is not called before this key (without prefix) is in the store.
+        self.look_key = None
+        self._look_at = 0.0
+        self._members = {}  # launcher's rank -> rank
+        self._launcher_tells, self._siblings = False, None
+        self._ends_read = 0
+        self._launcher_rank = rank
+
+    def attend(self, identity, host, launcher_tells):
+        """Leaves the will. ``identity``: of this process; ``host``: the name of its host; ``launcher_tells``: the store
+        is the launcher's, which publishes the ends of processes."""
+        self._launcher_rank = identity.launcher_rank
+        text = f"rank {self.rank} (host {host}, pid {os.getpid()}) ended during init()"
+        will = {"rank": self.rank, "process": self._process, "text": text, "attempts": None, "ended": True}
+        self.store.will(self._failure, json.dumps(will).encode())
+        self._members = {other: i for i, other in enumerate(identity.members or range(self.size))}
+        self._launcher_tells, self._siblings = launcher_tells, SiblingWatch(identity)
+
+    def all_have_come(self):
+        """From now on the end of a process counts only if it is still in init()."""
+        self._launcher_tells, self._siblings = False, None
+
+    def release(self):
+        """Takes the will back: init() is over here, or its failure is known to the other ranks."""
+        with contextlib.suppress(BootstrapError):
+            self.store.will("", b"")
+
+    def put(self, key, value):
+        """Publishes ``value`` (any JSON value)."""
+        self.store.set(self._prefix + key, json.dumps(value).encode())
+
+    def count(self, key):
+        """Adds one to a counter and returns it."""
+        return self.store.add(self._prefix + key, 1)
+
+    def gather(self, key, common=b"", own=b"", label="", members=None):
+        """Adds this rank's part, or that of ``members``, to a value that all ranks put together (gathered.py). False if
+        such a part is there already, from another process."""
+        return self.store.gather(
+            self._prefix + key, self.size, (self.rank,) if members is None else members, common, own, label
+        )
+
+    def gathered(self, key, on_timeout=None, label=""):
+        """Waits until all ranks have added their parts, and returns the Gathered of ``label``. Raises as wait() does."""
+        return gathered.read(self.gathered_bytes(key, on_timeout, label))
+
+    def gathered_bytes(self, key, on_timeout=None, label=""):
+        """As gathered(), but the bytes that gathered.read() takes."""
+        return self._wait(self._prefix + key + (label and f":{label}"), key, on_timeout)
+
+    def all_may_go(self, store_stays):
+        """Tells all ranks that no key of this init() is needed any more. Deletes the keys from a store that stays."""
+        self.store.set(self._go, b"")
+        if store_stays:
+            self.store.clear(self._prefix)
+
+    def wait_to_go(self, on_timeout):
+        """Returns after all_may_go(). Raises as wait() does."""
+        self._wait(self._go, "go", on_timeout)
+
+    def peek(self, key):
+        """The value of ``key``, or None if it does not exist."""
+        try:
+            return json.loads(self.store.get(self._prefix + key, 0))
+        except BootstrapTimeout:
+            return None
+
+    def wait(self, key, on_timeout=None):
+        """Waits until ``key`` exists and returns its value.
+
+        Raises RankLost if another rank ends first, BootstrapError if it fails, BootstrapTimeout with the text that
+        ``on_timeout()`` returns if the deadline passes.
+        """
+        return json.loads(self._wait(self._prefix + key, key, on_timeout))
+
+    def _wait(self, whole_key, key, on_timeout):
+        while True:
+            value = self.read(whole_key, min(_LOOK_SECONDS, self.deadline.left()))
+            if value is not None:
+                return value
+            self._call_look()
+            if self.deadline.passed():
+                text = on_timeout() if on_timeout else f"no rank published {key!r}"
+                raise BootstrapTimeout(f"{text} within {self.deadline.seconds:g} s")
+
+    def read(self, whole_key, seconds):
+        """The value (bytes) of a key without this session's prefix, or None after ``seconds``. Raises as wait() does."""
+        until = time.monotonic() + seconds
+        while True:
+            answer = self.store.wait_any((whole_key, *self._alarms()), max(0.0, until - time.monotonic()))
+            if answer is None:
+                return None
+            which, value = answer
+            if which == 0:
+                return value
+            self._take_alarm(which - 1, value)
+
+    def check(self):
+        """Raises RankLost if another rank has ended, BootstrapError if it has failed, or what look() raises."""
+        while (answer := self.store.wait_any(self._alarms(), 0)) is not None:
+            self._take_alarm(*answer)
+        if time.monotonic() >= self._look_at:
+            self._call_look()
+
+    def in_slices(self, attempt, what, until=None):
+        """Repeats attempt(seconds), for a wait that the store does not end, until it returns something else than None.
+
+        ``until``: a key that ends the wait too; then its value is returned, in a tuple. Raises as wait() does; the text
+        of BootstrapTimeout begins with ``what``."""
+        while True:
+            result = attempt(min(_CHECK_SECONDS, self.deadline.left()))
+            if result is not None:
+                return result
+            if until is None:
+                self.check()
+            elif (value := self.read(self._prefix + until, 0)) is not None:
+                return (json.loads(value),)
+            elif time.monotonic() >= self._look_at:
+                self._call_look()
+            if self.deadline.passed():
+                raise BootstrapTimeout(f"{what} to rank {self.rank} within {self.deadline.seconds:g} s")
+
+    def _call_look(self):
+        self._look_at = time.monotonic() + _LOOK_SECONDS
+        if self.launcher is not None and self.launcher.has_ended():
+            raise RankLost(self.launcher.text)
+        if self._siblings is not None:
+            for launched in self._siblings.missing():
+                self._check_has_come(launched, "has no process on this host any more: it ended")
+        if self.look is not None and self.look_key is None:
+            self.look()
+
+    def _check_has_come(self, launched, text):
+        """Raises RankLost, with what happened to the process of the launcher's rank ``launched``, unless that rank is in
+        init(): its will tells more, and at once."""
+        rank = self._members.get(launched)
+        if (
+            rank is None
+            or rank == self.rank
+            or self.peek(f"hello/{rank}") is not None
+            or self._is_there(self._go)
+        ):
+            return
+        self._mourn()
+        raise never_came(rank, text)
+
+    def _alarms(self):
+        ended = f"hvd/ended/{self._ends_read}" if self._launcher_tells else None
+        return tuple(key for key in (self._failure, ended, self.look and self.look_key) if key is not None)
+
+    def _take_alarm(self, which, value):
+        key = self._alarms()[which]
+        if key == self.look_key:
+            self.look_key = None  # from now on look() is called
+            return self._call_look()
+        value = json.loads(value)
+        value["text"] = printable(value["text"])
+        if key != self._failure:
+            self._ends_read += 1
+            return self._check_has_come(value["rank"], value["text"])
+        self._mourn()
+        if value["attempts"] is not None:
+            attempts = [(from_json(members), count) for members, count in value["attempts"]]
+            raise MembersDisagree(value["text"], attempts)
+        if value.get("ended"):
+            raise RankLost(value["text"])
+        raise BootstrapError(f"rank {value['rank']} gave up: {value['text']}")
+
+    def _mourn(self):
+        """Tells the launcher that this rank fails because another one has failed before."""
+        with contextlib.suppress(BootstrapError):
+            self.store.add(f"hvd/bereaved/{self._launcher_rank}", 1)
+
+    def fail(self, error):
+        """Publishes the failure of this rank. The other ranks see the first failure only."""
+        with contextlib.suppress(OSError, RuntimeError):
+            if self._first_to_fail():
+                failure = {
+                    "rank": self.rank,
+                    "process": self._process,
+                    "text": str(error) or type(error).__name__,
+                }
+                failure["ended"] = isinstance(error, RankLost)
+                failure["attempts"] = error.attempts if isinstance(error, MembersDisagree) else None
+                self.store.set(self._failure, json.dumps(failure).encode())
+
+    def _first_to_fail(self):
+        if self.store.add(f"hvd/failures/{self.epoch}", 1) != 1:
+            return False
+        return not self._is_there(self._failure)  # it may be the will of a rank that ended before
+
+    def _is_there(self, whole_key):
+        try:
+            self.store.get(whole_key, 0)
+        except BootstrapTimeout:
+            return False
+        return True
+
+    def absent(self, key):
+        """The ranks that have added no part to the gathered value of ``key`` yet."""
+        return self.store.absent(self._prefix + key, self.size)
+
+
+def never_came(rank, text):
+    """The error about a rank whose process has ended without init()."""
+    return RankLost(
+        f"rank {rank} {text} before it called init(). All ranks must call it. Its own output may tell why it ended."
+    )
+
+
+def name_ranks(ranks):
+    """'rank 3' or 'ranks 1, 2 and 5'; more than 16 are counted."""
+    shown = [str(rank) for rank in ranks[:16]]
+    if len(ranks) == 1:
+        return f"rank {shown[0]}"
+    if len(ranks) > 16:
+        return f"ranks {', '.join(shown)} and {len(ranks) - 16} more"
+    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"

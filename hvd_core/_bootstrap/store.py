@@ -1,0 +1,282 @@
+"""The key-value store through which the processes of a job find each other.
+
+StoreServer (compiled: engine/store) runs one thread inside the launcher or rank 0; StoreClient blocks its caller. Both
+may be used from any thread. Nothing is parsed before the handshake of auth.py (purpose b'store').
+
+After the handshake, little endian, one answer per request, in order:
+
+    request    u32 n (bytes that follow) | u8 op | u16 key length | key | payload
+        1 SET  payload = the value                         answer: empty
+        2 GET  payload = i64 timeout in ms; waits until the key is there (0: not at all, < 0: for ever)
+                                                           answer: the value
+        3 ADD  payload = i64 delta; the value is kept as decimal text, absent counts as 0
+                                                           answer: i64, the sum
+        4 DEL  payload empty; no error if absent           answer: empty
+        5 WILL payload = a value, which the store sets under the key when this connection ends, unless the key is there
+           then; the next WILL replaces it, one with an empty key takes it back
+                                                           answer: empty
+        6 ANY  payload = up to 7 more keys, each u16 length | key; waits for ever until one of the keys is there; the
+           next request of this connection ends the wait (timeout)
+                                                           answer: u8 (which key, from 0) | its value
+        7 GATHER payload = u32 size of the group | members | text (label) | text (common) | the part's own bytes; adds the
+           part of these members. When all members are there, as many as member 0 says, the store sets the key to the
+           gathered value of the parts without a label, and key:label to that of each label. If the part has bytes of its
+           own, they are at key/m at once, m its first member
+                                                           answer: u8 (0: one of the members has a part already)
+        8 ABSENT payload = u32 size of the group           answer: the members (u32 each) that have no part yet
+        9 CLEAR payload empty; deletes all keys that begin with the key
+                                                           answer: empty
+    answer     u32 n (bytes that follow) | u8 status (0 ok, 1 timeout, 2 error) | payload (2: UTF-8 text)
+
+    text             u32 n | n bytes
+    members          u32 n | n x u32
+    gathered value   u32 n | n x (u32 runs | runs x (u32 first member, u32 how many) | text (common)): the different
+                     common bytes, and the members that brought them; then for each part with bytes of its own, in the
+                     order of their first members: members | text (own)
+
+Keys have at most 1024 bytes, requests at most 16 MiB; a client that breaks a limit is cut off. On an encrypted connection
+the n bytes are ciphertext, and the cipher's tag, which n does not count, follows (16 bytes; engine/sealing/seal.h).
+"""
+
+import random
+import select
+import socket
+import struct
+import threading
+import time
+
+from hvd_core._base.native import load
+
+from . import encryption
+from .auth import NO_RANK, check_secret, client_handshake
+from .descriptors import DescriptorSet
+from .gathered import part_bytes
+from .socket_io import (
+    AuthenticationError,
+    BootstrapError,
+    BootstrapTimeout,
+    Deadline,
+    StoreLost,
+    connect_tcp,
+    recv_exact,
+    send_exact,
+)
+from .store_server import (
+    ABSENT,
+    ADD,
+    ANY,
+    CLEAR,
+    DEL,
+    ERROR,
+    GATHER,
+    GET,
+    MAX_KEY_BYTES,
+    MAX_REQUEST_BYTES,
+    OK,
+    PURPOSE,
+    SET,
+    WILL,
+    StoreServer,
+)
+
+__all__ = ["StoreClient", "StoreServer", "open_store_connection"]
+
+# The time for the request and the answer to travel, added to the time that a GET may wait at the server.
+_ANSWER_SECONDS = 30.0
+# A wrong secret is reported after all of them, within half a second.
+_ATTEMPTS = 4
+_PAUSE_SECONDS = 0.06
+_TAG_BYTES = 16
+# As in the engine (engine/control/store_client.cc).
+MAX_ANSWER_BYTES = 64 << 20
+
+
+def open_store_connection(
+    address, secret, rank=NO_RANK, epoch=0, deadline=None, between=None, encrypted=None
+):
+    """(an authenticated blocking socket to the store at ``address`` ('tcp://host:port'); the connection's key if it is
+    encrypted, else b""). ``between``: see connect_tcp(). ``encrypted``: None for encryption.applies_to().
+
+    The store closes the oldest connection if too many have not proved the secret. In a large job it may be that of a rank
+    which is slow. So a connection that was closed is tried again a few times, after pauses of random lengths.
+    """
+    deadline = deadline or Deadline(30)
+    attempt = 0
+    while True:
+        try:
+            return _connect_once(address, check_secret(secret), rank, epoch, deadline, between, encrypted)
+        except (AuthenticationError, ConnectionError) as error:
+            closed = isinstance(error, ConnectionError) or isinstance(error.__cause__, ConnectionError)
+            attempt += 1
+            if not closed or attempt == _ATTEMPTS:
+                raise
+        time.sleep(min(random.uniform(0.5, 1.5) * _PAUSE_SECONDS * attempt, deadline.left()))
+
+
+def _connect_once(address, secret, rank, epoch, deadline, between, encrypted):
+    sock = connect_tcp(address, deadline, between)
+    try:
+        if encrypted is None:
+            encrypted = encryption.applies_to(sock, rank != NO_RANK)
+        key = client_handshake(sock, secret, PURPOSE, rank, epoch, deadline, encrypted)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.settimeout(None)
+    except BaseException:
+        sock.close()
+        raise
+    return sock, key if encrypted else b""
+
+
+class StoreClient:
+    """One connection to the store; calls from several threads take turns.
+
+    Args:
+        address: 'tcp://host:port'.
+        secret: the job's secret, at least 16 bytes.
+        rank: shown in the server's log messages only.
+        deadline: a socket_io.Deadline for connecting; 30 s by default.
+        between: called before each further attempt to connect; it may raise.
+        encrypted: None for HOROVOD_TLS to decide.
+
+    Raises AuthenticationError or BootstrapTimeout.
+    """
+
+    def __init__(self, address, secret, rank=NO_RANK, epoch=0, deadline=None, between=None, encrypted=None):
+        self._descriptors = DescriptorSet()
+        sock, key = open_store_connection(address, secret, rank, epoch, deadline, between, encrypted)
+        self._sock = self._descriptors.own(sock)
+        self._seals = load().FrameSeals(key) if key else None
+        self._lock = threading.Lock()
+        self._awaited = None  # the keys of the ANY whose answer is still to come
+        self.address = address
+
+    def set(self, key, value):
+        """Stores ``value`` (bytes)."""
+        self._call(SET, key, value)
+
+    def get(self, key, timeout_s):
+        """The value of ``key`` (bytes), waiting up to ``timeout_s`` seconds for it to appear.
+
+        Raises BootstrapTimeout.
+        """
+        return self._call(GET, key, struct.pack("<q", max(0, int(timeout_s * 1000))), timeout_s)
+
+    def add(self, key, delta):
+        """Adds ``delta`` to a counter and returns the new value (int)."""
+        return struct.unpack("<q", self._call(ADD, key, struct.pack("<q", delta)))[0]
+
+    def delete(self, key):
+        """Deletes ``key``, if it exists."""
+        self._call(DEL, key, b"")
+
+    def will(self, key, value):
+        """Has the store set ``key`` to ``value`` (bytes) when this connection ends, unless the key is there then. An
+        empty ``key`` takes it back."""
+        self._call(WILL, key, value)
+
+    def gather(self, key, size, members, common=b"", own=b"", label=""):
+        """Adds a part to the value that the ``size`` members of a group put together (gathered.py). ``members``: whose
+        part it is, numbers from 0. Returns False, and changes nothing, if one of them has a part already."""
+        part = part_bytes(size, members, common, own, label)
+        return self._call(GATHER, key, part) == b"\1"
+
+    def absent(self, key, size):
+        """The members, of ``size``, that have added no part to the gathered value of ``key``. Ints, ascending."""
+        answer = self._call(ABSENT, key, struct.pack("<I", size))
+        return list(struct.unpack(f"<{len(answer) // 4}I", answer))
+
+    def clear(self, prefix):
+        """Deletes all keys that begin with ``prefix``."""
+        self._call(CLEAR, prefix, b"")
+
+    def wait_any(self, keys, timeout_s):
+        """(index, value) of the first of ``keys`` that exists, waiting up to ``timeout_s`` seconds for one of them; None
+        after that time. At most 8 keys; calls that repeat the same keys cost nothing while none of them is there."""
+        keys = tuple(keys)
+        with self._lock:
+            deadline = Deadline(timeout_s + _ANSWER_SECONDS)
+            try:
+                if self._awaited != keys:
+                    names = [key.encode() for key in keys]
+                    more = b"".join(struct.pack("<H", len(name)) + name for name in names[1:])
+                    self._send(ANY, names[0], more, deadline)
+                    self._awaited = keys
+                poll = select.poll()
+                poll.register(self._sock, select.POLLIN)
+                if not poll.poll(int(timeout_s * 1000)):
+                    return None
+                self._awaited = None
+                status, value = self._answer(deadline)
+            except OSError as error:
+                raise self._lost(error) from error
+        if status != OK:
+            raise BootstrapError(
+                f"the store at {self.address} refused {keys!r}: {value.decode(errors='replace')}"
+            )
+        return value[0], value[1:]
+
+    def local_host(self):
+        """The numeric address of this process's end of the connection, on the interface that leads to the store."""
+        return self._sock.getsockname()[0]
+
+    def close(self):
+        """Closes the connection; calling it again does nothing."""
+        self._descriptors.close()
+
+    def _call(self, op, key, payload, wait_s=0.0):
+        name = key.encode() if isinstance(key, str) else key
+        with self._lock:
+            deadline = Deadline(wait_s + _ANSWER_SECONDS)
+            try:
+                self._send(op, name, payload, deadline)
+                status, value = self._answer(deadline)
+            except OSError as error:
+                raise self._lost(error) from error
+        if status == OK:
+            return value
+        if status == ERROR:
+            raise BootstrapError(
+                f"the store at {self.address} refused {key!r}: {value.decode(errors='replace')}"
+            )
+        raise BootstrapTimeout(f"no process set {key!r} in the store at {self.address} within {wait_s:g} s")
+
+    def _send(self, op, name, payload, deadline):
+        size = 3 + len(name) + len(payload)
+        if len(name) > MAX_KEY_BYTES or size > MAX_REQUEST_BYTES:
+            raise ValueError(f"store request too large: key {len(name)} bytes, {size} bytes in all")
+        body = struct.pack("<BH", op, len(name)) + name + payload
+        frame = self._seals.seal(body) if self._seals else struct.pack("<I", size) + body
+        send_exact(self._sock, frame, deadline)
+        if self._awaited is not None:
+            # This request has ended the wait, whose answer comes first.
+            self._awaited = None
+            self._answer(deadline)
+
+    def _answer(self, deadline):
+        (count,) = struct.unpack("<I", recv_exact(self._sock, 4, deadline))
+        if not 0 < count <= MAX_ANSWER_BYTES:
+            self.close()
+            raise BootstrapError(
+                f"the store at {self.address} announced an answer of {count} bytes, and 1 to {MAX_ANSWER_BYTES} are "
+                "allowed: the answer was changed on the way, or another program has sent it"
+            )
+        if self._seals is None:
+            answer = recv_exact(self._sock, count, deadline)
+        else:
+            answer = recv_exact(self._sock, count + _TAG_BYTES, deadline)
+            try:
+                answer = self._seals.open(answer)
+            except ValueError:
+                self.close()
+                raise BootstrapError(
+                    f"an answer of the store at {self.address} was changed on the way, or another program has sent it"
+                ) from None
+        return answer[0], answer[1:]
+
+    def _lost(self, error):
+        # The connection cannot be used again: a late answer would be taken for the next request's.
+        self.close()
+        return StoreLost(
+            f"lost the connection to the store at {self.address}: {error}. "
+            "The launcher, or rank 0 where it holds the store, has probably ended."
+        )

@@ -1,0 +1,227 @@
+"""``hvd bench``: collectives on this machine, or in the job that a launcher has started, as a table and a plot."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hvd_core._cli import codes, output
+from hvd_core._cli.bench_options import RANKS
+from hvd_core._config.suggestions import did_you_mean
+from hvd_core.bench import plot, report
+from hvd_core.bench.alternative import catalog
+from hvd_core.bench.collectives import KINDS, Call, host_dtype
+from hvd_core.bench.sweep import Plan, Teams, sweep
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure and print. Returns FINDINGS if a result was wrong. Raises ValueError for options that do not fit."""
+    from hvd_core._bootstrap.identity import identify
+
+    sizes, chosen = _sizes(options), _chosen(options)
+    if options.plot and not options.plot.endswith(".svg"):
+        raise ValueError(f"--plot={options.plot}: the plot is SVG; give a file that ends in .svg")
+    if identify(os.environ).launcher == "single":
+        return _by_itself(options, sizes, chosen)
+    return _in_job(options, sizes, chosen)
+
+
+def _sizes(options: argparse.Namespace) -> list[int]:
+    if options.sizes:
+        sizes = [report.parse_size(text, 1) for text in options.sizes.split(",")]
+    else:
+        least, most = report.parse_size(options.minbytes, 1), report.parse_size(options.maxbytes, 1)
+        if options.stepfactor < 2 or most < least:
+            raise ValueError("-f must be at least 2, and -e at least -b")
+        sizes = [least]
+        while sizes[-1] * options.stepfactor <= most:
+            sizes.append(sizes[-1] * options.stepfactor)
+    return sizes
+
+
+def _chosen(options: argparse.Namespace) -> dict[str, Any]:
+    every = catalog()
+    wanted = options.only.split(",") if options.only else list(every)
+    skipped = [name for name in options.skip.split(",") if name]
+    for name in (*wanted, *skipped):
+        if name not in every:
+            raise ValueError(
+                f"there is no alternative '{name}'.{did_you_mean(name, list(every))} There are: {', '.join(every)}"
+            )
+    return {name: every[name] for name in wanted if name not in skipped}
+
+
+def _plan(options: argparse.Namespace, sizes: list[int], size: int) -> Plan:
+    kind = KINDS[options.collective]
+    if kind.reduces and options.op == "avg" and host_dtype(options.datatype).kind != "f":
+        raise ValueError(f"an average of {options.datatype} is not exact: give -d a floating type")
+    if not 0 <= options.root < size:
+        raise ValueError(f"--root={options.root}: there are ranks 0 to {size - 1}")
+    call = Call(
+        options.collective,
+        options.datatype,
+        options.op if kind.reduces else "none",
+        options.root if kind.has_root else -1,
+        0,
+        False,
+    )
+    return Plan(call, sizes, options.rounds, options.budget, options.iters, options.warmup_iters, size)
+
+
+def _by_itself(options: argparse.Namespace, sizes: list[int], chosen: dict[str, Any]) -> int:
+    from hvd_core.bench.launched import Launched
+
+    size = options.np or RANKS
+    plan = _plan(options, sizes, size)
+    backends = [name for name in (options.backend or "").split(",") if name]
+    with Launched(size, options.device, options.pin, options.patience) as teams:
+        for name, load in chosen.items():
+            teams.start(name, load, backends)
+        return _measured(options, plan, teams, True)
+
+
+def _in_job(options: argparse.Namespace, sizes: list[int], chosen: dict[str, Any]) -> int:
+    import hvd_core as hvd
+
+    for name, given in (("-np", options.np), ("--backend", options.backend), ("--pin", options.pin)):
+        if given:
+            fix = {"-np": "give it to the launcher", "--backend": "set HOROVOD_BACKEND"}.get(
+                name, "give the launcher its own option for that"
+            )
+            raise ValueError(
+                f"{name} cannot be chosen here, because a launcher has started this process: {fix}"
+            )
+    hvd.init()
+    from hvd_core.bench.in_job import InJob
+
+    try:
+        plan = _plan(options, sizes, hvd.size())
+        return _measured(options, plan, InJob(chosen, options.device), hvd.rank() == 0)
+    finally:
+        hvd.shutdown()
+
+
+def _measured(options: argparse.Namespace, plan: Plan, teams: Teams, prints: bool) -> int:
+    able = teams.names()
+    if not able:
+        raise ValueError("none of the alternatives can run here; the reasons are above")
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        if prints:
+            print(text, file=sys.stderr, flush=True)
+
+    rows = sweep(teams, plan, say)
+    if prints:
+        _print(options, plan, teams, rows, time.monotonic() - began)
+    failed = set(able) - set(teams.names())
+    return codes.FINDINGS if failed or any(row.get("wrong") for row in rows) else codes.OK
+
+
+def _print(options: argparse.Namespace, plan: Plan, teams: Teams, rows: list[dict], seconds: float) -> None:
+    titles = {name: title for name, title in teams.titles.items() if any(row["name"] == name for row in rows)}
+    machine = report.machine()
+    if options.plot:
+        Path(options.plot).write_text(_svg(options, plan, rows))
+    if options.json:
+        call = plan.call
+        output.document(
+            {
+                "collective": call.collective,
+                "datatype": call.dtype,
+                "redop": call.op,
+                "root": call.root,
+                "device": options.device,
+                "ranks": plan.size,
+                "rounds": plan.rounds,
+                "machine": machine,
+                "alternatives": titles,
+                "not_measured": teams.failed,
+                "rows": rows,
+                "seconds": seconds,
+            }
+        )
+        return
+    output.text(
+        f"{plan.call.collective}, {plan.size} ranks, device type {options.device}, {plan.rounds} rounds, "
+        f"{machine['cpu']}, {machine['cores']} cores"
+    )
+    for name, title in titles.items():
+        output.text("", f"{name}: {title}")
+        _figures(_COLUMNS, _table(plan, [row for row in rows if row["name"] == name]))
+    if len(titles) > 1:
+        output.text("", f"Time of a call, us; in brackets: over that of {next(iter(titles))}")
+        _figures(("bytes", "form", *titles), _comparison(list(titles), rows))
+    if options.plot:
+        output.text("", f"plot: {options.plot}")
+
+
+def _figures(columns: Sequence[str], rows: list[list[str]]) -> None:
+    """A table that is as wide as it is: figures that are broken over lines cannot be read."""
+    print(report.table(list(columns), rows))
+
+
+_COLUMNS = (
+    *("size (B)", "count", "type", "redop", "root"),
+    *("time (us)", "algbw (GB/s)", "busbw (GB/s)", "#wrong"),
+    *("in place: time", "algbw", "busbw", "#wrong"),
+)
+
+
+def _table(plan: Plan, rows: list[dict]) -> list[list[str]]:
+    by_size: dict[int, dict[bool, dict]] = {}
+    for row in rows:
+        by_size.setdefault(row["bytes"], {})[row["in_place"]] = row
+    call, made = plan.call, []
+    for nbytes, forms in by_size.items():
+        first = next(iter(forms.values()))
+        line = [str(nbytes), str(first["count"]), call.dtype, call.op, str(call.root)]
+        for in_place in (False, True):
+            row = forms.get(in_place, {})
+            line += (
+                [f"{row['us']:.2f}", f"{row['algbw']:.2f}", f"{row['busbw']:.2f}"]
+                if "us" in row
+                else ["N/A"] * 3
+            )
+            line.append(str(row["wrong"]) if "wrong" in row else "N/A")
+        made.append(line)
+    return made
+
+
+def _comparison(names: list[str], rows: list[dict]) -> list[list[str]]:
+    times = {(row["bytes"], row["in_place"], row["name"]): row["us"] for row in rows if "us" in row}
+    made = []
+    for nbytes, in_place in dict.fromkeys((row["bytes"], row["in_place"]) for row in rows):
+        mine = times.get((nbytes, in_place, names[0]))
+        cells = []
+        for name in names:
+            took = times.get((nbytes, in_place, name))
+            ratio = f" ({took / mine:.2f})" if took and mine else ""
+            cells.append("N/A" if took is None else report.number(took) + ratio)
+        made.append([str(nbytes), "in place" if in_place else "out of place", *cells])
+    return made
+
+
+def _svg(options: argparse.Namespace, plan: Plan, rows: list[dict]) -> str:
+    def lines(key: str) -> list[plot.Line]:
+        found: dict[str, list[tuple[float, float]]] = {}
+        for row in rows:
+            if "us" in row:
+                name = f"{row['name']}, in place" if row["in_place"] else row["name"]
+                found.setdefault(name, []).append((row["bytes"], row[key]))
+        # With one rank the bus carries nothing, and a logarithmic axis has no 0.
+        return [plot.Line(name, points) for name, points in found.items() if all(y > 0 for _, y in points)]
+
+    title = f"{plan.call.collective}, {plan.call.dtype}, {plan.size} ranks"
+    size = {"x_text": lambda x: report.size_text(round(x)), "x_base": 2.0}
+    return plot.svg(
+        [
+            plot.Chart(title, "size", "time, us", lines("us"), **size),
+            plot.Chart(title, "size", "bus bandwidth, GB/s", lines("busbw"), **size),
+        ]
+    )

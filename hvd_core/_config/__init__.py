@@ -1,0 +1,5 @@
+"""Settings of the engine, read once per init()."""
+
+from hvd_core._config.environment import EngineSettings, read_environment
+
+__all__ = ["EngineSettings", "read_environment"]

@@ -1,0 +1,271 @@
+"""init() and shutdown() of the one engine of this process, and facts about the job: ranks, sizes, backends.
+
+All framework modules and the NumPy API go through here, so that ``hvd.init()`` of two of them in one process means one
+engine. Any thread may call; init and shutdown take turns.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hvd_core._base import logs
+from hvd_core._runtime import communicator_sets, current_job, job_start, plugin_phases, uncaught
+from hvd_core._runtime import process_sets as _process_sets
+from hvd_core._runtime.current_job import engine, is_initialized, rank, size, world
+from hvd_core._runtime.process_set import global_process_set
+from hvd_core.backends.errors import BackendError
+from hvd_core.errors import HorovodInternalError, JobEndedError
+
+if TYPE_CHECKING:
+    from hvd_core._bootstrap import World
+    from hvd_core.backends.selection.backend_plan import BackendPlan
+    from hvd_core.backends.selection.backend_report import BackendReport
+
+SHUT_DOWN = (
+    "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to allreduce, "
+    "allgather or broadcast a tensor after one of the ranks finished execution. If the shutdown was caused by an "
+    "exception, you should see the exception in the log before the first shutdown message."
+)
+_SHUTDOWN_SECONDS = 60.0
+_lock = threading.RLock()
+
+
+def _in_forked_child() -> None:
+    """A thread of the parent may have held the lock, in init() for instance. In the child it does not go on."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
+_registered = False
+# Of the last init() that has started an engine.
+_arguments: dict[str, Any] = {}
+
+
+def init(
+    comm: Sequence[int] | Any = None,
+    process_sets: Any = None,
+    backend: str | type | Sequence[str | type] | None = None,
+) -> None:
+    """Start the engine, together with all ranks of the job. A second call before shutdown() starts nothing, also when the
+    job has ended meanwhile.
+
+    ``comm``: None for all ranks that the launcher started; or a list of some of them, which make a job of their own with
+    ranks in the order of the list: only the members call init(), all with the same list, and other ranks may be in
+    another job at the same time; or an mpi4py communicator, whose processes are the job: it is duplicated for the time
+    of the job.
+
+    ``process_sets``: a list of ProcessSet or of lists of ranks, the same on all ranks, or "dynamic" for sets that are
+    added later (HOROVOD_DYNAMIC_PROCESS_SETS=1). ``backend``: a name, a subclass of hvd_core.backends.PythonBackend, or
+    an ordered list of these, in place of HOROVOD_BACKEND.
+
+    In an elastic job it returns when this process has a place in a world; if a rank dies meanwhile, in the next one. It
+    raises SystemExit if the job does not need this process any more.
+
+    Raises ValueError for arguments or environment variables that make no sense, and for lists of ranks that differ
+    between their members; hvd_core._bootstrap.BootstrapError when the ranks do not come together, of which RankLost
+    (another rank has ended) is a HorovodInternalError too;
+    hvd_core.backends.errors.BackendError when no backend can be used; NotImplementedError when a communicator defines a
+    process set, but ``comm`` is not a communicator.
+    """
+    global _registered, _arguments
+    with _lock:
+        job = current_job.current()
+        if job is not None:
+            _check_same_job(comm, job.world)
+            if job.engine.stopped or job.is_parents():
+                return  # the job has ended, or this is a forked child: operations will say so
+            static = job_start.static_sets(process_sets)
+        else:
+            try:
+                job, static = job_start.start(comm, backend, process_sets)
+            except (BackendError, ValueError, OSError, RuntimeError) as error:
+                limit = _limit_met(error)
+                if limit is not None:
+                    raise limit from error
+                if str(error).startswith("horovod: "):
+                    # The text says it all. Every rank prints it, and a traceback in front of it would bury it.
+                    error.with_traceback(None)
+                raise error
+            current_job.set_current(job)
+            sets_again = process_sets if isinstance(process_sets, str) else static
+            _arguments = {"comm": comm, "process_sets": sets_again, "backend": backend}
+            if not _registered:
+                atexit.register(_at_exit)
+                _registered = True
+            uncaught.watch(_leave)
+            if job.world.comm is not None:
+                global_process_set.mpi_comm = comm
+        # The engine stays up when these are refused: a second init() with a clean list succeeds.
+        sets, entries = communicator_sets.resolved(static, job.world.comm, job.world.size)
+        try:
+            _process_sets.begin(job.world.size, sets, entries)
+        except JobEndedError:
+            if not job_start.is_elastic():
+                raise
+            shutdown()  # a rank of this world has died meanwhile
+            init(comm, process_sets, backend)
+
+
+def _limit_met(error: Exception) -> Exception | None:
+    """The error that says which limit of the operating system `error` is about, if it is about one."""
+    from hvd_core._bootstrap import limits
+
+    return limits.explained(error)
+
+
+def _check_same_job(comm: Sequence[int] | Any, world: World) -> None:
+    """Raise ValueError if a second init() names other ranks than the first."""
+    from hvd_core._bootstrap import job_members
+
+    running = world.members or tuple(range(world.size))
+    if job_members.is_communicator(comm):
+        from hvd_core._bootstrap.mpi_comm import members_of
+
+        if members_of(comm) == running:
+            return
+        asked = "an MPI communicator of other processes"
+    else:
+        members = () if comm is None else job_members.checked(comm)
+        if members in ((), running):
+            return
+        asked = job_members.shorten(members)
+    raise ValueError(
+        f"horovod: init(comm=...) names {asked}, but this process is in a job of ranks {job_members.shorten(running)} "
+        "already. Call shutdown() first."
+    )
+
+
+def shutdown() -> None:
+    """End the job for all ranks in good order: what they had agreed on is finished first, then pending operations fail.
+
+    Does nothing before init(), the second time, and in a forked child. init() may be called again afterwards.
+    """
+    with _lock:
+        job = current_job.current()
+        if job is None:
+            return
+        _leave()
+        if current_job.current() is not job:
+            return  # a signal handler that ran meanwhile has called shutdown() too
+        if not job.is_parents():
+            job.world.linger()
+        _drop()
+
+
+def restart() -> None:
+    """shutdown(), then init() with the arguments of the last init(), for the next world of an elastic job. Raises as
+    init()."""
+    shutdown()
+    init(**_arguments)
+
+
+def _leave() -> None:
+    job = current_job.current()
+    if job is not None and not job.is_parents() and not job.engine.stopped:
+        text = uncaught.closing_text(SHUT_DOWN, job.world.rank)
+        job.engine.shutdown(text, _SHUTDOWN_SECONDS)
+
+
+def _at_exit() -> None:
+    uncaught.note_last()
+    shutdown()
+
+
+def _drop() -> None:
+    """Let go of the engine, then of the descriptors it borrows."""
+    job = current_job.current()
+    current_job.set_current(None)
+    if job is None:
+        return
+    _process_sets.end()
+    uncaught.unwatch()
+    if not job.is_parents():
+        job_start.note_end(job.engine)
+        job.engine.close()
+        job.world.close()
+        logs.stop_forwarding()
+        plugin_phases.end()
+    current_job.forget_the_job()
+
+
+def plan() -> BackendPlan:
+    """The backends that all ranks have chosen. Raises ValueError before init()."""
+    return current_job.get().plan
+
+
+def backend_fact(backend: str, key: str) -> str | None:
+    """A fact about a backend's library in this job, such as "threads" of the backend mpi.
+
+    None where the backend does not know it, or not yet, and in a forked child. Raises ValueError before init().
+    """
+    job = current_job.get()
+    return None if job.is_parents() else job.engine.backend_fact(backend, key)
+
+
+def local_rank() -> int:
+    """Number of this process on its host, from 0. Raises ValueError before init()."""
+    return current_job.get().world.local_rank
+
+
+def local_size() -> int:
+    """Number of processes of the job on this host. Raises ValueError before init()."""
+    return current_job.get().world.local_size
+
+
+def cross_rank() -> int:
+    """Index of this host among those that have a process with this local rank. Raises ValueError before init()."""
+    return current_job.get().world.cross_rank
+
+
+def cross_size() -> int:
+    """Number of hosts that have a process with this local rank. Raises ValueError before init()."""
+    return current_job.get().world.cross_size
+
+
+def is_homogeneous() -> bool:
+    """Whether all hosts have the same number of processes. Raises ValueError before init()."""
+    from hvd_core.backends.selection.host_route import homogeneous
+
+    return homogeneous(current_job.get().world)
+
+
+def backend_report() -> BackendReport:
+    """Which backend serves each operation on each device type, and which setting chose it. A tuple of rows, whose text is
+    a table; with the operations that ran on devices so far, and how each was served.
+
+    In a job it has the device types that settings name, and those that were used so far. Before init(): the choice of a
+    job of one process, for all devices of this machine, which imports the plugins for these and asks them. Raises the
+    errors of init(): hvd_core.backends.BackendError or ValueError.
+    """
+    from hvd_core.backends.selection.at_init import report_now
+
+    job = current_job.current()
+    if job is None:
+        return report_now(None)
+    return report_now(job.plan, None if job.is_parents() else job.engine)
+
+
+__all__ = [
+    "HorovodInternalError",
+    "backend_fact",
+    "backend_report",
+    "cross_rank",
+    "cross_size",
+    "engine",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "plan",
+    "rank",
+    "restart",
+    "shutdown",
+    "size",
+    "world",
+]

@@ -1,8 +1,0 @@
-"""``python -m hvd_core.cli``: the command ``hvd`` where its script is not on the PATH."""
-
-import sys
-
-from hvd_core.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())

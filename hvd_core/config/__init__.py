@@ -1,5 +1,0 @@
-"""Settings of the engine, read once per init()."""
-
-from hvd_core.config.environment import EngineSettings, read_environment
-
-__all__ = ["EngineSettings", "read_environment"]
