@@ -19,13 +19,13 @@ import struct
 import time
 from dataclasses import dataclass, field
 
-from . import affinity, encryption, gathered
-from .acceptor import Acceptor
-from .auth import client_handshake
-from .job_members import init_text
-from .rendezvous_listener import peer_uid
-from .session import name_ranks
-from .socket_io import AuthenticationError, BootstrapError, BootstrapTimeout
+from hvd_core._bootstrap import affinity, encryption, gathered
+from hvd_core._bootstrap.acceptor import Acceptor
+from hvd_core._bootstrap.auth import client_handshake
+from hvd_core._bootstrap.job_members import init_text
+from hvd_core._bootstrap.rendezvous_listener import peer_uid
+from hvd_core._bootstrap.session import name_ranks
+from hvd_core._bootstrap.socket_io import AuthenticationError, BootstrapError, BootstrapTimeout
 
 PURPOSE = b"local"
 # The version of the messages that the modules of this folder exchange.

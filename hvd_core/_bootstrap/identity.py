@@ -179,7 +179,7 @@ def _store(environ, launcher, size):
                 "all processes."
             )
         return None, None
-    from .socket_io import split_address
+    from hvd_core._bootstrap.socket_io import split_address
 
     try:
         split_address(address.replace("rank0://", "tcp://", 1))

@@ -8,7 +8,7 @@ Reads the given mapping only.
 import logging
 from dataclasses import dataclass
 
-from .identity import PAIRS
+from hvd_core._bootstrap.identity import PAIRS
 
 _log = logging.getLogger("horovod")
 _ALL = (("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE"), *PAIRS)

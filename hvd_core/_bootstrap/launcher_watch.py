@@ -8,7 +8,7 @@ session looks, later the engine does (hvd_core/engine/observe/process_watch.h). 
 import os
 import select
 
-from .identity import LAUNCHER_NAMES, launcher_process, process_status
+from hvd_core._bootstrap.identity import LAUNCHER_NAMES, launcher_process, process_status
 
 # Names of processes that take over the ranks of a launcher that has ended, or start programs of all kinds.
 _NO_AGENTS = frozenset(

@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 
-from .socket_io import BootstrapError
+from hvd_core._bootstrap.socket_io import BootstrapError
 
 _SIOCGIFADDR = 0x8915
 

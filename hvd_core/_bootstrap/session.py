@@ -15,10 +15,10 @@ import time
 
 from hvd_core._base.logs import printable
 
-from . import gathered
-from .job_members import MembersDisagree, from_json
-from .siblings import SiblingWatch
-from .socket_io import BootstrapError, BootstrapTimeout, RankLost
+from hvd_core._bootstrap import gathered
+from hvd_core._bootstrap.job_members import MembersDisagree, from_json
+from hvd_core._bootstrap.siblings import SiblingWatch
+from hvd_core._bootstrap.socket_io import BootstrapError, BootstrapTimeout, RankLost
 
 # How often a wait for something that is no key checks whether another rank has failed. The check makes no system call
 # but one look at the store's connection.

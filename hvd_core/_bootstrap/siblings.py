@@ -9,7 +9,7 @@ process that was seen once counts until it ends. Used on the thread that runs in
 import os
 import time
 
-from .identity import LAUNCHER_NAMES, launcher_process, process_status
+from hvd_core._bootstrap.identity import LAUNCHER_NAMES, launcher_process, process_status
 
 _LAUNCHERS = ("openmpi", "mpich", "torchrun")
 # Ranks are started one after the other. Seconds after the start of this process by which the others have started too:

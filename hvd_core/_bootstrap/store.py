@@ -47,11 +47,11 @@ import time
 
 from hvd_core._base.native import load
 
-from . import encryption
-from .auth import NO_RANK, check_secret, client_handshake
-from .descriptors import DescriptorSet
-from .gathered import part_bytes
-from .socket_io import (
+from hvd_core._bootstrap import encryption
+from hvd_core._bootstrap.auth import NO_RANK, check_secret, client_handshake
+from hvd_core._bootstrap.descriptors import DescriptorSet
+from hvd_core._bootstrap.gathered import part_bytes
+from hvd_core._bootstrap.socket_io import (
     AuthenticationError,
     BootstrapError,
     BootstrapTimeout,
@@ -61,7 +61,7 @@ from .socket_io import (
     recv_exact,
     send_exact,
 )
-from .store_server import (
+from hvd_core._bootstrap.store_server import (
     ABSENT,
     ADD,
     ANY,

@@ -8,8 +8,8 @@ import socket
 
 from hvd_core._base.native import load
 
-from .auth import HANDSHAKE_SECONDS, check_secret
-from .socket_io import join_address
+from hvd_core._bootstrap.auth import HANDSHAKE_SECONDS, check_secret
+from hvd_core._bootstrap.socket_io import join_address
 
 PURPOSE = b"store"
 SET, GET, ADD, DEL, WILL, ANY, GATHER, ABSENT, CLEAR = 1, 2, 3, 4, 5, 6, 7, 8, 9

@@ -12,10 +12,10 @@ from contextlib import suppress
 from hvd_core._base import logs
 from hvd_core._config.environment import encryption_wanted, seconds_of
 
-from . import affinity, gathered, launcher_facts, limits, meeting
-from .identity import identify
-from .job_members import is_communicator, select
-from .socket_io import BootstrapError, BootstrapTimeout, Deadline, RankLost, StoreLost
+from hvd_core._bootstrap import affinity, gathered, launcher_facts, limits, meeting
+from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap.job_members import is_communicator, select
+from hvd_core._bootstrap.socket_io import BootstrapError, BootstrapTimeout, Deadline, RankLost, StoreLost
 
 _log = logging.getLogger("horovod")
 
@@ -201,7 +201,7 @@ def _add_disagreement(error, environ):
 def _find_store(environ, comm, deadline):
     """(Identity, Rendezvous, JobComm or None). Rendezvous is None for a job of one process."""
     if is_communicator(comm):
-        from . import mpi_comm
+        from hvd_core._bootstrap import mpi_comm
 
         return mpi_comm.find_store(comm, environ, deadline)
     if isinstance(comm, meeting.Meeting):
@@ -209,7 +209,7 @@ def _find_store(environ, comm, deadline):
     identity = select(identify(environ), comm)
     if identity.size == 1 and identity.launched is None:
         return identity, None, None
-    from . import rendezvous
+    from hvd_core._bootstrap import rendezvous
 
     if identity.size == 1:
         rendezvous.attend(identity, environ, deadline)
@@ -227,12 +227,12 @@ def _alone(identity, comm=None):
 
 
 def _connect(world, identity, transport, deadline, silence_s):
-    from . import encryption, lasting_store, rendezvous_way
-    from .descriptors import DescriptorSet
-    from .hosts import host_name
-    from .launcher_watch import find as find_launcher
-    from .session import Session
-    from .store import StoreClient, open_store_connection
+    from hvd_core._bootstrap import encryption, lasting_store, rendezvous_way
+    from hvd_core._bootstrap.descriptors import DescriptorSet
+    from hvd_core._bootstrap.hosts import host_name
+    from hvd_core._bootstrap.launcher_watch import find as find_launcher
+    from hvd_core._bootstrap.session import Session
+    from hvd_core._bootstrap.store import StoreClient, open_store_connection
 
     found = world._rendezvous
     world.secret, world.epoch = found.secret, found.epoch
@@ -269,7 +269,7 @@ def _connect(world, identity, transport, deadline, silence_s):
 def _clock_offset(session, hosts, neighbours):
     if len(set(hosts)) == 1:
         return 0
-    from . import clock
+    from hvd_core._bootstrap import clock
 
     # Every rank must do the same: rank 0 says which.
     if neighbours.exact:
@@ -300,7 +300,7 @@ def _cause(session, error, world):
 
 
 def _build(world, session, identity, transport):
-    from . import encryption, hosts, links, topology
+    from hvd_core._bootstrap import encryption, hosts, links, topology
 
     launched = world._rendezvous.launched
     roster = hosts.gather_roster(session, transport, world._descriptors, world.members, launched)
@@ -335,7 +335,7 @@ def _all_up(session, store_stays):
     session.gather("up")
 
     def missing():
-        from .session import name_ranks
+        from hvd_core._bootstrap.session import name_ranks
 
         absent = session.absent("up")
         late = name_ranks(absent) if absent else "the last rank"
