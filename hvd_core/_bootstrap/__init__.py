@@ -3,7 +3,7 @@
 The engine needs connect() only; StoreServer is for launchers. Both may be used from any thread, one call at a time.
 """
 
-from hvd_core._bootstrap.socket_io import AuthenticationError, BootstrapError, BootstrapTimeout, RankLost, StoreLost
+from hvd_core._base.sockets import AuthenticationError, BootstrapError, BootstrapTimeout, RankLost, StoreLost
 from hvd_core._bootstrap.world import World, connect
 
 __all__ = [

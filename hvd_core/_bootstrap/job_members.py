@@ -8,7 +8,7 @@ import hashlib
 import sys
 from dataclasses import replace
 
-from hvd_core._bootstrap.socket_io import BootstrapError
+from hvd_core._base.sockets import BootstrapError
 
 # How many other members one check reads. Checks take turns: a small job reads all of them, a large job a few.
 _MEMBERS_PER_CHECK = 8

@@ -9,10 +9,10 @@ import os
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 
+from hvd_core._base.sockets import BootstrapError
 from hvd_core._bootstrap import lasting_store, mpi_library, rendezvous_way
 from hvd_core._bootstrap.identity import identify
 from hvd_core._bootstrap.mpi_rendezvous import available, start_mpi
-from hvd_core._bootstrap.socket_io import BootstrapError
 
 # Launchers that start MPI in every process. srun may or may not.
 _START_MPI = ("openmpi", "mpich", "pmix", "mpi")

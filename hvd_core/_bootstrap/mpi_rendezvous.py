@@ -12,12 +12,12 @@ import sys
 import time
 from dataclasses import replace
 
+from hvd_core._base.auth import new_secret
+from hvd_core._base.sockets import BootstrapError, BootstrapTimeout
 from hvd_core._bootstrap import encryption, mpi_library
-from hvd_core._bootstrap.auth import new_secret
 from hvd_core._bootstrap.job_members import check_range
 from hvd_core._bootstrap.routes import address_towards
-from hvd_core._bootstrap.socket_io import BootstrapError, BootstrapTimeout
-from hvd_core._bootstrap.store_server import StoreServer
+from hvd_core._bootstrap.store import StoreServer
 
 _BYTES = 1024
 _LONGEST_ERROR = 800

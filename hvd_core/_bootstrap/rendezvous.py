@@ -8,14 +8,22 @@ import contextlib
 import json
 import time
 
+from hvd_core._base.auth import new_secret
+from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline
 from hvd_core._bootstrap import lasting_store, rendezvous_way
 from hvd_core._bootstrap import rendezvous_listener as listeners
-from hvd_core._bootstrap.auth import new_secret
-from hvd_core._bootstrap.job_members import MembersDisagree, MemberWatch, contradict, disagreement, from_json, init_text, number
+from hvd_core._bootstrap.job_members import (
+    MembersDisagree,
+    MemberWatch,
+    contradict,
+    disagreement,
+    from_json,
+    init_text,
+    number,
+)
+from hvd_core._bootstrap.peer_liveness import SiblingWatch
 from hvd_core._bootstrap.session import Session, never_came
-from hvd_core._bootstrap.siblings import SiblingWatch
-from hvd_core._bootstrap.socket_io import BootstrapError, BootstrapTimeout, Deadline
-from hvd_core._bootstrap.store_server import StoreServer
+from hvd_core._bootstrap.store import StoreServer
 
 # How often a waiting rank checks whether another member waits in a different job.
 _LOOK_SECONDS = 0.5

@@ -17,10 +17,9 @@ import struct
 import threading
 import time
 
-from hvd_core._bootstrap.descriptors import DescriptorSet
+from hvd_core._base.sockets import BootstrapError, Deadline, DescriptorSet, recv_exact, send_exact
 from hvd_core._bootstrap.identity import launcher_process, private_facts
 from hvd_core._bootstrap.job_members import MembersDisagree, contradict, disagreement
-from hvd_core._bootstrap.socket_io import BootstrapError, Deadline, recv_exact, send_exact
 
 _log = logging.getLogger("horovod")
 # Magic, the time when the sender entered this init() (monotonic clock, s), its rank in the launcher's job, its rank and

@@ -14,11 +14,10 @@ import secrets
 import time
 
 from hvd_core._base.logs import printable
-
-from hvd_core._bootstrap import gathered
+from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, RankLost
+from hvd_core._bootstrap import store as gathered
 from hvd_core._bootstrap.job_members import MembersDisagree, from_json
-from hvd_core._bootstrap.siblings import SiblingWatch
-from hvd_core._bootstrap.socket_io import BootstrapError, BootstrapTimeout, RankLost
+from hvd_core._bootstrap.peer_liveness import SiblingWatch
 
 # How often a wait for something that is no key checks whether another rank has failed. The check makes no system call
 # but one look at the store's connection.
