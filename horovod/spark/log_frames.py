@@ -11,8 +11,8 @@ import threading
 from collections import deque
 
 from horovod._runner.frames import Kind, channel_frame, output_frame
-from hvd_core._base.sockets import Deadline, connect_tcp
 from hvd_core._base.auth import client_handshake
+from hvd_core._base.sockets import Deadline, connect_tcp
 
 PURPOSE = b"spark-log"
 # Output beyond this waits for the driver; more is dropped, as a rank must not wait for a terminal.

@@ -10,8 +10,8 @@ import selectors
 import threading
 import time
 
-from hvd_core._base.sockets import AuthenticationError, Deadline, DescriptorSet, send_exact
 from hvd_core._base.auth import HANDSHAKE_SECONDS, ServerHandshake
+from hvd_core._base.sockets import AuthenticationError, Deadline, DescriptorSet, send_exact
 
 _log = logging.getLogger("horovod")
 _MAX_UNPROVEN = 256

@@ -66,7 +66,8 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 # Deadlines, sockets that send and receive exact counts, store addresses, and the errors of the bootstrap modules.
 #
-# This module knows no protocol. All functions block and may be called from any thread; another thread must not use the same
+# This module knows no protocol. All functions block and may be called from any thread; another thread must not use the
+# same
 # socket at the same time.
 
 

@@ -32,8 +32,10 @@ from typing import Protocol
 
 # SIGTERM announces the end of a rank of an elastic job, if horovodrun gives a grace (--preemption-grace).
 #
-# A scheduler sends it some time before it takes a host away. The handler tells the driver, and training goes on: the ranks
-# leave their world at the next commit, and this one is told to exit there. The driver itself ends processes by SIGTERM too;
+# A scheduler sends it some time before it takes a host away. The handler tells the driver, and training goes on: the
+# ranks
+# leave their world at the next commit, and this one is told to exit there. The driver itself ends processes by SIGTERM
+# too;
 # it says so over the channel before. A handler of the program stays as it is. For the main thread.
 
 GRACE = "HOROVOD_PREEMPTION_GRACE"

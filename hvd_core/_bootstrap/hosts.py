@@ -23,9 +23,8 @@ from hvd_core._base.auth import client_handshake
 from hvd_core._base.listener import Acceptor
 from hvd_core._base.sockets import AuthenticationError, BootstrapError, BootstrapTimeout
 from hvd_core._bootstrap import affinity, encryption, store
-from hvd_core._bootstrap.job_members import init_text
+from hvd_core._bootstrap.job_members import init_text, name_ranks
 from hvd_core._bootstrap.rendezvous_listener import peer_uid
-from hvd_core._bootstrap.session import name_ranks
 
 # The shape of the job, computed from each rank's leader: local and cross ranks, and the tree of links.
 #
@@ -90,7 +89,8 @@ def _subtree(top, leaders, members):
 
 # The clocks of the hosts: what has to be added to this host's CLOCK_MONOTONIC for the clock of rank 0's host.
 #
-# Measured over the job's store at init(), as timelines of several hosts are put on one clock by it. Within a host there is
+# Measured over the job's store at init(), as timelines of several hosts are put on one clock by it. Within a host there
+# is
 # one clock. Called once per init() by all ranks, on the thread that runs it.
 
 ROUNDS = 5

@@ -250,7 +250,8 @@ def _carries(pid, variable):
 
 # What the launchers' variables say about this process: all of them, also those that are not used.
 #
-# One launcher may have started another (srun starts mpirun's helpers), and then both have left variables. The inner one is
+# One launcher may have started another (srun starts mpirun's helpers), and then both have left variables. The inner one
+# is
 # right, and it is the one that identity.py reads first. Variables that a script has exported by hand look the same.
 # Reads the given mapping only.
 

@@ -116,6 +116,16 @@ def shorten(members):
     return f"[{shown}, ... {len(members)} ranks]" if len(members) > 16 else f"[{shown}]"
 
 
+def name_ranks(ranks):
+    """'rank 3' or 'ranks 1, 2 and 5'; more than 16 are counted."""
+    shown = [str(rank) for rank in ranks[:16]]
+    if len(ranks) == 1:
+        return f"rank {shown[0]}"
+    if len(ranks) > 16:
+        return f"ranks {', '.join(shown)} and {len(ranks) - 16} more"
+    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"
+
+
 def init_text(members):
     """The call of init() for messages."""
     return "init()" if members is None else f"init(comm={shorten(members)})"

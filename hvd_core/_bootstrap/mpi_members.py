@@ -9,8 +9,7 @@ import json
 import time
 
 from hvd_core._base.sockets import BootstrapTimeout, Deadline
-from hvd_core._bootstrap.job_members import MembersDisagree, contradict, disagreement, init_text
-from hvd_core._bootstrap.session import name_ranks
+from hvd_core._bootstrap.job_members import MembersDisagree, contradict, disagreement, init_text, name_ranks
 
 # The tag of our messages on MPI.COMM_WORLD; programs are unlikely to use it.
 _TAG = 18550

@@ -251,13 +251,3 @@ def never_came(rank, text):
     return RankLost(
         f"rank {rank} {text} before it called init(). All ranks must call it. Its own output may tell why it ended."
     )
-
-
-def name_ranks(ranks):
-    """'rank 3' or 'ranks 1, 2 and 5'; more than 16 are counted."""
-    shown = [str(rank) for rank in ranks[:16]]
-    if len(ranks) == 1:
-        return f"rank {shown[0]}"
-    if len(ranks) > 16:
-        return f"ranks {', '.join(shown)} and {len(ranks) - 16} more"
-    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"

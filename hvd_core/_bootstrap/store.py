@@ -67,7 +67,8 @@ __all__ = ["StoreClient", "StoreServer", "open_store_connection"]
 
 # The server of the store, as Python starts it. Protocol: see store.py.
 #
-# The server itself is compiled (engine/store), on a thread of its own that needs no interpreter: while a process holds the
+# The server itself is compiled (engine/store), on a thread of its own that needs no interpreter: while a process holds
+# the
 # GIL, its store goes on answering the other ranks. Any thread may call.
 
 PURPOSE = b"store"

@@ -269,12 +269,12 @@ def _connect(world, identity, transport, deadline, silence_s):
 def _clock_offset(session, hosts, neighbours):
     if len(set(hosts)) == 1:
         return 0
-    from hvd_core._bootstrap import hosts
+    from hvd_core._bootstrap.hosts import offset_by_wall_clocks, offset_to_rank_0
 
     # Every rank must do the same: rank 0 says which.
     if neighbours.exact:
-        return hosts.offset_to_rank_0(session, list(hosts))[0]
-    return hosts.offset_by_wall_clocks(session, hosts, neighbours.wall_ns)[0]
+        return offset_to_rank_0(session, list(hosts))[0]
+    return offset_by_wall_clocks(session, hosts, neighbours.wall_ns)[0]
 
 
 def _lost_with_rank_zero():
@@ -335,7 +335,7 @@ def _all_up(session, store_stays):
     session.gather("up")
 
     def missing():
-        from hvd_core._bootstrap.session import name_ranks
+        from hvd_core._bootstrap.job_members import name_ranks
 
         absent = session.absent("up")
         late = name_ranks(absent) if absent else "the last rank"

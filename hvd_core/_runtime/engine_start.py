@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from hvd_core._base import logs, native
 from hvd_core._config.environment import EngineSettings, variable_of
 from hvd_core._runtime import crash_reports, doctor_endpoint
-from hvd_core._runtime import process_sets as communicator_sets
 from hvd_core._runtime.current_job import Job
 from hvd_core._runtime.process_sets import ProcessSet
 from hvd_core.backends import phases
@@ -259,7 +258,7 @@ def _autotune(settings: EngineSettings) -> dict[str, Any]:
 
 def _compared_sets(process_sets: Any, job_comm: Any) -> tuple[list[ProcessSet], str]:
     static = static_sets(process_sets)
-    return static, communicator_sets.describe_sets(static, job_comm)
+    return static, describe_sets(static, job_comm)
 
 
 def _link(link: Any) -> dict[str, Any]:

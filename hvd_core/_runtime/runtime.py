@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from hvd_core._base import logs
 from hvd_core._runtime import crash_reports, current_job, engine_start
 from hvd_core._runtime import process_sets as _process_sets
-from hvd_core._runtime import process_sets as communicator_sets
 from hvd_core._runtime.current_job import engine, is_initialized, rank, size, world
 from hvd_core._runtime.process_sets import global_process_set
 from hvd_core.backends.errors import BackendError
@@ -163,7 +162,7 @@ def init(
             if job.world.comm is not None:
                 global_process_set.mpi_comm = comm
         # The engine stays up when these are refused: a second init() with a clean list succeeds.
-        sets, entries = communicator_sets.resolve_sets(static, job.world.comm, job.world.size)
+        sets, entries = resolve_sets(static, job.world.comm, job.world.size)
         try:
             _process_sets.begin(job.world.size, sets, entries)
         except JobEndedError:
