@@ -19,7 +19,7 @@ from hvd_core._base import logs, native
 from hvd_core._config.environment import EngineSettings, variable_of
 from hvd_core._runtime import crash_reports, doctor_endpoint
 from hvd_core._runtime.current_job import Job
-from hvd_core._runtime.process_sets import ProcessSet
+from hvd_core._runtime.process_sets import ProcessSet, describe_sets
 from hvd_core.backends import phases
 from hvd_core.backends.errors import BackendError
 from hvd_core.errors import JobEndedError

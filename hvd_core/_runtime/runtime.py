@@ -162,7 +162,7 @@ def init(
             if job.world.comm is not None:
                 global_process_set.mpi_comm = comm
         # The engine stays up when these are refused: a second init() with a clean list succeeds.
-        sets, entries = resolve_sets(static, job.world.comm, job.world.size)
+        sets, entries = _process_sets.resolve_sets(static, job.world.comm, job.world.size)
         try:
             _process_sets.begin(job.world.size, sets, entries)
         except JobEndedError:
