@@ -24,7 +24,7 @@ _ROW = re.compile(r"^HVD_(DTYPE|REDUCTION|ENGINE_REDUCTION|COLLECTIVE|OPERATION)
 
 
 class SupportsDLPack(Protocol):
-    """A tensor that lends its memory by DLPack: a NumPy array, a ``torch.Tensor``, a JAX array."""
+    """A tensor whose memory others can use through DLPack, such as a NumPy array."""
 
     def __dlpack__(self, *, stream: Any = ...) -> Any: ...
 
