@@ -1,0 +1,1 @@
+"""Elastic jobs, whose number of processes changes while they run."""
