@@ -1,9 +1,9 @@
 """Runs an elastic job: starts workers on the hosts that discovery finds, and forms worlds of them.
 
-One thread runs one event loop, and nothing else waits. membership.py decides, `Decisions` carries the decisions out,
-`Places` has the store of each world, and `ElasticJob` receives the workers' messages, and starts and ends workers. Messages
-and ends of workers are queued and handled once in each turn, outside the code that reads them. workers.py has the processes
-and the timeouts.
+One thread runs one event loop, and nothing else waits. membership.py decides, `Decisions` carries the decisions
+out, `Places` has the store of each world, and `ElasticJob` receives the workers' messages, and starts and ends
+workers. Messages and ends of workers are queued and handled once in each turn, outside the code that reads them.
+workers.py has the processes and the timeouts.
 """
 
 from __future__ import annotations
