@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from horovod._runner.failures import EndedRanks, RankFailure
 from horovod._runner.functions import get, put
 from horovod.spark.placement import Place, TaskFacts
-from hvd_core._bootstrap.socket_io import BootstrapError
+from hvd_core._base.sockets import BootstrapError
 from hvd_core._bootstrap.store import StoreClient
 
 _BEGUN = "spark/begun"

@@ -41,7 +41,7 @@ from horovod.tensorflow.util import (
     vars_to_refs,
 )
 from hvd_core._frontend import initial_weights
-from hvd_core._runtime.process_set import number_of
+from hvd_core._runtime.process_sets import number_of
 
 # The most bytes of a group in eager mode and in XLA. While a group is reduced its memory is needed a second time.
 _GROUP_BYTES = 128 << 20
