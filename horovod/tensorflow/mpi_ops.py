@@ -1,4 +1,4 @@
-"""The operations of ``horovod.tensorflow`` and their gradients, under the module name that programs import. No MPI is involved.
+"""The operations of ``horovod.tensorflow`` and their gradients. Programs import this module name; no MPI is involved.
 
 Each operation returns new tensors and has a gradient. Importing this loads the operations into TensorFlow and registers
 the gradients. Any thread; inside a function that is being traced, the thread that traces it.
@@ -72,7 +72,6 @@ __all__ += exports.__all__
 
 
 # allreduce and reducescatter, of one tensor or of a group: functions that return new tensors and have gradients.
-#
 
 
 def _attributes(call, op, prescale_factor, postscale_factor) -> dict[str, Any]:
@@ -203,7 +202,6 @@ def _grouped_reducescatter(
 
 
 # allgather, broadcast and alltoall, of one tensor or of a group: functions that return new tensors and have gradients.
-#
 
 
 @plain
