@@ -26,7 +26,7 @@ from horovod.jax.compression import Compression, Compressor
 from hvd_core._frontend import groups, job_operations
 from hvd_core._frontend.reductions import engine_number
 from hvd_core._frontend.rows import row_counts
-from hvd_core._runtime.process_set import number_of
+from hvd_core._runtime.process_sets import number_of
 from hvd_core._runtime.refusals import report
 
 __all__ = [

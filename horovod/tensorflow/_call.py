@@ -17,8 +17,8 @@ from horovod.tensorflow import _names, _xla
 from horovod.tensorflow._library import UNORDERED, operations, register_devices, run_in_parallel
 from horovod.tensorflow.util import plain
 from hvd_core._frontend import element_types, groups
-from hvd_core._runtime import changing_ranks, current_job, refusals
-from hvd_core._runtime.process_set import is_registered, number_of
+from hvd_core._runtime import current_job, process_sets, refusals
+from hvd_core._runtime.process_sets import is_registered, number_of
 
 # The order of join and barrier inside functions.
 #
@@ -140,7 +140,7 @@ def set_number(process_set: Any) -> int:
     """The number of a process set. Raises ValueError for a value that is no registered set."""
     number = number_of(process_set)
     if number and not _context.executing_eagerly():
-        changing_ranks.note_in_function()
+        process_sets.note_in_function()
     if number and _basics.is_initialized() and not is_registered(number):
         raise ValueError(
             f"Process set provided does not exist, or has not been registered. Its number is {number}."

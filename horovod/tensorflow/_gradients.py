@@ -33,7 +33,7 @@ from horovod.tensorflow.util import (
     vars_to_refs,
 )
 from hvd_core._frontend import initial_weights
-from hvd_core._runtime.process_set import number_of
+from hvd_core._runtime.process_sets import number_of
 
 # Ranks may have different kinds of gradients for one variable: a tensor, tf.IndexedSlices, or None.
 #
