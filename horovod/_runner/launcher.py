@@ -79,7 +79,7 @@ def _run_elastic_job(
             "one dies: an elastic job cannot use it. Choose another backend."
         )
     # Loading what only elastic jobs need would cost each start of horovodrun 10 ms.
-    from horovod._runner.elastic.launcher import run_elastic_job
+    from horovod._runner.elastic_launcher import run_elastic_job
 
     return run_elastic_job(args, command, started, extra_env, function)
 

@@ -1,4 +1,4 @@
-"""Implements horovod.spark.run_elastic: the driver of elastic jobs (horovod/_runner/elastic/driver.py) with
+"""Implements horovod.spark.run_elastic: the driver of elastic jobs (horovod/_runner/elastic_driver.py) with
 tasks of Spark as slots.
 
 Spark starts and places the tasks of one stage without a barrier, and starts another task where one is lost. Blocks its
@@ -16,9 +16,9 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from horovod._runner.elastic.discovery import FixedHosts
-from horovod._runner.elastic.driver import ElasticJob
-from horovod._runner.elastic.membership import Failure, Limits, Phase
+from horovod._runner.elastic_discovery import FixedHosts
+from horovod._runner.elastic_driver import ElasticJob
+from horovod._runner.elastic_membership import Failure, Limits, Phase
 from horovod._runner.event_loop import Background
 from horovod._runner.failures import failure_of
 from horovod._runner.functions import FunctionMemory, checked, pickled, read_all

@@ -1,4 +1,4 @@
-"""A small model of an elastic job: the driver's real decisions (horovod/_runner/elastic/membership.py), abstract workers.
+"""A small model of an elastic job: the driver's real decisions (horovod/_runner/elastic_membership.py), abstract workers.
 
 Each worker has a queue to the driver and one from it. A move is one step of one worker, one event that the driver takes
 from a queue, or a deed of the environment: a process is killed, a new one starts, a slot is taken away. Every order of
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from breadth_first import Outcome, breadth_first
-from horovod._runner.elastic.membership import Enter, Leave, Membership, Phase, Stage, Update
+from horovod._runner.elastic_membership import Enter, Leave, Membership, Phase, Stage, Update
 
 START, WAIT, INIT, UP, SYNCED, SAVED, OVER = "start", "wait", "init", "up", "synced", "saved", "over"
 BETWEEN = "between"  # two trainings

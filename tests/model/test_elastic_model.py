@@ -10,7 +10,7 @@ import re
 import pytest
 
 from elastic_model import ElasticModel, explore
-from horovod._runner.elastic.membership import Membership, Phase, Stage
+from horovod._runner.elastic_membership import Membership, Phase, Stage
 
 SMALL = {
     "one_killed_one_starts": {"size": 2, "least": 1, "most": 2, "goal": 1, "kills": 1, "starts": 1},

@@ -8,17 +8,17 @@ import time
 
 import pytest
 
-from horovod._runner.elastic import discovery as elastic_names
-from horovod._runner.elastic.discovery import (
+from horovod._runner import elastic_discovery as elastic_names
+from horovod._runner.elastic_discovery import (
     Discovery,
     FixedHosts,
     HostDiscovery,
     HostDiscoveryScript,
     HostNames,
 )
-from horovod._runner.elastic.launcher import hosts_of
-from horovod._runner.elastic.membership import Enter, Leave, Membership, Phase, Update
-from horovod._runner.elastic.workers import Chaos, Cooldown
+from horovod._runner.elastic_launcher import hosts_of
+from horovod._runner.elastic_membership import Enter, Leave, Membership, Phase, Update
+from horovod._runner.elastic_workers import Chaos, Cooldown
 from horovod._runner.event_loop import Background
 from horovod.common.elastic import _sync_is_needed
 from horovod.common.exceptions import HostsUpdatedInterrupt

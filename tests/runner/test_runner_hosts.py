@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from horovod._runner.elastic.discovery import HostDiscoveryScript
+from horovod._runner.elastic_discovery import HostDiscoveryScript
 from horovod._runner.hosts import (
     HostInfo,
     check_interfaces,

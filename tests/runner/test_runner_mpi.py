@@ -201,7 +201,7 @@ def test_the_secret_of_an_encrypted_job_is_not_given_to_mpirun(installed, monkey
 
 @pytest.mark.parametrize("way", [["--mpi"], ["--gloo"], ["--min-np", "2", "--host-discovery-script", "true"]])
 def test_a_text_that_is_neither_yes_nor_no_is_found_before_anything_starts(installed, monkeypatch, way):
-    from horovod._runner.elastic.launcher import run_elastic_job
+    from horovod._runner.elastic_launcher import run_elastic_job
 
     monkeypatch.setenv("HOROVOD_TLS", "psk")
     args = parse_args([*way, "-np", "2", "true"])

@@ -1,1 +1,1 @@
-"""Names of the original for programs that import them. The driver itself is in horovod/_runner/elastic/driver.py."""
+"""Names of the original for programs that import them. The driver itself is in horovod/_runner/elastic_driver.py."""

@@ -1,5 +1,5 @@
 """Sources of hosts, under the names of the original: HostDiscovery, HostDiscoveryScript, FixedHosts."""
 
-from horovod._runner.elastic.discovery import FixedHosts, HostDiscovery, HostDiscoveryScript
+from horovod._runner.elastic_discovery import FixedHosts, HostDiscovery, HostDiscoveryScript
 
 __all__ = ["FixedHosts", "HostDiscovery", "HostDiscoveryScript"]

@@ -1,8 +1,8 @@
 """Which workers form the next world of an elastic job, and when: the decisions of the driver, without input or output.
 
-A worker is a process with a number that never changes. A world is a set of workers that call init() together; worlds are
-numbered from 1. The driver (driver.py) reports what it hears, and carries out the commands that each call returns. There
-is no clock and no thread here, so that tests/model can walk through every order of events.
+A worker is a process with a number that never changes. A world is a set of workers that call init() together; worlds
+are numbered from 1. The driver (elastic_driver.py) reports what it receives, and carries out the commands that each call
+returns. There is no clock and no thread here, so that tests/model can walk through every order of events.
 
 The rules:
 

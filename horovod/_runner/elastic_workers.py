@@ -10,7 +10,7 @@ import random
 import selectors
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from horovod._runner.elastic.membership import Failure, Limits, Membership, Phase, Stage, Worker
+from horovod._runner.elastic_membership import Failure, Limits, Membership, Phase, Stage, Worker
 from horovod._runner.local_ranks import STREAMS, Listener, LocalRanks
 from horovod._runner.output import RankStream
 from horovod._runner.remote_ranks import RemoteRanks

@@ -1,4 +1,4 @@
-"""Makes an elastic job of horovodrun's arguments and runs it (driver.py). Blocks its thread."""
+"""Makes an elastic job of horovodrun's arguments and runs it (elastic_driver.py). Blocks its thread."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from horovod._runner.arguments import check_elastic, numbers
-from horovod._runner.elastic.discovery import FixedHosts, HostDiscovery, HostDiscoveryScript, HostNames
-from horovod._runner.elastic.driver import ElasticJob
-from horovod._runner.elastic.membership import Limits
+from horovod._runner.elastic_discovery import FixedHosts, HostDiscovery, HostDiscoveryScript, HostNames
+from horovod._runner.elastic_driver import ElasticJob
+from horovod._runner.elastic_membership import Limits
 from horovod._runner.environment import (
     GRACE,
     backend_environment,

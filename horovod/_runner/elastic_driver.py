@@ -1,9 +1,9 @@
 """Runs an elastic job: starts workers on the hosts that discovery finds, and forms worlds of them.
 
-One thread runs one event loop, and nothing else waits. membership.py decides, `Decisions` carries the decisions
+One thread runs one event loop, and nothing else waits. elastic_membership.py decides, `Decisions` carries the decisions
 out, `Places` has the store of each world, and `ElasticJob` receives the workers' messages, and starts and ends
 workers. Messages and ends of workers are queued and handled once in each turn, outside the code that reads them.
-workers.py has the processes and the timeouts.
+elastic_workers.py has the processes and the timeouts.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from horovod._runner.elastic.discovery import Discovery, HostDiscovery, HostNames
-from horovod._runner.elastic.membership import (
+from horovod._runner.elastic_discovery import Discovery, HostDiscovery, HostNames
+from horovod._runner.elastic_membership import (
     Command,
     Enter,
     Leave,
@@ -27,7 +27,7 @@ from horovod._runner.elastic.membership import (
     Update,
     Worker,
 )
-from horovod._runner.elastic.workers import Chaos, Cooldown, Site, Sites, Watch, free_slots, with_slots
+from horovod._runner.elastic_workers import Chaos, Cooldown, Site, Sites, Watch, free_slots, with_slots
 from horovod._runner.environment import rank_environment, store_environment
 from horovod._runner.event_loop import Background, SignalWakeup
 from horovod._runner.failures import EndedRanks, about_end, describe_code

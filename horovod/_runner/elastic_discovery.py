@@ -1,8 +1,9 @@
 """Which hosts an elastic job may use now, and how many slots each has.
 
-A discovery script prints lines as those of a hostfile: "host:slots", "host slots=N" or "host". It runs once a second in
-a process of script_runner.py, and may fail or hang: the driver goes on with the last good answer. A source of another
-kind is asked in a thread. Used on the thread of the driver, which never waits here.
+A discovery script prints lines as those of a hostfile: "host:slots", "host slots=N" or "host". It runs once a second
+in a process of elastic_script_runner.py, and may fail or hang: the driver continues with the last good answer. A source
+of another kind is called in a thread. Used on the thread of the driver, which never waits here. The resolver and
+`ssh -G` may take many seconds, so `HostNames` looks each name up in a thread, and a host is used when its name is known.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ DISCOVER_HOSTS_FREQUENCY_SECS = 1.0
 _LONGEST_S = 30.0
 # The runner of the script gets this time to end it.
 _END_S = 5.0
-_RUNNER = Path(__file__).with_name("script_runner.py")
+_RUNNER = Path(__file__).with_name("elastic_script_runner.py")
 
 
 class HostDiscovery:
@@ -97,7 +98,7 @@ class Discovery:
         self._source, self._selector = source, selector
         self._found, self._failed = found, failed
         self._background, self._limit_s = background, limit_s
-        self._runner: subprocess.Popen | None = None  # script_runner.py
+        self._runner: subprocess.Popen | None = None  # elastic_script_runner.py
         self._answer = b""
         self._asked = False
         self._open = True

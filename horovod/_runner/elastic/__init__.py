@@ -1,1 +1,0 @@
-"""Elastic jobs, whose number of processes changes while they run."""
