@@ -48,7 +48,7 @@ __all__ = [
 Message = dict[str, Any]
 """A JSON object."""
 Stage = tuple[str, str] | None
-"""(subject, phase) of the code that runs, such as ("nccl", "load"); None between phases."""
+"""(subject, phase) of the code that runs, such as ("shm", "load"); None between phases."""
 
 _OUTPUT_BYTES = 64 << 10
 _REPORT_BYTES = 16 << 20
