@@ -88,7 +88,7 @@ def _extend_env() -> None:
     def env(url: str, timeout: Any = dist.constants.default_pg_timeout, **options: Any) -> Any:
         if "RANK" in os.environ or not _launchers & os.environ.keys() or "rank=" in url:
             return original(url, timeout=timeout, **options)
-        from horovod.torch.distributed._rendezvous import meet
+        from horovod.torch.distributed._startup import meet
 
         return meet(timeout)
 
@@ -97,6 +97,6 @@ def _extend_env() -> None:
 
 
 def _create(options: Any, backend_options: Any) -> Any:
-    from horovod.torch.distributed._create import create
+    from horovod.torch.distributed._group import create
 
     return create(options, backend_options)
