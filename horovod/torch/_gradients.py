@@ -217,9 +217,10 @@ def store(slot: Slot, compression: type[Compressor]) -> None:
 # then, for the change meets the gradient before or after its reduction.
 #
 # PyTorch counts the changes of each tensor. The count of a gradient is noted when it is sent, and compared when the
-# optimizer waits for the result. To read it takes as long as to read ``param.grad``: 11 ns on a quiet core, 50 ns on a busy
-# one, twice per parameter and step. Edits through ``grad.data`` are not counted, nor is the unscaling of a GradScaler: its
-# step() is looked for among the callers. Used by _reducer.py and optimizer.py, on the thread that submits or synchronizes.
+# optimizer waits for the result. To read it takes as long as to read ``param.grad``: 11 ns on a quiet core, 50 ns on a
+# busy one, twice per parameter and step. Edits through ``grad.data`` are not counted, nor is the unscaling of a
+# GradScaler: its step() is looked for among the callers. Used by _reducer.py and optimizer.py, on the thread that
+# submits or synchronizes.
 
 _CHANGED = (
     "The gradient of {name} was changed between loss.backward() and optimizer.step(), while it was being reduced, so "
@@ -289,9 +290,9 @@ def warn_of_scaler(optimizer: torch.optim.Optimizer, reducer: Any) -> None:
 # Gradients that live in memory which the ranks of a host share: DistributedOptimizer(gradient_buffers="shared").
 #
 # Each gradient has a *home*, a tensor in one window for all. Where ``param.grad`` is the home, backward adds to it in
-# place, and the ranks reduce it without a copy. After ``zero_grad(set_to_none=True)`` autograd makes a new gradient, which
-# is copied home when it is submitted, from the cache that backward has left it in. With a compression by halves the home is
-# the tensor that is sent. Used by _reducer.py and optimizer.py, on the thread that submits.
+# place, and the ranks reduce it without a copy. After ``zero_grad(set_to_none=True)`` autograd makes a new gradient,
+# which is copied home when it is submitted, from the cache that backward has left it in. With a compression by halves
+# the home is the tensor that is sent. Used by _reducer.py and optimizer.py, on the thread that submits.
 
 _ALIGNMENT = 64
 

@@ -34,8 +34,8 @@ from hvd_core._runtime import current_job
 
 # The helper thread that waits for copies from devices to host memory, and then lets their operations begin.
 #
-# One thread per process, in the order of the calls. It is started by the first call that needs it, and ended at the exit of
-# the interpreter, before the engine. Any thread may call the functions.
+# One thread per process, in the order of the calls. It is started by the first call that needs it, and ended at the
+# exit of the interpreter, before the engine. Any thread may call the functions.
 
 _EXIT_SECONDS = 30.0
 

@@ -26,18 +26,22 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Adasum, Average
 from horovod.common.util import split_list
 from horovod.torch import _gradients, _initial_weights
-from horovod.torch._async_ops import allreduce_async_
 from horovod.torch._compilers import leave_alone
-from horovod.torch._gradients import check_gradient_buffers as check_gradient_buffers
-from horovod.torch._gradients import refuse_gradient_buffers as refuse_gradient_buffers
+from horovod.torch._gradients import check_gradient_buffers, refuse_gradient_buffers
 from horovod.torch._original_names import NamesOfAdasum, NamesOfReductions
 from horovod.torch._reducer import GradientReducer, keep_until_done
-from horovod.torch._submit import forget_finished, synchronize
+from horovod.torch._submit import forget_finished
 from horovod.torch.compression import Compression, Compressor
-from horovod.torch.functions import allgather_object
-from horovod.torch.mpi_ops import (
+from horovod.torch.functions import allgather_object, broadcast_object  # noqa: F401 (see below)
+from horovod.torch.mpi_ops import (  # noqa: F401 (modified optimizers import the operations and sizes from here)
+    Sum,
     allreduce,
     allreduce_async_,
+    grouped_allreduce_async_,
+    rank,
+    rocm_built,
+    size,
+    sparse_allreduce_async,
     synchronize,
 )
 
@@ -96,11 +100,11 @@ def require_same_names(of_all: list[list[str]], ranks: list[int] | None) -> None
     differences = []
     for place, names in enumerate(of_all):
         missing, more = set(of_all[0]) - set(names), set(names) - set(of_all[0])
-        rank, first = (place, 0) if ranks is None else (ranks[place], ranks[0])
+        here, first = (place, 0) if ranks is None else (ranks[place], ranks[0])
         for found, text in ((missing, "lacks"), (more, "has also")):
             if found:
                 listed = f"{', '.join(sorted(found)[:8])}{' ...' if len(found) > 8 else ''}"
-                differences.append(f"rank {rank} {text} {listed}, compared with rank {first}")
+                differences.append(f"rank {here} {text} {listed}, compared with rank {first}")
     if differences:
         raise ValueError(
             "groups=n divides the parameters that require grad, which must be the same on all ranks, but "

@@ -32,8 +32,8 @@ from hvd_core.errors import HorovodInternalError
 # Groups of which another backend serves some types of devices, as in "cpu:hvd,cuda:nccl".
 #
 # PyTorch takes a group that is written in Python as it is, for all types of devices, and creates no backend that stands
-# behind it in that text. So the group itself hands the calls on: to a second group of the same ranks, which it makes at the
-# first call with a tensor of such a device. Called by the methods of a group.
+# behind it in that text. So the group itself hands the calls on: to a second group of the same ranks, which it makes at
+# the first call with a tensor of such a device. Called by the methods of a group.
 
 
 class Others:
@@ -338,7 +338,7 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
         except (HorovodInternalError, ValueError):
             return
         if self._default:
-            _startup.say_farewell()
+            _startup.leave_job()
 
     def abort(self) -> None:
         """End the job at once, on all ranks: operations under way fail. hvd has no abort of one group alone."""
@@ -447,8 +447,8 @@ def _copying_back(operands: list) -> Any:
 
 # A group for torch.distributed: the engine, and a process set that the group's ranks make among themselves.
 #
-# torch.distributed calls create() on the members of a group only. So the process set is one that its members alone ask for,
-# and each group has its own: the order of calls in one group says nothing about another.
+# torch.distributed calls create() on the members of a group only. So the process set is one that its members alone ask
+# for, and each group has its own: the order of calls in one group says nothing about another.
 
 # For each engine; a set of the next job begins at 0 on all of its ranks.
 _counts: WeakKeyDictionary = WeakKeyDictionary()

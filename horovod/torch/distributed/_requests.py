@@ -87,8 +87,8 @@ NUMBERS_BY_HASH = _numbers_by_hash() if TELLS_WHO_WAITS else {}
 
 # Tensors of torch.distributed in the form that the engine takes: dense, real, of a type that it knows.
 #
-# The engine writes to the memory of the tensors that it gets. So a tensor that it can take as it is costs no copy; another
-# one is copied, and a result is copied back when the operation is over. Pure functions; any thread.
+# The engine writes to the memory of the tensors that it gets. So a tensor that it can take as it is costs no copy;
+# another one is copied, and a result is copied back when the operation is over. Pure functions; any thread.
 
 _REDUCED = frozenset(DTYPE_NUMBERS)
 

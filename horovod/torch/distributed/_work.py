@@ -18,8 +18,8 @@ from horovod.torch._devices import streams_of
 
 # The base class of works, which lives as long as PyTorch refers to it. Any thread.
 #
-# A Work that is written in Python has two halves. Old versions of PyTorch (seen in 2.4, not in 2.7) hold on to the half in
-# C++ alone: DDP, functional collectives and everything else that calls a group from C++. Without the half in Python,
+# A Work that is written in Python has two halves. Old versions of PyTorch (seen in 2.4, not in 2.7) hold on to the half
+# in C++ alone: DDP, functional collectives and everything else that calls a group from C++. Without the half in Python,
 # wait() of such a Work never returns. So with these versions a list holds the works to which C++ refers: the count of
 # references is read from the memory of the half in C++, as PyTorch shows it nowhere.
 
