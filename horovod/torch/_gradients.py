@@ -1,6 +1,6 @@
-"""The tensor that is sent for a gradient, and the way of the result into ``param.grad``.
+"""Gradients under way: their records, the tensor that is sent for each, changes by the program, shared memory.
 
-Used by _reducer.py only, on the thread that submits or synchronizes.
+Used by _reducer.py and optimizer.py, on the thread that submits or synchronizes.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
 So a device works on its first day, and a program without the backend's wheel runs, if more slowly.
 
 A call returns at once, as on any device. Its copy is enqueued on a stream of its own, behind the work that the caller's
-current stream has so far; a helper thread (`_copy_waits`) waits for the copy and lets the operation begin. Until then
+current stream has so far; a helper thread waits for the copy and lets the operation begin. Until then
 the engine holds the operation back: it has its name and its number since the call, so that ranks agree. The result is
 copied back on the current stream of the thread that calls synchronize() or poll(), in order with work that is given to
 this stream later.
 
 Buffers are pinned memory of PyTorch's own allocator, which knows the streams that still use them. A device without
-streams, events or pinned memory (as `_device_streams` finds out) is copied by calls that wait.
+streams, events or pinned memory (see `_devices.streams_of`) is copied by calls that wait.
 """
 
 import atexit

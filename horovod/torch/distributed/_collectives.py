@@ -1,8 +1,4 @@
-"""gather and scatter of large tensors in host memory: each part goes straight from and to the tensor of its rank.
-
-One alltoall with a tensor for each rank that is not the root: that rank sends its part to the root, or gets it from
-there, and the other ranks have an empty tensor in its place. The root's own part is copied here. See _group.py.
-"""
+"""The collectives of a group that gather tensors or scatter them. See _group.py for their rules."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +15,10 @@ from horovod.torch.distributed._requests import (
     operand,
     together,
 )
+
+# gather and scatter of large tensors in host memory: each part goes straight from and to the tensor of its rank. One
+# alltoall with a tensor for each rank that is not the root: that rank sends its part to the root, or gets it from there,
+# and the other ranks have an empty tensor instead. The root's own part is copied here.
 
 # Smaller parts are joined, which costs less than a tensor for each rank; so do the parts of many ranks.
 _LEAST_BYTES, _MOST_RANKS = 64 << 10, 16

@@ -1,4 +1,9 @@
-"""torch's reduce ops as the engine's numbers. Pure functions; any thread."""
+"""From a call of a group to a request of the engine: reduce ops, operands, the numbers of calls, refusals, timeouts,
+coalescing.
+
+torch.distributed promises that all ranks of a group make their calls in one order. So the n-th call of a group has the
+name "c10d.n" for each operation: ranks that call different operations meet under one name, and all of them fail.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -181,14 +186,6 @@ class Taken:
             self.device = _staging.Staged(inputs, outputs, sent, received, outputs is not inputs)
         self.sources, self.targets = self.device.sources, self.device.targets
 
-
-# From a call of a group to a request of the engine: numbers, refusals, limits of time, coalescing.
-#
-# torch.distributed promises that all ranks of a group make their calls in one order. So the n-th call of a group has the
-# name "c10d.n" for each operation: ranks that call different operations meet under one name, and all of them hear of it.
-
-if UNAVAILABLE is None:
-    from hvd_core._core import OrderedCalls
 
 # So long the short way of a call waits before it looks at the call's own limit, which takes time to read.
 _SOON_SECONDS = 0.1

@@ -22,19 +22,14 @@ from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 
 __all__ = [
-    "Copier",
     "GradScalerStateHandler",
     "ModelStateHandler",
     "OptimizerStateHandler",
     "SamplerStateHandler",
     "StateHandler",
     "TorchState",
-    "as_array",
-    "copied",
     "get_handler_registry",
-    "is_tensor",
     "set_handler_registry",
-    "split_tensors",
 ]
 
 
