@@ -91,6 +91,7 @@ sanitize: $(VENV)/.tools
 lint: $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(if $(CXX_FILES),$(BIN)/clang-format --dry-run -Werror $(CXX_FILES))
 
 format: $(VENV)/.test

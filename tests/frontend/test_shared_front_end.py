@@ -8,8 +8,8 @@ import pytest
 import hvd_core as hvd
 from harness import on_ranks
 from harness.rank import expect
-from horovod.common import gradient_arguments, reduce_ops
-from horovod.common.compression import CastCompressor, NoneCompressor
+from horovod.common import compression, gradient_arguments, reduce_ops
+from horovod.common.compression import NoneCompressor
 from hvd_core import types
 from hvd_core._frontend import element_types, groups, operations, reductions, rows
 from hvd_core._runtime import refusals
@@ -127,23 +127,17 @@ def test_arguments_of_optimizers():
 
 
 def test_cast_compression():
-    class Cast(CastCompressor):
-        wire_dtype = np.dtype("float16")
+    class Compression(compression.Compression, cast=np.ndarray.astype, fp16=np.dtype("float16")):
+        """NumPy's."""
 
-        @staticmethod
-        def _is_wider(tensor, dtype):
-            return tensor.dtype.kind == "f" and tensor.dtype.itemsize > dtype.itemsize
-
-        @staticmethod
-        def _cast(tensor, dtype):
-            return tensor.astype(dtype)
-
-    sent, context = Cast.compress(np.ones(2))
+    sent, context = Compression.fp16.compress(np.ones(2))
     assert sent.dtype == np.float16
-    assert Cast.decompress(sent, context).dtype == np.float64
+    assert Compression.fp16.decompress(sent, context).dtype == np.float64
     for unchanged in (np.ones(2, np.int64), np.ones(2, np.float16)):
-        assert Cast.compress(unchanged) == (unchanged, None)
-        assert Cast.decompress(*Cast.compress(unchanged)) is unchanged
+        assert Compression.fp16.compress(unchanged) == (unchanged, None)
+        assert Compression.fp16.decompress(*Compression.fp16.compress(unchanged)) is unchanged
+    assert not hasattr(Compression, "bf16")
+    assert Compression.none is NoneCompressor
     assert NoneCompressor.compress("x") == ("x", None)
 
 
