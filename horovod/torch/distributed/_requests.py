@@ -187,6 +187,9 @@ class Taken:
         self.sources, self.targets = self.device.sources, self.device.targets
 
 
+if UNAVAILABLE is None:
+    from hvd_core._core import OrderedCalls
+
 # So long the short way of a call waits before it looks at the call's own limit, which takes time to read.
 _SOON_SECONDS = 0.1
 
