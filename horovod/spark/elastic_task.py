@@ -25,8 +25,8 @@ from horovod._runner.local_ranks import LocalRanks, RankSpec
 from horovod.spark.barrier_task import own_facts
 from horovod.spark.rank_job import DEVICES, base_environment
 from horovod.spark.task_frames import PURPOSE, facts_frame, notice_silence, veiled
-from hvd_core._bootstrap.auth import NO_RANK, client_handshake
-from hvd_core._bootstrap.socket_io import BootstrapError, Deadline, split_address
+from hvd_core._base.auth import NO_RANK, client_handshake
+from hvd_core._base.sockets import BootstrapError, Deadline, split_address
 
 _CONNECT_S = 30.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -14,7 +14,7 @@ from horovod._runner.ended_ranks import EndedRanks
 from horovod._runner.function_store import get, put
 from horovod._runner.rank_failure import RankFailure
 from horovod.spark.placement import Place, TaskFacts
-from hvd_core._bootstrap.socket_io import BootstrapError
+from hvd_core._base.sockets import BootstrapError
 from hvd_core._bootstrap.store import StoreClient
 
 _BEGUN = "spark/begun"
