@@ -19,7 +19,7 @@ from horovod.torch._submit import BY_ADDRESS, check, operands
 from horovod.torch.distributed._work import Done, Work, Works, seconds_of
 from hvd_core._frontend import reductions
 from hvd_core._frontend.reductions import ENGINE_NUMBERS
-from hvd_core._runtime.process_set import ProcessSet, temporary
+from hvd_core._runtime.process_sets import ProcessSet, temporary
 from hvd_core._runtime.refusals import report
 
 _OPS = {
