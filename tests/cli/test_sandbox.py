@@ -175,7 +175,10 @@ class TestForked:
 
 class TestReporting:
     def test_a_program(self):
-        program = ATTACH + "reporter.enter(('x', 'load'))\nreporter.send(3)\nprint('out', flush=True)\nreporter.done()"
+        program = (
+            ATTACH
+            + "reporter.enter(('x', 'load'))\nreporter.send(3)\nprint('out', flush=True)\nreporter.done()"
+        )
         report = sandbox.run_reporting(python(program), {"load": 60})
         assert (report.values, report.fault, report.output) == ([3], "", ["out"])
 
