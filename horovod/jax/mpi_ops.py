@@ -20,8 +20,7 @@ from horovod.common.basics import engine
 from horovod.common.failed_calls import failed
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Adasum, Average
-from horovod.jax._calls import Call, check
-from horovod.jax._gradients import collective
+from horovod.jax._calls import Call, check, collective
 from horovod.jax._trace import is_traced, name_in_program
 from horovod.jax.compression import Compression, Compressor
 from hvd_core._frontend import groups, job_operations
