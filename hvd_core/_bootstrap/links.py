@@ -11,8 +11,9 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from hvd_core._base.auth import ServerHandshake, client_handshake
 from hvd_core._base.listener import AuthenticatedListener, ListenerThread, listen
@@ -26,6 +27,10 @@ from hvd_core._base.sockets import (
     peer_credentials,
 )
 from hvd_core._bootstrap import encryption, limits
+
+if TYPE_CHECKING:
+    from hvd_core._bootstrap.hosts import Neighbours, Topology
+    from hvd_core._bootstrap.session import Session
 
 _log = logging.getLogger("horovod")
 
@@ -53,12 +58,12 @@ class ShmLink:
     """
 
     peer: int
-    subtree: tuple
+    subtree: tuple[int, ...]
     slot: int
     segment_fd: int
     segment_bytes: int
-    my_bells: tuple
-    peer_bells: tuple
+    my_bells: tuple[int, ...]
+    peer_bells: tuple[int, ...]
     guard_fd: int
     peer_pid: int
     is_parent: bool
@@ -73,26 +78,35 @@ class TcpLink:
     """
 
     peer: int
-    subtree: tuple
+    subtree: tuple[int, ...]
     sock_fd: int
     key: bytes
     is_parent: bool
     encrypted: bool = False
 
 
-def segment_bytes(local_size):
+Link = ShmLink | TcpLink
+
+
+def segment_bytes(local_size: int) -> int:
     """Bytes of a host's control segment: a header and one slot per local rank."""
     return HEADER_BYTES + SLOT_BYTES * local_size
 
 
-def make_links(session, topology, neighbours, transport, descriptors):
+def make_links(
+    session: Session,
+    topology: Topology,
+    neighbours: Neighbours,
+    transport: str,
+    descriptors: DescriptorSet,
+) -> tuple[list[Link], int | None]:
     """(links, segment_fd or None): the parent's link first, then the children's by rank.
 
     With ``transport`` 'tcp', links within the host use TCP too. Raises BootstrapTimeout that names the missing peer.
     """
     sockets = neighbours.sockets
     tcp_children = dict(topology.leader_children)
-    local = topology.local_ranks if transport != "tcp" else ()
+    local: tuple[int, ...] = topology.local_ranks if transport != "tcp" else ()
     if transport == "tcp":
         tcp_children.update({rank: (rank,) for rank in topology.local_children})
         for sock in sockets.values():
@@ -100,13 +114,15 @@ def make_links(session, topology, neighbours, transport, descriptors):
     # Listen for the children before connecting to the parent, because the parent may wait for this port.
     listener = _listen(session, tcp_children) if tcp_children else None
     try:
-        links, segment = [], None
+        links: list[Link] = []
+        segment = None
         if topology.parent is not None and topology.parent not in local:
             links.append(_tcp_parent(session, topology, descriptors))
         if len(local) > 1:
             shm_links, segment = _wire_host(session, topology, sockets, descriptors)
             links += shm_links
         for child, subtree in sorted(tcp_children.items()):
+            assert listener is not None
             links.append(_tcp_child(session, topology, listener, child, subtree, descriptors))
     finally:
         if listener is not None:
@@ -189,7 +205,7 @@ class RankListener:
             self._changed.notify_all()
 
 
-def _listen(session, children):
+def _listen(session: Session, children: Collection[int]) -> RankListener:
     # Listens only on the interface that leads to the store, so that the port is unreachable from other networks.
     host = session.store.local_host()
     door = listen(host, backlog=len(children) + 64)
@@ -202,8 +218,9 @@ def _listen(session, children):
     return listener
 
 
-def _tcp_parent(session, topology, descriptors):
+def _tcp_parent(session: Session, topology: Topology, descriptors: DescriptorSet) -> TcpLink:
     parent = topology.parent
+    assert parent is not None
     address = session.wait(
         f"link/{parent}", lambda: f"rank {parent}, the parent in the tree, did not open its port"
     )
@@ -218,11 +235,18 @@ def _tcp_parent(session, topology, descriptors):
     return TcpLink(parent, (), _prepare_tcp(sock, session.silence_s), key, True, encrypted)
 
 
-def _is_encrypted(session, topology, peer):
+def _is_encrypted(session: Session, topology: Topology, peer: int) -> bool:
     return encryption.wanted() and topology.hosts[peer] != topology.hosts[session.rank]
 
 
-def _tcp_child(session, topology, listener, child, subtree, descriptors):
+def _tcp_child(
+    session: Session,
+    topology: Topology,
+    listener: RankListener,
+    child: int,
+    subtree: tuple[int, ...],
+    descriptors: DescriptorSet,
+) -> TcpLink:
     sock, key = session.in_slices(
         lambda seconds: listener.wait_for(child, seconds), f"rank {child} did not connect"
     )
@@ -231,7 +255,7 @@ def _tcp_child(session, topology, listener, child, subtree, descriptors):
     return TcpLink(child, subtree, fd, key, False, encrypted)
 
 
-def _prepare_tcp(sock, silence_s):
+def _prepare_tcp(sock: socket.socket, silence_s: float) -> int:
     """Configures the socket to fail ``silence_s`` seconds after the last packet of the other host."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -248,7 +272,12 @@ def _prepare_tcp(sock, silence_s):
     return sock.fileno()
 
 
-def _wire_host(session, topology, sockets, descriptors):
+def _wire_host(
+    session: Session,
+    topology: Topology,
+    sockets: dict[int, socket.socket],
+    descriptors: DescriptorSet,
+) -> tuple[list[ShmLink], int]:
     bells = tuple(descriptors.own(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)) for _ in range(2))
     if topology.leader != session.rank:
         return _join_host(session, topology, sockets[topology.leader], bells, descriptors)
@@ -269,7 +298,13 @@ def _wire_host(session, topology, sockets, descriptors):
     return links, segment
 
 
-def _join_host(session, topology, sock, bells, descriptors):
+def _join_host(
+    session: Session,
+    topology: Topology,
+    sock: socket.socket,
+    bells: tuple[int, ...],
+    descriptors: DescriptorSet,
+) -> tuple[list[ShmLink], int]:
     leader = topology.leader
     data, fds = _receive_fds(session, sock, _OFFER.size, 3, leader, descriptors)
     magic, slot, local_size, size = _OFFER.unpack(data)
@@ -285,7 +320,17 @@ def _join_host(session, topology, sock, bells, descriptors):
     return [_shm_link(leader, (), slot, fds[0], size, bells, fds[1:], sock, True)], fds[0]
 
 
-def _shm_link(peer, subtree, slot, segment, size, bells, peer_bells, sock, is_parent):
+def _shm_link(
+    peer: int,
+    subtree: tuple[int, ...],
+    slot: int,
+    segment: int,
+    size: int,
+    bells: tuple[int, ...],
+    peer_bells: Sequence[int],
+    sock: socket.socket,
+    is_parent: bool,
+) -> ShmLink:
     sock.setblocking(False)
     pid, _ = peer_credentials(sock)
     return ShmLink(
@@ -293,8 +338,15 @@ def _shm_link(peer, subtree, slot, segment, size, bells, peer_bells, sock, is_pa
     )
 
 
-def _receive_fds(session, sock, count, fd_count, peer, descriptors):
-    def attempt(seconds):
+def _receive_fds(
+    session: Session,
+    sock: socket.socket,
+    count: int,
+    fd_count: int,
+    peer: int,
+    descriptors: DescriptorSet,
+) -> tuple[bytes, list[int]]:
+    def attempt(seconds: float) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any] | None:
         # The descriptors come with the first byte. The peer sends all in one message, far below the buffer's size.
         sock.settimeout(max(0.001, seconds))
         try:
@@ -304,7 +356,7 @@ def _receive_fds(session, sock, count, fd_count, peer, descriptors):
             return None
 
     data, ancillary, flags, _ = session.in_slices(attempt, f"rank {peer} did not send its descriptors")
-    fds = []
+    fds: list[int] = []
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds += struct.unpack(f"{len(content) // 4}i", content[: len(content) // 4 * 4])

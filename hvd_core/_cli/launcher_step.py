@@ -31,13 +31,12 @@ _SYSTEMS = (
 
 def launcher_step(environ: Mapping[str, str]) -> Step:
     """The step. It is bad if ``init()`` would fail because of the variables, or for want of a way to the other ranks."""
-    from hvd_core._bootstrap import identity as launcher_facts
-    from hvd_core._bootstrap import rendezvous_way
+    from hvd_core._bootstrap import launchers, rendezvous
     from hvd_core._bootstrap.identity import identify
 
     try:
         identity = identify(environ)
-        way = rendezvous_way.choose(identity, environ)
+        choice = rendezvous.choose(identity, environ)
     except ValueError as error:
         return Step("", "launcher", BAD, str(error))
     if identity.launcher == "single":
@@ -50,14 +49,14 @@ def launcher_step(environ: Mapping[str, str]) -> Step:
         )
     here = "" if identity.local_size is None else f", {identity.local_size} of them on this host"
     text = f"{identity.launcher}: rank {identity.rank} of {identity.size or 'unknown'}{here}"
-    used = [str(claim) for claim in launcher_facts.claims(environ)[:1]] or [f"{identity.variable} is set"]
-    more = [f"recognised by: {used[0]}", f"rendezvous: {way.name}, because {way.why}"]
-    differ = launcher_facts.disagreement(environ)
+    used = [str(claim) for claim in launchers.claims(environ)[:1]] or [f"{identity.variable} is set"]
+    more = [f"recognised by: {used[0]}", f"rendezvous: {choice.method}, because {choice.reason}"]
+    differ = launchers.disagreement(environ)
     more += [differ] if differ else []
-    more += [f"better: {way.better}"] if way.better and way.name != "missing" else []
-    if way.name == "missing":
+    more += [f"better: {choice.remedy}"] if choice.remedy and choice.method != "missing" else []
+    if choice.method == "missing":
         return Step(
-            "", "launcher", BAD, f"{text}: its ranks cannot find each other", [*more, f"fix: {way.better}"]
+            "", "launcher", BAD, f"{text}: its ranks cannot find each other", [*more, f"fix: {choice.remedy}"]
         )
     return Step("", "launcher", NOTE if differ else GOOD, text, more)
 

@@ -185,7 +185,7 @@ def _check_same_job(comm: Sequence[int] | Any, world: World) -> None:
 
     running = world.members or tuple(range(world.size))
     if job_members.is_communicator(comm):
-        from hvd_core._bootstrap.mpi_comm import members_of
+        from hvd_core._bootstrap.rendezvous.mpi import members_of
 
         if members_of(comm) == running:
             return

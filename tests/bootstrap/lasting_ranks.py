@@ -1,4 +1,4 @@
-"""What the ranks of test_lasting_store.py do; the function and a folder are named on the command line."""
+"""What the ranks of test_rank0_store.py do; the function and a folder are named on the command line."""
 
 import atexit
 import os
