@@ -468,7 +468,7 @@ def _spec(slot: SlotInfo, command: Sequence[str], function: FunctionMemory | Non
 
 def check_library() -> None:
     """Raises ValueError if this process cannot encrypt. It serves the store of a job that encrypts between hosts."""
-    from hvd_core._bootstrap.encryption import problem
+    from hvd_core._bootstrap.store.encryption import problem
 
     if problem():
         raise ValueError(problem())

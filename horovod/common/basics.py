@@ -229,7 +229,8 @@ class HorovodBasics:
         reason = "Horovod is not initialised; use hvd.init()."
         if self.is_initialized():
             reason = "No launcher of MPI has started this process: use mpirun, or horovodrun --mpi."
-            from hvd_core._bootstrap import BootstrapError, mpi4py_support
+            from hvd_core._bootstrap import BootstrapError
+            from hvd_core._bootstrap.rendezvous import mpi4py_support
 
             try:
                 answer = mpi4py_support.has_all_threads(
@@ -250,7 +251,7 @@ class HorovodBasics:
     def mpi_built(self) -> bool:
         """Whether MPI can be used here: the backend mpi is installed (the wheel hvd-backend-mpi), or mpi4py is installed
         and finds an MPI library. Starts no MPI."""
-        from hvd_core._bootstrap import mpi4py_support
+        from hvd_core._bootstrap.rendezvous import mpi4py_support
 
         return built.backend("mpi") or mpi4py_support.can_be_loaded(os.environ)
 

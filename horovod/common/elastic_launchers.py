@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Mapping
 
-from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap.launchers.identity import identify
 from hvd_core._runtime import current_job
 
 _log = logging.getLogger("horovod")

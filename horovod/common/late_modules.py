@@ -21,7 +21,7 @@ _LATE = {
         "hvd_core.backends.selection.at_init",
         "hvd_core.backends.selection.choice",
         "hvd_core._bootstrap.hosts",
-        "hvd_core._bootstrap.peer_liveness",
+        "hvd_core._bootstrap.launchers.peer_liveness",
         "hvd_core._bootstrap.links",
         "hvd_core._bootstrap.hosts",
         "hvd_core.numpy_face",

@@ -36,16 +36,16 @@ __all__ = [
 
 if not TYPE_CHECKING:
     _HOMES = {
-        "_base.sockets": (
+        "hvd_core._base.sockets": (
             "AuthenticationError",
             "BootstrapError",
             "BootstrapTimeout",
             "RankLost",
             "StoreLost",
         ),
-        "_bootstrap.links": ("ShmLink", "TcpLink"),
-        "_bootstrap.store": ("StoreClient", "StoreServer"),
-        "_bootstrap.world": ("World", "connect"),
+        "hvd_core._bootstrap.links": ("ShmLink", "TcpLink"),
+        "hvd_core._bootstrap.store": ("StoreClient", "StoreServer"),
+        "hvd_core._bootstrap.world": ("World", "connect"),
     }
 
     def __getattr__(name):
@@ -54,5 +54,5 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
-        value = globals()[name] = getattr(import_module(f"hvd_core.{home}"), name)
+        value = globals()[name] = getattr(import_module(home), name)
         return value

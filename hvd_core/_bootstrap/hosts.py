@@ -32,11 +32,11 @@ from hvd_core._base.sockets import (
     DescriptorSet,
     peer_credentials,
 )
-from hvd_core._bootstrap import affinity, encryption
-from hvd_core._bootstrap.job_members import Members, init_text, name_ranks
+from hvd_core._bootstrap import affinity
 from hvd_core._bootstrap.links import RankListener
-from hvd_core._bootstrap.session import Session
-from hvd_core._bootstrap.store import Gathered, read_gathered
+from hvd_core._bootstrap.store import Gathered, encryption, read_gathered
+from hvd_core._bootstrap.store.job_members import Members, init_text, name_ranks
+from hvd_core._bootstrap.store.session import Session
 
 # ------------------------------------------------------------------------------------------ topology
 # Pure functions of the table that all ranks share. In the tree, the ranks of a host are children of their leader

@@ -26,11 +26,12 @@ from hvd_core._base.sockets import (
     join_address,
     peer_credentials,
 )
-from hvd_core._bootstrap import encryption, limits
+from hvd_core._bootstrap import limits
+from hvd_core._bootstrap.store import encryption
 
 if TYPE_CHECKING:
     from hvd_core._bootstrap.hosts import Neighbours, Topology
-    from hvd_core._bootstrap.session import Session
+    from hvd_core._bootstrap.store.session import Session
 
 _log = logging.getLogger("horovod")
 

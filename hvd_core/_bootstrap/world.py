@@ -23,8 +23,8 @@ from hvd_core._base.sockets import (
     StoreLost,
 )
 from hvd_core._bootstrap import affinity, launchers, limits
-from hvd_core._bootstrap.identity import Identity, identify
-from hvd_core._bootstrap.job_members import is_communicator, name_ranks, select
+from hvd_core._bootstrap.launchers.identity import Identity, identify
+from hvd_core._bootstrap.store.job_members import is_communicator, name_ranks, select
 from hvd_core._config.environment import encryption_wanted, seconds_of
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from hvd_core._bootstrap.links import Link
     from hvd_core._bootstrap.rendezvous.base import Rendezvous
     from hvd_core._bootstrap.rendezvous.mpi import JobComm
-    from hvd_core._bootstrap.session import Session
     from hvd_core._bootstrap.store import StoreClient
+    from hvd_core._bootstrap.store.session import Session
 
 _log = logging.getLogger("horovod")
 
@@ -278,12 +278,12 @@ def _alone(identity: Identity, comm: JobComm | None = None) -> World:
 
 
 def _connect(world: World, identity: Identity, transport: str, deadline: Deadline, silence_s: float) -> None:
-    from hvd_core._bootstrap import encryption, mpi4py_support
     from hvd_core._bootstrap.hosts import host_name
     from hvd_core._bootstrap.launchers import process
     from hvd_core._bootstrap.launchers.slurm import in_step
-    from hvd_core._bootstrap.session import Session
-    from hvd_core._bootstrap.store import StoreClient, open_store_connection
+    from hvd_core._bootstrap.rendezvous import mpi4py_support
+    from hvd_core._bootstrap.store import StoreClient, encryption, open_store_connection
+    from hvd_core._bootstrap.store.session import Session
 
     found = world._rendezvous
     assert found is not None and found.address is not None
@@ -359,7 +359,8 @@ def _build(
     transport: str,
     descriptors: DescriptorSet,
 ) -> None:
-    from hvd_core._bootstrap import encryption, hosts, links
+    from hvd_core._bootstrap import hosts, links
+    from hvd_core._bootstrap.store import encryption
 
     roster = hosts.gather_roster(session, transport, descriptors, world.members, found.launched)
     # One rank that asks for TCP is enough, because both ends of a link must be of one kind.

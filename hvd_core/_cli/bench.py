@@ -21,7 +21,7 @@ from hvd_core.bench.sweep import Plan, Teams, sweep
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print. Returns FINDINGS if a result was wrong. Raises ValueError for options that do not fit."""
-    from hvd_core._bootstrap.identity import identify
+    from hvd_core._bootstrap.launchers.identity import identify
 
     sizes, chosen = _sizes(options), _chosen(options)
     if options.plot and not options.plot.endswith(".svg"):

@@ -32,7 +32,7 @@ _SYSTEMS = (
 def launcher_step(environ: Mapping[str, str]) -> Step:
     """The step. It is bad if ``init()`` would fail because of the variables, or for want of a way to the other ranks."""
     from hvd_core._bootstrap import launchers, rendezvous
-    from hvd_core._bootstrap.identity import identify
+    from hvd_core._bootstrap.launchers.identity import identify
 
     try:
         identity = identify(environ)

@@ -181,7 +181,7 @@ def _limit_met(error: Exception) -> Exception | None:
 
 def _check_same_job(comm: Sequence[int] | Any, world: World) -> None:
     """Raise ValueError if a second init() names other ranks than the first."""
-    from hvd_core._bootstrap import job_members
+    from hvd_core._bootstrap.store import job_members
 
     running = world.members or tuple(range(world.size))
     if job_members.is_communicator(comm):

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from hvd_core._base import sandbox
 from hvd_core._base.auth import new_secret
 from hvd_core._bootstrap import StoreServer
-from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap.launchers.identity import identify
 from hvd_core.conformance import interpreter
 from hvd_core.conformance.resolve import Target
 from hvd_core.conformance.verdicts import FAIL, SKIPPED, Result, merge, shown_output

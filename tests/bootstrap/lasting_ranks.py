@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import hvd_core as hvd
-from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap.launchers.identity import identify
 
 FOLDER = Path(sys.argv[2] if __name__ == "__main__" else ".")
 

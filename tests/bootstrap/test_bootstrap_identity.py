@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap.launchers.identity import identify
 from hvd_core._bootstrap.launchers.process import launcher_pid
 
 SECRET = "ab" * 32

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 import other_user_programs
+from hvd_core._base import addresses
 from hvd_core._base.sockets import Deadline
-from hvd_core._bootstrap import BootstrapError, addresses
-from hvd_core._bootstrap.identity import Identity
-from hvd_core._bootstrap.job_members import MembersDisagree, select
+from hvd_core._bootstrap import BootstrapError
+from hvd_core._bootstrap.launchers.identity import Identity
 from hvd_core._bootstrap.launchers.process import launcher_pid, private_facts
 from hvd_core._bootstrap.rendezvous import unix_socket
 from hvd_core._bootstrap.rendezvous.unix_socket import RendezvousListener
+from hvd_core._bootstrap.store.job_members import MembersDisagree, select
 
 SECRET = bytes(range(32))
 STORE = "tcp://127.0.0.1:1234"

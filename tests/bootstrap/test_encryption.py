@@ -15,9 +15,9 @@ from harness import run_on_ranks
 from harness.launch import run_to_the_end
 from hvd_core._base.auth import ServerHandshake
 from hvd_core._base.sockets import AuthenticationError, StoreLost, join_address, split_address
-from hvd_core._bootstrap import BootstrapError, StoreClient, StoreServer, connect, encryption
+from hvd_core._bootstrap import BootstrapError, StoreClient, StoreServer, connect
 from hvd_core._bootstrap.rendezvous.custom import CustomRendezvous, find_store
-from hvd_core._bootstrap.store import MAX_ANSWER_BYTES
+from hvd_core._bootstrap.store import MAX_ANSWER_BYTES, encryption
 
 SECRET = bytes(range(32))
 VALUE = b"a value that all ranks know"

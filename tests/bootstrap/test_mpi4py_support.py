@@ -3,7 +3,7 @@
 import mmap
 import os
 
-from hvd_core._bootstrap import mpi4py_support
+from hvd_core._bootstrap.rendezvous import mpi4py_support
 
 
 def test_a_loaded_library_is_found_whatever_bytes_its_path_has(tmp_path):

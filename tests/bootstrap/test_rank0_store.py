@@ -13,9 +13,9 @@ import pytest
 
 import lasting_ranks
 from bootstrap_job import start
-from hvd_core._bootstrap import mpi4py_support, rendezvous
-from hvd_core._bootstrap.identity import identify
-from hvd_core._bootstrap.rendezvous import rank0_store
+from hvd_core._bootstrap import rendezvous
+from hvd_core._bootstrap.launchers.identity import identify
+from hvd_core._bootstrap.rendezvous import mpi4py_support, rank0_store
 
 SECRET = b"s" * 32
 

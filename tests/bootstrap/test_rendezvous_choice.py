@@ -10,8 +10,9 @@ import pytest
 
 from bootstrap_job import RANK_PROGRAM, check_healthy, reports, start
 from hvd_core._base.sockets import BootstrapTimeout, Deadline
-from hvd_core._bootstrap import BootstrapError, connect, launchers, mpi4py_support, rendezvous
-from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap import BootstrapError, connect, launchers, rendezvous
+from hvd_core._bootstrap.launchers.identity import identify
+from hvd_core._bootstrap.rendezvous import mpi4py_support
 from hvd_core._bootstrap.rendezvous.pmi import Pmi1
 from hvd_core._cli.launcher_step import launcher_step
 

@@ -4,8 +4,8 @@ process id of its own parent."""
 import os
 import sys
 
-from hvd_core._bootstrap.identity import identify
 from hvd_core._bootstrap.launchers import process
+from hvd_core._bootstrap.launchers.identity import identify
 
 
 def main():

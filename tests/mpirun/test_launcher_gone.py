@@ -19,8 +19,8 @@ from harness import rank as tools
 from harness.frameworks import ONE_AGENT, torchrun
 from harness.installed import need
 from hvd_core._base.processes import process_stat
-from hvd_core._bootstrap.identity import Identity, identify
 from hvd_core._bootstrap.launchers import PROCESS_NAMES
+from hvd_core._bootstrap.launchers.identity import Identity, identify
 from hvd_core._bootstrap.launchers.process import launcher_pid, watch
 
 WITHIN = 100

@@ -27,7 +27,7 @@ from horovod._runner.protocol import (
     split_result,
 )
 from horovod._runner.remote_ranks import RemoteShell, agent_words
-from hvd_core._bootstrap import addresses
+from hvd_core._base import addresses
 
 WORDS = ["python", "-c", "print('a b')"]
 

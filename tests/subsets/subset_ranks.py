@@ -13,6 +13,7 @@ import numpy as np
 
 import hvd_core as hvd
 from hvd_core._bootstrap import BootstrapTimeout
+from hvd_core._bootstrap.rendezvous import launcher_store
 from hvd_core._runtime import runtime
 
 ME = next(

@@ -20,7 +20,7 @@ from horovod.common import exports
 from horovod.common.basics import engine, runtime
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.objects import broadcast_object
-from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap.launchers.identity import identify
 from hvd_core._bootstrap.rendezvous.custom import CustomRendezvous
 from hvd_core._runtime import current_job
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from hvd_core._base.processes import process_stat
 from hvd_core._bootstrap import launchers
-from hvd_core._bootstrap.identity import Identity
+from hvd_core._bootstrap.launchers.identity import Identity
 
 
 def launcher_pid(variable: str) -> tuple[int, int]:

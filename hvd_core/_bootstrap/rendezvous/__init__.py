@@ -23,9 +23,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from hvd_core._bootstrap import launchers, mpi4py_support
-from hvd_core._bootstrap.identity import RANK0_SCHEME, Identity
+from hvd_core._bootstrap import launchers
+from hvd_core._bootstrap.launchers.identity import RANK0_SCHEME, Identity
 from hvd_core._bootstrap.launchers.slurm import in_step
+from hvd_core._bootstrap.rendezvous import mpi4py_support
 
 if TYPE_CHECKING:
     from hvd_core._base.sockets import Deadline

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from hvd_core._base.sockets import Deadline
 
 if TYPE_CHECKING:
-    from hvd_core._bootstrap.identity import Identity
-    from hvd_core._bootstrap.session import Session
+    from hvd_core._bootstrap.launchers.identity import Identity
     from hvd_core._bootstrap.store import StoreServer
+    from hvd_core._bootstrap.store.session import Session
 
 FAREWELL_SECONDS = 1.0
 """After a failure, the time in which the other ranks can read it, where the store or a listener ends with this

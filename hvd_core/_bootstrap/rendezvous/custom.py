@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 
 from hvd_core._base.auth import new_secret
 from hvd_core._base.sockets import BootstrapError, Deadline
-from hvd_core._bootstrap import encryption
-from hvd_core._bootstrap.identity import Identity, identify
+from hvd_core._bootstrap.launchers.identity import Identity, identify
 from hvd_core._bootstrap.rendezvous.base import Rendezvous
-from hvd_core._bootstrap.store import StoreServer
+from hvd_core._bootstrap.store import StoreServer, encryption
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline
-from hvd_core._bootstrap.identity import Identity
-from hvd_core._bootstrap.job_members import (
+from hvd_core._bootstrap.launchers.identity import Identity
+from hvd_core._bootstrap.rendezvous.base import Rendezvous
+from hvd_core._bootstrap.store import StoreClient, StoreServer
+from hvd_core._bootstrap.store.job_members import (
     Members,
     MembersDisagree,
     MemberWatch,
     epoch_of,
     members_from_json,
 )
-from hvd_core._bootstrap.rendezvous.base import Rendezvous
-from hvd_core._bootstrap.session import Session
-from hvd_core._bootstrap.store import StoreClient, StoreServer
+from hvd_core._bootstrap.store.session import Session
 
 if TYPE_CHECKING:
     from hvd_core._bootstrap.rendezvous.rank0_store import Rank0Store

@@ -20,12 +20,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from hvd_core._base.addresses import address_towards
 from hvd_core._base.auth import new_secret
 from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline
-from hvd_core._bootstrap import encryption, launchers
-from hvd_core._bootstrap.addresses import address_towards
-from hvd_core._bootstrap.identity import Identity, identify
-from hvd_core._bootstrap.job_members import (
+from hvd_core._bootstrap import launchers
+from hvd_core._bootstrap.launchers.identity import Identity, identify
+from hvd_core._bootstrap.rendezvous.base import FAREWELL_SECONDS, Rendezvous
+from hvd_core._bootstrap.rendezvous.mpi4py_support import OTHER_MPI, start_mpi
+from hvd_core._bootstrap.store import StoreServer, encryption
+from hvd_core._bootstrap.store.job_members import (
     MembersDisagree,
     check_range,
     contradict,
@@ -34,9 +37,6 @@ from hvd_core._bootstrap.job_members import (
     name_ranks,
     shorten,
 )
-from hvd_core._bootstrap.mpi4py_support import OTHER_MPI, start_mpi
-from hvd_core._bootstrap.rendezvous.base import FAREWELL_SECONDS, Rendezvous
-from hvd_core._bootstrap.store import StoreServer
 
 # mpi4py has no type hints that are there without it.
 Comm: TypeAlias = Any

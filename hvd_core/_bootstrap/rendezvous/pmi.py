@@ -17,18 +17,17 @@ import socket
 import sys
 from collections.abc import Mapping
 
+from hvd_core._base.addresses import address_towards
 from hvd_core._base.auth import new_secret
 from hvd_core._base.messages import LineBuffer, ProtocolError
 from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline
-from hvd_core._bootstrap import encryption, mpi4py_support
-from hvd_core._bootstrap.addresses import address_towards
-from hvd_core._bootstrap.identity import Identity
+from hvd_core._bootstrap.launchers.identity import Identity
 from hvd_core._bootstrap.launchers.slurm import in_step
-from hvd_core._bootstrap.rendezvous import rank0_store
+from hvd_core._bootstrap.rendezvous import mpi4py_support, rank0_store
 from hvd_core._bootstrap.rendezvous.base import Rendezvous
 from hvd_core._bootstrap.rendezvous.launcher_store import PersistentRendezvous, next_count
 from hvd_core._bootstrap.rendezvous.rank0_store import Rank0Store
-from hvd_core._bootstrap.store import StoreServer
+from hvd_core._bootstrap.store import StoreServer, encryption
 
 _LONGEST_ANSWER = 1 << 16
 # A value has at most 1024 characters; the text is doubled on its way.

@@ -30,8 +30,12 @@ from hvd_core._base.sockets import (
     recv_exact,
     send_exact,
 )
-from hvd_core._bootstrap.identity import Identity
-from hvd_core._bootstrap.job_members import (
+from hvd_core._bootstrap.launchers.identity import Identity
+from hvd_core._bootstrap.launchers.peer_liveness import PeerLiveness, never_came
+from hvd_core._bootstrap.launchers.process import launcher_pid, private_facts
+from hvd_core._bootstrap.rendezvous.base import FAREWELL_SECONDS, Rendezvous
+from hvd_core._bootstrap.store import StoreServer
+from hvd_core._bootstrap.store.job_members import (
     Members,
     MembersDisagree,
     MemberWatch,
@@ -39,11 +43,7 @@ from hvd_core._bootstrap.job_members import (
     disagreement,
     init_text,
 )
-from hvd_core._bootstrap.launchers.process import launcher_pid, private_facts
-from hvd_core._bootstrap.peer_liveness import PeerLiveness, never_came
-from hvd_core._bootstrap.rendezvous.base import FAREWELL_SECONDS, Rendezvous
-from hvd_core._bootstrap.session import Session
-from hvd_core._bootstrap.store import StoreServer
+from hvd_core._bootstrap.store.session import Session
 
 _log = logging.getLogger("horovod")
 # Magic, the time when the sender entered this init() (monotonic clock, s), its rank in the launcher's job, its rank and

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from hvd_core._base.processes import process_stat
 from hvd_core._base.sockets import RankLost
 from hvd_core._bootstrap import launchers
-from hvd_core._bootstrap.identity import Identity
+from hvd_core._bootstrap.launchers.identity import Identity
 from hvd_core._bootstrap.launchers.process import launcher_pid
 
 # Ranks are started one after the other. Seconds after the start of this process by which the others have started too:

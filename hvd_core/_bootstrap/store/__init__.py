@@ -65,7 +65,7 @@ from hvd_core._base.sockets import (
     recv_exact,
     send_exact,
 )
-from hvd_core._bootstrap import encryption
+from hvd_core._bootstrap.store import encryption
 
 PURPOSE = b"store"
 SET, GET, ADD, DEL, WILL, ANY, GATHER, ABSENT, CLEAR = 1, 2, 3, 4, 5, 6, 7, 8, 9

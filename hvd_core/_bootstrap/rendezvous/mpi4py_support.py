@@ -21,7 +21,7 @@ from types import ModuleType
 from hvd_core._base.processes import process_stat
 from hvd_core._base.sockets import BootstrapError
 from hvd_core._bootstrap import launchers
-from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap.launchers.identity import identify
 from hvd_core._bootstrap.launchers.slurm import in_step
 
 _LIBRARIES = tuple(dict.fromkeys(name for launcher in launchers.LAUNCHERS for name in launcher.mpi_libraries))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from hvd_core._base.sockets import BootstrapError
-from hvd_core._bootstrap.identity import Identity
+from hvd_core._bootstrap.launchers.identity import Identity
 
 Members: TypeAlias = "tuple[int, ...] | None"
 """The launcher's ranks that make up a job, by rank; None for all."""
