@@ -167,7 +167,7 @@ def frontend_table() -> int:
     """
     from hvd_core._base import native
 
-    return native.load().frontend_table()
+    return int(native.load().frontend_table())
 
 
 if not TYPE_CHECKING:

@@ -72,7 +72,7 @@ class HorovodVersionMismatchError(ImportError):
         self.version = version
         self.installed_version = installed_version
 
-    def __reduce__(self) -> tuple[type[HorovodVersionMismatchError], tuple[str, str, str]]:
+    def __reduce__(self) -> tuple[type[HorovodVersionMismatchError], tuple[str | None, str, str]]:
         return type(self), (self.name, self.version, self.installed_version)
 
 

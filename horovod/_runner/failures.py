@@ -43,9 +43,10 @@ def _name(number: int) -> str:
 
 # The launcher's part in naming the end of a rank, over the job's store.
 #
-# It tells the ranks that wait in init() which processes have ended (hvd_core/_bootstrap/store/session.py reads that). It learns
-# which ranks failed only because another one had failed before: these report it themselves, and are not named as the
-# cause of the job's end. Used on the thread of Job.run(); the store's server is in this process, so calls return at once.
+# It tells the ranks that wait in init() which processes have ended (hvd_core/_bootstrap/store/session.py reads that).
+# It learns which ranks failed only because another one had failed before: these report it themselves, and are not named
+# as the cause of the job's end. Used on the thread of Job.run(); the store's server is in this process, so calls return
+# at once.
 
 
 class EndedRanks:

@@ -1,4 +1,4 @@
-"""Makes the links of the tree: shared memory and doorbells within a host, TCP between hosts.
+"""Makes the links of the tree: shared memory and eventfds within a host, TCP between hosts.
 
 Called on the thread that runs init(). All descriptors belong to the DescriptorSet of the caller; the engine borrows them.
 """
@@ -40,11 +40,11 @@ HEADER_BYTES = 64 << 10
 SLOT_BYTES = 1 << 20
 _OFFER = struct.Struct("<8sIIQ")
 _OFFER_MAGIC = b"hvdshm01"
-_BELLS = b"hvdbells"
+_EVENTFDS = b"hvdbells"
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 # The kernel's limit, in seconds.
 _LONGEST_KEEPALIVE = 32767
-# The most descriptors in one message: segment and two bells.
+# The most descriptors in one message: segment and two eventfds.
 _MAX_FDS = 3
 
 
@@ -53,8 +53,8 @@ class ShmLink:
     """A link within the host.
 
     ``subtree``: the world ranks reached through a child, () for the parent. ``slot``: index of the child's
-    part of the segment (its local rank, from 1), the same at both ends. ``my_bells`` are this process's two
-    eventfds, the same in all its links; ``peer_bells`` wake the peer. ``guard_fd``: a non-blocking Unix
+    part of the segment (its local rank, from 1), the same at both ends. ``my_eventfds`` are this process's two
+    eventfds, the same in all its links; ``peer_eventfds`` wake the peer. ``guard_fd``: a non-blocking Unix
     stream socket to the peer that carries no data. ``peer_pid`` is 0 if the peer's pid namespace is not visible here.
     """
 
@@ -63,8 +63,8 @@ class ShmLink:
     slot: int
     segment_fd: int
     segment_bytes: int
-    my_bells: tuple[int, ...]
-    peer_bells: tuple[int, ...]
+    my_eventfds: tuple[int, ...]
+    peer_eventfds: tuple[int, ...]
     guard_fd: int
     peer_pid: int
     is_parent: bool
@@ -279,9 +279,9 @@ def _wire_host(
     sockets: dict[int, socket.socket],
     descriptors: DescriptorSet,
 ) -> tuple[list[ShmLink], int]:
-    bells = tuple(descriptors.own(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)) for _ in range(2))
+    eventfds = tuple(descriptors.own(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)) for _ in range(2))
     if topology.leader != session.rank:
-        return _join_host(session, topology, sockets[topology.leader], bells, descriptors)
+        return _join_host(session, topology, sockets[topology.leader], eventfds, descriptors)
     size = segment_bytes(topology.local_size)
     segment = descriptors.own(os.memfd_create("hvd-control", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     os.ftruncate(segment, size)
@@ -291,11 +291,11 @@ def _wire_host(
         offer = _OFFER.pack(_OFFER_MAGIC, slot, topology.local_size, size)
         # A peer may still be reading the table of hosts, so that there is no room for the message yet.
         sockets[child].settimeout(max(0.001, session.deadline.left()))
-        socket.send_fds(sockets[child], [offer], [segment, *bells])
+        socket.send_fds(sockets[child], [offer], [segment, *eventfds])
     links = []
     for slot, child in enumerate(topology.local_ranks[1:], 1):
-        _, fds = _receive_fds(session, sockets[child], len(_BELLS), 2, child, descriptors)
-        links.append(_shm_link(child, (child,), slot, segment, size, bells, fds, sockets[child], False))
+        _, fds = _receive_fds(session, sockets[child], len(_EVENTFDS), 2, child, descriptors)
+        links.append(_shm_link(child, (child,), slot, segment, size, eventfds, fds, sockets[child], False))
     return links, segment
 
 
@@ -303,7 +303,7 @@ def _join_host(
     session: Session,
     topology: Topology,
     sock: socket.socket,
-    bells: tuple[int, ...],
+    eventfds: tuple[int, ...],
     descriptors: DescriptorSet,
 ) -> tuple[list[ShmLink], int]:
     leader = topology.leader
@@ -317,8 +317,8 @@ def _join_host(
             f"{topology.local_rank} of {expected[3]} bytes for {topology.local_size}: do all ranks run the "
             "same version?"
         )
-    socket.send_fds(sock, [_BELLS], list(bells))
-    return [_shm_link(leader, (), slot, fds[0], size, bells, fds[1:], sock, True)], fds[0]
+    socket.send_fds(sock, [_EVENTFDS], list(eventfds))
+    return [_shm_link(leader, (), slot, fds[0], size, eventfds, fds[1:], sock, True)], fds[0]
 
 
 def _shm_link(
@@ -327,15 +327,15 @@ def _shm_link(
     slot: int,
     segment: int,
     size: int,
-    bells: tuple[int, ...],
-    peer_bells: Sequence[int],
+    eventfds: tuple[int, ...],
+    peer_eventfds: Sequence[int],
     sock: socket.socket,
     is_parent: bool,
 ) -> ShmLink:
     sock.setblocking(False)
     pid, _ = peer_credentials(sock)
     return ShmLink(
-        peer, subtree, slot, segment, size, bells, tuple(peer_bells), sock.fileno(), pid, is_parent
+        peer, subtree, slot, segment, size, eventfds, tuple(peer_eventfds), sock.fileno(), pid, is_parent
     )
 
 
