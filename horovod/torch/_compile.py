@@ -35,7 +35,6 @@ from horovod.torch._operations import (
     REDUCESCATTER,
     Operation,
     complete,
-    prefix_of,
 )
 from horovod.torch.compression import Compression, Compressor
 from hvd_core._frontend.operations import gradient_name
@@ -179,7 +178,7 @@ def _saves(operation: Operation) -> Callable[..., None]:
 
 def _backward_of(operation: Operation, grouped: bool) -> Callable[..., Any]:
     """The gradient of an op, by another op. Ops that run an eager gradient inside leave its name to it."""
-    op = prefix_of(operation, grouped)
+    op = operation.grouped_name if grouped else operation.name
 
     def backward(ctx: Any, grads: Any) -> Any:
         ops, arguments = torch.ops.horovod, ctx.arguments
@@ -235,7 +234,7 @@ def _define(
 
 def _define_both(operation: Operation, arguments: str, shape: Callable[..., Any], grouped: bool) -> None:
     """The op of an operation, and that of its gradient."""
-    name = prefix_of(operation, grouped)
+    name = operation.grouped_name if grouped else operation.name
     tensors, result = ("Tensor[] tensors", "Tensor[]") if grouped else ("Tensor tensor", "Tensor")
     returned = "Tensor[]" if operation is ALLTOALL else result
     schema = f"({tensors}, {arguments}{_CALL}) -> {returned}"

@@ -18,7 +18,7 @@ from horovod.common.basics import engine
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import _devices, _staging
 from horovod.torch._devices import reference
-from horovod.torch._dtypes import MOVABLE, REDUCIBLE, as_sent, why_not
+from horovod.torch._dtypes import AS_BYTES, MOVABLE, REDUCIBLE, as_sent, why_not
 from hvd_core._runtime.process_sets import why_no_number
 
 if TYPE_CHECKING:
@@ -93,14 +93,14 @@ def check(tensor: Any, allowed: frozenset[torch.dtype], process_set: Any) -> boo
 
 
 def check_all(tensors: Sequence[Any], allowed: frozenset[torch.dtype], process_set: Any) -> bool:
-    """Whether the tensors of a group are on a device: `check` for each, all on the same one."""
-    on_device = [check(tensor, allowed, process_set) for tensor in tensors]
-    if any(on_device):
-        text = _devices.several_devices(tensors)
-        if text:
-            raise ValueError(text)
-        return True
-    return False
+    """Whether the tensors of a call are on a device: `check` for each, all on the same one."""
+    on_device = False
+    for tensor in tensors:
+        if check(tensor, allowed, process_set):
+            on_device = True
+    if on_device and (text := _devices.several_devices(tensors)):
+        raise ValueError(text)
+    return on_device
 
 
 def dense(tensor: _Value) -> _Value:
@@ -143,16 +143,25 @@ class Operand:
         grouped: the call is that of a group: its result is a list, and the engine takes lists.
         reads, writes: whether the operation reads `tensors` and writes the outputs on this rank.
 
+    Attributes:
+        is_staged: the operation begins when the tensors have been copied to host memory.
+        needs_finish: the results have to be fetched from the engine, or the stream of a device has to wait for them.
+        splits: of an alltoall, whose result is a pair: the type and the device of the second tensor, which says how many
+            rows came from each rank.
+
     Raises:
         ValueError: see reject().
     """
 
-    __slots__ = ("_device", "_grouped", "_outputs", "_types", "sources", "targets")
+    __slots__ = (
+        "_count", "_device", "_grouped", "_outputs", "_types",
+        "is_staged", "needs_finish", "sources", "splits", "targets",
+    )  # fmt: skip
 
     def __init__(
         self,
-        tensors: list[torch.Tensor],
-        outputs: list[torch.Tensor] | None,
+        tensors: list[Any],
+        outputs: list[Any] | None,
         allowed: frozenset[torch.dtype],
         process_set: Any,
         grouped: bool,
@@ -160,34 +169,29 @@ class Operand:
         writes: bool = True,
     ):
         sent, received = tensors, outputs
-        if allowed is MOVABLE:
+        self._types: list[torch.dtype] | None = None
+        if allowed is MOVABLE and not AS_BYTES.isdisjoint([getattr(t, "dtype", None) for t in tensors]):
             sent = [as_sent(tensor) for tensor in tensors]
             if outputs is not None:
                 received = sent if outputs is tensors else [as_sent(tensor) for tensor in outputs]
-        self._grouped, self._outputs = grouped, outputs
+            self._types = [getattr(tensor, "dtype", None) for tensor in tensors]
+        self._grouped, self._outputs, self._count = grouped, outputs, len(tensors)
         self._device: _devices.Submitted | _staging.Staged | None = None
+        self.is_staged = False
+        self.needs_finish = outputs is None
+        self.splits: tuple[torch.dtype, torch.device | None] | None = None
         sources: Sequence[Any]
         targets: Sequence[Any]
         if check_all(sent, allowed, process_set):
-            self._device = _staging.submitted(sent, received, engine(), reads, writes)
-            sources, targets = self._device.sources, self._device.targets
+            self._device = device = _staging.submitted(sent, received, engine(), reads, writes)
+            self.is_staged, self.needs_finish = device.deferred, True
+            sources, targets = device.sources, device.targets
         else:
             sources = targets = in_host_form(sent)
             if received is not None and received is not sent:
                 targets = in_host_form(received)
-        self._types = [tensor.dtype for tensor in tensors] if outputs is None else []
         self.sources: Any = sources if grouped else sources[0]
-        self.targets: Any = targets if grouped else targets[0]
-
-    @property
-    def is_staged(self) -> bool:
-        """Whether the operation begins when the tensors have been copied to host memory."""
-        return self._device is not None and self._device.deferred
-
-    @property
-    def needs_finish(self) -> bool:
-        """Whether the results have to be fetched from the engine, or the stream of a device has to wait for them."""
-        return self._device is not None or self._outputs is None
+        self.targets: Any = None if outputs is None else targets if grouped else targets[0]
 
     def begin(self, core: Engine, handle: int, wait: bool) -> None:
         """Let the submitted operation begin, if it has not. The engine keeps the tensors from here on."""
@@ -206,28 +210,12 @@ class Operand:
         if self._device is not None:
             results = self._device.all(core, handle)
         elif self._outputs is None:
-            results = [from_dlpack(core.output(handle, i)) for i in range(len(self._types))]
+            results = [from_dlpack(core.output(handle, i)) for i in range(self._count)]
         if self._outputs is not None:
             return self.outputs()
-        # A type that is sent as bytes is returned as bytes.
-        results = [
-            each if each.dtype is dtype else each.view(dtype) for each, dtype in zip(results, self._types)
-        ]
-        return results if self._grouped else results[0]
-
-
-class ExchangeOperand(Operand):
-    """The tensor of an alltoall, whose result is a pair: the received rows, and how many came from each rank."""
-
-    __slots__ = ("_splits_device", "_splits_type")
-
-    def __init__(self, tensors: list[torch.Tensor], splits: Any, process_set: Any):
-        super().__init__(tensors, None, MOVABLE, process_set, grouped=False)
-        is_tensor = isinstance(splits, torch.Tensor)
-        self._splits_type: torch.dtype = splits.dtype if is_tensor else torch.int32
-        self._splits_device: torch.device | None = splits.device if is_tensor else None
-
-    def finish(self, core: Engine, handle: int) -> tuple[torch.Tensor, torch.Tensor]:
-        rows = core.received_splits(handle, 0)
-        received = torch.tensor(rows, dtype=self._splits_type, device=self._splits_device)
-        return super().finish(core, handle), received
+        if self._types is not None:  # a type that is sent as bytes is returned as bytes
+            results = [each.view(dtype) for each, dtype in zip(results, self._types)]
+        if self.splits is None:
+            return results if self._grouped else results[0]
+        dtype, device = self.splits
+        return results[0], torch.tensor(core.received_splits(handle, 0), dtype=dtype, device=device)

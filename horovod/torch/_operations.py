@@ -21,7 +21,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import BOTH_GIVEN, Adasum, Average, Sum, op_from
 from horovod.torch import _staging
 from horovod.torch._dtypes import MOVABLE, REDUCIBLE
-from horovod.torch._operand import BY_ADDRESS, ExchangeOperand, Operand, check, dense, empty_like
+from horovod.torch._operand import BY_ADDRESS, Operand, check, dense, empty_like
 from hvd_core._frontend import groups
 from hvd_core._frontend.operations import request_name
 from hvd_core._frontend.reductions import ENGINE_NUMBERS, engine_number
@@ -48,6 +48,9 @@ def resolve_op(op: int | None, average: Any, prefix: str, name: str | None, proc
     return op_from(op, average, stacklevel=4)
 
 
+# The arguments of a call that are the operation's own, such as (op, prescale_factor, postscale_factor).
+Arguments = tuple[Any, ...]
+
 # ------------------------------------------------------------------------------------------------------- the table
 
 
@@ -56,6 +59,7 @@ class Operation:
 
     Attributes:
         name: the engine's.
+        grouped_name: what names of requests for groups begin with; those for one tensor begin with `name`.
         types: of the tensors that it takes.
         waits: the engine's call can wait for the result of a single tensor, which spares a handle.
     """
@@ -64,18 +68,21 @@ class Operation:
     types: frozenset[torch.dtype]
     waits = False
 
+    def __init__(self) -> None:
+        self.grouped_name = f"grouped_{self.name}"
+
     def operand(
-        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, *arguments: Any
+        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, arguments: Arguments
     ) -> Operand:
         """The tensors of a call with these arguments."""
         return Operand(tensors, None, self.types, process_set, grouped)
 
-    def values(self, *arguments: Any) -> tuple[Any, ...]:
+    def values(self, arguments: Arguments) -> Arguments:
         """The arguments of a call, such as a reduce op, as the engine takes them."""
         return arguments
 
     def request(
-        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, *values: Any
+        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, values: Arguments
     ) -> int:
         """Submit to the engine. Returns the handle, 0 with `wait`."""
         raise NotImplementedError
@@ -87,17 +94,17 @@ class _Allreduce(Operation):
     name, types, waits = "allreduce", REDUCIBLE, True
 
     def operand(
-        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, *arguments: Any
+        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, arguments: Arguments
     ) -> Operand:
         outputs = tensors if in_place else [empty_like(tensor) for tensor in tensors]
         return Operand(tensors, outputs, self.types, process_set, grouped)
 
-    def values(self, *arguments: Any) -> tuple[Any, ...]:
+    def values(self, arguments: Arguments) -> Arguments:
         op, *factors = arguments
         return _number_of(Average if op is None else op), *factors
 
     def request(
-        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, *values: Any
+        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, values: Arguments
     ) -> int:
         number, prescale, postscale = values
         return core.allreduce(
@@ -111,7 +118,7 @@ class _Allgather(Operation):
     name, types = "allgather", MOVABLE
 
     def request(
-        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, *values: Any
+        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, values: Arguments
     ) -> int:
         return core.allgather(operand.sources, name, set_id)
 
@@ -122,7 +129,7 @@ class _Broadcast(Operation):
     name, types, waits = "broadcast", MOVABLE, True
 
     def operand(
-        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, *arguments: Any
+        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, arguments: Arguments
     ) -> Operand:
         outputs = tensors if in_place else [empty_like(tensor) for tensor in tensors]
         # Only copies from and to a device depend on it.
@@ -131,7 +138,7 @@ class _Broadcast(Operation):
         return Operand(tensors, outputs, self.types, process_set, grouped, is_root, writes)
 
     def request(
-        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, *values: Any
+        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, values: Arguments
     ) -> int:
         return core.broadcast(operand.sources, operand.targets, values[0], name, set_id, wait)
 
@@ -142,11 +149,15 @@ class _Alltoall(Operation):
     name, types = "alltoall", MOVABLE
 
     def operand(
-        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, *arguments: Any
+        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, arguments: Arguments
     ) -> Operand:
-        return ExchangeOperand(tensors, arguments[0], process_set)
+        splits = arguments[0]
+        operand = Operand(tensors, None, self.types, process_set, grouped)
+        is_tensor = isinstance(splits, torch.Tensor)
+        operand.splits = (splits.dtype, splits.device) if is_tensor else (torch.int32, None)
+        return operand
 
-    def values(self, *arguments: Any) -> tuple[Any, ...]:
+    def values(self, arguments: Arguments) -> Arguments:
         splits = arguments[0]
         if splits is None:
             return ([],)
@@ -161,7 +172,7 @@ class _Alltoall(Operation):
         return ([splits.tolist()],)
 
     def request(
-        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, *values: Any
+        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, values: Arguments
     ) -> int:
         return core.alltoall(operand.sources, values[0], name, set_id)
 
@@ -172,7 +183,7 @@ class _Reducescatter(Operation):
     name, types = "reducescatter", REDUCIBLE
 
     def operand(
-        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, *arguments: Any
+        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, arguments: Arguments
     ) -> Operand:
         for tensor in tensors:
             check(tensor, self.types, process_set)  # before it is asked for its rows
@@ -183,7 +194,7 @@ class _Reducescatter(Operation):
         outputs = [t.new_empty((core.scattered_rows(t.shape[0], set_id), *t.shape[1:])) for t in tensors]
         return Operand(tensors, outputs, self.types, process_set, grouped)
 
-    def values(self, *arguments: Any) -> tuple[Any, ...]:
+    def values(self, arguments: Arguments) -> Arguments:
         op, *factors = arguments
         number = _number_of(op)
         if op == Adasum:
@@ -193,9 +204,10 @@ class _Reducescatter(Operation):
         return number, *factors
 
     def request(
-        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, *values: Any
+        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, values: Arguments
     ) -> int:
-        return core.reducescatter(operand.sources, operand.targets, name, *values, set_id)
+        number, prescale, postscale = values
+        return core.reducescatter(operand.sources, operand.targets, name, number, prescale, postscale, set_id)
 
 
 ALLREDUCE = _Allreduce()
@@ -216,50 +228,53 @@ def _number_of(op: Any) -> int:
 # --------------------------------------------------------------------------------------------------------- calling
 
 
-def prefix_of(operation: Operation, grouped: bool) -> str:
-    """What the names of requests begin with."""
-    return f"grouped_{operation.name}" if grouped else operation.name
+def plain_output(tensor: Any) -> torch.Tensor | None:
+    """A new tensor for the result of start_plain(); None if the tensor is none in host memory, or needs a gradient."""
+    try:
+        if tensor.is_cpu and tensor.layout is torch.strided:
+            if tensor.requires_grad and torch.is_grad_enabled():
+                return None
+            return torch.empty_like(tensor, requires_grad=False)
+    except Exception:  # no tensor, or no memory; the long way fails too, and reports it
+        pass
+    return None
 
 
 def start_plain(
     tensor: Any,
+    output: Any,
     name: Any,
-    process_set: Any,
     op: Any,
     prescale_factor: float,
     postscale_factor: float,
-    in_place: bool,
+    process_set: Any,
     wait: bool,
-) -> tuple[int, torch.Tensor] | None:
-    """Submit an allreduce whose tensor and arguments need no conversion, as most do.
+) -> int | None:
+    """Submit an allreduce of `tensor` into `output` if neither they nor the arguments need a conversion, as mostly.
 
     Returns:
-        The handle (0 with `wait`) and the output; None if the call is another one, and nothing has been done.
+        The handle, 0 with `wait`; None if the call is another one, and nothing has been done.
     """
     if op is None:
         op = Average
     if BY_ADDRESS or op.__class__ is not int or op not in ENGINE_NUMBERS:
         return None
-    if process_set.__class__ is not ProcessSet or not isinstance(tensor, torch.Tensor):
+    if process_set.__class__ is not ProcessSet:
         return None
-    output = tensor
-    if not in_place:
-        if not tensor.is_cpu or tensor.layout is not torch.strided:
-            return None
-        try:
-            output = torch.empty_like(tensor, requires_grad=False)
-        except Exception:
-            return None  # no memory; start() fails too, and reports it
-    number, set_id = ENGINE_NUMBERS[op], process_set.process_set_id
-    # The engine says whether it takes the tensor, the name and the factors unchanged.
-    handle = engine().reduce_plain(
-        tensor, output, name, number, prescale_factor, postscale_factor, set_id, wait
+    # The engine says whether it takes the tensors, the name and the factors unchanged.
+    handle: int | None = engine().reduce_plain(
+        tensor,
+        output,
+        name,
+        ENGINE_NUMBERS[op],
+        prescale_factor,
+        postscale_factor,
+        process_set.process_set_id,
+        wait,
     )
-    if handle is None:
-        return None
     if handle:
         _handle_map[handle] = output
-    return handle, output
+    return handle
 
 
 def start(
@@ -267,7 +282,7 @@ def start(
     tensors: Any,
     name: str | None,
     process_set: ProcessSet,
-    arguments: tuple[Any, ...] = (),
+    arguments: Arguments = (),
     *,
     grouped: bool = False,
     in_place: bool = False,
@@ -286,9 +301,12 @@ def start(
         ValueError: Horovod is not initialized, or the tensors or arguments do not fit. The other ranks' calls fail too.
     """
     if operation is ALLREDUCE and not grouped:
-        plain = start_plain(tensors, name, process_set, *arguments, in_place, False)
-        if plain is not None:
-            return plain[0]
+        output = tensors if in_place else plain_output(tensors)
+        if output is not None:
+            op, prescale, postscale = arguments
+            handle = start_plain(tensors, output, name, op, prescale, postscale, process_set, False)
+            if handle is not None:
+                return handle
     return _submit(operation, tensors, name, process_set, arguments, grouped, in_place, False)[0]
 
 
@@ -297,7 +315,7 @@ def complete(
     tensors: Any,
     name: str | None,
     process_set: ProcessSet,
-    arguments: tuple[Any, ...] = (),
+    arguments: Arguments = (),
     *,
     grouped: bool = False,
     in_place: bool = False,
@@ -316,23 +334,23 @@ def _submit(
     tensors: Any,
     name: Any,
     process_set: Any,
-    arguments: tuple[Any, ...],
+    arguments: Arguments,
     grouped: bool,
     in_place: bool,
     wait: bool,
 ) -> tuple[int, Operand]:
     core = engine()  # fails before init()
-    prefix = prefix_of(operation, grouped)
+    prefix = operation.grouped_name if grouped else operation.name
     with reported(operation.name, name, process_set, prefix):
         full_name = None if name is None else f"{prefix}.{name}"
         given = groups.some_members_of(tensors, torch.Tensor) if grouped else [tensors]
         if not in_place:
             given = [dense(tensor) for tensor in given]
-        operand = operation.operand(given, in_place, grouped, process_set, *arguments)
-        values = operation.values(*arguments)
+        operand = operation.operand(given, in_place, grouped, process_set, arguments)
+        values = operation.values(arguments)
         set_id = process_set.process_set_id
     engine_waits = wait and operation.waits and not grouped and not operand.is_staged
-    handle = operation.request(core, operand, full_name, set_id, engine_waits, *values)
+    handle = operation.request(core, operand, full_name, set_id, engine_waits, values)
     if handle:
         _handle_map[handle] = operand if operand.needs_finish else operand.outputs()
         operand.begin(core, handle, wait)
@@ -391,7 +409,7 @@ def synchronize(handle: Any) -> Any:
     if output is _UNKNOWN:
         return handle() if callable(handle) else None
     core = engine()
-    if not isinstance(output, Operand):
+    if output.__class__ is not Operand:
         core.finish(handle, _handle_map)
         return output
     # Not in a finally clause: after Ctrl-C the operation is still pending.

@@ -49,8 +49,8 @@ from horovod.torch._operations import (  # noqa: F401 (programs import _handle_m
     Operation,
     _handle_map,
     complete,
+    plain_output,
     poll,
-    prefix_of,
     resolve_op,
     start,
     start_plain,
@@ -129,14 +129,13 @@ def _run(
     grouped: bool = False,
     in_place: bool = False,
 ) -> Any:
-    """Carry out a synchronous operation: in a graph that is compiled, by the short way, or with all checks."""
+    """Carry out a synchronous operation: as a part of a graph, as it is, or with compression and a gradient."""
     if tracing():
         return traced(operation.name, tensors, name, process_set, arguments, compression, grouped, in_place)
-    is_plain = operation is ALLREDUCE and not grouped and compression is Compression.none
-    if is_plain and (in_place or not (getattr(tensors, "requires_grad", False) and torch.is_grad_enabled())):
-        plain = start_plain(tensors, name, process_set, *arguments, in_place, True)
-        if plain is not None:
-            return plain[1]
+    if compression is Compression.none and not grouped:
+        needs_grad = torch.is_grad_enabled() and getattr(tensors, "requires_grad", False)
+        if in_place or not needs_grad:
+            return complete(operation, tensors, name, process_set, arguments, in_place=in_place)
     return _run_checked(operation, tensors, name, process_set, arguments, compression, grouped, in_place)
 
 
@@ -151,7 +150,7 @@ def _run_checked(
     in_place: bool,
 ) -> Any:
     engine()  # fails before init()
-    prefix = prefix_of(operation, grouped)
+    prefix = operation.grouped_name if grouped else operation.name
     contexts: list[Any] = []
     with reported(operation.name, name, process_set, prefix):
         given = groups.members_of(tensors, torch.Tensor) if grouped else [tensors]
@@ -227,6 +226,10 @@ def allreduce(
     """
     if average is not None:
         op = resolve_op(op, average, "allreduce", name, process_set)
+    if compression is Compression.none and not tracing() and (output := plain_output(tensor)) is not None:
+        done = start_plain(tensor, output, name, op, prescale_factor, postscale_factor, process_set, True)
+        if done is not None:
+            return output
     reduced: torch.Tensor = _run(
         ALLREDUCE, tensor, name, process_set, (op, prescale_factor, postscale_factor), compression
     )
@@ -258,6 +261,10 @@ def allreduce_(
     """
     if average is not None:
         op = resolve_op(op, average, "allreduce", name, process_set)
+    if not tracing():
+        done = start_plain(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set, True)
+        if done is not None:
+            return tensor
     reduced: torch.Tensor = _run(
         ALLREDUCE, tensor, name, process_set, (op, prescale_factor, postscale_factor), in_place=True
     )
