@@ -5,11 +5,12 @@ For the launcher; any thread. The secret is passed only here: never on a command
 
 from __future__ import annotations
 
-import argparse
+import os
 import re
+import shutil
+import sys
 from collections.abc import Mapping
 
-from horovod._runner.config import set_env_from_args
 from horovod._runner.hosts import SlotInfo
 
 # An outer job's secret, function and list of backends must not reach the ranks of this job, nor shell functions.
@@ -29,22 +30,10 @@ SECRET = "HOROVOD_SECRET_KEY"
 GRACE = "HOROVOD_PREEMPTION_GRACE"
 
 
-def job_environment(base: Mapping[str, str], args: argparse.Namespace) -> dict[str, str]:
-    """The variables of all ranks: `base` (os.environ) and those that the options set.
-
-    Deliberately not set: OMP_NUM_THREADS and CPU binding (the caller's choice), HOROVOD_CPU_OPERATIONS (it
-    would choose a backend), HOROVOD_GLOO_IFACE and NCCL_SOCKET_IFNAME unless interfaces were named.
-    """
+def job_environment(base: Mapping[str, str], options: Mapping[str, str] = {}) -> dict[str, str]:
+    """The variables of all ranks: `base` (os.environ), and those that the options set."""
     env = {name: value for name, value in base.items() if _NOT_PASSED.fullmatch(name) is None}
-    set_env_from_args(env, args)
-    if args.start_timeout is not None:
-        env["HOROVOD_START_TIMEOUT"] = str(args.start_timeout)
-    if args.tcp_flag:
-        env["NCCL_IB_DISABLE"] = "1"
-    if args.nics:
-        nics = sorted(args.nics)
-        env["HOROVOD_GLOO_IFACE"] = nics[0]
-        env["NCCL_SOCKET_IFNAME"] = ",".join(nics)
+    env |= options
     env["HOROVOD_CONTROLLER"] = "gloo"
     # Output must appear at once, not when a buffer of 8 KiB is full.
     env["PYTHONUNBUFFERED"] = "1"
@@ -92,3 +81,23 @@ def rank_environment(slot: SlotInfo) -> dict[str, str]:
         "HOROVOD_CROSS_RANK": str(slot.cross_rank),
         "HOROVOD_CROSS_SIZE": str(slot.cross_size),
     }
+
+
+# The import path that a program hands to the processes of its job: functions are pickled by names of modules.
+
+
+def python_path() -> str:
+    """The import path of this process, as PYTHONPATH for processes of the same Python."""
+    return os.pathsep.join(os.path.abspath(place) for place in sys.path)
+
+
+def is_this_python(python: str) -> bool:
+    """Whether a command is the Python of this process. Another one must not get python_path(): it may have another
+    version, and has packages of its own."""
+    found = shutil.which(python)
+    if found is None or not sys.executable:
+        return False
+    found, own = os.path.abspath(found), os.path.abspath(sys.executable)
+    # Not the resolved paths alone: the environments of one Python share its program.
+    same_folder = os.path.dirname(found) == os.path.dirname(own)
+    return found == own or (same_folder and os.path.realpath(found) == os.path.realpath(own))
