@@ -15,7 +15,7 @@ from horovod._keras.backends import backend_of
 from horovod._keras.values import broadcast_model
 from horovod._keras_module import keras_package
 from horovod.common.process_sets import ProcessSet, global_process_set
-from hvd_core import numpy_face
+from hvd_core import numpy_api
 from hvd_core._runtime import runtime
 
 
@@ -108,7 +108,7 @@ class MetricAverage:
                 f"{logs[not_numbers[0]]!r:.80}."
             )
         values = np.concatenate([found[name].ravel() for name in names])
-        averages = numpy_face.allreduce(values, name="keras.metrics.average", op=numpy_face.Average)
+        averages = numpy_api.allreduce(values, name="keras.metrics.average", op=numpy_api.Average)
         for name, part in zip(
             names, np.split(averages, np.cumsum([found[name].size for name in names])[:-1])
         ):

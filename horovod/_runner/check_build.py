@@ -85,7 +85,7 @@ def _version(distribution: str) -> str:
 def _backends() -> tuple[list[Row], str]:
     """(all backends except those for tests, after their probes; the error that prevented the search, or "")."""
     from hvd_core._cli import survey
-    from hvd_core.backends.discovery.registry import embedded
+    from hvd_core.backends._discovery.registry import embedded
     from hvd_core.backends.errors import BackendError
 
     try:
@@ -100,9 +100,9 @@ def _backends() -> tuple[list[Row], str]:
 
 
 def _wheels():
-    from hvd_core.backends import discovery
+    from hvd_core.backends import _discovery
 
-    return discovery.wheels()
+    return _discovery.wheels()
 
 
 def _usable(row: Row) -> bool:
@@ -159,7 +159,7 @@ def _mpirun() -> tuple[str, str]:
 
 
 def _versions(launcher: str) -> list[str]:
-    from hvd_core.backends.discovery.installed_backend import ABI
+    from hvd_core.backends._discovery.installed_backend import ABI
     from hvd_core.version import __version__
 
     known = [

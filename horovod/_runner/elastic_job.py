@@ -25,7 +25,7 @@ from horovod._runner.output import Output
 from horovod._runner.processes import Outcome
 from horovod._runner.remote_ranks import RemoteRanks
 from horovod._runner.remote_shell import RemoteShell, agent_words
-from hvd_core._config.environment import encryption_wanted, positive_seconds, seconds_of
+from hvd_core._config.settings import encryption_wanted, positive_seconds, seconds_of
 
 _TIMEOUT_S = 600
 _GRACE_S = 600

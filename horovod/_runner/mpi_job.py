@@ -33,7 +33,7 @@ from horovod._runner.local_ranks import LocalRanks, RankSpec
 from horovod._runner.mpi_output import LabelledStream
 from horovod._runner.output import Output, RankStream
 from horovod._runner.processes import Job, Outcome
-from hvd_core._config.environment import encryption_wanted
+from hvd_core._config.settings import encryption_wanted
 
 # Rank and size come from MPI alone. Variables of an outer job in this process's environment would contradict them.
 _OUTER = re.compile(r"HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME|STORE|SECRET_KEY|GLOO_RENDEZVOUS_\w+)")

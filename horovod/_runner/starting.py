@@ -104,12 +104,12 @@ def backend_asked_for(environ: Mapping[str, str]) -> str | None:
 
 
 def _installed(environ: Mapping[str, str]) -> bool:
-    from hvd_core.backends import discovery
-    from hvd_core.backends.discovery import registry
+    from hvd_core.backends import _discovery
+    from hvd_core.backends._discovery import registry
 
     if environ.get(f"HOROVOD_BACKEND_PATH_{BACKEND.upper()}"):
         return True
     try:
-        return BACKEND in {found.name for found in (*registry.local(), *discovery.wheels())}
+        return BACKEND in {found.name for found in (*registry.local(), *_discovery.wheels())}
     except ValueError:
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from hvd_core._frontend.reductions import Adasum, Average, Max, Min, Product, Sum
+from hvd_core._frontend.operations import Adasum, Average, Max, Min, Product, Sum
 
 __all__ = ["BOTH_GIVEN", "Adasum", "Average", "Max", "Min", "Product", "Sum", "op_from"]
 

@@ -13,7 +13,7 @@ import numpy as np
 from horovod.common.reduce_ops import Average, Sum
 from horovod.jax._calls import Call, perform
 from horovod.jax._trace import is_traced
-from hvd_core._frontend.reductions import ENGINE_NUMBERS
+from hvd_core._frontend.operations import ENGINE_NUMBERS
 
 _AVERAGE, _SUM = ENGINE_NUMBERS[Average], ENGINE_NUMBERS[Sum]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from horovod.mxnet._load import mx
 from hvd_core._core import TensorRef
-from hvd_core._frontend.element_types import MOVABLE, NUMBERS, REDUCIBLE, unsupported_text
+from hvd_core._frontend.operations import DTYPE_NUMBERS, MOVABLE, REDUCIBLE, unsupported_text
 
 __all__ = ["MOVABLE", "REDUCIBLE", "NDArray", "check", "empty", "reference"]
 
@@ -63,7 +63,7 @@ def reference(array: Any, writes: bool) -> TensorRef:
         check_call(_LIB.MXNDArrayWaitToRead(array.handle))
     address = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
-    return TensorRef(address.value or 0, array.shape, NUMBERS[_type_name(array)], owner=array)
+    return TensorRef(address.value or 0, array.shape, DTYPE_NUMBERS[_type_name(array)], owner=array)
 
 
 def empty(shape: tuple, like: Any) -> Any:

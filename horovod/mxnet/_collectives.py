@@ -14,9 +14,7 @@ from horovod.common.failed_calls import failed
 from horovod.common.reduce_ops import Adasum
 from horovod.mxnet._arrays import MOVABLE, REDUCIBLE, NDArray, check, empty, reference
 from hvd_core._core import TensorRef
-from hvd_core._frontend.operations import request_name
-from hvd_core._frontend.reductions import engine_number
-from hvd_core._frontend.rows import row_counts
+from hvd_core._frontend.operations import engine_number, request_name, row_counts
 from hvd_core._runtime.process_set import number_of
 
 

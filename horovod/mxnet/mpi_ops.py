@@ -14,7 +14,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Average, op_from
 from horovod.mxnet._arrays import NDArray
 from horovod.mxnet._collectives import gather, reduce, scatter, send_root, send_rows
-from hvd_core._frontend import groups
+from hvd_core._frontend import operations
 from hvd_core._runtime.refusals import report
 
 __all__ = [
@@ -141,7 +141,7 @@ def _grouped_allreduce(tensors, in_place, average, name, prescale, postscale, pr
     prefix = "grouped_allreduce"
     try:
         reduction = op_from(op, average, stacklevel=4)
-        members = groups.members_of(tensors, NDArray)
+        members = operations.members_of(tensors, NDArray)
     except BaseException as error:
         failed("allreduce", prefix, name, process_set, error)
         raise
@@ -180,7 +180,7 @@ def grouped_allgather(
     """Gather several arrays as one all-or-nothing operation; returns a list of new arrays. See allgather()."""
     prefix = "grouped_allgather"
     try:
-        members = groups.members_of(tensors, NDArray)
+        members = operations.members_of(tensors, NDArray)
     except BaseException as error:
         failed("allgather", prefix, name, process_set, error)
         raise
@@ -284,7 +284,7 @@ def grouped_reducescatter(
     """Reduce and scatter several arrays as one all-or-nothing operation; returns a list. See reducescatter()."""
     prefix = "grouped_reducescatter"
     try:
-        members = groups.members_of(tensors, NDArray)
+        members = operations.members_of(tensors, NDArray)
     except BaseException as error:
         failed("reducescatter", prefix, name, process_set, error)
         raise

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from horovod.spark.java import check_java
-from hvd_core._config.environment import encryption_wanted
+from hvd_core._config.settings import encryption_wanted
 
 _LOOK_S = 0.2
 # The number of slots counts as final when it has not changed for this time.

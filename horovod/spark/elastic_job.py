@@ -37,7 +37,7 @@ from horovod.spark.cluster import (
 from horovod.spark.runner import DriverOutput, interface_variables, start_seconds
 from horovod.spark.stage import Stage, forget, lost_executor, shortened, task_function
 from horovod.spark.task_ranks import TaskPool, TaskRanks
-from hvd_core._config.environment import seconds_of
+from hvd_core._config.settings import seconds_of
 
 _TIMEOUT_S = 600
 _GRACE_S = 600

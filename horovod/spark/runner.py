@@ -11,7 +11,7 @@ from horovod._runner.function_pickle import checked, pickled
 from horovod._runner.output import Output, Sink
 from horovod.spark.barrier_job import Options, driver_variables, run_barrier_job
 from horovod.spark.cluster import active_context
-from hvd_core._config.environment import positive_seconds, seconds_of
+from hvd_core._config.settings import positive_seconds, seconds_of
 
 _START_S = 600
 

@@ -15,7 +15,8 @@ from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow import _names, _program_order, _xla
 from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._library import UNORDERED, operations, register_devices, run_in_parallel
-from hvd_core._frontend import element_types, groups
+from hvd_core._frontend import operations as frontend_operations
+from hvd_core._frontend.operations import members_of, some_members_of, unsupported_text
 from hvd_core._runtime import changing_ranks, current_job, refusals
 from hvd_core._runtime.process_set import is_registered, number_of
 
@@ -27,8 +28,8 @@ def _dtypes(names: frozenset) -> frozenset:
     return frozenset(dtype for dtype in found if dtype is not None)
 
 
-REDUCIBLE = _dtypes(element_types.REDUCIBLE)
-MOVABLE = _dtypes(element_types.MOVABLE)
+REDUCIBLE = _dtypes(frontend_operations.REDUCIBLE)
+MOVABLE = _dtypes(frontend_operations.MOVABLE)
 
 _devices_known = False
 
@@ -136,7 +137,7 @@ def checked_tensor(value: Any, allowed: frozenset, call: CallIdentity) -> tf.Ten
     tensor = value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
     dtype = tensor.dtype
     if dtype not in allowed:
-        raise ValueError(element_types.unsupported_text(dtype.name, reduces=dtype in MOVABLE))
+        raise ValueError(unsupported_text(dtype.name, reduces=dtype in MOVABLE))
     return tensor
 
 
@@ -146,7 +147,7 @@ def group_members(values: Any) -> list:
     Raises:
         ValueError: `values` cannot be iterated over. The errors of a generator.
     """
-    return groups.members_of(values, ())
+    return members_of(values, ())
 
 
 def checked_tensors(values: Any, allowed: frozenset, call: CallIdentity) -> list[tf.Tensor]:
@@ -156,7 +157,7 @@ def checked_tensors(values: Any, allowed: frozenset, call: CallIdentity) -> list
         ValueError: `values` is empty, one tensor, or cannot be iterated over. The errors of a generator and of
             checked_tensor().
     """
-    members = groups.some_members_of(values, tf.Tensor)
+    members = some_members_of(values, tf.Tensor)
     return [checked_tensor(member, allowed, call) for member in members]
 
 

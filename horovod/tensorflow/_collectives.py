@@ -28,7 +28,7 @@ from horovod.tensorflow.mpi_ops import (
     size_op,
 )
 from horovod.tensorflow.util import decided_at_run_time, in_xla, on_device
-from hvd_core._frontend.reductions import text_of
+from hvd_core._frontend.operations import text_of
 
 __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
 

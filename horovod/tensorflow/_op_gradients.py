@@ -18,8 +18,7 @@ from horovod.tensorflow._gradient_registry import register_gradient
 from horovod.tensorflow._job_ops import rank_op, size_op
 from horovod.tensorflow._move_ops import allgather, alltoall, grouped_allgather
 from horovod.tensorflow._reduce_ops import _allreduce, _grouped_allreduce
-from hvd_core._frontend.operations import gradient_name
-from hvd_core._frontend.reductions import OF_ENGINE_NUMBER
+from hvd_core._frontend.operations import OF_ENGINE_NUMBER, gradient_name
 
 
 def _text(value: Any) -> str:

@@ -22,7 +22,7 @@ from horovod.tensorflow._call import (
     require_rows,
     set_number,
 )
-from hvd_core._frontend.reductions import engine_number
+from hvd_core._frontend.operations import engine_number
 
 
 def _attributes(call, op, prescale_factor, postscale_factor) -> dict[str, Any]:

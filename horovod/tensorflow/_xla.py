@@ -18,7 +18,7 @@ from horovod.tensorflow import _names, _xla_call_text
 from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._gradient_registry import GRADIENTS
 from horovod.tensorflow._library import library
-from hvd_core._frontend.rows import scattered_rows
+from hvd_core._frontend.operations import scattered_rows
 
 _TOKEN = "_horovod_token"
 _ORDERED = "_horovod_ordered"

@@ -31,7 +31,7 @@ from horovod.torch._submit import (
     some_members_of,
     synchronize,
 )
-from hvd_core._frontend.reductions import ENGINE_NUMBERS
+from hvd_core._frontend.operations import ENGINE_NUMBERS
 
 
 def empty_like(tensor):

@@ -28,7 +28,7 @@ from horovod.torch._submit import (
     reference,
     some_members_of,
 )
-from hvd_core._frontend.rows import row_counts
+from hvd_core._frontend.operations import row_counts
 
 Splits: TypeAlias = Sequence[int] | torch.Tensor
 

@@ -14,8 +14,7 @@ from horovod.common.reduce_ops import BOTH_GIVEN, Average
 from horovod.torch import _library
 from horovod.torch._submit import resolve_op
 from horovod.torch.compression import Compression
-from hvd_core._frontend.operations import request_name
-from hvd_core._frontend.rows import scattered_rows
+from hvd_core._frontend.operations import request_name, scattered_rows
 from hvd_core._runtime.refusals import refuse
 
 

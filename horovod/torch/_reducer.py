@@ -27,7 +27,7 @@ from horovod.torch._slots import Group, Slot, take_all
 from horovod.torch._sparse import sparse_allreduce_async
 from horovod.torch._submit import BY_ADDRESS, _handle_map, engine, forget_each, settle_each
 from horovod.torch.compression import BF16Compressor, Compression, FP16Compressor
-from hvd_core._frontend.reductions import ENGINE_NUMBERS
+from hvd_core._frontend.operations import ENGINE_NUMBERS
 from hvd_core._runtime.refusals import report
 
 # Gradients are collected up to this many bytes, or this many gradients. Larger ones are never held back, and a few

@@ -19,8 +19,8 @@ from horovod.torch._gradients import is_quick
 from horovod.torch._slots import Slot
 from horovod.torch._submit import REDUCIBLE, engine
 from horovod.torch.functions import allgather_object
-from hvd_core._frontend.element_types import NUMBERS
-from hvd_core._frontend.shared_memory import shared_array
+from hvd_core._frontend.memory import shared_array
+from hvd_core._frontend.operations import DTYPE_NUMBERS
 
 _ALIGNMENT = 64
 
@@ -54,7 +54,7 @@ def share(slots: Iterable[Slot], wire_dtype: torch.dtype | None, process_set: Pr
         places.append(end)
         nbytes = slot.param.numel() * dtype.itemsize
         end += (nbytes + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
-    memory, why = shared_array(engine(), [end], NUMBERS["uint8"], process_set.process_set_id)
+    memory, why = shared_array(engine(), [end], DTYPE_NUMBERS["uint8"], process_set.process_set_id)
     if why:
         return refuse(why, process_set)
     storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()

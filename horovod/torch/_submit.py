@@ -20,8 +20,8 @@ from horovod.common.reduce_ops import BOTH_GIVEN, op_from
 from horovod.torch import _devices, _memory, _staging  # noqa: F401 (_memory registers the type of tensors)
 from horovod.torch._devices import reference
 from horovod.torch._dtypes import REDUCIBLE, why_not
-from hvd_core._frontend import groups
-from hvd_core._frontend.reductions import engine_number
+from hvd_core._frontend import operations
+from hvd_core._frontend.operations import engine_number
 from hvd_core._runtime.process_set import why_no_number
 from hvd_core._runtime.refusals import report
 
@@ -148,12 +148,12 @@ def check_all(tensors: list, allowed: frozenset, process_set: ProcessSet) -> boo
 
 def some_members_of(tensors: Any) -> list:
     """The tensors of a group as a new list. Raises ValueError for an empty list, a tensor, or no list at all."""
-    return groups.some_members_of(tensors, torch.Tensor)
+    return operations.some_members_of(tensors, torch.Tensor)
 
 
 def members_of(tensors: Any) -> list:
     """As some_members_of(), for a list that may be empty."""
-    return groups.members_of(tensors, torch.Tensor)
+    return operations.members_of(tensors, torch.Tensor)
 
 
 def compress_all(compression: Any, tensors: list) -> list[tuple]:

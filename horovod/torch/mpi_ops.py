@@ -57,7 +57,7 @@ from horovod.torch._sync_ops import (
 )
 from horovod.torch._sync_scatter import alltoall, grouped_reducescatter, reducescatter
 from horovod.torch.compression import Compression
-from hvd_core._frontend import job_operations
+from hvd_core._frontend import operations
 from hvd_core._runtime.process_set import number_of
 
 __all__ = [
@@ -142,7 +142,7 @@ def join(device: int = -1) -> int:
     Raises:
         ValueError: Horovod is not initialized. HorovodInternalError: a rank is gone.
     """
-    return job_operations.join()
+    return operations.join()
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
@@ -160,4 +160,4 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     except BaseException as error:
         failed("barrier", "barrier", None, process_set, error)
         raise
-    job_operations.barrier(number)
+    operations.barrier(number)

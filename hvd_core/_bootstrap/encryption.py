@@ -8,7 +8,7 @@ import os
 import socket
 
 from hvd_core._base.native import load
-from hvd_core._config.environment import encryption_wanted
+from hvd_core._config.settings import encryption_wanted
 
 from .session import name_ranks
 from .socket_io import BootstrapError, split_address

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 
 from hvd_core._base import logs
-from hvd_core._config.environment import encryption_wanted, seconds_of
+from hvd_core._config.settings import encryption_wanted, seconds_of
 
 from . import affinity, gathered, launcher_facts, limits, meeting
 from .identity import identify

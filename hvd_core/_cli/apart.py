@@ -21,9 +21,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from hvd_core.backends import phases
-from hvd_core.backends.messages import of_exception
-from hvd_core.backends.selection.trial import ending, limits
+from hvd_core.backends import _phases
+from hvd_core.backends._messages import of_exception
+from hvd_core.backends._selection.usable import ending, limits
 
 __all__ = ["Apart", "limits", "run_apart"]
 
@@ -171,13 +171,13 @@ def _child(work: Callable[[Callable[[Any], None]], None], told: int, written: in
         sys.stdin = open(0, closefd=False)  # noqa: SIM115 (open until the end of this process)
         sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-        phases.listen(lambda now: tell({"running": now}))
+        _phases.listen(lambda now: tell({"running": now}))
         work(lambda value: tell({"value": value}))
         tell({"done": True})
     except BaseException as error:
         traceback.print_exc()
         with suppress(OSError):
-            tell({"raised": f"it raised {of_exception(error)}", "in": phases.left_by(error)})
+            tell({"raised": f"it raised {of_exception(error)}", "in": _phases.left_by(error)})
     finally:
         with suppress(Exception):
             sys.stdout.flush()

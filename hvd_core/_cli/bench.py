@@ -12,7 +12,7 @@ from typing import Any
 
 from hvd_core._cli import codes, output
 from hvd_core._cli.bench_options import RANKS
-from hvd_core._config.suggestions import did_you_mean
+from hvd_core._config.hints import did_you_mean
 from hvd_core.bench import plot, report
 from hvd_core.bench.alternative import catalog
 from hvd_core.bench.collectives import KINDS, Call, host_dtype

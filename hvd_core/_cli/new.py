@@ -119,7 +119,7 @@ def _number(text: str) -> int:
 
 def check_name(name: str) -> None:
     """Raises ValueError that tells the rule if a backend cannot have this name."""
-    from hvd_core.backends import discovery
+    from hvd_core.backends import _discovery
 
     rule = "a backend's name is 1 to 32 characters of a-z, 0-9 and '_', the first a letter"
     _require(
@@ -127,7 +127,7 @@ def check_name(name: str) -> None:
     )
     _require(name not in _TAKEN, "NAME", name, "hvd-core uses this name itself")
     _require(not keyword.iskeyword(name) and name not in _CXX, "NAME", name, "it is a word of C++ or Python")
-    for candidate in discovery.candidates():
+    for candidate in _discovery.candidates():
         _require(
             candidate.name != name,
             "NAME",

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_core._cli import codes, output, served
 from hvd_core._cli.survey import config, export, pinned
+from hvd_core.backends._messages import option_variable
 from hvd_core.backends.errors import BackendDescribeError, BackendError
-from hvd_core.backends.messages import option_variable
 
 if TYPE_CHECKING:
     from hvd_core._config.plugins_toml import PluginsConfig
-    from hvd_core.backends.discovery.installed_backend import InstalledBackend
+    from hvd_core.backends._discovery.installed_backend import InstalledBackend
 
 _SOURCE = "hvd plugin show"
 
@@ -49,10 +49,10 @@ def gather(name: str) -> Shown:
     Raises BackendNotInstalled, BackendDescribeError.
     """
     from hvd_core._cli.apart import limits, run_apart
-    from hvd_core.backends import discovery
+    from hvd_core.backends import _discovery
 
     settings = config()
-    backend = discovery.lookup(name, _SOURCE, pinned(name.lower(), settings))
+    backend = _discovery.lookup(name, _SOURCE, pinned(name.lower(), settings))
     export(settings, backend.name)
     done = run_apart(lambda send: _gather(backend, settings, send), limits(settings.probe_timeout_s))
     done.relay()
@@ -74,10 +74,9 @@ def _gather(
     backend: InstalledBackend, settings: PluginsConfig, send: Callable[[dict[str, Any]], None]
 ) -> None:
     """Send the fields of Shown, each as soon as it is known."""
+    from hvd_core.backends._discovery.installed_backend import ABI, load_backend
+    from hvd_core.backends._selection.options import LIBRARY, found_by_probe
     from hvd_core.backends.descriptor import Available
-    from hvd_core.backends.discovery import loading
-    from hvd_core.backends.discovery.installed_backend import ABI
-    from hvd_core.backends.selection.backend_options import LIBRARY, found_by_probe
 
     try:
         _ = backend.devices
@@ -110,7 +109,7 @@ def _gather(
     else:
         send({"probe": {"available": False, "reason": answer.reason, "fix": answer.fix}})
     try:
-        facts = loading.load(backend)
+        facts = load_backend(backend)
         path = str(backend.path())
         rows = served_by(backend.name, path, facts)
     except BackendError as error:
@@ -138,7 +137,7 @@ def served_by(name: str, path: str, facts: dict[str, Any]) -> list[dict[str, Any
 
 def _value(name: str, option: dict[str, Any]) -> dict[str, str]:
     """The option's value in this environment, into which plugins.toml was exported, and its source."""
-    from hvd_core.backends.selection.backend_options import origin
+    from hvd_core.backends._selection.options import origin
 
     variable = option_variable(name, option["name"])
     if variable not in os.environ:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hvd_core.backends.candidate import PATH, WHEEL, Candidate, Problem
+from hvd_core.backends._candidate import PATH, WHEEL, Candidate, Problem
 from hvd_core.backends.errors import BackendDuplicate, BackendError, BackendNotInstalled
 
 if TYPE_CHECKING:
     from hvd_core._config.plugins_toml import PluginsConfig
-    from hvd_core.backends.discovery.installed_backend import InstalledBackend
+    from hvd_core.backends._discovery.installed_backend import InstalledBackend
 
 AVAILABLE, UNAVAILABLE, BROKEN = "available", "unavailable", "broken"
 DUPLICATE, VETOED, IGNORED, UNPROBED = "duplicate", "vetoed", "ignored", "not probed"
@@ -50,9 +50,9 @@ def config() -> PluginsConfig:
 
 def export(settings: PluginsConfig, name: str) -> None:
     """Set the backend's options from plugins.toml in this process's environment, as hvd.init() does."""
-    from hvd_core.backends.selection import backend_options
+    from hvd_core.backends._selection import options
 
-    backend_options.export(name, settings.backend(name), os.environ)
+    options.export(name, settings.backend(name), os.environ)
 
 
 def pinned(name: str, settings: PluginsConfig) -> str | None:
@@ -63,15 +63,15 @@ def pinned(name: str, settings: PluginsConfig) -> str | None:
 
 def survey(settings: PluginsConfig, probing: bool = True) -> tuple[list[Row], list[Problem]]:
     """(all backends in the order of discovery, the problems of discovery)."""
-    from hvd_core.backends import discovery
-    from hvd_core.backends.discovery import registry
+    from hvd_core.backends import _discovery
+    from hvd_core.backends._discovery import registry
 
     rows = [_row(backend, settings, probing) for backend in registry.local()]
     taken = {row.name for row in rows}
-    for candidate in discovery.wheels():
+    for candidate in _discovery.wheels():
         if candidate.name not in taken:
             rows.append(_wheel(candidate, settings, probing))
-    problems = discovery.problems()
+    problems = _discovery.problems()
     for problem in problems:
         if problem.kind != "duplicate":
             rows.append(_ignored(problem))
@@ -79,12 +79,12 @@ def survey(settings: PluginsConfig, probing: bool = True) -> tuple[list[Row], li
 
 
 def _wheel(candidate: Candidate, settings: PluginsConfig, probing: bool) -> Row:
-    from hvd_core.backends import discovery
-    from hvd_core.backends.discovery.wheel_backend import WheelBackend
+    from hvd_core.backends import _discovery
+    from hvd_core.backends._discovery.installed_backend import WheelBackend
 
     row = _known(candidate)
     try:
-        chosen = discovery.find(candidate.name, "hvd plugin list", pinned(candidate.name, settings))
+        chosen = _discovery.find(candidate.name, "hvd plugin list", pinned(candidate.name, settings))
     except BackendDuplicate as error:
         return _failed(row, DUPLICATE, error)
     except BackendNotInstalled as error:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvd_core._config.wheels import pip_install
+from hvd_core._config.hints import pip_install
 
 try:
     import tomllib

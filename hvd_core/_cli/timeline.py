@@ -7,7 +7,7 @@ import glob
 from dataclasses import asdict
 
 from hvd_core._cli import codes, output
-from hvd_core._observe import timeline_file, timeline_merge, timeline_summary
+from hvd_core._observe import timeline_files
 
 
 def run(options: argparse.Namespace) -> int:
@@ -17,7 +17,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _merge(options: argparse.Namespace) -> int:
     paths = [path for pattern in options.files for path in sorted(glob.glob(pattern)) or [pattern]]
-    count = timeline_merge.merge(paths, options.output)
+    count = timeline_files.merge(paths, options.output)
     if options.json:
         output.document({"files": paths, "output": options.output, "events": count})
     else:
@@ -26,7 +26,7 @@ def _merge(options: argparse.Namespace) -> int:
 
 
 def _summarize(options: argparse.Namespace) -> int:
-    made = timeline_summary.summarize(timeline_file.load(options.file))
+    made = timeline_files.summarize(timeline_files.load(options.file))
     if options.json:
         stragglers = [{**asdict(s), "median_behind": s.median_behind} for s in made.stragglers]
         output.document({**asdict(made), "stragglers": stragglers})

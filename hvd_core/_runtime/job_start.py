@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvd_core._base import logs, native
-from hvd_core._config.environment import EngineSettings, variable_of
+from hvd_core._config.settings import EngineSettings, variable_of
 from hvd_core._runtime import asked_facts, communicator_sets, last_call, plugin_phases
 from hvd_core._runtime.current_job import Job
 from hvd_core._runtime.process_set import ProcessSet
@@ -81,11 +81,11 @@ def _start_engine(
     global _engines
     from hvd_core import _bootstrap
     from hvd_core._bootstrap import affinity, limits
-    from hvd_core._config.environment import read_environment, read_log_settings
+    from hvd_core._config.settings import read_environment, read_log_settings
     from hvd_core._observe.settings import engine_observes
     from hvd_core._observe.watch import start as watch
-    from hvd_core.backends.discovery.registry import host_math
-    from hvd_core.backends.selection import at_init
+    from hvd_core.backends._discovery.registry import host_math
+    from hvd_core.backends._selection import job
 
     compiled = native.load()
     settings = read_environment()
@@ -94,7 +94,7 @@ def _start_engine(
     world = _bootstrap.connect(environ, deadline_s=settings.start_timeout_s, comm=comm)
     plugin_phases.limit(compiled, world, settings.start_timeout_s)
     try:
-        backends, plugins, static = at_init.decide(
+        backends, plugins, static = job.decide(
             world, backend, settings, lambda: _compared_sets(process_sets, world.comm)
         )
         plan = backends.plan
@@ -163,7 +163,7 @@ def _start_engine(
         except BackendError as error:
             if _RANK_LOST.search(str(error)):
                 raise _bootstrap.RankLost(str(error)) from None
-            raise at_init.with_alternative(error, plan) from None
+            raise job.with_alternative(error, plan) from None
         _engines += 1
         watch.start(settings, world, rings, asked_facts.backends(config))
         world.leave_init()
@@ -179,7 +179,7 @@ def _start_engine(
         if lost is not None:
             raise lost from error
         raise
-    at_init.log_report(plan, world.rank, engine)
+    job.log_report(plan, world.rank, engine)
     return Job(world, engine, backends), static
 
 

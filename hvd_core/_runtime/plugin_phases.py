@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from hvd_core.backends import phases
+from hvd_core.backends import _phases
 
 if TYPE_CHECKING:
     from hvd_core._bootstrap import World
@@ -25,7 +25,7 @@ def limit(compiled: ModuleType, world: World, start_timeout_s: float) -> None:
     """Limit the phases that run in this job."""
     global _job
     _job = (compiled, world, _SHARE * start_timeout_s)
-    phases.listen(_note)
+    _phases.listen(_note)
 
 
 def end() -> None:
@@ -34,7 +34,9 @@ def end() -> None:
     _job = None
 
 
-def _note(now: phases.Running) -> None:
+def _note(now: _phases.Running) -> None:
     if _job is not None:
         compiled, world, seconds = _job
-        compiled.limit_phase(phases.in_words(now), seconds, world.segment_fd, world.segment_bytes, world.rank)
+        compiled.limit_phase(
+            _phases.in_words(now), seconds, world.segment_fd, world.segment_bytes, world.rank
+        )

@@ -126,8 +126,8 @@ def importing(bare: Bare) -> None:
     ranks=0,
 )
 def probing(bare: Bare) -> None:
+    from hvd_core.backends._discovery.installed_backend import ProbeFailed, probe
     from hvd_core.backends.descriptor import Unavailable
-    from hvd_core.backends.discovery.describe_and_probe import ProbeFailed, probe
 
     told = described(bare)
     answer = probe(told, 5.0)

@@ -38,7 +38,7 @@ def resolve(name: str, library: str | os.PathLike | None = None) -> Target:
     if ":" in name:
         module, _, attribute = name.partition(":")
         return Target(getattr(importlib.import_module(module), attribute).name, "", "a class", python=name)
-    from hvd_core.backends.discovery import lookup
+    from hvd_core.backends._discovery import lookup
 
     backend = lookup(name, "hvd_core.conformance")
     descriptor = backend.descriptor

@@ -191,9 +191,9 @@ class Session:
     def unavailable(self) -> str:
         """The reason of the backend's own probe why it cannot work on this machine; "" if it can."""
         if self._missing is None:
+            from hvd_core.backends._discovery.installed_backend import ProbeFailed, probe
+            from hvd_core.backends._selection.options import found_by_probe
             from hvd_core.backends.descriptor import Available, Unavailable
-            from hvd_core.backends.discovery.describe_and_probe import ProbeFailed, probe
-            from hvd_core.backends.selection.backend_options import found_by_probe
 
             descriptor = self.target.descriptor
             answer = probe(descriptor, 5.0) if descriptor is not None else None

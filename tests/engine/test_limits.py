@@ -20,7 +20,7 @@ from hvd_core._bootstrap import limits
 from hvd_core._bootstrap.socket_io import BootstrapError
 from hvd_core._bootstrap.store import StoreClient
 from hvd_core._bootstrap.store_server import StoreServer
-from hvd_core._config.environment import read_environment
+from hvd_core._config.settings import read_environment
 
 
 def open_descriptors():

@@ -4,16 +4,16 @@ from typing import Any
 
 from torch.distributed import AllreduceOptions, ReduceOp
 
-from hvd_core._frontend import reductions
-from hvd_core._frontend.reductions import ENGINE_NUMBERS
+from hvd_core._frontend import operations
+from hvd_core._frontend.operations import ENGINE_NUMBERS
 
 _OPS = {
-    "SUM": ENGINE_NUMBERS[reductions.Sum],
-    "AVG": ENGINE_NUMBERS[reductions.Average],
-    "MIN": ENGINE_NUMBERS[reductions.Min],
-    "MAX": ENGINE_NUMBERS[reductions.Max],
-    "PRODUCT": ENGINE_NUMBERS[reductions.Product],
-    "PREMUL_SUM": ENGINE_NUMBERS[reductions.Sum],
+    "SUM": ENGINE_NUMBERS[operations.Sum],
+    "AVG": ENGINE_NUMBERS[operations.Average],
+    "MIN": ENGINE_NUMBERS[operations.Min],
+    "MAX": ENGINE_NUMBERS[operations.Max],
+    "PRODUCT": ENGINE_NUMBERS[operations.Product],
+    "PREMUL_SUM": ENGINE_NUMBERS[operations.Sum],
 }
 
 
