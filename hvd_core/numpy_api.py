@@ -32,8 +32,8 @@ from hvd_core._frontend.operations import (
 )
 from hvd_core._runtime.current_job import call_after_the_job, engine
 from hvd_core._runtime.host_arrays import output_array
-from hvd_core._runtime.process_set import ProcessSet
-from hvd_core._runtime.process_set import number_of as number_of_set
+from hvd_core._runtime.process_sets import ProcessSet
+from hvd_core._runtime.process_sets import number_of as number_of_set
 from hvd_core._runtime.refusals import report, report_message
 
 __all__ = [

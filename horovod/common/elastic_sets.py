@@ -12,9 +12,8 @@ from __future__ import annotations
 import logging
 
 from horovod.common import elastic_shared
-from hvd_core._runtime import changing_ranks, process_sets
-from hvd_core._runtime.process_set import ProcessSet, registered
-from hvd_core._runtime.process_sets import Change
+from hvd_core._runtime import process_sets
+from hvd_core._runtime.process_sets import Change, ProcessSet, registered
 
 __all__ = ["begin_run", "note", "repeat_outer"]
 
@@ -133,7 +132,7 @@ def _again(process_set: ProcessSet, asked_again: bool) -> None:
     process_sets.add_again(process_set, asked_again)
     _, before = _numbers.get(id(process_set), (None, None))
     changed = None not in (before, process_set.process_set_id) and before != process_set.process_set_id
-    if changed and changing_ranks.are_in_functions():
+    if changed and process_sets.are_in_functions():
         _log.warning(
             "horovod: %s had the number %d before the ranks changed. A tf.function that uses it must be made again.",
             process_set,

@@ -15,7 +15,7 @@ from horovod.common.reduce_ops import Adasum
 from horovod.mxnet._arrays import MOVABLE, REDUCIBLE, NDArray, check, empty, reference
 from hvd_core._core import TensorRef
 from hvd_core._frontend.operations import engine_number, request_name, row_counts
-from hvd_core._runtime.process_set import number_of
+from hvd_core._runtime.process_sets import number_of
 
 
 class UnsupportedOpError(ValueError, AssertionError):

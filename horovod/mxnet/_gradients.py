@@ -21,7 +21,7 @@ from horovod.common.reduce_ops import Average
 from horovod.common.util import split_list
 from horovod.mxnet._arrays import REDUCIBLE, NDArray, check, reference
 from hvd_core._frontend.operations import engine_number
-from hvd_core._runtime.process_set import number_of
+from hvd_core._runtime.process_sets import number_of
 
 _AVERAGE = engine_number(Average)
 

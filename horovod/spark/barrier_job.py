@@ -19,7 +19,7 @@ from horovod.spark import reports
 from horovod.spark.cluster import check_barrier, check_encryption, driver_host, wait_for_slots
 from horovod.spark.log_server import LogServer
 from horovod.spark.stage import Stage, forget, lost_executor, shortened, task_function
-from hvd_core._bootstrap.socket_io import join_address
+from hvd_core._base.sockets import join_address
 from hvd_core._bootstrap.store import StoreClient, StoreServer
 
 _FAILED_TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")

@@ -19,8 +19,8 @@ from horovod.spark.log_frames import LogSender
 from horovod.spark.placement import TaskFacts, assign
 from horovod.spark.rank_job import RankJob, Ranks
 from horovod.spark.reports import RankEnds, await_cause, bereaved, note_begun, note_failure
+from hvd_core._base.sockets import split_address
 from hvd_core._bootstrap import encryption
-from hvd_core._bootstrap.socket_io import split_address
 from hvd_core._bootstrap.store import StoreClient
 
 # A rank that failed because of another one tells it this much later than the other one at most.

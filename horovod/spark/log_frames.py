@@ -1,7 +1,7 @@
 """What a task sends to the driver besides its result: the output of its rank, and the texts of log_to_driver().
 
-Frames of the launcher (horovod/_runner/frames.py) over a connection whose client has proved the job's secret
-(hvd_core/_bootstrap/auth.py): OUTPUT as there, HEARD with a text.
+Frames of the launcher (horovod/_runner/protocol.py) over a connection whose client has proved the job's secret
+(hvd_core/_base/auth.py): OUTPUT as there, HEARD with a text.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import socket
 import threading
 from collections import deque
 
-from horovod._runner.frames import Kind, channel_frame, output_frame
-from hvd_core._bootstrap.auth import client_handshake
-from hvd_core._bootstrap.socket_io import Deadline, connect_tcp
+from horovod._runner.protocol import Kind, channel_frame, output_frame
+from hvd_core._base.auth import client_handshake
+from hvd_core._base.sockets import Deadline, connect_tcp
 
 PURPOSE = b"spark-log"
 # Output beyond this waits for the driver; more is dropped, as a rank must not wait for a terminal.

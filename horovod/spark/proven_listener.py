@@ -13,8 +13,8 @@ import socket
 import time
 from collections.abc import Callable
 
-from hvd_core._bootstrap.auth import HANDSHAKE_SECONDS, ServerHandshake
-from hvd_core._bootstrap.socket_io import AuthenticationError, join_address
+from hvd_core._base.auth import HANDSHAKE_SECONDS, ServerHandshake
+from hvd_core._base.sockets import AuthenticationError, join_address
 
 _CHUNK = 1 << 16
 _MOST_UNPROVEN = 256  # all tasks of a job connect at once

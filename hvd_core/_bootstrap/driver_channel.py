@@ -23,11 +23,64 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
-from hvd_core._bootstrap import preemption
+from hvd_core._base.messages import LineBuffer, line_of
+
+# SIGTERM announces the end of a rank of an elastic job, if horovodrun gives a grace (--preemption-grace).
+#
+# A scheduler sends it some time before it takes a host away. The handler tells the driver, and training goes on: the
+# ranks
+# leave their world at the next commit, and this one is told to exit there. The driver itself ends processes by SIGTERM
+# too;
+# it says so over the channel before. A handler of the program stays as it is. For the main thread.
+
+GRACE = "HOROVOD_PREEMPTION_GRACE"
+
+
+class Channel(Protocol):
+    """The part of DriverChannel that is used here. Both may be called from a signal handler."""
+
+    def announced(self) -> None: ...
+
+    def must_end(self) -> bool: ...
+
+
+_installed = False
+
+
+def handle_sigterm(channel: Channel) -> None:
+    """Handles SIGTERM from now on, if a grace was given and the program does not handle it itself. Only the main thread
+    can do that."""
+    global _installed
+    if not os.environ.get(GRACE) or threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+
+    def handle(number: int, _frame: object) -> None:
+        if channel.must_end():
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        else:
+            channel.announced()
+
+    signal.signal(signal.SIGTERM, handle)
+    _installed = True
+
+
+def forget_sigterm() -> None:
+    """In a forked child, such as a data loader's worker: SIGTERM ends it."""
+    global _installed
+    if _installed:
+        _installed = False
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
 
 DESCRIPTOR = "HOROVOD_ELASTIC_FD"
 _WORKER = "HOROVOD_ELASTIC_WORKER"
@@ -65,7 +118,7 @@ class DriverChannel:
         self.worker = worker
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)
-        self._unread = b""
+        self._lines = LineBuffer()
         self._ended = False
         self._update = False
         self._end = False
@@ -139,28 +192,29 @@ class DriverChannel:
             waiting = None
         except OSError:
             waiting = b""
-        return self._end or self._ended or waiting == b"" or _END in self._unread + (waiting or b"")
+        return self._end or self._ended or waiting == b"" or _END in self._lines.rest + (waiting or b"")
 
-    def _say(self, **what) -> None:
+    def _say(self, **what: Any) -> None:
         try:
-            self._socket.sendall(json.dumps(what).encode() + b"\n", socket.MSG_NOSIGNAL)
+            self._socket.sendall(line_of(what), socket.MSG_NOSIGNAL)
         except (BrokenPipeError, ConnectionError):
             self._ended = True
 
-    def _next(self) -> dict:
+    def _next(self) -> dict[str, Any]:
         line = None if self._ended else self._line(0)
         if line is None:
             # The launcher has ended, and this process is about to be.
             raise LeftJob
-        return json.loads(line)
+        message: dict[str, Any] = json.loads(line)
+        return message
 
     def _line(self, flags: int) -> bytes | None:
         """The next message; None at the end of the channel, or if there is none now."""
-        while b"\n" not in self._unread:
+        while not self._lines.has_line():
             try:
                 # A signal handler may ask must_end() between any two steps, and must find each byte at every moment.
                 data = self._socket.recv(_CHUNK, flags | socket.MSG_PEEK)
-                self._end = self._end or _END in self._unread + data
+                self._end = self._end or _END in self._lines.rest + data
                 self._socket.recv(len(data))
             except BlockingIOError:
                 return None
@@ -169,9 +223,8 @@ class DriverChannel:
             if not data:
                 self._ended = True
                 return None
-            self._unread += data
-        line, _, self._unread = self._unread.partition(b"\n")
-        return line
+            self._lines.add(data)
+        return self._lines.next_line()
 
 
 _channel: DriverChannel | None = None
@@ -186,7 +239,7 @@ def channel() -> DriverChannel | None:
         text = os.environ.get(DESCRIPTOR)
         if text is not None:
             _channel = _open(text)
-            preemption.listen(_channel)
+            handle_sigterm(_channel)
             # A process that this one starts has a copy of the variables, but not the socket.
             del os.environ[DESCRIPTOR]
         _opened = True
@@ -209,7 +262,7 @@ def _in_forked_child() -> None:
     # The child of a worker has no channel, even if the worker has not opened its own yet.
     global _channel, _opened
     _channel, _opened = None, _opened or DESCRIPTOR in os.environ
-    preemption.forget()
+    forget_sigterm()
 
 
 os.register_at_fork(after_in_child=_in_forked_child)

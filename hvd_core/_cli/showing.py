@@ -48,23 +48,24 @@ def gather(name: str) -> Shown:
 
     Raises BackendNotInstalled, BackendDescribeError.
     """
-    from hvd_core._cli.apart import limits, run_apart
+    from hvd_core._cli.apart import run_sandboxed
     from hvd_core.backends import _discovery
+    from hvd_core.backends._selection.usable import limits
 
     settings = config()
     backend = _discovery.lookup(name, _SOURCE, pinned(name.lower(), settings))
     export(settings, backend.name)
-    done = run_apart(lambda send: _gather(backend, settings, send), limits(settings.probe_timeout_s))
-    done.relay()
+    done = run_sandboxed(lambda send: _gather(backend, settings, send), limits(settings.probe_timeout_s))
+    done.relay_output()
     found: dict[str, Any] = {}
     for value in done.values:
         found |= value
     if "error" in found:
         raise BackendDescribeError(found["error"])
-    ended = f"horovod: backend '{backend.name}' ({backend.origin}): {done.text()}" if done.fault else ""
+    ended = f"horovod: backend '{backend.name}' ({backend.origin}): {done.describe()}" if done.fault else ""
     if "descriptor" not in found:
         raise BackendDescribeError(f"{ended}\n  check: hvd plugin doctor {backend.name}")
-    probe = found.setdefault("probe", {"available": False, "reason": done.text(), "fix": ""})
+    probe = found.setdefault("probe", {"available": False, "reason": done.describe(), "fix": ""})
     assert isinstance(probe, dict)
     rest = {"facts": None, "options": [], "served": [], "fault": ended}
     return Shown(**(rest | found))
@@ -74,7 +75,8 @@ def _gather(
     backend: InstalledBackend, settings: PluginsConfig, send: Callable[[dict[str, Any]], None]
 ) -> None:
     """Send the fields of Shown, each as soon as it is known."""
-    from hvd_core.backends._discovery.installed_backend import ABI, load_backend
+    from hvd_core.backends._discovery import installed_backend
+    from hvd_core.backends._discovery.installed_backend import ABI
     from hvd_core.backends._selection.options import LIBRARY, found_by_probe
     from hvd_core.backends.descriptor import Available
 
@@ -109,7 +111,7 @@ def _gather(
     else:
         send({"probe": {"available": False, "reason": answer.reason, "fix": answer.fix}})
     try:
-        facts = load_backend(backend)
+        facts = installed_backend.load_backend(backend)
         path = str(backend.path())
         rows = served_by(backend.name, path, facts)
     except BackendError as error:

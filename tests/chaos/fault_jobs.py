@@ -25,7 +25,7 @@ import hvd_core.backends._selection.job  # noqa: E402 (before the fork, so that 
 import native_program  # noqa: E402
 from fault_rank import Rank, environment  # noqa: E402
 from fault_scenarios import scenario  # noqa: E402
-from horovod._runner.ended_ranks import EndedRanks  # noqa: E402
+from horovod._runner.failures import EndedRanks  # noqa: E402
 from hvd_core._bootstrap import StoreServer  # noqa: E402
 from hvd_core.backends import installed  # noqa: E402
 

@@ -23,7 +23,7 @@ from hvd_core._frontend.operations import (
     unsupported_text,
 )
 from hvd_core._runtime.host_arrays import output_array
-from hvd_core._runtime.process_set import number_of
+from hvd_core._runtime.process_sets import number_of
 from hvd_core._runtime.refusals import reported
 
 __all__ = [

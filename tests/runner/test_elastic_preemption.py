@@ -11,8 +11,7 @@ from launchers import parent_with, program_words
 
 import elastic_ranks
 from hvd_core._bootstrap import driver_channel
-from hvd_core._bootstrap.driver_channel import DESCRIPTOR, DriverChannel, LeftJob
-from hvd_core._bootstrap.preemption import GRACE
+from hvd_core._bootstrap.driver_channel import DESCRIPTOR, GRACE, DriverChannel, LeftJob
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 
@@ -47,7 +46,7 @@ def test_a_rank_that_gets_sigterm_leaves_at_its_next_commit_and_no_step_is_lost(
 
 
 @pytest.mark.parametrize(
-    "helper", ["keeper.py", pytest.param("horovod._runner.agent", marks=pytest.mark.slow)]
+    "helper", ["supervisor.py", pytest.param("horovod._runner.agent", marks=pytest.mark.slow)]
 )
 def test_sigterm_to_a_helper_of_a_rank_is_passed_on(launcher, helper):
     """The rank of the host "elsewhere" has both: its agent, and the agent's keeper. The ranks are interpreters: a fork

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from horovod._runner.import_path import is_this_python
+from horovod._runner.environment import is_this_python
 from horovod._runner.output import Output, Sink
 from horovod.spark.barrier_task import Plan
 from horovod.spark.cluster import check_encryption
@@ -28,7 +28,7 @@ from horovod.spark.proven_listener import ProvenListener
 from horovod.spark.rank_channel import LONGEST_LINE, MOST_CHARACTERS, LineReader, RankChannel
 from horovod.spark.rank_job import base_environment
 from horovod.spark.task_frames import veiled
-from hvd_core._bootstrap.socket_io import AuthenticationError, split_address
+from hvd_core._base.sockets import AuthenticationError, split_address
 
 SPARKDL = Path(__file__).resolve().parents[2] / "packages" / "sparkdl"
 SECRET = b"s" * 32

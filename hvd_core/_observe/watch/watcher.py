@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hvd_core._bootstrap.auth import HANDSHAKE_SECONDS, ServerHandshake, client_handshake
-from hvd_core._bootstrap.socket_io import BootstrapError, Deadline, connect_tcp, recv_exact, send_exact
+from hvd_core._base.auth import HANDSHAKE_SECONDS, ServerHandshake, client_handshake
+from hvd_core._base.sockets import BootstrapError, Deadline, connect_tcp, recv_exact, send_exact
 from hvd_core._observe.watch.guarded_http import LOOPBACK, GuardedServer
 from hvd_core._observe.watch.job_figures import LOOKED_AT_S, HostFigures, JobFigures, ToldFigures
 from hvd_core._observe.watch.shared_rings import Place, Process, SharedRing, SharedRings, is_ready
