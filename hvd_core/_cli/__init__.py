@@ -1,7 +1,7 @@
 """The command ``hvd``: lists, examines and tests backends, and writes the project of a new one.
 
 One module per verb, imported when the verb is used, so that ``hvd --help`` takes little more than the start of Python.
-Exit codes are in ``hvd_core._cli.codes``.
+Exit codes are in ``hvd_core._cli.output``.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib import import_module
 
-from hvd_core._cli import codes
-from hvd_core._cli.bench_options import add_options as add_bench_options
+from hvd_core._cli import output
+from hvd_core._cli.bench import add_options as add_bench_options
 from hvd_core._cli.output import documents_only
 
 _EPILOG = "exit codes: 0 no fault; 1 a fault; 2 could not run (wrong arguments, unknown name); 130 Ctrl-C"
@@ -237,7 +237,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if arguments[:2] == ["plugin", "check"]:
-            from hvd_core._cli.checking import check
+            from hvd_core._cli.plugin_check import check
 
             return check(arguments[2:])
         options = _parser().parse_args(arguments)
@@ -250,9 +250,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (BackendError, ValueError, OSError) as error:
         if isinstance(error, BrokenPipeError):  # the reader, for instance `head`, has closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return codes.OK
+            return output.OK
         text = str(error)
         print(text if text.startswith("horovod: ") else f"horovod: {text}", file=sys.stderr)
-        return codes.REFUSED
+        return output.REFUSED
     except KeyboardInterrupt:
-        return codes.INTERRUPTED
+        return output.INTERRUPTED

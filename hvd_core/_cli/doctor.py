@@ -6,16 +6,20 @@ Imports and loads all plugins, which no job does: each in a process of its own, 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, replace
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvd_core._cli import codes, output
-from hvd_core._cli.launcher_step import launcher_step
-from hvd_core._cli.steps import BAD, GOOD, NOTE, SKIPPED, Step
-from hvd_core._cli.survey import config, export, pinned
+from hvd_core._base import sandbox
+from hvd_core._cli import output
+from hvd_core._cli.plugin_list import config, export, pinned
 from hvd_core._config.wheels import pip_install
 from hvd_core.backends.candidate import PATH
 from hvd_core.backends.errors import BackendError
@@ -24,12 +28,158 @@ if TYPE_CHECKING:
     from hvd_core.backends.candidate import Problem
     from hvd_core.backends.discovery.installed_backend import InstalledBackend
 
+
+# The results of the doctor: one step per check.
+
+GOOD, NOTE, BAD, SKIPPED = "good", "note", "bad", "skipped"
+
+
+@dataclass
+class Step:
+    """One check. ``backend`` is "" if the check concerns all backends. ``ended``: whether the check's process ended, or
+    was ended, before the check was done."""
+
+    backend: str
+    phase: str
+    verdict: str
+    text: str
+    more: list[str] = field(default_factory=list)
+    ended: bool = False
+
+
+# The step of ``hvd doctor`` about the launcher: which one started this process, how it was recognised, how its ranks
+# would find each other, and a better way if there is one. Reads the environment and the PATH; starts nothing.
+
+# Variables of systems that give a job its machines and start no ranks: (variable, the system, the advice).
+_SYSTEMS = (
+    (
+        "SLURM_JOB_ID",
+        "a Slurm job, outside of a step",
+        "start the ranks with 'srun --mpi=pmi2 -n N python train.py', or with horovodrun -H and the job's hosts",
+    ),
+    (
+        "LSB_JOBID",
+        "an LSF job",
+        "start the ranks with horovodrun -H and the hosts in LSB_MCPU_HOSTS, or with mpirun; jsrun is not supported",
+    ),
+    (
+        "KUBERNETES_SERVICE_HOST",
+        "a pod of Kubernetes",
+        "give every pod HOROVOD_RANK, HOROVOD_SIZE, the same HOROVOD_SECRET_KEY and HOROVOD_STORE=rank0://HOST:PORT "
+        "(examples/kubernetes)",
+    ),
+)
+
+
+def launcher_step(environ: Mapping[str, str]) -> Step:
+    """The step. It is bad if ``init()`` would fail because of the variables, or for want of a way to the other ranks."""
+    from hvd_core._bootstrap import identity as launcher_facts
+    from hvd_core._bootstrap import rendezvous_way
+    from hvd_core._bootstrap.identity import identify
+
+    try:
+        identity = identify(environ)
+        way = rendezvous_way.choose(identity, environ)
+    except ValueError as error:
+        return Step("", "launcher", BAD, str(error))
+    if identity.launcher == "single":
+        return Step(
+            "",
+            "launcher",
+            GOOD,
+            "no launcher has started this process: alone, it is a job of one",
+            _advice(environ),
+        )
+    here = "" if identity.local_size is None else f", {identity.local_size} of them on this host"
+    text = f"{identity.launcher}: rank {identity.rank} of {identity.size or 'unknown'}{here}"
+    used = [str(claim) for claim in launcher_facts.claims(environ)[:1]] or [f"{identity.variable} is set"]
+    more = [f"recognised by: {used[0]}", f"rendezvous: {way.name}, because {way.why}"]
+    differ = launcher_facts.disagreement(environ)
+    more += [differ] if differ else []
+    more += [f"better: {way.better}"] if way.better and way.name != "missing" else []
+    if way.name == "missing":
+        return Step(
+            "", "launcher", BAD, f"{text}: its ranks cannot find each other", [*more, f"fix: {way.better}"]
+        )
+    return Step("", "launcher", NOTE if differ else GOOD, text, more)
+
+
+def _advice(environ: Mapping[str, str]) -> list[str]:
+    found = [f"this is {system}: {advice}" for name, system, advice in _SYSTEMS if name in environ]
+    path = environ.get("PATH", "")
+    starters = [
+        command
+        for command in ("horovodrun", "mpirun", "srun", "torchrun")
+        if shutil.which(command, path=path)
+    ]
+    names = ", ".join(starters) or "no launcher; python -m horovod.runner.launch works"
+    return [
+        *found,
+        f"launchers on the PATH: {names}",
+    ]
+
+
+# The last phase of the doctor: opens the backend on one rank and runs a small collective, in processes of their own.
+#
+# A crash or a hang of a vendor's library is limited to these processes.
+
+# Longer than the kit gives a rank to open the backend, so that the kit's own words are shown.
+_SECONDS = 90.0
+# With these variables the process would be a rank of an outer job, and wait for its peers.
+_IDENTITY = ("HOROVOD_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "TORCHELASTIC_")
+
+
+def opened(name: str, seconds: float = _SECONDS) -> Step:
+    """Opens a communicator of one rank, on the backend's device if it has one, and checks an allreduce. A backend without
+    communicators is opened only."""
+    with tempfile.TemporaryDirectory(prefix="hvd-doctor-") as folder:
+        report = Path(folder) / "report.json"
+        kit = [sys.executable, "-m", "hvd_core.conformance", name, "-np", "1", "--json", str(report)]
+        kit += ["--case", "L1.open", "--case", "L2.allreduce"]
+        done = sandbox.run(kit, timeout_s=seconds, env=_kit_environment(), cwd=folder, merge_output=True)
+        if done.returncode is None:
+            return Step(
+                name, "open", BAD, f"opening it on one rank takes longer than {seconds:g} s", ended=True
+            )
+        if done.returncode == 0:
+            return Step(name, "open", GOOD, "opened on one rank; an allreduce gives the right values")
+        output = done.stdout.strip().splitlines()[-8:]
+        if done.signal:
+            return Step(
+                name, "open", BAD, f"its process {sandbox.describe_exit(done.returncode)}", output, ended=True
+            )
+        texts = _texts(report) or output
+        return Step(name, "open", BAD, "it does not work on one rank", texts)
+
+
+def _kit_environment() -> dict[str, str]:
+    kept = ("HOROVOD_BACKEND_", "HOROVOD_PLUGINS_TOML")
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_IDENTITY) or name.startswith(kept)
+    }
+
+
+def _texts(report: Path) -> list[str]:
+    """The faults that the kit found."""
+    try:
+        cases = json.loads(report.read_text())["cases"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return [
+        f"{case['case']}: {case['text']}"
+        for case in cases
+        if case.get("text") and case.get("verdict") == "FAIL"
+    ]
+
+
 _STYLES = {BAD: "red", NOTE: "yellow", SKIPPED: "dim"}
 _SOURCE = "hvd plugin doctor"
 _SHOWN_LINES = 8  # of the output of a process that ended
 
 
-def run(options: argparse.Namespace) -> int:
+def examine_backends(options: argparse.Namespace) -> int:
     """Examine one backend or all. Returns FINDINGS if a step is bad."""
     steps = general()
     settings = None if steps[-1].verdict == BAD else config()
@@ -40,7 +190,7 @@ def run(options: argparse.Namespace) -> int:
         output.document([asdict(step) for step in steps])
     else:
         _print(steps)
-    return codes.FINDINGS if any(step.verdict == BAD for step in steps) else codes.OK
+    return output.FINDINGS if any(step.verdict == BAD for step in steps) else output.OK
 
 
 def _names() -> list[str]:
@@ -146,15 +296,14 @@ def examine(name: str, settings: Any, opening: bool = True, named: bool = True) 
     steps += _sandboxed(backend, timeout_s)
     if steps[-1].verdict == BAD:
         return steps if named else [*steps[:-1], _unnamed(steps[-1])]
-    from hvd_core._cli import trial
 
-    steps.append(trial.opened(name) if opening else Step(name, "open", SKIPPED, "skipped by --no-open"))
+    steps.append(opened(name) if opening else Step(name, "open", SKIPPED, "skipped by --no-open"))
     return steps
 
 
 def _sandboxed(backend: InstalledBackend, timeout_s: float) -> list[Step]:
     """The phases describe, probe and load, up to the first that fails, in a process of their own."""
-    from hvd_core._cli.apart import run_sandboxed
+    from hvd_core._cli.plugin_list import run_sandboxed
     from hvd_core.backends.selection.trial import limits
 
     def work(send: Callable[[Any], None]) -> None:
@@ -269,3 +418,20 @@ def _print(steps: list[Step]) -> None:
     bad = [step for step in steps if step.verdict == BAD]
     if bad:
         output.text("", *(f"{step.backend or 'here'}: {step.phase} fails: {step.text}" for step in bad))
+
+
+# ``hvd doctor``: which of its tasks a command line asks for.
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do the task. Raises ValueError for options that do not go together, and the errors of the task."""
+    given = {"--bundle": options.bundle, "--pid": options.pid, "--job": options.job}
+    asked = [name for name, value in given.items() if value is not None]
+    if "--pid" in asked and len(asked) > 1:
+        raise ValueError("--pid goes with no other question: name it alone")
+    if asked and options.name is not None:
+        raise ValueError(f"{asked[0]} does not go with the name of a backend ({options.name})")
+    if options.log and options.bundle is None:
+        raise ValueError("--log FILE goes with --bundle OUT.tar.gz")
+    module = {"--bundle": "bundle", "--pid": "running", "--job": "running"}
+    return import_module(f"hvd_core._cli.{module[asked[0]] if asked else 'doctor'}").run(options)

@@ -6,7 +6,7 @@ import argparse
 from datetime import datetime
 from pathlib import Path
 
-from hvd_core._cli import codes, output
+from hvd_core._cli import output
 from hvd_core._observe import flight_records
 from hvd_core._observe.settings import flight_folder
 
@@ -24,10 +24,10 @@ def run(options: argparse.Namespace) -> int:
                 for ring in rings
             ]
         )
-        return codes.OK
+        return output.OK
     for ring in rings:
         _show(ring, options.last)
-    return codes.OK
+    return output.OK
 
 
 def _rings(path: Path | None) -> list[flight_records.Ring]:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from hvd_core._cli import codes, output
+from hvd_core._cli import output
 from hvd_core._config.suggestions import did_you_mean
 from hvd_core._config.wheels import pip_install
 
@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> int:
         else:
             output.table(("page", "what it is about"), [(name, title) for name, _, title in rows])
             output.text("", "hvd docs PAGE prints one; they lie in " + str(next(iter(pages.values())).parent))
-        return codes.OK
+        return output.OK
     name = options.page.lower().removesuffix(".md")
     if name not in pages:
         raise ValueError(
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
         output.document({"page": name, "file": str(pages[name]), "text": text})
     else:
         sys.stdout.write(text)
-    return codes.OK
+    return output.OK
 
 
 def find() -> dict[str, Path]:
