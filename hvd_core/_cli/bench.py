@@ -17,14 +17,11 @@ from hvd_core.bench.alternative import catalog
 from hvd_core.bench.collectives import KINDS, Call, host_dtype
 from hvd_core.bench.sweep import Plan, Teams, sweep
 
-# The options of ``hvd bench``. Imports little, because every ``hvd`` command makes the whole grammar.
-
-RANKS = 2
-"""As many as a run by itself has without -np."""
+_RANKS = 2  # of a run without a launcher and without -np
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options; those that the accelerators' usual tests have too have the same names."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options. They have the names that the accelerators' usual tests give them."""
     parser.add_argument(
         "collective",
         metavar="COLLECTIVE",
@@ -34,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(COLLECTIVES)} (allreduce)",
     )
     parser.add_argument(
-        "-np", type=_count, metavar="N", help=f"ranks, on this machine ({RANKS}); not under a launcher"
+        "-np", type=_count, metavar="N", help=f"ranks, on this machine ({_RANKS}); not under a launcher"
     )
     sizes = parser.add_argument_group("sizes")
     sizes.add_argument("-b", "--minbytes", metavar="BYTES", default="8", help="smallest buffer (8)")
@@ -83,6 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="put a turn off, or repeat it, for so long while others use this machine (0)",
     )  # fmt: skip
     parser.add_argument("--plot", metavar="OUT.svg", help="draw time and bus bandwidth")
+    output.add_json_option(parser)
 
 
 def _count(text: str) -> int:
@@ -148,7 +146,7 @@ def _plan(options: argparse.Namespace, sizes: list[int], size: int) -> Plan:
 def _by_itself(options: argparse.Namespace, sizes: list[int], chosen: dict[str, Any]) -> int:
     from hvd_core.bench.launched import Launched
 
-    size = options.np or RANKS
+    size = options.np or _RANKS
     plan = _plan(options, sizes, size)
     backends = [name for name in (options.backend or "").split(",") if name]
     with Launched(size, options.device, options.pin, options.patience) as teams:

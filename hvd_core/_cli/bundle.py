@@ -227,7 +227,7 @@ _BACKENDS = ["plugin", "doctor", "--no-open", "--json"]
 _CONFIGURATION = ["config", "--json"]
 
 
-def run(options: argparse.Namespace) -> int:
+def pack(options: argparse.Namespace) -> int:
     """Write the bundle and list its parts. Raises ValueError if the file exists, OSError if it cannot be written."""
     path = Path(options.bundle)
     if path.exists():

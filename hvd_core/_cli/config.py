@@ -20,6 +20,12 @@ _DEFAULT = "default"
 Row = tuple[str, str, str]  # key, value, source
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument("--explain", action="store_true", help="with the source of each value (the default)")
+    output.add_json_option(parser)
+
+
 def run(options: argparse.Namespace) -> int:
     """Print the settings. Returns FINDINGS if the choice of backends would fail. Raises PluginsTomlError."""
     settings = config()

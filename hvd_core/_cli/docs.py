@@ -13,6 +13,12 @@ from hvd_core._config.wheels import pip_install
 _EXAMPLE = "loopback"
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument("page", metavar="PAGE", nargs="?", help="a page's name, such as backend-abi")
+    output.add_json_option(parser)
+
+
 def run(options: argparse.Namespace) -> int:
     """Print the list or one page. Raises ValueError for a page that does not exist, FileNotFoundError without pages."""
     pages = find()

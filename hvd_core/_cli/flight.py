@@ -11,6 +11,18 @@ from hvd_core._observe import flight_records
 from hvd_core._observe.settings import flight_folder
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        nargs="?",
+        help="a file, or the folder of a job (the newest job that failed here)",
+    )
+    parser.add_argument("--last", type=int, metavar="N", default=50, help="events of each rank (50); 0: all")
+    output.add_json_option(parser)
+
+
 def run(options: argparse.Namespace) -> int:
     """Show the rings of a file, of a job's folder, or of the newest job. Raises OSError, ValueError."""
     rings = _rings(Path(options.path) if options.path else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -26,6 +27,13 @@ INTERRUPTED = 130
 
 
 _PIPED_WIDTH = 200  # without a terminal, lines are rarely broken
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """The option ``--json``."""
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON document on standard output instead of tables"
+    )
 
 
 def console() -> Console:

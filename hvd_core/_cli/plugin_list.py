@@ -227,6 +227,12 @@ def _failed(row: Row, status: str, error: BackendError) -> Row:
 _LIST_STYLES = {BROKEN: "red", DUPLICATE: "red", UNAVAILABLE: "yellow", VETOED: "yellow", IGNORED: "dim"}
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument("--no-probe", action="store_true", help="do not run the backends' probes")
+    output.add_json_option(parser)
+
+
 def run(options: argparse.Namespace) -> int:
     """Print the list. A broken backend is a row of the list, and does not change the exit code."""
     settings = config()

@@ -279,6 +279,31 @@ _CXX = ("auto", "char", "const", "default", "delete", "double", "float", "int", 
         "public", "short", "static", "struct", "template", "this", "typedef", "union", "virtual", "void")  # fmt: skip
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument("name", metavar="NAME", nargs="?", help="the backend's name, such as acme")
+    parser.add_argument(
+        "--device",
+        metavar="TYPE",
+        help="the device type that it serves, as in tensor.to(TYPE); cpu: host memory",
+    )
+    parser.add_argument(
+        "--library", metavar="SONAME", help="your library, such as libacme.so.2 (the simulator)"
+    )
+    parser.add_argument(
+        "--runtime", metavar="PREFIX", help="prefix of the device runtime's functions (NAMErt)"
+    )
+    ids = parser.add_mutually_exclusive_group()
+    ids.add_argument("--id-bytes", type=int, metavar="N", help="size of the library's unique id (128)")
+    ids.add_argument(
+        "--store",
+        action="store_true",
+        help="it has no unique id: ranks use the job's store for the rendezvous",
+    )
+    parser.add_argument("--directory", metavar="DIR", help="where to write it (./hvd-backend-NAME)")
+    output.add_json_option(parser)
+
+
 def run(options: argparse.Namespace) -> int:
     """Write the project. Raises ValueError for invalid names, FileExistsError if the folder is not empty."""
     asking = options.device is None and _interactive()

@@ -104,6 +104,12 @@ class Shown:
     fault: str = ""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument("name", metavar="NAME")
+    output.add_json_option(parser)
+
+
 def run(options: argparse.Namespace) -> int:
     """Print the facts. Returns FINDINGS if the backend cannot work here; the known facts are printed nevertheless."""
     shown = gather(options.name)

@@ -1,4 +1,4 @@
-"""``hvd timeline merge`` and ``hvd timeline summarize``."""
+"""``hvd timeline``: merges and summarizes timelines, and shows a running job in a browser, however it was started."""
 
 from __future__ import annotations
 
@@ -7,16 +7,56 @@ import glob
 from dataclasses import asdict
 from typing import Any
 
-from hvd_core._cli import jobs, output
-from hvd_core._cli.jobs import members_of_job
+from hvd_core._cli import doctor, output
 from hvd_core._observe import timeline_file, timeline_merge, timeline_summary
-from hvd_core._observe.watch import start
-from hvd_core._observe.watch.watcher import ANY_PORT, Watcher
 
 
-def _transform(options: argparse.Namespace) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb, and the verbs below it."""
+    parser.description = (
+        "With --live: show a running job of yours on this host in a browser, until Ctrl-C. The page is served on this "
+        "host only, at the address that is printed."
+    )
+    parser.set_defaults(verb="", json=False)
+    job = parser.add_mutually_exclusive_group()
+    job.add_argument("--pid", type=int, metavar="PID", help="with --live: a process of the job")
+    job.add_argument("--job", type=int, metavar="PID", help="with --live: the same, as for `hvd doctor`")
+    parser.add_argument("--live", action="store_true", help="show a running job in a browser")
+    parser.add_argument("--port", type=_port, metavar="PORT", help="with --live: the port (any free one)")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB")
+
+    summary = "put the timelines of several ranks into one file, on one clock"
+    merge = verbs.add_parser(
+        "merge", help=summary, description=f"{summary.capitalize()}.", epilog=parser.epilog
+    )
+    merge.add_argument(
+        "files", metavar="FILE", nargs="+", help="a timeline, or a pattern such as 't.rank*.json'"
+    )
+    merge.add_argument("-o", "--output", metavar="OUT", required=True, help="the file to write")
+    merge.set_defaults(verb="merge")
+    output.add_json_option(merge)
+
+    summary = "show exposed communication, overlap, stragglers and the slowest tensors"
+    summarize = verbs.add_parser(
+        "summarize", help=summary, description=f"{summary.capitalize()}.", epilog=parser.epilog
+    )
+    summarize.add_argument("file", metavar="FILE")
+    summarize.add_argument("--top", type=int, metavar="N", default=10, help="how many tensors to show (10)")
+    summarize.set_defaults(verb="summarize")
+    output.add_json_option(summarize)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no port: give a number from 0, any free port, to 65535"
+        )
+    return int(text)
+
+
+def run(options: argparse.Namespace) -> int:
     """Do what the verb says. Raises OSError, ValueError."""
-    return _merge(options) if options.verb == "merge" else _summarize(options)
+    return {"merge": _merge, "summarize": _summarize}.get(options.verb, _show_live)(options)
 
 
 def _merge(options: argparse.Namespace) -> int:
@@ -75,9 +115,6 @@ def _ms(micros: float) -> str:
     return f"{micros / 1e3:.3f}"
 
 
-# ``hvd timeline --live``: shows a running job of this host in a browser, however it was started.
-
-
 def _show_live(options: argparse.Namespace) -> int:
     """Serve the page until Ctrl-C. Raises ValueError if there is no job to show, OSError if its memory cannot be read or
     the port cannot be had."""
@@ -85,7 +122,9 @@ def _show_live(options: argparse.Namespace) -> int:
         raise ValueError(
             "`hvd timeline` needs --live, or one of the verbs merge and summarize: `hvd timeline --help`"
         )
-    answer = _asked(options.job or 0, options.pid or 0)
+    from hvd_core._observe.watch.watcher import ANY_PORT, Watcher
+
+    answer = _process_of_job(options.job or 0, options.pid or 0)
     facts = answer.facts
     rings = {**facts["rings"], "pid": answer.pid}
     if rings["segment_fd"] < 0 and not rings["file"]:
@@ -105,9 +144,9 @@ def _show_live(options: argparse.Namespace) -> int:
     return output.OK
 
 
-def _asked(job: int, pid: int) -> jobs.Answer:
+def _process_of_job(job: int, pid: int) -> doctor.Answer:
     """A process of the job."""
-    members = members_of_job(pid or job)
+    members = doctor.members_of_job(pid or job)
     found = [member for member in members if not pid or member.pid == pid] or members
     if "rings" not in found[0].facts:
         raise ValueError(f"job {found[0].facts['job']} runs with an older hvd-core, which says too little")
@@ -115,6 +154,8 @@ def _asked(job: int, pid: int) -> jobs.Answer:
 
 
 def _config(port: int, facts: dict[str, Any], rings: dict[str, Any]) -> dict[str, Any]:
+    from hvd_core._observe.watch import start
+
     return {
         "place": rings,
         "backends": facts["backends"],

@@ -131,7 +131,7 @@ def is_over(codes, number):
 def all_over_the_tree():
     """Rank 0 alone is asked: it asks the others over the control tree, as it asks ranks of other hosts."""
     if hvd.rank() == 0:
-        from hvd_core._cli import jobs
+        from hvd_core._cli import doctor as jobs
 
         end = time.monotonic() + SECONDS
         while True:
@@ -147,7 +147,7 @@ def all_over_the_tree():
 
 def own_socket():
     """The names of this process's sockets, before shutdown() and after it."""
-    from hvd_core._cli import jobs
+    from hvd_core._cli import doctor as jobs
 
     def own():
         return [a for a in jobs.addresses() if jobs.pid_at(a) == os.getpid()]
@@ -183,7 +183,7 @@ def in_a_forked_child():
 
 
 def own_addresses():
-    from hvd_core._cli import jobs
+    from hvd_core._cli import doctor as jobs
 
     return [a for a in jobs.addresses() if jobs.pid_at(a) == os.getpid()]
 
