@@ -8,9 +8,8 @@ import os
 
 from hvd_core.conformance import abi
 from hvd_core.conformance.abi import OK, P
-from hvd_core.conformance.cases import Kit, case
+from hvd_core.conformance.cases import Kit, Sum, case, plain_type
 from hvd_core.conformance.lint import process_state
-from hvd_core.conformance.ordering import Sum, plain_type
 
 
 @case(

@@ -10,6 +10,7 @@ from hvd_core.conformance import abi
 from hvd_core.conformance.abi import MEM_DEVICE, UNSUPPORTED, Buf, CopyItem, P, new
 from hvd_core.conformance.backend import BackendFailure
 from hvd_core.conformance.cases import Kit, case
+from hvd_core.conformance.leaks import leaked, settled
 from hvd_core.conformance.memory import DeviceSpace, backend_allocates
 from hvd_core.conformance.numerics import (
     NUMBERS,
@@ -22,7 +23,6 @@ from hvd_core.conformance.numerics import (
     to_real,
     to_stored,
 )
-from hvd_core.conformance.recovery import leaked, settled
 from hvd_core.conformance.verdicts import EMULATED, FAIL, NATIVE, Composed
 
 

@@ -16,11 +16,9 @@ import numpy as np
 from hvd_core.conformance import abi
 from hvd_core.conformance.abi import ABORTED, ALLREDUCE, BROADCAST, OK, SUM, UNSUPPORTED
 from hvd_core.conformance.backend import BackendFailure, code_name
-from hvd_core.conformance.cases import Kit, case
+from hvd_core.conformance.cases import Kit, Sum, at_most, case, plain_type, served
 from hvd_core.conformance.comm import Comm, Pending
 from hvd_core.conformance.numerics import NUMBERS
-from hvd_core.conformance.ordering import Sum, at_most, plain_type
-from hvd_core.conformance.rules import served
 from hvd_core.conformance.verdicts import NATIVE
 
 LATE_S = 5.0  # beyond a deadline

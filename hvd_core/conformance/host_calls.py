@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hvd_core.conformance.cases import Kit, case
-from hvd_core.conformance.ordering import Sum, plain_type
+from hvd_core.conformance.cases import Kit, Sum, case, plain_type
 
 
 @case(

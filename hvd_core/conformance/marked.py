@@ -9,12 +9,10 @@ import ctypes as C
 
 from hvd_core.conformance import abi
 from hvd_core.conformance.abi import ALLGATHER, ALLREDUCE, BROADCAST, OK, SUM, UNSUPPORTED, P
-from hvd_core.conformance.cases import Kit, case
+from hvd_core.conformance.cases import Kit, at_most, case, plain_type, served
 from hvd_core.conformance.comm import Comm
 from hvd_core.conformance.memory import Region
 from hvd_core.conformance.numerics import NUMBERS, compare, reduced, sample, stored
-from hvd_core.conformance.ordering import at_most, plain_type
-from hvd_core.conformance.rules import served
 
 
 @case("L2.agreed", "operations marked HVD_COLL_AGREED: the same results, small and large", ranks=2)

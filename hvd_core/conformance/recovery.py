@@ -2,76 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import time
-from pathlib import Path
-
 import numpy as np
 
 from hvd_core.conformance.abi import BROADCAST, OK
-from hvd_core.conformance.cases import Kit, case
+from hvd_core.conformance.cases import Kit, Sum, case, served
 from hvd_core.conformance.comm import Comm
+from hvd_core.conformance.leaks import SharedNames, leaked, settled
 from hvd_core.conformance.numerics import NUMBERS, compare
-from hvd_core.conformance.ordering import Sum
-from hvd_core.conformance.rules import served
-from hvd_core.conformance.shared_names import SharedNames
-
-MEMORY_PER_ROUND = 256 << 10
-END_SECONDS = 3.0
-
-
-def footprint() -> dict[str, int]:
-    """The resources that a process may leak: descriptors, threads, mappings, private memory."""
-    private = 0
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Private_Dirty:"):
-            private = int(line.split()[1]) << 10
-    return {
-        "descriptors": len(os.listdir("/proc/self/fd")),
-        "threads": len(os.listdir("/proc/self/task")),
-        "mappings": Path("/proc/self/maps").read_bytes().count(b"\n"),
-        "bytes of memory": private,
-    }
-
-
-def grown(before: dict[str, int], after: dict[str, int], rounds: int) -> str:
-    """The resources that have grown by more than an accident, so that every round leaks; "" if none has."""
-    allowed = {
-        "descriptors": rounds // 10, "threads": rounds // 10, "mappings": rounds // 2,
-        "bytes of memory": rounds * MEMORY_PER_ROUND,
-    }  # fmt: skip
-    return ", ".join(
-        f"{after[what] - before[what]} {what}"
-        for what, more in allowed.items()
-        if after[what] > before[what] + more
-    )
-
-
-def leaked(before: dict[str, int], rounds: int) -> str:
-    """The resources that have grown since `before`, as grown() names them.
-
-    A detached thread is counted until the system has taken it away, which may be after it has said that its work is
-    done. So where there are more threads than before, they have END_SECONDS to go.
-    """
-    end = time.monotonic() + END_SECONDS
-    while (left := grown(before, now := footprint(), rounds)) and now["threads"] > before["threads"]:
-        if time.monotonic() > end:
-            break
-        time.sleep(0.02)
-    return left
-
-
-def settled() -> dict[str, int]:
-    """The footprint when the number of threads has not fallen for a tenth of a second: threads that are ending would
-    hide others that are left later."""
-    found, since = footprint(), time.monotonic()
-    while time.monotonic() < since + 0.1:
-        time.sleep(0.02)
-        now = footprint()
-        if now["threads"] < found["threads"]:
-            since = time.monotonic()
-        found = now
-    return found
 
 
 def _use(kit: Kit, comm: Comm, turn: int) -> None:

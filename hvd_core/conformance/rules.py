@@ -7,7 +7,7 @@ import numpy as np
 from hvd_core.conformance import abi
 from hvd_core.conformance.abi import ALLGATHER, ALLREDUCE, BROADCAST, REDUCE, SUM
 from hvd_core.conformance.backend import BackendFailure
-from hvd_core.conformance.cases import Kit, case
+from hvd_core.conformance.cases import Kit, case, served
 from hvd_core.conformance.comm import Comm
 from hvd_core.conformance.numerics import (
     NUMBERS,
@@ -21,12 +21,6 @@ from hvd_core.conformance.numerics import (
     to_stored,
 )
 from hvd_core.conformance.verdicts import EMULATED, FAIL, NATIVE, Composed
-
-
-def served(kit: Kit, coll: int, dtype: str, op: int = SUM, varying: bool = False) -> abi.CollCaps | None:
-    """The answer of query; None if the collective is not served."""
-    caps = kit.backend.query(coll, NUMBERS[dtype], op, kit.size, varying)
-    return caps if caps.support else None
 
 
 def allreduce(comm: Comm, dtype: str, mine: np.ndarray, op: int, alignment: int, **more) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 
 from hvd_core.conformance import abi
 from hvd_core.conformance.abi import ALLGATHER, ALLREDUCE, AVG, BROADCAST, MAX, MIN, PROD, SUM
-from hvd_core.conformance.cases import Kit, case
+from hvd_core.conformance.cases import Kit, case, served
 from hvd_core.conformance.comm import Comm
 from hvd_core.conformance.numerics import (
     NUMBERS,
@@ -15,7 +15,7 @@ from hvd_core.conformance.numerics import (
     sample,
     stored,
 )
-from hvd_core.conformance.rules import allreduce, served
+from hvd_core.conformance.rules import allreduce
 from hvd_core.conformance.verdicts import EMULATED, FAIL, NATIVE, Composed
 
 

@@ -12,11 +12,10 @@ import numpy as np
 from hvd_core.conformance import abi
 from hvd_core.conformance.abi import ALLREDUCE, AVG, MAX, OK, SUM, UNSUPPORTED, Buf, P, WindowArgs, new
 from hvd_core.conformance.backend import deadline
-from hvd_core.conformance.cases import Kit, case
+from hvd_core.conformance.cases import Kit, case, served
 from hvd_core.conformance.comm import Comm
 from hvd_core.conformance.memory import GUARD, HostSpace, Region
 from hvd_core.conformance.numerics import NUMBERS, compare, reduced, sample, stored
-from hvd_core.conformance.rules import served
 from hvd_core.conformance.verdicts import Composed
 
 _DTYPES = ("float32", "int32", "float64", "uint8", "float16")
