@@ -206,7 +206,7 @@ def _edited(template: Template, relative: Path, choices: Mapping[str, str]) -> s
 
 # The README of a new backend's project: the way from the simulator to the vendor's own library, step by step.
 
-_TEMPLATE = Path(__file__).with_suffix(".md")
+_TEMPLATE = Path(__file__).with_name("project_readme.md")
 _HOST_TEMPLATE = Path(__file__).with_name("project_readme_host.md")
 
 

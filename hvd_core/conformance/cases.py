@@ -17,8 +17,7 @@ from typing import Any
 from hvd_core.conformance import abi
 from hvd_core.conformance.abi import ALLREDUCE, SUM
 from hvd_core.conformance.backend import Backend, deadline
-from hvd_core.conformance.comm import Comm
-from hvd_core.conformance.memory import DeviceSpace, HostSpace, Region, Space
+from hvd_core.conformance.comm import Comm, DeviceSpace, HostSpace, Region, Space
 from hvd_core.conformance.numerics import NUMBERS, compare, reduced, sample, stored
 from hvd_core.conformance.verdicts import CaseArgument, Composed, Row, Skip
 
@@ -54,10 +53,7 @@ class Case:
 
 
 _CASES: dict[str, Case] = {}
-_PARTS = (
-    *("lint", "lint_description", "odd_paths", "devices", "device_work", "collectives", "moves", "rules", "several"),
-    *("ordering", "marked", "windows", "host_calls", "conduct", "failure", "recovery", "sanity"),
-)  # fmt: skip
+_PARTS = ("l0_tables", "l1_devices", "l2_collectives", "l2_rules", "l3_ordering", "l4_failures", "l5_sanity")
 
 
 def case(name: str, says: str, **traits: Any) -> Callable[[Callable], Callable]:

@@ -11,8 +11,7 @@ from hvd_core.conformance import abi
 from hvd_core.conformance.abi import ALLREDUCE, SUM
 from hvd_core.conformance.backend import Backend, deadline
 from hvd_core.conformance.cases import Kit, Sum, at_most, case, plain_type, served
-from hvd_core.conformance.comm import Comm
-from hvd_core.conformance.memory import HostSpace
+from hvd_core.conformance.comm import Comm, HostSpace
 from hvd_core.conformance.numerics import NUMBERS, stored
 from hvd_core.conformance.verdicts import FAIL, NATIVE, Composed
 
