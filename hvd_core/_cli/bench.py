@@ -12,10 +12,9 @@ from typing import Any
 
 from hvd_core._cli import output
 from hvd_core._config.suggestions import did_you_mean
-from hvd_core.bench import COLLECTIVES, DTYPES, OPS, plot, report
-from hvd_core.bench.alternative import catalog
-from hvd_core.bench.collectives import KINDS, Call, host_dtype
-from hvd_core.bench.sweep import Plan, Teams, sweep
+from hvd_core.bench import report
+from hvd_core.bench.alternative import COLLECTIVES, DTYPES, KINDS, OPS, Call, catalog, host_dtype
+from hvd_core.bench.teams import Plan, Teams, sweep
 
 _RANKS = 2  # of a run without a launcher and without -np
 
@@ -144,7 +143,7 @@ def _plan(options: argparse.Namespace, sizes: list[int], size: int) -> Plan:
 
 
 def _by_itself(options: argparse.Namespace, sizes: list[int], chosen: dict[str, Any]) -> int:
-    from hvd_core.bench.launched import Launched
+    from hvd_core.bench.teams import Launched
 
     size = options.np or _RANKS
     plan = _plan(options, sizes, size)
@@ -167,7 +166,7 @@ def _in_job(options: argparse.Namespace, sizes: list[int], chosen: dict[str, Any
                 f"{name} cannot be chosen here, because a launcher has started this process: {fix}"
             )
     hvd.init()
-    from hvd_core.bench.in_job import InJob
+    from hvd_core.bench.teams import InJob
 
     try:
         plan = _plan(options, sizes, hvd.size())
@@ -278,20 +277,20 @@ def _comparison(names: list[str], rows: list[dict]) -> list[list[str]]:
 
 
 def _svg(options: argparse.Namespace, plan: Plan, rows: list[dict]) -> str:
-    def lines(key: str) -> list[plot.Line]:
+    def lines(key: str) -> list[report.Line]:
         found: dict[str, list[tuple[float, float]]] = {}
         for row in rows:
             if "us" in row:
                 name = f"{row['name']}, in place" if row["in_place"] else row["name"]
                 found.setdefault(name, []).append((row["bytes"], row[key]))
         # With one rank the bus carries nothing, and a logarithmic axis has no 0.
-        return [plot.Line(name, points) for name, points in found.items() if all(y > 0 for _, y in points)]
+        return [report.Line(name, points) for name, points in found.items() if all(y > 0 for _, y in points)]
 
     title = f"{plan.call.collective}, {plan.call.dtype}, {plan.size} ranks"
     size = {"x_text": lambda x: report.size_text(round(x)), "x_base": 2.0}
-    return plot.svg(
+    return report.svg(
         [
-            plot.Chart(title, "size", "time, us", lines("us"), **size),
-            plot.Chart(title, "size", "bus bandwidth, GB/s", lines("busbw"), **size),
+            report.Chart(title, "size", "time, us", lines("us"), **size),
+            report.Chart(title, "size", "bus bandwidth, GB/s", lines("busbw"), **size),
         ]
     )

@@ -287,8 +287,8 @@ def inside_job() -> bool:
 
 
 class SingleProcess:
-    """The process that runs the cases without ranks, one after the other. It is replaced after a crash, and for cases that
-    need a fresh one."""
+    """The process that runs the cases without ranks, one after the other. It is replaced after a crash, and for cases
+    that need a fresh one."""
 
     def __init__(self, target, modules, patience: float) -> None:
         self._target, self._modules, self._patience = target, list(modules), patience
