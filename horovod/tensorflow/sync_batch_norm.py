@@ -14,7 +14,7 @@ from horovod.common.reduce_ops import Sum
 from horovod.tensorflow import _names
 from horovod.tensorflow._gradients import takes_part
 from horovod.tensorflow.mpi_ops import _allreduce
-from horovod.tensorflow.util import plain
+from horovod.tensorflow.util import do_not_convert
 
 __all__ = ["SyncBatchNormalization"]  # noqa: F822 (see __getattr__)
 
@@ -103,11 +103,11 @@ def _layer_class() -> type:
                 weights = None if mask is None else tf.expand_dims(mask, -1)
                 return self._hvd_moments(inputs, weights, self._reduction_axes, False)
 
-        @plain
+        @do_not_convert
         def _hvd_moments(self, inputs, weights, axes, keep_dims):
             inputs = tf.convert_to_tensor(inputs)
             narrow = inputs.dtype.size < 4
-            name = None if tf.executing_eagerly() else _names.of_call("SyncBatchNormalization")
+            name = None if tf.executing_eagerly() else _names.call_prefix("SyncBatchNormalization")
             mean, variance = _moments_of_all(
                 tf.cast(inputs, tf.float32) if narrow else inputs,
                 weights,
