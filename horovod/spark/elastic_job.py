@@ -16,16 +16,14 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from horovod._runner.background import Background
 from horovod._runner.elastic_discovery import FixedHosts
 from horovod._runner.elastic_driver import ElasticJob
-from horovod._runner.elastic_limits import Limits
-from horovod._runner.elastic_membership import Failure, Phase
-from horovod._runner.function_memory import FunctionMemory, read_all
-from horovod._runner.function_pickle import checked, pickled
+from horovod._runner.elastic_membership import Failure, Limits, Phase
+from horovod._runner.event_loop import Background
+from horovod._runner.failures import failure_of
+from horovod._runner.functions import FunctionMemory, checked, pickled, read_all
+from horovod._runner.job import Outcome
 from horovod._runner.output import Output
-from horovod._runner.processes import Outcome
-from horovod._runner.rank_failure import failure_of
 from horovod.spark.barrier_job import driver_variables
 from horovod.spark.cluster import (
     active_context,

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from horovod._runner.function_pickle import checked, pickled
+from horovod._runner.functions import checked, pickled
 from horovod.spark.barrier_job import Options, driver_variables, run_barrier_job
 from horovod.spark.cluster import active_context
 from horovod.spark.runner import DriverOutput, start_seconds

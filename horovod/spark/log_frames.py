@@ -1,6 +1,6 @@
 """What a task sends to the driver besides its result: the output of its rank, and the texts of log_to_driver().
 
-Frames of the launcher (horovod/_runner/frames.py) over a connection whose client has proved the job's secret
+Frames of the launcher (horovod/_runner/protocol.py) over a connection whose client has proved the job's secret
 (hvd_core/_base/auth.py): OUTPUT as there, HEARD with a text.
 """
 
@@ -10,7 +10,7 @@ import socket
 import threading
 from collections import deque
 
-from horovod._runner.frames import Kind, channel_frame, output_frame
+from horovod._runner.protocol import Kind, channel_frame, output_frame
 from hvd_core._base.auth import client_handshake
 from hvd_core._base.sockets import Deadline, connect_tcp
 

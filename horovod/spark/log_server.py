@@ -15,9 +15,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from horovod._runner.frames import Incoming, Kind, ProtocolError, split_output, split_result
 from horovod._runner.local_ranks import STREAMS
 from horovod._runner.output import Output, OutputClosedError, RankStream
+from horovod._runner.protocol import Incoming, Kind, ProtocolError, split_output, split_result
 from horovod.spark.log_frames import PURPOSE
 from horovod.spark.proven_listener import ProvenListener
 

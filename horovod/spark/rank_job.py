@@ -1,7 +1,7 @@
 """Ranks of a Spark job on one machine: one rank in a task, or all ranks on the driver's machine.
 
 A rank is a process of its own, as Spark uses its Python workers again for other tasks and kills them without ceremony.
-The keeper of the launcher (horovod/_runner/keeper.py) makes sure that no rank outlives this process. One thread.
+The keeper of the launcher (horovod/_runner/supervisor.py) makes sure that no rank outlives this process. One thread.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from horovod._runner.ended_ranks import EndedRanks
-from horovod._runner.env import (
+from horovod._runner.arguments import make_parser
+from horovod._runner.environment import (
     backend_environment,
+    is_this_python,
     job_environment,
+    python_path,
     rank_environment,
     store_environment,
 )
-from horovod._runner.function_memory import FunctionMemory, read_all, write_all
-from horovod._runner.import_path import is_this_python, python_path
+from horovod._runner.failures import EndedRanks, RankFailure, failure_of
+from horovod._runner.functions import FunctionMemory, read_all, write_all
+from horovod._runner.job import Job, Outcome
 from horovod._runner.local_ranks import LocalRanks, RankSpec
 from horovod._runner.output import Output
-from horovod._runner.parser import make_parser
-from horovod._runner.processes import Job, Outcome
-from horovod._runner.rank_failure import RankFailure, failure_of
 from horovod.spark.placement import Place
 from horovod.spark.rank_channel import DESCRIPTOR, LineReader
 

@@ -10,9 +10,8 @@ import contextlib
 import pickle
 from collections.abc import Iterable, Sequence
 
-from horovod._runner.ended_ranks import EndedRanks
-from horovod._runner.function_store import get, put
-from horovod._runner.rank_failure import RankFailure
+from horovod._runner.failures import EndedRanks, RankFailure
+from horovod._runner.functions import get, put
 from horovod.spark.placement import Place, TaskFacts
 from hvd_core._base.sockets import BootstrapError
 from hvd_core._bootstrap.store import StoreClient

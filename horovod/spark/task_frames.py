@@ -12,8 +12,8 @@ import hmac
 import json
 import socket
 
-from horovod._runner.env import SECRET
-from horovod._runner.frames import Kind, ProtocolError, frame
+from horovod._runner.environment import SECRET
+from horovod._runner.protocol import Kind, ProtocolError, frame
 from horovod.spark.placement import TaskFacts
 
 PURPOSE = b"spark-slot"

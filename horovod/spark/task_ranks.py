@@ -10,8 +10,8 @@ import selectors
 import socket
 from collections.abc import Callable, Mapping
 
-from horovod._runner.frames import Incoming, Outgoing, ProtocolError
-from horovod._runner.function_memory import FunctionMemory
+from horovod._runner.functions import FunctionMemory
+from horovod._runner.protocol import Incoming, Outgoing, ProtocolError
 from horovod._runner.remote_ranks import RemoteRanks
 from horovod.spark.proven_listener import ProvenListener
 from horovod.spark.task_frames import LONGEST_FACTS, PURPOSE, facts_of, notice_silence, veiled

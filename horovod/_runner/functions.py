@@ -1,0 +1,230 @@
+"""The function of `horovod.run` and its results, in unnamed memory files that only processes of the job hold.
+
+The launcher makes them, and so does the agent of each other host. The ranks inherit the descriptors; two variables hold
+their numbers. Any thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+FUNC_FD = "HOROVOD_RUN_FUNC_FD"
+RESULT_FD = "HOROVOD_RUN_RESULT_FD"
+
+
+def read_all(descriptor: int) -> bytes:
+    """The content of the memory file. Does not move its position, which other processes share."""
+    size, parts, done = os.fstat(descriptor).st_size, [], 0
+    while done < size:
+        parts.append(os.pread(descriptor, min(size - done, 1 << 30), done))
+        if not parts[-1]:
+            break
+        done += len(parts[-1])
+    return b"".join(parts)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Writes `data` at the beginning of the memory file."""
+    view, done = memoryview(data), 0
+    while done < len(view):
+        done += os.pwrite(descriptor, view[done : done + (1 << 30)], done)
+
+
+def append(descriptor: int, data: bytes) -> None:
+    """Appends `data` to the memory file."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+class FunctionMemory:
+    """`function`: a descriptor; `results`: rank -> descriptor. Raises OSError if the process has no descriptors left."""
+
+    def __init__(self, ranks: Iterable[int]):
+        self.function = -1
+        self.results: dict[int, int] = {}
+        try:
+            self.function = os.memfd_create("horovod-run-function")
+            for rank in ranks:
+                self.add(rank)
+        except BaseException:
+            self.close()
+            raise
+
+    def add(self, rank: int) -> None:
+        """Makes the memory for the result of one more rank. Raises OSError."""
+        self.results[rank] = os.memfd_create(f"horovod-run-result-{rank}")
+
+    def drop_if_empty(self, rank: int) -> None:
+        """Forgets a rank that has left no result."""
+        if rank in self.results and not os.fstat(self.results[rank]).st_size:
+            os.close(self.results.pop(rank))
+
+    def variables(self, rank: int) -> dict[str, str]:
+        """The variables that tell a rank the numbers of its descriptors."""
+        return {FUNC_FD: str(self.function), RESULT_FD: str(self.results[rank])}
+
+    def descriptors(self, rank: int) -> tuple[int, int]:
+        return self.function, self.results[rank]
+
+    def close(self) -> None:
+        for descriptor in [self.function, *self.results.values()]:
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.function, self.results = -1, {}
+
+
+# The function of `horovod.run` and its results, in the job's store, for ranks that inherit no descriptors.
+#
+# A process that reads or writes there has proved that it knows the job's secret, so unpickling trusts only processes of
+# this job. Any thread.
+
+FROM_STORE = "HOROVOD_RUN_FROM_STORE"
+FUNCTION = "run/function"
+# The store's own limit for one request is 16 MiB.
+_PART = 8 << 20
+
+
+def put(client, key: str, data: bytes) -> None:
+    """Stores `data` under `key`; readers see all of it or none."""
+    parts = range(0, len(data), _PART)
+    for number, start in enumerate(parts):
+        client.set(f"{key}/{number}", data[start : start + _PART])
+    client.set(f"{key}/parts", str(len(parts)).encode())
+
+
+def get(client, key: str, timeout_s: float) -> bytes:
+    """The data that put() has stored. Raises BootstrapTimeout if it is not there in time."""
+    count = int(client.get(f"{key}/parts", timeout_s))
+    return b"".join(client.get(f"{key}/{number}", timeout_s) for number in range(count))
+
+
+def result_key(rank: int) -> str:
+    return f"run/result/{rank}"
+
+
+def note_failure(client, rank: int) -> None:
+    """Records the failure of a rank; the store keeps the order of the failures."""
+    client.set(f"run/failure/{client.add('run/failures', 1)}", str(rank).encode())
+
+
+def first_failure(client) -> int | None:
+    """The rank that note_failure() was called for first."""
+    return int(client.get("run/failure/1", 5.0)) if client.add("run/failures", 0) else None
+
+
+def from_environment():
+    """A connection to the store of the job that this process belongs to, and this process's rank."""
+    from hvd_core._bootstrap.identity import identify
+    from hvd_core._bootstrap.store import StoreClient
+
+    identity = identify(os.environ)
+    store, secret = os.environ["HOROVOD_STORE"], bytes.fromhex(os.environ["HOROVOD_SECRET_KEY"])
+    return StoreClient(store, secret, identity.rank), identity.rank
+
+
+# Checks and pickles the function of a job and its arguments, before anything starts. Any thread.
+
+# Values within values that are looked at for one that cannot be pickled.
+_DEEPEST = 6
+
+
+def checked(caller: str, func: Any, args: Any, kwargs: Any) -> tuple[Callable, tuple, dict]:
+    """The function and its arguments. `caller`: what the user has called. Raises TypeError."""
+    if not callable(func):
+        raise TypeError(f"{caller}: the function to run must be callable, found {func!r}.")
+    kwargs = {} if kwargs is None else kwargs
+    if not isinstance(args, Iterable) or isinstance(args, (str, bytes, Mapping)):
+        raise TypeError(f"{caller}: args must be a tuple, a list or another iterable, found {args!r}.")
+    args = tuple(args)
+    if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+        raise TypeError(f"{caller}: kwargs must be a dict of names and values, found {kwargs!r}.")
+    try:
+        # Of the function itself: a decorator may supply arguments of the function that it wraps.
+        signature = inspect.signature(func, follow_wrapped=False)
+    except (TypeError, ValueError):  # some builtins have none
+        signature = None
+    if signature is not None:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(
+                f"{caller}: {_name(func)}{signature} cannot be called with these args and kwargs: {error}."
+            ) from None
+    return func, args, dict(kwargs)
+
+
+def pickled(caller: str, func: Callable, args: tuple, kwargs: dict, sent: Any = None) -> bytes:
+    """(func, args, kwargs), or `sent` in the place of func, for the ranks. Raises TypeError that names the value which
+    cannot be pickled."""
+    import cloudpickle
+
+    try:
+        return cloudpickle.dumps((func if sent is None else sent, args, kwargs))
+    except Exception as error:
+        parts = [("the function " + _name(func), func)]
+        parts += [(f"args[{i}]", value) for i, value in enumerate(args)]
+        parts += [(f"kwargs[{name!r}]", value) for name, value in kwargs.items()]
+        found = next((found for where, value in parts if (found := _culprit(where, value))), None)
+        where, kind = found or ("a value", "?")
+        raise TypeError(
+            f"{caller}: {where}, of type {kind}, cannot be sent to the ranks: {error}. Make it within the function, or "
+            "pass what is needed to make it."
+        ) from error
+
+
+def _culprit(where: str, value: Any, depth: int = 0) -> tuple[str, str] | None:
+    """(place, type) of the innermost value that cannot be pickled; None if `value` can be."""
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(value)
+        return None
+    except Exception:
+        pass
+    if depth < _DEEPEST:
+        for place, inner in _parts(where, value):
+            if inner is not value and (found := _culprit(place, inner, depth + 1)):
+                return found
+    return where, type(value).__qualname__
+
+
+def _parts(where: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, types.MethodType):
+        yield f"self of {where}", value.__self__
+        yield where, value.__func__
+    elif isinstance(value, types.FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
+            try:
+                yield f"variable {name!r} of {where}", cell.cell_contents
+            except ValueError:  # it has no value yet
+                continue
+        for name in _names(value.__code__):
+            if name in value.__globals__:
+                yield f"global variable {name!r} of {where}", value.__globals__[name]
+        for inner in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
+            yield f"a default of {where}", inner
+    elif isinstance(value, functools.partial):
+        yield where, value.func
+        yield from _parts(f"the arguments of {where}", [*value.args, *value.keywords.values()])
+    elif isinstance(value, Mapping):
+        yield from ((f"[{key!r}] of {where}", inner) for key, inner in value.items())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from ((f"[{i}] of {where}", inner) for i, inner in enumerate(value))
+    elif isinstance(getattr(value, "__dict__", None), dict):
+        yield from ((f"attribute {name!r} of {where}", inner) for name, inner in vars(value).items())
+
+
+def _names(code: types.CodeType) -> list[str]:
+    """The names of global variables that a function may use, those of functions within it too."""
+    inner = [name for part in code.co_consts if isinstance(part, types.CodeType) for name in _names(part)]
+    return [*code.co_names, *inner]
+
+
+def _name(func: Any) -> str:
+    return getattr(func, "__qualname__", None) or repr(func)

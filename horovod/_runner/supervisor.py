@@ -1,0 +1,421 @@
+"""The keeper: a small process between the launcher and the ranks. It makes sure that no process outlives the job.
+
+The launcher, on other hosts the agent (local_ranks.py), starts this file with the plain interpreter, without site
+packages, and exchanges lines of JSON with it over one socket whose descriptor is argv[1]. The keeper forks the ranks,
+reports their ends, and ends all of them when a rank fails on any host, when the launcher asks, and when the launcher
+disappears. The kernel makes orphaned grandchildren its children, so that it finds them too. If the keeper itself is
+killed, the kernel kills the ranks. It has one thread only: that makes fork() safe, and the kernel's parent-death signal
+follows threads. Not to be imported; it may import only fast modules of the standard library.
+"""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+import time
+
+# After the first failure the other ranks get a moment to notice it, because their error messages tell more than a signal.
+# The sum of the first two stays below 5 s, within which the whole job must be over.
+REPORT_S = 1.0
+FAILURE_GRACE_S = 3.0
+# After a request by the user: time to write a checkpoint, as in Horovod's own launcher.
+STOP_GRACE_S = 5.0
+ORPHANED_GRACE_S = 2.0
+# Helpers such as multiprocessing's resource tracker clean up and end by themselves if they get time.
+LEFTOVER_WAIT_S = 0.5
+LEFTOVER_GRACE_S = 2.0
+GIVE_UP_KILLING_S = 10.0
+KILL_INTERVAL_S = 0.02
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def prctl(option, value):
+    """Linux' prctl(2). If it is forbidden, the other safeguards remain."""
+    return ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def descendants():
+    """Process ids of every descendant, parents before their children.
+
+    A zombie is among them: its first thread has ended, others may still run. A signal reaches these.
+    """
+    children = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", "rb") as stat:
+                # The name in parentheses may itself hold spaces and parentheses.
+                state, parent = stat.read().rpartition(b")")[2].split()[:2]
+        except OSError:
+            continue
+        if state != b"X":
+            children.setdefault(int(parent), []).append(int(entry))
+    found, frontier = [], [os.getpid()]
+    while frontier:
+        frontier = [child for parent in frontier for child in children.get(parent, ())]
+        found += frontier
+    return found
+
+
+def send_signal(pids, number):
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except OSError:
+            pass  # the process has ended, or belongs to another user now
+
+
+def start_rank(rank, environment, directory):
+    """Forks and executes one rank in a session of its own; returns its process id."""
+    keeper = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != keeper:
+            os._exit(1)  # the keeper died before the line above took effect
+        for number in (
+            signal.SIGINT,
+            signal.SIGTERM,
+            signal.SIGHUP,
+            signal.SIGCHLD,
+            signal.SIGPIPE,
+            signal.SIGXFSZ,
+        ):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(rank["stdout"], 1)
+        os.dup2(rank["stderr"], 2)
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            if descriptor > 2 and descriptor not in rank["keep"]:
+                try:
+                    os.close(descriptor)
+                except OSError:
+                    pass  # the one that listed the directory
+        command = [word.encode("latin-1") for word in rank["command"]]
+        values = {**environment, **rank["env"]}
+        values = {name.encode("latin-1"): value.encode("latin-1") for name, value in values.items()}
+        try:
+            if directory is not None:
+                os.chdir(directory.encode("latin-1"))
+            os.execvpe(command[0], command, values)
+        except OSError as error:
+            text = os.fsdecode(command[0])
+            os.write(2, f"horovodrun: cannot start {text!r}: {error.strerror}\n".encode(errors="replace"))
+            os._exit(127 if isinstance(error, (FileNotFoundError, NotADirectoryError)) else 126)
+    except BaseException as error:
+        os.write(2, f"horovodrun: cannot start rank {rank['rank']}: {error!r}\n".encode(errors="replace"))
+    finally:
+        os._exit(126)
+
+
+def memory_group():
+    """The folders of the keeper's memory control group and of those above it, innermost first: the ranks are in it too.
+    Both versions of control groups; empty if there is none."""
+    paths = {}  # of version 2: "" -> path; of version 1: "memory" -> path
+    try:
+        with open("/proc/self/cgroup") as groups:
+            for line in groups:
+                _, controllers, path = line.rstrip("\n").split(":", 2)
+                paths.update((name, path) for name in controllers.split(",") if name in ("", "memory"))
+        with open("/proc/self/mountinfo") as mounts:
+            lines = [line.split(" - ") for line in mounts]
+    except (OSError, ValueError):
+        return []
+    for name, kind in (("memory", "cgroup"), ("", "cgroup2")):
+        for mount, system in lines:
+            root, point = mount.split()[3:5]
+            if (
+                system.split()[0] != kind
+                or name not in (*system.split()[2].split(","), "")
+                or name not in paths
+            ):
+                continue
+            # In a container the path may be the host's, and the mount the container's own group.
+            below = paths[name].removeprefix(root.rstrip("/")) if paths[name].startswith(root) else ""
+            folders = [point]
+            for part in below.strip("/").split("/"):
+                if part and os.path.isdir(f"{folders[0]}/{part}"):
+                    folders.insert(0, f"{folders[0]}/{part}")
+            if memory_kills(folders) is not None:
+                return folders
+    return []
+
+
+def first_number(folders, files):
+    """The first number that a file of a control group has, or that a group above it has; None without one."""
+    for folder in folders:
+        for file, key in files:
+            try:
+                with open(f"{folder}/{file}") as lines:
+                    values = [words[-1] for words in map(str.split, lines) if words and key in ("", words[0])]
+            except OSError:
+                continue
+            if values and values[0].isdigit() and int(values[0]) < 1 << 60:  # no limit: "max", or near 2^63
+                return int(values[0])
+    return None
+
+
+def memory_kills(folders):
+    """How many processes of a control group the kernel has killed for lack of memory."""
+    return first_number(folders, [("memory.events", "oom_kill"), ("memory.oom_control", "oom_kill")])
+
+
+def memory_limit(folders):
+    return first_number(folders, [("memory.max", ""), ("memory.limit_in_bytes", "")])
+
+
+class Keeper:
+    """The state of one job on this host: the running ranks, and the stage of its end."""
+
+    def __init__(self, control):
+        self.control = control
+        self.unread = b""
+        self.ranks = {}  # process id -> rank
+        self.childless = False
+        self.launcher_gone = False
+        self.memory_group = memory_group()
+        self.memory_kills = memory_kills(self.memory_group)  # without those that an event has told of
+        # running -> announced -> reporting -> terminating -> killing; leftover once all ranks have ended
+        self.stage = "running"
+        self.grace = 0.0  # seconds between an announced end and the end
+        self.deadline = None
+        self.kill_until = None
+
+    def receive(self):
+        """Reads data from the launcher; returns False at the end of the stream."""
+        try:
+            chunk = os.read(self.control, 1 << 16)
+        except ConnectionError:
+            return False
+        self.unread += chunk
+        return bool(chunk)
+
+    def read_line(self):
+        """The next line from the launcher, or None at the end of the stream."""
+        while b"\n" not in self.unread:
+            if not self.receive():
+                return None
+        line, _, self.unread = self.unread.partition(b"\n")
+        return json.loads(line)
+
+    def tell(self, **event):
+        if self.launcher_gone:
+            return
+        data = json.dumps(event).encode() + b"\n"
+        try:
+            while data:
+                data = data[os.write(self.control, data) :]
+        except OSError:
+            self.launcher_gone = True
+
+    def begin(self, stage, seconds):
+        self.stage, self.deadline = stage, time.monotonic() + seconds
+
+    def terminate(self, grace):
+        """Sends SIGTERM to all processes; those that still run after `grace` seconds are killed."""
+        self.begin("terminating", grace)
+        send_signal(descendants(), signal.SIGTERM)
+
+    def announce(self):
+        """The end of this host is near: the ranks of an elastic job tell the driver, and leave at their next commit.
+        Their helpers, such as data loaders, work on until then."""
+        if self.stage == "running":
+            self.begin("announced", self.grace)
+            send_signal(list(self.ranks), signal.SIGTERM)
+
+    def fail(self):
+        """A rank failed: the other ranks get a moment before they are ended."""
+        if self.stage == "running":
+            self.begin("reporting", REPORT_S)
+
+    def kill(self):
+        self.kill_until = time.monotonic() + GIVE_UP_KILLING_S
+        self.begin("killing", 0)
+
+    def lose_launcher(self):
+        self.launcher_gone = True
+        if self.stage != "killing":
+            self.terminate(ORPHANED_GRACE_S)
+
+    def reap(self):
+        """Collects every ended child: ranks, and orphans.
+
+        Without a child there is no descendant either: the keeper is the parent of every orphan of the job.
+        """
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self.childless = True
+                return
+            if pid == 0:
+                return
+            rank = self.ranks.pop(pid, None)
+            if rank is None:
+                continue
+            code = os.waitstatus_to_exitcode(status)  # see exit_codes.py
+            asked = self.stage in ("terminating", "killing")
+            event = {"event": "exit", "rank": rank, "code": code, "asked": asked}
+            # A shell around a rank exits with 128 + SIGKILL.
+            if code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not asked:
+                event["out_of_memory"] = self.lack_of_memory()
+            self.tell(**event)
+            if code:
+                self.fail()
+
+    def lack_of_memory(self):
+        """The limit, if the kernel has killed a process of this control group that no event has told of. It does not say
+        which: a helper of a rank may have been the one."""
+        found = memory_kills(self.memory_group)
+        if self.memory_kills is None or found is None or found <= self.memory_kills:
+            return ""
+        self.memory_kills += 1
+        limit = memory_limit(self.memory_group)
+        return "the host's memory" if limit is None else f"cgroup limit {limit >> 20} MiB"
+
+    def advance(self):
+        """Takes the next step of the end when it is due; returns True when no process is left."""
+        if not self.ranks and self.stage in ("running", "announced", "reporting"):
+            self.begin("leftover", LEFTOVER_WAIT_S)
+        if self.childless:
+            return True
+        now = time.monotonic()
+        if self.deadline is None or now < self.deadline:
+            return False
+        if self.stage == "reporting":
+            self.tell(event="terminating")
+            self.terminate(FAILURE_GRACE_S)
+        elif self.stage == "announced":
+            self.terminate(STOP_GRACE_S)
+        elif self.stage == "leftover":
+            self.terminate(LEFTOVER_GRACE_S)
+        elif self.stage == "terminating":
+            self.kill()
+        if self.stage == "killing":
+            left = descendants()
+            if now > self.kill_until:
+                self.tell(event="unkillable", pids=left)
+                return True
+            # Repeated, because a process that is forked while the list is made is found in the next round only.
+            send_signal(left, signal.SIGKILL)
+            self.deadline = now + KILL_INTERVAL_S
+        return False
+
+    def wait_s(self):
+        if self.deadline is None:
+            return None  # sleep until a signal, a message, or the launcher's end
+        return max(0.0, self.deadline - time.monotonic())
+
+    def run(self):
+        wake, wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
+        stop = []  # requests of the launcher
+        ended = []  # signals that end programs
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        # A launcher that blocks signals has handed its mask down; without SIGCHLD the keeper would miss every end.
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+        job = self.read_line()
+        if job is None:
+            return
+        self.grace = float(job["env"].get("HOROVOD_PREEMPTION_GRACE") or 0) if job["announce"] else 0.0
+        poller = select.poll()
+        poller.register(wake, select.POLLIN)
+        poller.register(self.control, select.POLLIN)
+        launcher = -1
+        try:
+            # A forked child of the launcher may hold its end of the socket open; a pidfd is reliable.
+            launcher = os.pidfd_open(job["launcher"])
+            poller.register(launcher, select.POLLIN)
+        except OSError:
+            pass
+        if os.getppid() != job["launcher"]:
+            return
+
+        for rank in job["ranks"]:
+            pid = start_rank(rank, job["env"], job["directory"])
+            self.ranks[pid] = rank["rank"]
+            self.tell(event="start", rank=rank["rank"], pid=pid)
+        for rank in job["ranks"]:
+            for descriptor in {rank["stdout"], rank["stderr"], *rank["keep"]}:
+                try:
+                    os.close(descriptor)
+                except OSError:
+                    pass  # shared between ranks, closed already
+
+        self.reap()
+        while not self.advance():
+            # A request may have come together with the description of the job.
+            wait_s = 0 if b"\n" in self.unread else self.wait_s()
+            for descriptor, _ in poller.poll(None if wait_s is None else int(wait_s * 1000) + 1):
+                if descriptor == wake:
+                    os.read(wake, 4096)
+                elif descriptor == launcher:
+                    poller.unregister(launcher)
+                    self.lose_launcher()
+                elif not self.receive():
+                    poller.unregister(self.control)
+                    self.lose_launcher()
+            while b"\n" in self.unread:
+                word = self.read_line()
+                if word == "fail":
+                    self.fail()  # a rank failed on another host
+                elif word == "kill":
+                    self.kill()
+                elif word == "announce":
+                    self.announce()
+                else:
+                    stop.append(True)
+            while ended:
+                ended.pop()
+                if self.grace:
+                    self.announce()
+                else:
+                    stop.append(True)
+            for _ in range(len(stop)):
+                stop.pop()
+                # A second request kills at once.
+                if self.stage in ("terminating", "killing"):
+                    self.kill()
+                else:
+                    self.tell(event="stopping")
+                    self.terminate(STOP_GRACE_S)
+            self.reap()
+
+
+def execute(launcher, command):
+    """Replaces this process by `command`, a remote shell, which the kernel ends when the launcher ends, even by SIGKILL.
+
+    Without this, a process that the launcher's program has forked could keep the remote shell's standard input open, and
+    the job on the other host would continue. Returns an exit status if that is not possible.
+    """
+    # If prctl(2) is forbidden, the end of standard input still ends the job.
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != launcher:
+        return 1  # it ended before the line above took effect
+    # Python ignores SIGPIPE, and the executed program would inherit that.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        print(f"cannot start {command[0]!r}: {error.strerror}", file=sys.stderr)
+    return 127
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "execute":
+        sys.exit(execute(int(sys.argv[2]), sys.argv[3:]))
+    Keeper(int(sys.argv[1])).run()
