@@ -1,5 +1,7 @@
-"""import_leaves_keras_alone.py MODULE: whether the import of horovod.keras, horovod.tensorflow.keras or horovod.tensorflow
-changes an attribute of a module of Keras or TensorFlow, or of a class in one."""
+"""import_leaves_keras_alone.py MODULE: whether the import of a module of ours changes Keras or TensorFlow.
+
+It compares the attributes of their modules, and of the classes in these.
+"""
 
 import importlib
 import sys
