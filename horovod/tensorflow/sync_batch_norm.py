@@ -17,7 +17,7 @@ from horovod.tensorflow.mpi_ops import _allreduce
 from horovod.tensorflow.util import do_not_convert
 
 if TYPE_CHECKING:
-    from keras.layers import BatchNormalization as _BatchNormalization
+    from tensorflow.keras.layers import BatchNormalization as _BatchNormalization
 else:
     _BatchNormalization = object
 
@@ -127,12 +127,13 @@ class _Keras3Methods(_SyncMethods):
 def _layer_class() -> type:
     base = tf.keras.layers.BatchNormalization
     methods = _Keras2Methods if hasattr(base, "_calculate_mean_and_var") else _Keras3Methods
-    names = {
+    members = {
         "__module__": __name__,
         "__qualname__": "SyncBatchNormalization",
         "__doc__": _SyncMethods.__doc__,
+        "__init__": _SyncMethods.__init__,  # for inspect.signature(): the layer of Keras 3 has a __new__
     }
-    return type("SyncBatchNormalization", (methods, base), names)
+    return type("SyncBatchNormalization", (methods, base), members)
 
 
 if TYPE_CHECKING:
