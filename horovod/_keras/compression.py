@@ -10,7 +10,7 @@ __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "Non
 
 
 def _cast(tensor: Any, dtype: Any) -> Any:
-    """A tensor of any backend in another dtype, given by name or as a tensor has it. Imports no framework that is not used."""
+    """A tensor of any backend in another dtype (its name, or the dtype of a tensor). Imports no framework."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensor, torch.Tensor):
         return tensor.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
