@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from horovod._runner.arguments import make_parser
 from horovod._runner.environment import (
     backend_environment,
     is_this_python,
@@ -122,4 +121,4 @@ class Ranks:
 def base_environment(base: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
     """The ranks' variables without their places: those of this process that are not Spark's own, and `variables`."""
     kept = {name: value for name, value in base.items() if _OF_SPARK.fullmatch(name) is None}
-    return {**job_environment(kept, make_parser().parse_args([])), **variables}
+    return {**job_environment(kept), **variables}
