@@ -12,7 +12,7 @@ import pytest
 
 from harness import plain, run_on_ranks
 from hvd_core import flight_records
-from hvd_core._cli.redaction import REMOVED, Redaction, is_secret_name
+from hvd_core._cli.bundle import REMOVED, Redaction, is_secret_name
 
 SECRET = "c0rrect-horse-battery"
 # JSON and Python write these in another way.

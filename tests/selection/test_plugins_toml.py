@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from golden_texts import golden
-from hvd_core._cli.explain import choices, of_files
+from hvd_core._cli.config import choices, of_files
 from hvd_core._config.hints import pip_install
 from hvd_core._config.plugins_toml import PluginsConfig, PluginsTomlError, load, packaged_file, read
 from hvd_core.backends._candidate import WHEEL, Candidate
