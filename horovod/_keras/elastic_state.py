@@ -12,10 +12,9 @@ from horovod._keras import learning_rate
 from horovod._keras.backends import backend_of
 from horovod._keras.values import entries_of, optimizer_variables
 from horovod._keras_module import keras_package, major_version
-from horovod.common.elastic_states import VariablesState
+from horovod.common._elastic_state import VariablesState
 from horovod.common.exports import rank
-from horovod.common.objects import broadcast_object
-from horovod.common.structures import require_same
+from horovod.common.objects import broadcast_object, require_same
 
 __all__ = ["KerasModelState"]
 

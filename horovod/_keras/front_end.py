@@ -19,8 +19,8 @@ from horovod._keras.partial import list_of_layers
 from horovod._keras.saving import load_model
 from horovod._keras.values import allgather, allreduce, broadcast, broadcast_global_variables, reducescatter
 from horovod.common import exports
+from horovod.common.arguments import Average
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Average
 
 
 def DistributedOptimizer(

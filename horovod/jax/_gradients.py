@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from horovod.common.reduce_ops import Average, Sum
+from horovod.common.arguments import Average, Sum
 from horovod.jax._calls import Call, perform
 from horovod.jax._trace import is_traced
 from hvd_core._frontend.reductions import ENGINE_NUMBERS

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from horovod.common.arguments import Adasum
 from horovod.common.basics import engine
 from horovod.common.failed_calls import failed
-from horovod.common.reduce_ops import Adasum
 from horovod.mxnet._arrays import MOVABLE, REDUCIBLE, NDArray, check, empty, reference
 from hvd_core._core import TensorRef
 from hvd_core._frontend.operations import request_name

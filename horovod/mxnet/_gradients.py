@@ -8,16 +8,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from horovod.common.basics import engine
-from horovod.common.exceptions import HorovodInternalError
-from horovod.common.failed_calls import reported_for_each
-from horovod.common.gradient_arguments import (
+from horovod.common.arguments import (
+    Average,
     check_predivide_factor,
     check_registered,
     predivide_factors,
 )
+from horovod.common.basics import engine
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.failed_calls import reported_for_each
 from horovod.common.process_sets import ProcessSet
-from horovod.common.reduce_ops import Average
 from horovod.common.util import split_list
 from horovod.mxnet._arrays import REDUCIBLE, NDArray, check, reference
 from hvd_core._frontend.reductions import engine_number

@@ -9,9 +9,9 @@ Horovod: reduce gradients with DistributedTrainer or DistributedOptimizer. Any t
 from collections.abc import Sequence
 from typing import Any
 
+from horovod.common.arguments import Average, op_from
 from horovod.common.failed_calls import failed
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Average, op_from
 from horovod.mxnet._arrays import NDArray
 from horovod.mxnet._collectives import gather, reduce, scatter, send_root, send_rows
 from hvd_core._frontend import groups

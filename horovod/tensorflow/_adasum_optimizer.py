@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.arguments import Adasum
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Adasum
 from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._gradients import _make_allreduce_grads_fn, takes_part
 from horovod.tensorflow._wrapped_optimizer import WrappedOptimizer

@@ -4,9 +4,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.arguments import Average
 from horovod.common.exports import rank
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Average
 from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._gradients import _make_allreduce_grads_fn, scaled_local
 from horovod.tensorflow._wrapped_optimizer import WrappedOptimizer

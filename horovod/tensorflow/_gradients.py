@@ -11,9 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.common.gradient_arguments import check_groups, groups_from, predivide_factors
+from horovod.common.arguments import Adasum, check_groups, groups_from, predivide_factors
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Adasum
 from horovod.common.util import split_list
 from horovod.tensorflow import _gradient_names
 from horovod.tensorflow._autograph import plain

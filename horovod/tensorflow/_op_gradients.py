@@ -9,9 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.arguments import Average, Sum
 from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet, _temp_process_set_object, global_process_set
-from horovod.common.reduce_ops import Average, Sum
 from horovod.tensorflow import _xla
 from horovod.tensorflow._call import REDUCIBLE
 from horovod.tensorflow._gradient_registry import register_gradient

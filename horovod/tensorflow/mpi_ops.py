@@ -6,6 +6,7 @@ The operations are defined in the modules beside this one and re-exported. Impor
 from typing import Any
 
 from horovod.common import exports
+from horovod.common.arguments import op_from
 from horovod.common.exports import *  # noqa: F403
 from horovod.common.exports import _basics  # noqa: F401 (programs import it)
 from horovod.common.process_sets import (
@@ -14,7 +15,6 @@ from horovod.common.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from horovod.common.reduce_ops import op_from
 from horovod.tensorflow import _op_gradients  # noqa: F401 (registers the gradients)
 from horovod.tensorflow._job_ops import (
     barrier,

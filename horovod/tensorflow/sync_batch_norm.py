@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.arguments import Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Sum
 from horovod.tensorflow import _gradient_names
 from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._gradients import takes_part

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from horovod.common.gradient_arguments import check_backward_passes
+from horovod.common.arguments import Adasum, check_backward_passes
 from horovod.common.process_sets import ProcessSet
-from horovod.common.reduce_ops import Adasum
 from horovod.torch import _initial_weights
 from horovod.torch._async_ops import allreduce_async_
 from horovod.torch._optimizer_arguments import find_duplicates

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
+from horovod.common.arguments import Average
 from horovod.common.exports import _basics
 from horovod.common.failed_calls import failed
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Average
 from horovod.torch._dtypes import MOVABLE, REDUCIBLE, as_sent, returning, why_not
 from horovod.torch._staging import submitted
 from horovod.torch._submit import (

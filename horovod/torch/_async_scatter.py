@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import torch
 
+from horovod.common.arguments import Adasum, Average
 from horovod.common.failed_calls import failed
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Adasum, Average
 from horovod.torch._dtypes import MOVABLE, REDUCIBLE, as_sent, viewed
 from horovod.torch._staging import submitted
 from horovod.torch._submit import (

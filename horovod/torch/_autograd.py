@@ -6,8 +6,8 @@ ranks must run the backwards of unnamed operations in the same order. Called on 
 
 import torch
 
+from horovod.common.arguments import Average, Sum, op_from
 from horovod.common.exports import _basics
-from horovod.common.reduce_ops import Average, Sum, op_from
 from horovod.torch import _async_ops as ops
 from horovod.torch import _async_scatter as scatter
 from horovod.torch._async_gather import allgather_async, grouped_allgather_async

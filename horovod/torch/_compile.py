@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from horovod.common.arguments import BOTH_GIVEN, Average
 from horovod.common.process_sets import ProcessSet
-from horovod.common.reduce_ops import BOTH_GIVEN, Average
 from horovod.torch import _library
 from horovod.torch._submit import resolve_op
 from horovod.torch.compression import Compression

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import torch
 
-from horovod.common.elastic_launchers import ranks_may_change
+from horovod.common._elastic_job import ranks_may_change
 from horovod.common.process_sets import ProcessSet
 from horovod.torch._gradients import is_quick
 from horovod.torch._slots import Slot

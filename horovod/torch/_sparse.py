@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import torch
 
+from horovod.common.arguments import Average, Sum
 from horovod.common.failed_calls import failed
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Average, Sum
 from horovod.torch._async_gather import allgather_async
 from horovod.torch._dtypes import REDUCIBLE
 from horovod.torch._submit import HorovodInternalError, check, synchronize

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from horovod.common.arguments import Average
 from horovod.common.failed_calls import failed
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Average
 from horovod.torch import _compile
 from horovod.torch._async_gather import allgather_async, grouped_allgather_async
 from horovod.torch._async_ops import (

@@ -7,6 +7,7 @@ Any thread that holds the GIL; it is released while waiting.
 from typing import Any
 
 from horovod.common import exports
+from horovod.common.arguments import op_from
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import *  # noqa: F403
 from horovod.common.exports import _basics  # noqa: F401 (programs import it)
@@ -17,7 +18,6 @@ from horovod.common.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from horovod.common.reduce_ops import op_from
 from horovod.common.util import gpu_available, num_rank_is_power_2
 from horovod.torch._async_gather import allgather_async, grouped_allgather_async
 from horovod.torch._async_ops import (
