@@ -1,7 +1,10 @@
-"""Ranks of a Spark job on one machine: one rank in a task, or all ranks on the driver's machine.
+"""Ranks of a Spark job: which rank each task runs, which devices it sees, and its processes on one machine.
+
+The places are pure functions, equal on all tasks. The ranks of a host are consecutive, and the host of task 0 comes
+first, as with the original's `horovod.spark.run`.
 
 A rank is a process of its own, as Spark uses its Python workers again for other tasks and kills them without ceremony.
-The keeper of the launcher (horovod/_runner/keeper.py) makes sure that no rank outlives this process. One thread.
+The supervisor of the launcher (horovod/_runner/keeper.py) makes sure that no rank outlives this process. One thread.
 """
 
 from __future__ import annotations
@@ -10,23 +13,66 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from horovod._runner.ended_ranks import EndedRanks
-from horovod._runner.env import (
-    backend_environment,
-    job_environment,
-    rank_environment,
-    store_environment,
-)
+from horovod._runner.env import backend_environment, job_environment, rank_environment, store_environment
 from horovod._runner.function_memory import FunctionMemory, read_all, write_all
+from horovod._runner.hosts import HostInfo, SlotInfo, get_host_assignments
 from horovod._runner.import_path import is_this_python, python_path
 from horovod._runner.local_ranks import LocalRanks, RankSpec
 from horovod._runner.output import Output
 from horovod._runner.parser import make_parser
 from horovod._runner.processes import Job, Outcome
 from horovod._runner.rank_failure import RankFailure, failure_of
-from horovod.spark.placement import Place
-from horovod.spark.rank_channel import DESCRIPTOR, LineReader
+from horovod.spark._channel import DESCRIPTOR, LineReader
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """One task, as it describes itself to the others. `space`: differs between containers of one host. `devices`: the
+    addresses of the GPUs that Spark has given to the task."""
+
+    host: str
+    space: str
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Place:
+    """The rank of one task. `devices`: what its process sees; None if Spark has given it none. `own_devices`: those of
+    its task alone."""
+
+    slot: SlotInfo
+    devices: tuple[str, ...] | None
+    own_devices: tuple[str, ...] = ()
+
+
+def assign(tasks: Sequence[TaskFacts]) -> list[Place]:
+    """The place of each task, in the order of the tasks."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for number, facts in enumerate(tasks):
+        groups.setdefault((facts.host, facts.space), []).append(number)
+    hosts = [HostInfo(host, len(members)) for (host, _), members in groups.items()]
+    slots = iter(get_host_assignments(hosts, len(tasks)))
+    places: dict[int, Place] = {}
+    for members in groups.values():
+        devices = _devices([tasks[number].devices for number in members])
+        for number in members:
+            places[number] = Place(next(slots), devices, tasks[number].devices)
+    return [places[number] for number in range(len(tasks))]
+
+
+def _devices(given: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
+    """The devices that all ranks of a host see. Programs choose one by their local rank, so that the first device of
+    local rank n is at place n; further ones come after these."""
+    if not all(given):
+        return None
+    firsts = [devices[0] for devices in given]
+    return tuple(firsts + [device for devices in given for device in devices[1:]])
+
+
+# ---- Processes
 
 # The addresses of the GPUs that Spark has given to the rank's task.
 DEVICES = "HOROVOD_TASK_DEVICES"
@@ -87,7 +133,7 @@ class Ranks:
         elif "PYTHONPATH" not in variables:
             env.pop("PYTHONPATH", None)  # Spark's, for the executors' Python
         env |= backend_environment(env)
-        command = [python or sys.executable, "-m", "horovod.spark.rank_main"]
+        command = [python or sys.executable, "-m", "horovod.spark._rank_main"]
         specs = []
         for place in places:
             rank = place.slot.rank
