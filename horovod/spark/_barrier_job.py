@@ -17,7 +17,7 @@ from typing import Any
 
 from horovod._runner.function_pickle import checked, pickled
 from horovod._runner.output import Output, Sink
-from horovod.spark import _stage
+from horovod.spark import _ranks
 from horovod.spark._cluster import (
     active_context,
     check_barrier,
@@ -89,7 +89,7 @@ def run_barrier_job(context: Any, function: bytes, options: Options) -> list[Any
 
 def _failure(error: BaseException, store: StoreClient) -> BaseException:
     """The exception for a stage that failed: that of the rank which failed first, not Spark's text of 200 lines."""
-    told = _stage.reported_failures(store)
+    told = _ranks.reported_failures(store)
     own = [entry for entry in told if not entry[0].bereaved]
     said = str(error)
     lost = lost_executor(error)
@@ -103,7 +103,7 @@ def _failure(error: BaseException, store: StoreClient) -> BaseException:
 
 def _lost_rank(said: str, store: StoreClient) -> str:
     """ "Rank 1 on host h is lost: " if Spark's text tells its task."""
-    tasks, task = _stage.reported_begin(store), _FAILED_TASK.search(said)
+    tasks, task = _ranks.reported_begin(store), _FAILED_TASK.search(said)
     if tasks is None or task is None or int(task[1]) >= len(tasks):
         return "An executor is lost: "
     host, rank = tasks[int(task[1])]

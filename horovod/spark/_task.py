@@ -27,8 +27,19 @@ from horovod._runner.import_path import python_path
 from horovod._runner.local_ranks import LocalRanks, RankSpec
 from horovod._runner.output import Output
 from horovod.spark._logs import LogSender
-from horovod.spark._ranks import DEVICES, RankJob, Ranks, TaskFacts, assign, base_environment
-from horovod.spark._stage import RankEnds, await_cause, bereaved, note_begun, note_failure
+from horovod.spark._ranks import (
+    DEVICES,
+    RankEnds,
+    RankJob,
+    Ranks,
+    TaskFacts,
+    assign,
+    await_cause,
+    base_environment,
+    bereaved,
+    note_begun,
+    note_failure,
+)
 from hvd_core._bootstrap import encryption
 from hvd_core._bootstrap.auth import NO_RANK, client_handshake
 from hvd_core._bootstrap.socket_io import BootstrapError, Deadline, split_address

@@ -57,8 +57,7 @@ def run_main(num_proc: int, verbosity: str, main: Callable[..., Any], kwargs: di
 
 
 def _run_here(num_proc: int, function: bytes) -> Any:
-    from horovod.spark._ranks import RankJob, Ranks, TaskFacts, assign
-    from horovod.spark._stage import RankEnds, bereaved
+    from horovod.spark._ranks import RankEnds, RankJob, Ranks, TaskFacts, assign, bereaved
     from hvd_core._bootstrap.store import StoreServer
 
     secret, host = secrets.token_bytes(32), socket.gethostname()
