@@ -5,7 +5,7 @@
 
 Runs the engine's own control-plane code (the nodes, coordinator, merger and messages of hvd_core/engine/control) of all
 ranks in this process, in the tree that the ranks of a job form: the ranks of a host below its leader, leaders below
-leaders with the fan-out of hvd_core/_bootstrap/topology.py. Queues take the place of shared memory and
+leaders with the fan-out of hvd_core/_bootstrap/hosts.py. Queues take the place of shared memory and
 sockets, no data is
 reduced, and the clock is virtual. Each step all ranks submit the same tensors and wait for the last one. Scenarios:
 
@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from hvd_core._bootstrap import topology
+from hvd_core._bootstrap import hosts
 from hvd_core._core import ProtocolSim
 from hvd_core.bench import report
 
@@ -78,7 +78,7 @@ SCENARIOS = [
 def tree(ranks: int, per_host: int) -> list[int]:
     """The parent of each rank of a job with `per_host` ranks on each host; -1 for rank 0."""
     leaders = [rank // per_host * per_host for rank in range(ranks)]
-    parents = (topology.describe(rank, leaders).parent for rank in range(ranks))
+    parents = (hosts.topology_of(rank, leaders).parent for rank in range(ranks))
     return [-1 if parent is None else parent for parent in parents]
 
 

@@ -10,8 +10,7 @@ modules of their own over the same engine. Importing this package needs no frame
 
 from hvd_core._base import install_check as _lost_files
 from hvd_core._base import logs as _logs
-from hvd_core._runtime.process_set import ProcessSet, global_process_set
-from hvd_core._runtime.process_sets import add_process_set, remove_process_set
+from hvd_core._runtime.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from hvd_core._runtime.runtime import (
     backend_report,
     cross_rank,
@@ -24,8 +23,9 @@ from hvd_core._runtime.runtime import (
     rank,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
-from hvd_core._runtime.timeline import start_timeline, stop_timeline
 from hvd_core.errors import HorovodInternalError
 from hvd_core.version import __version__
 

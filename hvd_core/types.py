@@ -15,11 +15,18 @@ library: nothing compiled is needed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 _ROW = re.compile(r"^HVD_(DTYPE|REDUCTION|ENGINE_REDUCTION|COLLECTIVE|OPERATION)\((.*)\)$")
+
+
+class SupportsDLPack(Protocol):
+    """A tensor whose memory others can use through DLPack, such as a NumPy array."""
+
+    def __dlpack__(self, *, stream: Any = ...) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -90,8 +97,16 @@ def _rows() -> Iterator[tuple[str, list[str]]]:
         yield match[1], match[2].split(", ")
 
 
-def _numbered(items: list) -> dict:
-    return {item.name: item for item in items}
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Row = TypeVar("_Row", bound=_Named)
+
+
+def _by_name(rows: Iterable[_Row]) -> dict[str, _Row]:
+    return {row.name: row for row in rows}
 
 
 _TABLE = list(_rows())
@@ -103,7 +118,7 @@ def _list(macro: str) -> list[list[str]]:
 
 def _reductions(macro: str) -> dict[str, Reduction]:
     rows = [Reduction(name, label, int(number), int(user)) for _, number, name, label, user in _list(macro)]
-    return _numbered(rows)
+    return _by_name(rows)
 
 
 REDUCTIONS: dict[str, Reduction] = _reductions("REDUCTION")
@@ -124,7 +139,7 @@ _TAKEN = {
     "None": (),
 }
 
-DTYPES: dict[str, Dtype] = _numbered(
+DTYPES: dict[str, Dtype] = _by_name(
     [
         Dtype(name, int(number), int(size), kind.lower(), _TAKEN[reductions])
         for _, number, name, size, kind, reductions in _list("DTYPE")
@@ -132,7 +147,7 @@ DTYPES: dict[str, Dtype] = _numbered(
 )
 """The element types by name, in the order of their numbers."""
 
-COLLECTIVES: dict[str, Collective] = _numbered(
+COLLECTIVES: dict[str, Collective] = _by_name(
     [
         Collective(name, int(number), effect == "Reduces", root == "Rooted")
         for _, number, name, effect, root in _list("COLLECTIVE")
@@ -140,7 +155,7 @@ COLLECTIVES: dict[str, Collective] = _numbered(
 )
 """The collectives by name, in the order of their numbers."""
 
-OPERATIONS: dict[str, Operation] = _numbered(
+OPERATIONS: dict[str, Operation] = _by_name(
     [
         Operation(name, label, int(number), COLLECTIVES.get(collective.lower()))
         for _, number, name, label, collective in _list("OPERATION")

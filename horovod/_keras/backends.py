@@ -15,8 +15,26 @@ from types import ModuleType
 from typing import Any
 
 from horovod._keras.options import Options
-from horovod._keras_module import major_version
 from horovod.common.process_sets import ProcessSet, global_process_set
+
+
+def keras_package(keras: ModuleType) -> ModuleType:
+    """The package `keras` in place of `tf.keras`, which with Keras 3 is another name of it. Keras 2 is returned as it
+    is."""
+    return keras if major_version(keras) < 3 else importlib.import_module("keras")
+
+
+@functools.cache
+def version(keras: ModuleType) -> str:
+    """The version of a Keras module. Not every `tf.keras` has the attribute; the package of its classes has it."""
+    found = getattr(keras, "__version__", None)
+    return found or importlib.import_module(keras.Model.__module__.partition(".")[0]).__version__
+
+
+def major_version(keras: ModuleType) -> int:
+    """2 or 3."""
+    return int(version(keras).partition(".")[0])
+
 
 _CLASSES = {
     "jax": ("horovod.jax._keras_backend", "JaxBackend"),

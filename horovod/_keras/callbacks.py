@@ -9,14 +9,71 @@ from typing import Any
 
 import numpy as np
 
-from horovod._keras import learning_rate
 from horovod._keras.agreement import require_same_everywhere
-from horovod._keras.backends import backend_of
+from horovod._keras.backends import backend_of, keras_package, major_version
 from horovod._keras.values import broadcast_model
-from horovod._keras_module import keras_package
 from horovod.common.process_sets import ProcessSet, global_process_set
 from hvd_core import numpy_face
 from hvd_core._runtime import runtime
+
+# Reading and changing the learning rate of an optimizer of any Keras while it trains.
+
+
+def innermost(optimizer: Any) -> Any:
+    """The optimizer that makes the steps, inside of optimizers that scale losses."""
+    while getattr(optimizer, "inner_optimizer", None) is not None:
+        optimizer = optimizer.inner_optimizer
+    return optimizer
+
+
+def get_learning_rate(keras: ModuleType, optimizer: Any) -> float:
+    """The learning rate of the next step."""
+    rate = optimizer.learning_rate
+    if major_version(keras) >= 3:
+        return float(keras.ops.convert_to_numpy(rate))
+    if callable(rate) and not hasattr(rate, "dtype"):  # a schedule, as legacy optimizers return it
+        rate = rate(optimizer.iterations)
+    return float(keras.backend.get_value(rate))
+
+
+def set_learning_rate(keras: ModuleType, optimizer: Any, value: float) -> None:
+    """Change the learning rate.
+
+    Raises:
+        TypeError: the optimizer has a LearningRateSchedule, so its rate cannot be set.
+    """
+    if major_version(keras) < 3 and not hasattr(optimizer, "learning_rate"):
+        keras.backend.set_value(optimizer.lr, value)
+    else:
+        optimizer.learning_rate = value
+
+
+def correct_momentum(keras: ModuleType, optimizer: Any, factor: float) -> None:
+    """Multiply the velocities by `factor`, after the learning rate has been multiplied by it.
+
+    Keras' velocities contain the learning rate: v = momentum * v - rate * gradient. So a new rate would take effect only
+    after many steps. To change the momentum for one step would have the same effect, but the momentum is a constant of
+    compiled training steps.
+    """
+    optimizer = innermost(optimizer)
+    if getattr(optimizer, "momentum", None) is None:
+        return
+    for velocity in _velocities(optimizer):
+        if major_version(keras) >= 3:
+            velocity.assign(keras.ops.multiply(velocity, factor))
+        else:
+            keras.backend.set_value(velocity, keras.backend.get_value(velocity) * factor)
+
+
+def _velocities(optimizer: Any) -> list:
+    for name in ("momentums", "_momentums"):
+        found = getattr(optimizer, name, None)
+        if found:
+            return [v for v in found if v is not None]
+    if hasattr(optimizer, "get_slot_names"):  # Keras' legacy optimizers
+        slots = getattr(optimizer, "_slots", {})
+        return [of_variable["momentum"] for of_variable in slots.values() if "momentum" in of_variable]
+    return []
 
 
 class BroadcastGlobalVariables:
@@ -209,15 +266,15 @@ class LearningRateSchedule:
     def _adjust(self, epoch: float) -> None:
         keras, optimizer = keras_package(self._hvd_keras), self.model.optimizer
         backend_of(keras).sync_model(self.model)
-        before = learning_rate.get(keras, optimizer)
+        before = get_learning_rate(keras, optimizer)
         after = self.initial_lr * self.multiplier(epoch)
-        learning_rate.set(keras, optimizer, after)
+        set_learning_rate(keras, optimizer, after)
         if self.momentum_correction and before != after and before > 0:
-            learning_rate.correct_momentum(keras, optimizer, after / before)
+            correct_momentum(keras, optimizer, after / before)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if logs is not None:
-            logs["lr"] = learning_rate.get(keras_package(self._hvd_keras), self.model.optimizer)
+            logs["lr"] = get_learning_rate(keras_package(self._hvd_keras), self.model.optimizer)
 
 
 class LearningRateWarmup(LearningRateSchedule):
@@ -262,7 +319,7 @@ class LearningRateWarmup(LearningRateSchedule):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         super().on_epoch_end(epoch, logs)
         if epoch == self.end_epoch - 1 and self.verbose > 0:
-            rate = learning_rate.get(keras_package(self._hvd_keras), self.model.optimizer)
+            rate = get_learning_rate(keras_package(self._hvd_keras), self.model.optimizer)
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 
 

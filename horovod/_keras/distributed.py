@@ -8,6 +8,13 @@ from horovod._keras.backends import Backend
 from horovod._keras.options import Options
 
 
+class CallableList(list):
+    """A list that returns itself when it is called: both `optimizer.variables` and `optimizer.variables()` are in use."""
+
+    def __call__(self) -> "CallableList":
+        return self
+
+
 class Distributed:
     """Base class of distributed optimizers. The class of an optimizer has its options, so that ``from_config`` makes
     optimizers with the same options; except for groups of variables and local layers, which belong to one model."""

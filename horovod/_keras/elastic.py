@@ -1,17 +1,127 @@
-"""The callbacks of ``horovod.keras.elastic`` and ``horovod.tensorflow.keras.elastic``, as mixins (see callbacks.py).
+"""Elastic training with Keras: the state of a model, and callbacks that tell it how far ``model.fit`` has come.
 
-They tell a state object (elastic_state.py) how far ``model.fit`` has come, and when to commit. A state is any object with
-`commit()` and the attributes `batch` and `epoch`.
+The callbacks are mixins, as in callbacks.py. The state that they are given is any object with `commit()` and the
+attributes `batch` and `epoch`. For Keras 2 and 3, on every backend. One thread of a rank uses them.
 """
 
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from horovod._keras import learning_rate
-from horovod._keras.backends import backend_of
-from horovod._keras_module import keras_package
-from horovod.common.objects import broadcast_object
+from horovod._keras import callbacks
+from horovod._keras.backends import backend_of, keras_package, major_version
+from horovod._keras.front_end import callback_classes
+from horovod._keras.values import entries_of, optimizer_variables
+from horovod.common._elastic_state import VariablesState
+from horovod.common.elastic import restart, run_fn
+from horovod.common.exports import rank
+from horovod.common.objects import broadcast_object, require_same
 from hvd_core._runtime import runtime
+
+__all__ = ["KerasModelState", "contents_for"]
+
+
+class KerasModelState(VariablesState):
+    """The state of a training with Keras, for ``hvd.elastic.run``.
+
+    Args:
+        keras: the Keras module of the model.
+        model: a built model.
+        optimizer: its optimizer; None: `model.optimizer`. It is built if it is not built yet, so that a new rank has
+            its variables.
+        kwargs: more values, by name: plain attributes that can be copied and pickled (epoch=0, batch=0).
+
+    A commit copies the weights, the states of random generators, and the variables of the optimizer. The states of
+    random generators are not sent to new ranks; the others are.
+
+    Raises:
+        ValueError: the model is not built.
+    """
+
+    def __init__(self, keras: ModuleType, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        self.model, self.optimizer = model, optimizer or getattr(model, "optimizer", None)
+        self._keras = keras_package(keras)
+        self._backend = backend_of(self._keras)
+        if not getattr(model, "built", True):
+            raise ValueError(
+                f"The model {getattr(model, 'name', '')!r} has no weights that a state could keep, as it is not built. "
+                "Call it on some data, or model.build(input_shape), before."
+            )
+        _build_optimizer(self.optimizer, model)
+        self._copies: list | None = None
+        self._save_model()
+        super().__init__(bcast_object=_broadcast, get_rank=rank, **kwargs)
+
+    def save(self) -> None:
+        self._save_model()
+        super().save()
+
+    def restore(self) -> None:
+        self._backend.forget_step(self.model)
+        self._backend.assign(self._kept(), self._copies)
+        self._forget_sums()
+        super().restore()
+
+    def sync(self) -> None:
+        self._require_same_values()
+        self._backend.sync_model(self.model)
+        self._forget_sums()
+        entries = entries_of(self._backend, "variable", self._kept())
+        require_same("KerasState.sync()", entries, "horovod.elastic.variables")
+        differ = self._that_differ(self._kept(), self._save_model)
+        own = {id(v) for v in self._generators()}
+        sent = [variable for variable in differ if id(variable) not in own]
+        if sent:
+            self._backend.broadcast_variables(sent, 0, "keras.elastic")
+        self._sync_values()
+        self._save_model()
+
+    def _save_model(self) -> None:
+        self._backend.sync_model(self.model)
+        self._copies = self._backend.copies_of(self._kept(), self._copies)
+
+    def _references(self) -> dict[str, Any]:
+        found = {**super()._references(), "model": self.model}
+        if self.optimizer is not None:
+            found["optimizer"] = self.optimizer
+        for i, variable in enumerate(self._kept()):
+            # Keras 3 has a variable of the framework inside its own.
+            found[f"variable.{i}"], found[f"value.{i}"] = variable, self._backend.identity(variable)
+        return found
+
+    def _kept(self) -> list:
+        own = [] if self.optimizer is None else optimizer_variables(self.optimizer)
+        return [*self.model.weights, *self._generators(), *own]
+
+    def _generators(self) -> list:
+        """The states of random generators, which are variables of Keras 3, but no weights."""
+        if major_version(self._keras) < 3:
+            return []
+        known = {id(v) for v in self.model.weights}
+        return [v for v in self.model.non_trainable_variables if id(v) not in known]
+
+    def _forget_sums(self) -> None:
+        """Gradients of several passes that were summed, but not applied, are lost."""
+        forget = getattr(callbacks.innermost(self.optimizer), "_hvd_forget_sums", None)
+        if forget is not None:
+            forget()
+
+
+def _build_optimizer(optimizer: Any, model: Any) -> None:
+    """Let an optimizer make its variables."""
+    if optimizer is None or getattr(optimizer, "built", False):
+        return
+    if hasattr(optimizer, "build"):
+        optimizer.build(model.trainable_variables)
+    elif hasattr(optimizer, "_create_all_weights"):  # a legacy optimizer of Keras 2
+        optimizer._create_all_weights(model.trainable_variables)
+
+
+def _broadcast(value: Any) -> Any:
+    return broadcast_object(value, 0, name="horovod.elastic.values")
 
 
 class CommitState:
@@ -144,14 +254,14 @@ class RescaleLearningRate:
             return
         keras, optimizer = keras_package(self._hvd_keras), self.model.optimizer
         backend_of(keras).sync_model(self.model)
-        before = learning_rate.get(keras, optimizer)
+        before = callbacks.get_learning_rate(keras, optimizer)
         after = before + (self.initial_lr * self._size - before) / self._batches_left
         self._batches_left -= 1
         if before == after:
             return
-        learning_rate.set(keras, optimizer, after)
+        callbacks.set_learning_rate(keras, optimizer, after)
         if self.momentum_correction and before > 0:
-            learning_rate.correct_momentum(keras, optimizer, after / before)
+            callbacks.correct_momentum(keras, optimizer, after / before)
 
 
 # By the names of the public classes.
@@ -161,3 +271,53 @@ CALLBACKS = {
     "UpdateBatchStateCallback": UpdateBatchState,
     "UpdateEpochStateCallback": UpdateEpochState,
 }
+
+
+# What ``horovod.keras.elastic`` and ``horovod.tensorflow.keras.elastic`` contain, for one Keras module.
+
+
+def contents_for(keras: ModuleType, module: str) -> types.SimpleNamespace:
+    """KerasState, run() and the callbacks, as attributes. `module`: the name of the public module."""
+
+    def run(func: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorate a training function whose first parameter is a state: it is called again when ranks have changed.
+
+            state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+
+            @hvd.elastic.run
+            def train(state):
+                callbacks = [
+                    hvd.elastic.UpdateEpochStateCallback(state),
+                    hvd.elastic.UpdateBatchStateCallback(state),
+                    hvd.elastic.CommitStateCallback(state),
+                ]
+                model.fit(
+                    data,
+                    epochs=10,
+                    initial_epoch=state.epoch,
+                    steps_per_epoch=500 // hvd.size(),
+                    callbacks=callbacks,
+                )
+
+            train(state)
+
+        Each call begins with the state of the last commit, on all ranks. It is called again after the death of a rank,
+        also if a compiled training step has noticed it, and after a commit at which ranks were added or removed. Mistakes
+        of the program (a mismatch of ranks, a wrong argument) are raised at once.
+
+        Returns:
+            A function with the parameters and the result of `func`.
+        """
+        return run_fn(func, restart, backend_of(keras_package(keras)).may_be_of_operation)
+
+    class KerasState(KerasModelState):
+        __doc__ = KerasModelState.__doc__.replace("        keras: the Keras module of the model.\n", "")
+
+        def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
+            super().__init__(keras, model, optimizer, **kwargs)
+
+    found = callback_classes(keras, module, CALLBACKS)
+    for made in (run, KerasState):
+        made.__module__, made.__qualname__ = module, made.__name__
+        setattr(found, made.__name__, made)
+    return found

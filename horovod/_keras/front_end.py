@@ -12,10 +12,9 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from horovod._keras import keras_patches
+from horovod._keras import patches
 from horovod._keras.compression import Compression
-from horovod._keras.optimizer import create_distributed_optimizer
-from horovod._keras.partial import list_of_layers
+from horovod._keras.optimizer import create_distributed_optimizer, list_of_layers
 from horovod._keras.saving import load_model
 from horovod._keras.values import allgather, allreduce, broadcast, broadcast_global_variables, reducescatter
 from horovod.common import exports
@@ -171,7 +170,7 @@ def _init(keras: ModuleType) -> Callable:
 
     @wraps(exports.init)
     def init(*args: Any, **kwargs: Any) -> None:
-        keras_patches.accept_older_calls(keras)
+        patches.accept_older_calls(keras)
         exports.init(*args, **kwargs)
 
     return init

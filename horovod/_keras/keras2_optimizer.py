@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod._keras.backends import version
 from horovod._keras.distributed import Distributed
 from horovod._keras.gradients import GradientReducer, require_same_variables
-from horovod._keras_module import version
 
 
 class DistributedState:

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from horovod._keras.backends import Backend
-from horovod._keras.distributed import Distributed
+from horovod._keras.distributed import CallableList, Distributed
 from horovod._keras.gradients import GradientReducer, require_same_variables
 from horovod._keras.options import Options
-from horovod._keras_module import CallableList
 
 
 class DistributedState:

@@ -9,11 +9,31 @@ from dataclasses import fields
 from types import ModuleType
 from typing import Any
 
-from horovod._keras import keras_patches, saved_names
-from horovod._keras.backends import backend_of
+from horovod._keras import patches
+from horovod._keras.backends import backend_of, keras_package, major_version, version
 from horovod._keras.distributed import Distributed, DistributedScaler
 from horovod._keras.options import Options, checked
-from horovod._keras_module import keras_package, major_version, version
+
+# The argument `local_layers` of PartialDistributedOptimizer: the layers whose gradients are not reduced.
+
+
+def list_of_layers(keras: ModuleType, local_layers: Any) -> tuple:
+    """`local_layers` as a tuple of layers.
+
+    Raises:
+        ValueError: `local_layers` is neither None, nor a layer, nor a list of layers.
+    """
+    layer = keras_package(keras).layers.Layer
+    if local_layers is None:
+        return ()
+    listed = tuple(local_layers) if isinstance(local_layers, (list, tuple, set)) else (local_layers,)
+    for entry in listed:
+        if not isinstance(entry, layer):
+            raise ValueError(
+                f"local_layers takes a layer of Keras or a list of them, but found {type(entry).__name__}: {entry!r:.80}."
+            )
+    return listed
+
 
 _FRAMEWORKS = frozenset(("keras", "tf_keras", "tensorflow", "torch", "jax"))
 _log = logging.getLogger("horovod")
@@ -35,7 +55,7 @@ def create_distributed_optimizer(keras: ModuleType, optimizer: Any, **arguments:
     """
     options = checked(**arguments)
     keras = keras_package(keras)
-    keras_patches.accept_older_calls(keras)
+    patches.accept_older_calls(keras)
     if isinstance(optimizer, str):
         optimizer = keras.optimizers.get(optimizer)
     if isinstance(optimizer, (Distributed, DistributedScaler)) or isinstance(
@@ -47,9 +67,9 @@ def create_distributed_optimizer(keras: ModuleType, optimizer: Any, **arguments:
     if major_version(keras) < 3:
         from horovod._keras.keras2_optimizer import methods_for
 
-        keras_patches.tell_inner_of_loss_scaling(keras)
+        patches.tell_inner_of_loss_scaling(keras)
     else:
-        keras_patches.reduce_before_loss_scaling(keras)
+        patches.reduce_before_loss_scaling(keras)
         methods_for = _keras3_methods
     methods = methods_for(keras, optimizer)
     scaled = hasattr(optimizer, "inner_optimizer")
@@ -95,7 +115,7 @@ def _class_of(keras: ModuleType, optimizer: Any, methods: type, options: Options
     }
     namespace |= backend.methods_not_rewritten(methods)
     cls = type(base)(base.__name__, (methods, base), namespace)
-    saved_names.save_as(keras, cls, base)
+    patches.save_as(keras, cls, base)
     base._hvd_classes[key] = cls
     return cls
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
+from horovod._keras.backends import keras_package, major_version
 from horovod._keras.compression import NoneCompressor
 from horovod._keras.distributed import Distributed, DistributedScaler
 from horovod._keras.optimizer import create_distributed_optimizer
-from horovod._keras_module import keras_package, major_version
 
 
 def load_model(

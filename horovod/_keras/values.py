@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from horovod._keras.backends import Backend, backend_of
+from horovod._keras.backends import Backend, backend_of, keras_package
 from horovod._keras.compression import NoneCompressor
-from horovod._keras_module import keras_package
 from horovod.common.arguments import Average, op_from
 from horovod.common.objects import Entry, require_same
 from horovod.common.process_sets import ProcessSet, global_process_set

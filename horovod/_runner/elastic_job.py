@@ -77,7 +77,7 @@ class _Starter:
 
     def open_store(self, hosts: Sequence[str], secret: bytes) -> tuple[object, Mapping[str, str], str]:
         from horovod._runner.job import check_library
-        from hvd_core._bootstrap.socket_io import join_address
+        from hvd_core._base.sockets import join_address
         from hvd_core._bootstrap.store import StoreServer
 
         others = [host for host in hosts if host != self.names.here]

@@ -25,7 +25,7 @@ _HERE = re.compile(
 )
 
 SECRET = "HOROVOD_SECRET_KEY"
-# Seconds between the SIGTERM of a rank of an elastic job and its end (keeper.py, hvd_core/_bootstrap/preemption.py).
+# Seconds between the SIGTERM of a rank of an elastic job and its end (keeper.py, hvd_core/_bootstrap/driver_channel.py).
 GRACE = "HOROVOD_PREEMPTION_GRACE"
 
 

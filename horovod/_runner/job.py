@@ -111,7 +111,7 @@ def run_job(
     place = store_place(list(remote), named, shell.resolve if shell else str)
     output = Output(len(placement.slots), args.output_filename, bool(args.prefix_output_with_timestamp))
     # Imported late, because the parser, --version and wrong arguments need no engine.
-    from hvd_core._bootstrap.socket_io import join_address
+    from hvd_core._base.sockets import join_address
     from hvd_core._bootstrap.store import StoreServer
 
     secret = secrets.token_bytes(32)

@@ -1,6 +1,6 @@
 """What a rank did in backends when its process ended: memory that the launcher or its agent makes for each rank on its
 host, and reads after the rank has failed. The rank's side, and the meaning, stand in
-hvd_core/_runtime/last_call.py. An agent does not import that: it starts without hvd_core.
+hvd_core/_runtime/crash_reports.py. An agent does not import that: it starts without hvd_core.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def about_end(event: Mapping[str, Any]) -> str:
         return f"for lack of memory, it seems: the kernel has killed a process of its group ({event['out_of_memory']})"
     if not event.get("inside"):
         return ""
-    from hvd_core._runtime.last_call import describe
+    from hvd_core._runtime.crash_reports import describe_last_call
 
     killed = signal_of(event["code"]) is not None
-    return describe(zlib.decompress(bytes.fromhex(event["inside"])), killed=killed)
+    return describe_last_call(zlib.decompress(bytes.fromhex(event["inside"])), killed=killed)

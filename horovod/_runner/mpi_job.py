@@ -94,7 +94,7 @@ def run_mpi_job(
         )
     output = Output(len(placement.slots), timestamp=bool(args.prefix_output_with_timestamp))
     # Imported late, because wrong arguments need no engine.
-    from hvd_core._bootstrap.socket_io import join_address
+    from hvd_core._base.sockets import join_address
     from hvd_core._bootstrap.store import StoreServer
 
     secret = secrets.token_bytes(32)
@@ -171,7 +171,7 @@ def _client(server, secret: bytes):
 
 def _collect(client, function: FunctionMemory, outcome: MpiOutcome) -> None:
     """Copies the ranks' results from the store to the memory in which horovod.run reads them."""
-    from hvd_core._bootstrap.socket_io import BootstrapTimeout
+    from hvd_core._base.sockets import BootstrapTimeout
 
     for rank, descriptor in function.results.items():
         # A rank that ended before its function returned has no result.

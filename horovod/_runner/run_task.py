@@ -53,8 +53,8 @@ def main() -> int:
         func, args, kwargs = pickle.loads(place.function())
         result = cloudpickle.dumps((True, func(*args, **kwargs)))
     except Exception as error:
-        if (uncaught := sys.modules.get("hvd_core._runtime.uncaught")) is not None:
-            uncaught.note(error)  # the other ranks fail with this as the cause
+        if (uncaught := sys.modules.get("hvd_core._runtime.crash_reports")) is not None:
+            uncaught.note_exception(error)  # the other ranks fail with this as the cause
         text = traceback.format_exc()
         if "hvd_core.errors" in sys.modules:
             # The home of these exceptions: unless it is imported, they would be pickled by value, as other classes.

@@ -13,9 +13,8 @@ from typing import Any
 
 from horovod.common.objects import allgather_object
 from hvd_core._bootstrap.identity import identify
-from hvd_core._runtime import changing_ranks, current_job, process_sets
-from hvd_core._runtime.process_set import ProcessSet, registered
-from hvd_core._runtime.process_sets import Change
+from hvd_core._runtime import current_job, process_sets
+from hvd_core._runtime.process_sets import Change, ProcessSet, registered
 
 _log = logging.getLogger("horovod")
 
@@ -251,7 +250,7 @@ def _again(process_set: ProcessSet, asked_again: bool) -> None:
     process_sets.add_again(process_set, asked_again)
     _, before = _numbers.get(id(process_set), (None, None))
     changed = None not in (before, process_set.process_set_id) and before != process_set.process_set_id
-    if changed and changing_ranks.are_in_functions():
+    if changed and process_sets.are_in_functions():
         _log.warning(
             "horovod: %s had the number %d before the ranks changed. A tf.function that uses it must be made again.",
             process_set,

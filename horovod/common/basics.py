@@ -20,7 +20,7 @@ from horovod.common.process_sets import (
 )
 from hvd_core._base import native
 from hvd_core._frontend import reductions
-from hvd_core._runtime import job_start
+from hvd_core._runtime import engine_start
 from hvd_core._runtime.current_job import call_after_the_job
 from hvd_core.backends.selection.backend_report import BackendReport
 
@@ -121,7 +121,7 @@ class HorovodBasics:
         """
         engine_runtime = runtime()
         report_original()
-        if job_start.is_elastic():
+        if engine_start.is_elastic():
             _init_hooks.preload_modules()
         engine_runtime.init(comm=comm, process_sets=process_sets, backend=backend)
         _build_info.warn_about_controller(os.environ, engine_runtime.world(), engine_runtime.plan())
@@ -193,10 +193,10 @@ class HorovodBasics:
             OSError: rank 0 cannot make the file.
             HorovodInternalError: the job has ended.
         """
-        from hvd_core._runtime import timeline
+        from hvd_core._runtime.runtime import start_timeline
 
         runtime()
-        timeline.start_timeline(file_path, mark_cycles)
+        start_timeline(file_path, mark_cycles)
 
     def stop_timeline(self) -> None:
         """End the timeline on all ranks. Returns on rank 0 when its file is complete. Without a timeline it does nothing.
@@ -204,10 +204,10 @@ class HorovodBasics:
         Raises:
             ValueError: Horovod is not initialized.
         """
-        from hvd_core._runtime import timeline
+        from hvd_core._runtime.runtime import stop_timeline
 
         runtime()
-        timeline.stop_timeline()
+        stop_timeline()
 
     def mpi_threads_supported(self) -> bool:
         """Whether the program may call MPI from any thread (MPI_THREAD_MULTIPLE), ``mpi4py`` for instance.

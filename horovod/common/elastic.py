@@ -31,8 +31,8 @@ from horovod.common.basics import runtime
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, JobEndedError
 from hvd_core._bootstrap.driver_channel import DriverChannel, channel
 from hvd_core._runtime import current_job
-from hvd_core._runtime.changing_ranks import Workers as workers
-from hvd_core._runtime.changing_ranks import worker_id
+from hvd_core._runtime.process_sets import Workers as workers
+from hvd_core._runtime.process_sets import worker_id
 
 __all__ = [
     "HostUpdateResult",

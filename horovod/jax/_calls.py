@@ -1,11 +1,16 @@
 """One collective on JAX's arrays: at once on values, or as a part of a program that is being traced.
 
 At once the engine reads the arrays' memory and the result is there on return. In a program the operation is a call of the
-library's handler (``_library``), which XLA runs as soon as its inputs are there. Used by ``_gradients``. Any thread.
+library's handler, which XLA runs as soon as its inputs are there. Any thread.
 """
 
+import ctypes
+import functools
+import logging
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from horovod.common.basics import engine
+import hvd_core
+from horovod.common.arguments import Average, Sum
+from horovod.common.basics import engine, runtime
 from horovod.common.exceptions import JobEndedError
-from horovod.jax import _library
 from horovod.jax._trace import is_traced
 from hvd_core._bootstrap.driver_channel import channel
 from hvd_core._frontend.element_types import MOVABLE, REDUCIBLE, unsupported_text
@@ -25,6 +31,99 @@ from hvd_core._frontend.rows import scattered_rows
 from hvd_core._runtime import current_job
 from hvd_core._runtime.host_arrays import output_array
 from hvd_core._runtime.refusals import reported
+
+# Loads the handlers of compiled programs from ``lib/libhvd_jax.so`` and registers them with JAX.
+#
+# The library is not compiled against jaxlib. Before the first program uses it, a probe shows whether the two understand
+# each other; otherwise operations in compiled programs are callbacks to Python, with one warning. Any thread.
+
+PATH = Path(__file__).parent / "lib" / "libhvd_jax.so"
+TARGET = "hvd_jax_collective"
+
+_log = logging.getLogger("horovod")
+_once = threading.Lock()
+
+# The attributes of a call, see native/frame.h.
+_PROBE = {
+    "name": "probe",
+    **{key: np.int32(0) for key in ("op", "process_set", "reduce_op", "root_rank")},
+    **{key: np.float64(1) for key in ("prescale", "postscale")},
+}
+
+
+def _load() -> None:
+    """Load the library and register its handlers. Raises ImportError; the text says why the library cannot be used."""
+    if not hasattr(jax, "ffi"):
+        raise ImportError("it has no module jax.ffi")
+    if not PATH.exists():
+        raise ImportError(
+            f"{PATH} is not there. Reinstall hvd-core; in a source checkout: cmake --build BUILD_FOLDER --target hvd_jax"
+        )
+    try:
+        library = ctypes.CDLL(str(PATH))
+    except OSError as error:
+        raise ImportError(str(error)) from error
+    runtime()  # Raises ImportError if the engine cannot be loaded.
+    library.hvd_jax_set_engine.argtypes = [ctypes.c_void_p]
+    library.hvd_jax_set_engine(hvd_core.frontend_table())
+    for name in (TARGET, "hvd_jax_probe"):
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
+    # JAX chooses the device of a program after it is traced, so a program may come to a GPU unforeseen.
+    for platform in ("CUDA", "ROCM"):
+        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.hvd_jax_refuse), platform=platform)
+
+
+def _probe() -> None:
+    """Run the handler of the probe in a compiled program. Raises the exception that JAX raises."""
+    sent = np.arange(5, dtype=np.float32)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        call = jax.ffi.ffi_call("hvd_jax_probe", jax.ShapeDtypeStruct(sent.shape, sent.dtype))
+        received = np.asarray(jax.jit(lambda x: call(x, **_PROBE) + 1)(sent))
+    if not np.array_equal(received, sent + 1):
+        raise ImportError(f"the probe sent {sent} and received {received}")
+
+
+def why_callbacks() -> str:
+    """The reason why compiled programs call Python in place of the library's handlers; "" if they call the handlers.
+    Warns at the first call if there is a reason.
+
+    The probe initialises JAX's devices, so it does not run before it is needed.
+    """
+    with _once:  # handlers are registered once, also by threads that trace at the same time
+        return _why_callbacks()
+
+
+@functools.cache
+def _why_callbacks() -> str:
+    reasons: list[Exception] = []
+
+    def try_it() -> None:
+        try:
+            _load()
+            _probe()
+        except Exception as error:
+            reasons.append(error)
+
+    # A thread of its own, as this one may be tracing a program.
+    thread = threading.Thread(target=try_it, name="horovod.jax probe")
+    thread.start()
+    thread.join()
+    if not reasons:
+        return ""
+    text = f"{reasons[0]}".strip().splitlines()[0][:300]
+    _log.warning(
+        "horovod: JAX %s cannot call this library's handlers (%s). In compiled programs operations are callbacks to "
+        "Python, which are slower and run one after another. JAX 0.6 and newer call the handlers.",
+        jax.__version__,
+        text,
+    )
+    return text
+
+
+def ffi_call(shapes: list[jax.ShapeDtypeStruct], vmap_method: str) -> Any:
+    """A function of arrays and attributes that adds a call of the handler to the program that is being traced."""
+    return jax.ffi.ffi_call(TARGET, shapes, vmap_method=vmap_method)
+
 
 _ADASUM = ENGINE_NUMBERS[Adasum]
 
@@ -133,11 +232,11 @@ def _in_program(call: Call, arrays: list) -> list:
     # Adasum looks at whole arrays. The others work on each element, so that the examples of a batch are one array.
     is_elementwise = not moves_rows and call.reduce_op != _ADASUM
     vmap_method = "broadcast_all" if is_elementwise else "sequential"
-    if _library.why_callbacks():
+    if why_callbacks():
         options = {"vmap_method": vmap_method} if hasattr(jax, "ffi") else {"vectorized": is_elementwise}
         return list(jax.pure_callback(_Callback(call, shapes), shapes, *arrays, **options))
     return list(
-        _library.ffi_call(shapes, vmap_method)(
+        ffi_call(shapes, vmap_method)(
             *arrays,
             name=call.name,
             op=np.int32(NUMBERS[call.operation]),
@@ -239,3 +338,107 @@ def _outputs(call: Call, arrays: list[np.ndarray]) -> list[np.ndarray]:
         rows = [engine().scattered_rows(array.shape[0], call.process_set) for array in arrays]
         return [np.empty((n, *array.shape[1:]), array.dtype) for n, array in zip(rows, arrays)]
     return []
+
+
+# The gradients of the operations. Each is again an operation, so that gradients of gradients exist. Any thread.
+#
+# docs/write-a-front-end.md lists them. Outside of programs, and where no gradient is computed, JAX's rules are passed by.
+
+_AVERAGE, _SUM = ENGINE_NUMBERS[Average], ENGINE_NUMBERS[Sum]
+
+
+def collective(call: Call, arrays: list) -> list:
+    """The results of an operation, which can be differentiated. An alltoall with splits has a second result: the rows
+    from each rank."""
+    if not is_traced(arrays):
+        return _with_received(*perform(call, arrays))
+    return list(_differentiable(call, *arrays))
+
+
+def _with_received(results: list, received: list[int] | None) -> list:
+    return results if received is None else [*results, jnp.asarray(np.array(received, np.int32))]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _differentiable(call: Call, *arrays: Any) -> tuple:
+    return tuple(_with_received(*perform(call, list(arrays))))
+
+
+def _forward(call: Call, *arrays: Any) -> tuple:
+    rows = tuple(array.shape[0] if array.ndim else 0 for array in arrays)
+    results = tuple(collective(call, list(arrays)))  # can be differentiated again
+    received = None if call.splits is None else results[-1]
+    return results, (rows, received)
+
+
+def _backward(call: Call, residuals: tuple, incoming: tuple) -> tuple:
+    rows, received = residuals
+    incoming = incoming[: len(rows)]
+    # Integers have no gradient: JAX has a type without values for it.
+    places = [i for i, g in enumerate(incoming) if g.dtype != jax.dtypes.float0]
+    results = list(incoming)
+    if places:
+        found = _RULES[call.operation](
+            call, [incoming[i] for i in places], [rows[i] for i in places], received
+        )
+        for place, gradient in zip(places, found):
+            results[place] = gradient
+    return tuple(results)
+
+
+_differentiable.defvjp(_forward, _backward)
+
+
+def _of_allreduce(call: Call, incoming: list, rows: list, received: Any) -> list:
+    return collective(call.as_gradient(), incoming)
+
+
+def _of_broadcast(call: Call, incoming: list, rows: list, received: Any) -> list:
+    # The zeros of the other ranks are made by the call: of zeros in the program the compiler would see that the call's
+    # result is not used, and leave it out.
+    return collective(call.as_gradient("allreduce", reduce_op=_AVERAGE), incoming)
+
+
+def _of_allgather(call: Call, incoming: list, rows: list, received: Any) -> list:
+    if is_traced(incoming):  # equally many rows on all ranks
+        return collective(call.as_gradient("reducescatter", reduce_op=_AVERAGE, total_rows=None), incoming)
+    averages = collective(call.as_gradient("allreduce", reduce_op=_AVERAGE), incoming)
+    counts = call.as_gradient()
+    counts = counts if counts.name is None else counts.as_gradient()
+    (before,) = collective(counts, [jnp.asarray([rows], np.int32)])
+    starts = np.asarray(before)[: call.rank].sum(axis=0, dtype=np.int64)
+    return [average[start : start + n] for average, start, n in zip(averages, starts, rows)]
+
+
+def _of_alltoall(call: Call, incoming: list, rows: list, received: Any) -> list:
+    splits = None if received is None else tuple(np.asarray(received).tolist())
+    sent_back = collective(call.as_gradient(splits=splits), incoming)[:1]
+    missing = rows[0] - sent_back[0].shape[0]  # rows that were not sent
+    if missing:
+        padding = [(0, missing)] + [(0, 0)] * (sent_back[0].ndim - 1)
+        return [jnp.pad(sent_back[0], padding)]
+    return sent_back
+
+
+def _of_reducescatter(call: Call, incoming: list, rows: list, received: Any) -> list:
+    factor = call.prescale * call.postscale * (call.ranks if call.reduce_op == _SUM else 1)
+    gathered = []
+    plain = {"reduce_op": 0, "prescale": 1.0, "postscale": 1.0}
+    for i, (gradient, total) in enumerate(zip(incoming, rows)):
+        # One by one, as each has its number of rows in a program.
+        own = call.as_gradient("allgather", total_rows=total, **plain)
+        if len(incoming) > 1 and own.name is not None:
+            own = Call(**{**vars(own), "name": f"{own.name}.{i}"})
+        gathered += collective(own, [gradient])
+    if factor == 1.0:
+        return gathered
+    return [(g * factor).astype(g.dtype) for g in gathered]
+
+
+_RULES = {
+    "allreduce": _of_allreduce,
+    "broadcast": _of_broadcast,
+    "allgather": _of_allgather,
+    "alltoall": _of_alltoall,
+    "reducescatter": _of_reducescatter,
+}

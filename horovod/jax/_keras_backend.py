@@ -17,9 +17,8 @@ from horovod._keras.backends import Backend
 from horovod._keras.options import Options
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.jax import mpi_ops
-from horovod.jax._copies import copied, restored
-from horovod.jax._failures import may_be_of_operation
 from horovod.jax._trace import is_traced
+from horovod.jax.elastic import copied, may_be_of_operation, restored
 from horovod.jax.functions import broadcast_parameters
 from horovod.jax.optimizer import buckets_of
 from hvd_core._runtime.refusals import report, reported

@@ -20,14 +20,13 @@ from horovod.common.arguments import Adasum, Average
 from horovod.common.basics import engine
 from horovod.common.failed_calls import failed
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.jax._calls import Call, check
-from horovod.jax._gradients import collective
+from horovod.jax._calls import Call, check, collective
 from horovod.jax._trace import is_traced, name_in_program
 from horovod.jax.compression import Compression, Compressor
 from hvd_core._frontend import groups, job_operations
 from hvd_core._frontend.reductions import engine_number
 from hvd_core._frontend.rows import row_counts
-from hvd_core._runtime.process_set import number_of
+from hvd_core._runtime.process_sets import number_of
 from hvd_core._runtime.refusals import report
 
 __all__ = [

@@ -21,7 +21,7 @@ from hvd_core._frontend import groups
 from hvd_core._frontend.operations import request_name
 from hvd_core._frontend.reductions import engine_number
 from hvd_core._frontend.rows import row_counts
-from hvd_core._runtime.process_set import number_of
+from hvd_core._runtime.process_sets import number_of
 from hvd_core._runtime.refusals import report
 
 __all__ = [

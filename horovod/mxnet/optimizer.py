@@ -18,7 +18,7 @@ from horovod.common.util import split_list
 from horovod.mxnet._arrays import REDUCIBLE, NDArray, check, mx, reference
 from horovod.mxnet.compression import Compression, Compressor
 from hvd_core._frontend.reductions import engine_number
-from hvd_core._runtime.process_set import number_of
+from hvd_core._runtime.process_sets import number_of
 
 __all__ = ["DistributedOptimizer", "DistributedTrainer"]
 

@@ -27,7 +27,7 @@ from horovod.spark._cluster import (
 )
 from horovod.spark._logs import LogServer
 from horovod.spark._stage import Stage, forget, lost_executor, shortened, task_function
-from hvd_core._bootstrap.socket_io import join_address
+from hvd_core._base.sockets import join_address
 from hvd_core._bootstrap.store import StoreClient, StoreServer
 from hvd_core._config.environment import positive_seconds, seconds_of
 

@@ -266,7 +266,7 @@ class SparkElasticJob(ElasticJob):
         return TaskRanks(host, task, own, self._memory, DESCRIPTOR, self._secret)
 
     def _open_store(self, hosts: Sequence[str], secret: bytes) -> tuple[object, Mapping[str, str], str]:
-        from hvd_core._bootstrap.socket_io import join_address
+        from hvd_core._base.sockets import join_address
         from hvd_core._bootstrap.store import StoreServer
 
         server = StoreServer(host=self._listen, secret=secret)
@@ -388,7 +388,7 @@ def _run(
     output: Output,
     verbose: bool,
 ) -> list[Any]:
-    from hvd_core._bootstrap.socket_io import join_address
+    from hvd_core._base.sockets import join_address
 
     listen, name = driver_host(context)
     secret = secrets.token_bytes(32)

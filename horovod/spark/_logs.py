@@ -1,7 +1,7 @@
 """The connections over which the tasks of a barrier job send the ranks' output and log_to_driver()'s texts to the driver.
 
 Frames of the launcher (horovod/_runner/frames.py) over a connection whose client has proved the job's secret
-(hvd_core/_bootstrap/auth.py): OUTPUT as there, HEARD with a text.
+(hvd_core/_base/auth.py): OUTPUT as there, HEARD with a text.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from horovod._runner.frames import (
 )
 from horovod._runner.local_ranks import STREAMS
 from horovod._runner.output import Output, OutputClosedError, RankStream
-from hvd_core._bootstrap.auth import HANDSHAKE_SECONDS, ServerHandshake, client_handshake
-from hvd_core._bootstrap.socket_io import AuthenticationError, Deadline, connect_tcp, join_address
+from hvd_core._base.auth import HANDSHAKE_SECONDS, ServerHandshake, client_handshake
+from hvd_core._base.sockets import AuthenticationError, Deadline, connect_tcp, join_address
 
 _CHUNK = 1 << 16
 

@@ -29,7 +29,7 @@ from horovod._runner.parser import make_parser
 from horovod._runner.processes import Job, Outcome
 from horovod._runner.rank_failure import RankFailure, failure_of
 from horovod.spark._channel import DESCRIPTOR, LineReader
-from hvd_core._bootstrap.socket_io import BootstrapError
+from hvd_core._base.sockets import BootstrapError
 from hvd_core._bootstrap.store import StoreClient
 
 

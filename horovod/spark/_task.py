@@ -40,9 +40,9 @@ from horovod.spark._ranks import (
     note_begun,
     note_failure,
 )
+from hvd_core._base.auth import NO_RANK, client_handshake
+from hvd_core._base.sockets import BootstrapError, Deadline, split_address
 from hvd_core._bootstrap import encryption
-from hvd_core._bootstrap.auth import NO_RANK, client_handshake
-from hvd_core._bootstrap.socket_io import BootstrapError, Deadline, split_address
 from hvd_core._bootstrap.store import StoreClient
 
 

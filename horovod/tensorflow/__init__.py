@@ -15,25 +15,27 @@ from horovod.common.process_sets import (
     remove_process_set,
 )
 from horovod.tensorflow import elastic, mpi_ops
-from horovod.tensorflow._adasum_optimizer import _DistributedAdasumOptimizer
 from horovod.tensorflow._collectives import (
     allreduce,
     grouped_allreduce,
     grouped_reducescatter,
     reducescatter,
 )
-from horovod.tensorflow._gradient_optimizer import _DistributedOptimizer
 from horovod.tensorflow._gradients import (
     _allreduce_cond,
     _grouped_allreduce_cond,
     _make_allreduce_grads_fn,
     _make_cached_allreduce_grads_fn,
 )
-from horovod.tensorflow._hooks import BroadcastGlobalVariablesHook
-from horovod.tensorflow._optimizer import DistributedOptimizer
+from horovod.tensorflow._optimizer import (
+    DistributedOptimizer,
+    _DistributedAdasumOptimizer,
+    _DistributedOptimizer,
+)
 from horovod.tensorflow._tape import DistributedGradientTape, PartialDistributedGradientTape
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import (
+    BroadcastGlobalVariablesHook,
     allgather_object,
     broadcast_global_variables,
     broadcast_object,

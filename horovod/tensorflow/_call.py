@@ -4,6 +4,7 @@ Used by the modules of this package and by ``horovod._keras``. Any thread; insid
 thread that traces it.
 """
 
+import contextlib
 import re
 from typing import Any, NamedTuple
 
@@ -12,12 +13,56 @@ from tensorflow.python.eager import context as _context
 
 from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet
-from horovod.tensorflow import _names, _program_order, _xla
-from horovod.tensorflow._autograph import plain
+from horovod.tensorflow import _names, _xla
 from horovod.tensorflow._library import UNORDERED, operations, register_devices, run_in_parallel
+from horovod.tensorflow.util import plain
 from hvd_core._frontend import element_types, groups
-from hvd_core._runtime import changing_ranks, current_job, refusals
-from hvd_core._runtime.process_set import is_registered, number_of
+from hvd_core._runtime import current_job, process_sets, refusals
+from hvd_core._runtime.process_sets import is_registered, number_of
+
+# The order of join and barrier inside functions.
+#
+# They run after the operations before them in the program, and before the operations after them. Our other operations run
+# at any time within their function. TensorFlow itself orders branches, loops and calls of functions relative to a join or
+# barrier. Used by the thread that traces a function.
+
+_UNORDERED = "_horovod_unordered"
+_FENCE = "_horovod_fence"
+
+
+def note(op: tf.Operation) -> None:
+    """Remember an operation that may run at any time, for the next join or barrier."""
+    graph = op.graph
+    if graph.building_function:
+        if not hasattr(graph, _UNORDERED):
+            setattr(graph, _UNORDERED, [])
+        getattr(graph, _UNORDERED).append(op)
+
+
+def after_fence(graph: tf.Graph) -> contextlib.AbstractContextManager:
+    """A context: operations made within it run after the last join or barrier of this function, branch or loop."""
+    fence = getattr(graph, _FENCE, None)
+    return contextlib.nullcontext() if fence is None else graph.control_dependencies([fence])
+
+
+def before_fence(graph: tf.Graph) -> contextlib.AbstractContextManager:
+    """A context: operations made within it run after all earlier operations, also after those that stand before the
+    branch or loop around it."""
+    if not graph.building_function:
+        return contextlib.nullcontext()
+    earlier = list(getattr(graph, _UNORDERED, ()))
+    part = graph
+    while _names.is_part(part):
+        part = part.outer_graph
+        earlier += getattr(part, _UNORDERED, ())
+    return graph.control_dependencies(earlier)
+
+
+def note_fence(op: tf.Operation) -> None:
+    """Remember a join or barrier, which was made within before_fence(), for the operations after it."""
+    if op.graph.building_function:
+        setattr(op.graph, _UNORDERED, [])
+        setattr(op.graph, _FENCE, op)
 
 
 def _dtypes(names: frozenset) -> frozenset:
@@ -95,7 +140,7 @@ def set_number(process_set: Any) -> int:
     """The number of a process set. Raises ValueError for a value that is no registered set."""
     number = number_of(process_set)
     if number and not _context.executing_eagerly():
-        changing_ranks.note_in_function()
+        process_sets.note_in_function()
     if number and _basics.is_initialized() and not is_registered(number):
         raise ValueError(
             f"Process set provided does not exist, or has not been registered. Its number is {number}."
@@ -188,7 +233,7 @@ def perform(kind: str, tensors: Any, attributes: dict[str, Any], call: CallIdent
         return _xla.perform(kind, tensors, attributes, agreed)
     if _names.is_by_round(graph):
         attributes = {**attributes, "by_round": True}
-    with _program_order.after_fence(graph):
+    with after_fence(graph):
         return without_order(function(tensors, tensor_name=agreed, name=_names.node_name(name), **attributes))
 
 
@@ -198,7 +243,7 @@ def without_order(outputs: Any) -> Any:
     first = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
     op = first if isinstance(first, tf.Operation) else first.op
     run_in_parallel(op)
-    _program_order.note(op)
+    note(op)
     return outputs
 
 

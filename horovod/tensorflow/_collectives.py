@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from horovod.common.arguments import BOTH_GIVEN, Adasum, Average, Sum, op_from
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._call import (
     CallIdentity,
     group_members,
@@ -27,7 +26,7 @@ from horovod.tensorflow.mpi_ops import (
     size,
     size_op,
 )
-from horovod.tensorflow.util import decided_at_run_time, in_xla, on_device
+from horovod.tensorflow.util import decided_at_run_time, in_xla, on_device, plain
 from hvd_core._frontend.reductions import text_of
 
 __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]

@@ -17,10 +17,9 @@ from horovod.common.arguments import Average
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import mpi_ops
 from horovod.tensorflow._call import CallIdentity, report
-from horovod.tensorflow._failures import may_be_of_operation
 from horovod.tensorflow._gradients import _GROUP_BYTES, _NEIGHBOUR_BYTES, _depending_on
 from horovod.tensorflow.functions import require_same_variables
-from horovod.tensorflow.util import decided_at_run_time, in_xla, values_of
+from horovod.tensorflow.util import decided_at_run_time, in_xla, may_be_of_operation, values_of
 
 
 class TensorFlowBackend(Backend):

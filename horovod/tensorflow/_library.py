@@ -8,6 +8,7 @@ call of an operation raises ImportError. Any thread that holds the GIL.
 import ctypes
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +16,7 @@ import tensorflow as tf
 
 import hvd_core
 from horovod.common.basics import runtime
+from horovod.tensorflow.util import plain
 from hvd_core._frontend import staged
 
 PATH = Path(__file__).parent / "lib" / "libhvd_tf.so"
@@ -153,3 +155,21 @@ def register_devices() -> None:
                     kind,
                     staged.remedy(device_type),
                 )
+
+
+# The gradient functions of the operations, by the operation's type.
+#
+# ``mpi_ops`` fills the table when it is imported; ``_xla`` reads it when it makes an operation in a compiled
+# function. So neither of them imports the other.
+
+GRADIENTS: dict[str, Callable] = {}
+
+
+def register_gradient(kind: str) -> Callable[[Callable], Callable]:
+    """A decorator that makes a function the gradient of the operation `kind`, in TensorFlow and in GRADIENTS."""
+
+    def register(function: Callable) -> Callable:
+        GRADIENTS[kind] = plain(function)
+        return tf.RegisterGradient(kind)(function)
+
+    return register

@@ -7,17 +7,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod import _keras_module
+from horovod._keras import patches
 from horovod.common.arguments import Average, check_predivide_factor
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._gradients import (
     _make_cached_allreduce_grads_fn,
     checked_groups,
     scaled_local,
 )
 from horovod.tensorflow.compression import Compression, Compressor
-from horovod.tensorflow.util import plain_variable, ref
+from horovod.tensorflow.util import plain, plain_variable, ref
 
 __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
@@ -173,7 +172,7 @@ def _prepare_keras() -> None:
     """Let `optimizer.variables` of Keras 3 be called, as programs with a tape do. Does not import Keras."""
     keras = sys.modules.get("keras")
     if hasattr(keras, "optimizers"):  # the import of Keras has ended
-        _keras_module.let_variables_be_called(keras)
+        patches.let_variables_be_called(keras)
 
 
 @functools.cache

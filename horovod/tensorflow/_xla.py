@@ -15,9 +15,8 @@ from tensorflow.python.ops import control_flow_util
 
 from horovod.common.exports import _basics
 from horovod.tensorflow import _names, _xla_call_text
-from horovod.tensorflow._autograph import plain
-from horovod.tensorflow._gradient_registry import GRADIENTS
-from horovod.tensorflow._library import library
+from horovod.tensorflow._library import GRADIENTS, library
+from horovod.tensorflow.util import plain
 from hvd_core._frontend.rows import scattered_rows
 
 _TOKEN = "_horovod_token"

@@ -8,15 +8,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod._keras.elastic import KerasModelState
 from horovod.common._elastic_state import VariablesState
 from horovod.common.elastic import commit_async, restart, run_fn, worker_id, workers
 from horovod.common.exports import rank
 from horovod.common.process_sets import global_process_set
-from horovod.tensorflow._failures import may_be_of_operation
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables, require_same_variables
-from horovod.tensorflow.util import _executing_eagerly, flat_variables
+from horovod.tensorflow.util import _executing_eagerly, flat_variables, may_be_of_operation
 
-__all__ = [  # noqa: F822 (see __getattr__)
+__all__ = [
     "TensorFlowKerasState",
     "TensorFlowState",
     "commit_async",
@@ -118,14 +118,24 @@ class TensorFlowState(VariablesState):
             self._copies = self._session.run(list(self.variables)) if self.variables else []
 
 
+class TensorFlowKerasState(KerasModelState):
+    """A model of Keras, its optimizer and plain values that survive a change of the ranks, for ``hvd.elastic.run``.
+
+    Args:
+        model: a built model of tf.keras.
+        optimizer: its optimizer; None: `model.optimizer`. It is built if it is not built yet.
+        backend: accepted for compatibility; not used.
+        kwargs: more values, by name: plain attributes that can be copied and pickled (batch=0).
+
+    Raises:
+        ValueError: the model is not built.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
+        from tensorflow import keras  # a program without Keras must work where Keras cannot be imported
+
+        super().__init__(keras, model, optimizer, **kwargs)
+
+
 def _broadcast(value: Any) -> Any:
     return broadcast_object(value, 0, name="horovod.elastic.values")
-
-
-def __getattr__(name: str) -> Any:
-    # Made at first use: it needs Keras, and a program without Keras must work where Keras cannot be imported.
-    if name == "TensorFlowKerasState":
-        from horovod.tensorflow._keras_state import TensorFlowKerasState
-
-        return TensorFlowKerasState
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,11 +9,10 @@ from horovod.common import objects
 from horovod.common.exceptions import OperationFailedError
 from horovod.common.objects import StructuresDiffer, prepared, require_same
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.tensorflow import _gradient_names
-from horovod.tensorflow._autograph import plain
+from horovod.tensorflow import _names
 from horovod.tensorflow._call import CallIdentity, nothing, report
-from horovod.tensorflow._move_ops import broadcast, broadcast_
-from horovod.tensorflow.util import _executing_eagerly, decided_at_run_time, flat_variables
+from horovod.tensorflow.mpi_ops import broadcast, broadcast_
+from horovod.tensorflow.util import _executing_eagerly, decided_at_run_time, flat_variables, on_device, plain
 
 __all__ = [
     "allgather_object",
@@ -22,6 +21,7 @@ __all__ = [
     "broadcast_object_fn",
     "broadcast_variables",
 ]
+
 
 # The most bytes of variables that are sent together. Meanwhile their memory is needed a second time.
 _GROUP_BYTES = 128 << 20
@@ -56,7 +56,7 @@ def broadcast_variables(
             in the text means two groups with seven variables in total.
         tf.errors.InvalidArgumentError, tf.errors.UnknownError: see allreduce().
     """
-    name = _gradient_names.of_call("broadcast_variables") if name is None else name
+    name = _names.of_call("broadcast_variables") if name is None else name
     if _executing_eagerly():
         with prepared(name, process_set):
             found = _variables_of(variables)
@@ -215,3 +215,40 @@ def allgather_object(
         ValueError: Horovod is not initialized. HorovodInternalError: a rank is gone.
     """
     return objects.allgather_object(obj, name, process_set)
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
+    """Assigns the root's values to all global variables after a session has been made.
+
+    So all ranks begin with the same values, whether the root has initialized its variables or read a checkpoint. For
+    tf.compat.v1.train.MonitoredTrainingSession.
+
+    Args:
+        root_rank: the GLOBAL rank whose values are sent.
+        device: name of the device to broadcast on; empty: TensorFlow's choice.
+        process_set: the ranks that take part.
+    """
+
+    def __init__(
+        self, root_rank: int, device: str = "", process_set: ProcessSet = global_process_set
+    ) -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self.process_set = process_set
+        self._variables: list = []
+        self.bcast_op: Any = None
+        self.device = device
+
+    def begin(self) -> None:
+        """Make the broadcast operation, before the graph is finalized."""
+        if self.bcast_op is None or self.bcast_op.graph is not tf.compat.v1.get_default_graph():
+            with on_device(self.device):
+                self._variables = tf.compat.v1.global_variables()
+                self.bcast_op = broadcast_global_variables(self.root_rank, process_set=self.process_set)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Run the broadcast operation, if the ranks have the same variables. Raises as broadcast_variables()."""
+        require_same_variables(
+            "BroadcastGlobalVariablesHook", self._variables, "broadcast_hook", self.process_set
+        )
+        session.run(self.bcast_op)

@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from horovod.common.arguments import check_backward_passes
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._gradients import scaled_local
-from horovod.tensorflow.util import ref
+from horovod.tensorflow.util import plain, ref
 
 __all__ = ["LocalGradientAggregationHelper"]
 

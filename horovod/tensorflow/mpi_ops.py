@@ -1,38 +1,48 @@
-"""The operations of ``horovod.tensorflow``, under the module name that programs import. No MPI is involved.
+"""The operations of ``horovod.tensorflow`` and their gradients. Programs import this module name; no MPI is involved.
 
-The operations are defined in the modules beside this one and re-exported. Importing this loads them into TensorFlow.
+Each operation returns new tensors and has a gradient. Importing this loads the operations into TensorFlow and registers
+the gradients. Any thread; inside a function that is being traced, the thread that traces it.
 """
 
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from horovod.common import exports
-from horovod.common.arguments import op_from
+from horovod.common.arguments import Average, Sum, op_from
 from horovod.common.exports import *  # noqa: F403
-from horovod.common.exports import _basics  # noqa: F401 (programs import it)
+from horovod.common.exports import _basics
 from horovod.common.process_sets import (
     ProcessSet,
+    _temp_process_set_object,
     add_process_set,
     global_process_set,
     remove_process_set,
 )
-from horovod.tensorflow import _op_gradients  # noqa: F401 (registers the gradients)
-from horovod.tensorflow._job_ops import (
-    barrier,
-    join,
-    local_rank_op,
-    local_size_op,
-    process_set_included_op,
-    rank_op,
-    size_op,
+from horovod.tensorflow import _xla
+from horovod.tensorflow._call import (
+    MOVABLE,
+    REDUCIBLE,
+    CallIdentity,
+    before_fence,
+    checked_tensor,
+    checked_tensors,
+    factor_text,
+    note_fence,
+    nothing,
+    perform,
+    prepare_devices,
+    report,
+    require_rows,
+    set_number,
 )
+from horovod.tensorflow._library import operations, register_gradient
 from horovod.tensorflow._library import operations as MPI_LIB
-from horovod.tensorflow._move_ops import allgather, alltoall, broadcast, broadcast_, grouped_allgather
-from horovod.tensorflow._reduce_ops import (
-    _allreduce,
-    _grouped_allreduce,
-    _grouped_reducescatter,
-    _reducescatter,
-)
+from horovod.tensorflow.util import plain
+from hvd_core._frontend.operations import gradient_name
+from hvd_core._frontend.reductions import OF_ENGINE_NUMBER, engine_number
 
 __all__ = [
     "MPI_LIB",
@@ -59,6 +69,623 @@ __all__ = [
     "size_op",
 ]
 __all__ += exports.__all__
+
+
+# allreduce and reducescatter, of one tensor or of a group: functions that return new tensors and have gradients.
+
+
+def _attributes(call, op, prescale_factor, postscale_factor) -> dict[str, Any]:
+    return {
+        "process_set_id": set_number(call.process_set),
+        "reduce_op": engine_number(op),
+        "prescale_factor": factor_text(prescale_factor, "prescale_factor"),
+        "postscale_factor": factor_text(postscale_factor, "postscale_factor"),
+    }
+
+
+@plain
+def _allreduce(
+    tensor: Any,
+    name: str | None = None,
+    op: int = Sum,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """Reduce a tensor over the ranks of a process set.
+
+    Args:
+        tensor: of any shape, the same on all ranks; integers except uint32 and uint64, or floats of 16 bits and more.
+        name: identifies the operation across ranks. Without a name eager calls are counted, and in a graph the name is
+            made of the tensor's name.
+        op: hvd.Sum, Average, Min, Max, Product or Adasum.
+        prescale_factor, postscale_factor: multiply the tensor before, and the result after the reduction. float64.
+        ignore_name_scope: leave the graph's name scopes out of the name.
+        process_set: the ranks that take part.
+
+    Returns:
+        The result, with the tensor's shape and type.
+
+    Raises:
+        ValueError: an argument makes no sense; raised before the operation runs.
+        tf.errors.InvalidArgumentError: the engine refuses the call. tf.errors.FailedPreconditionError: ranks disagree, or
+            Horovod is not initialized. tf.errors.AbortedError: the process set has been removed.
+            tf.errors.UnknownError: the job has ended, or a rank is gone. These come from the call that runs the
+            operation, on every rank.
+    """
+    call = CallIdentity("allreduce", name, process_set, ignore_name_scope)
+    try:
+        attributes = _attributes(call, op, prescale_factor, postscale_factor)
+        tensor = checked_tensor(tensor, REDUCIBLE, call)
+    except BaseException as error:
+        report(call, error)
+        raise
+    return perform("HorovodAllreduce", tensor, attributes, call)
+
+
+@plain
+def _grouped_allreduce(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    op: int = Sum,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
+    """Reduce several tensors as one operation. As `_allreduce`; their types may differ. Returns a list."""
+    call = CallIdentity("allreduce", name, process_set, ignore_name_scope)
+    try:
+        attributes = _attributes(call, op, prescale_factor, postscale_factor)
+        tensors = checked_tensors(tensors, REDUCIBLE, call)
+    except BaseException as error:
+        report(call, error)
+        raise
+    return perform("HorovodGroupedAllreduce", tensors, attributes, call)
+
+
+@plain
+def _reducescatter(
+    tensor: Any,
+    name: str | None = None,
+    op: int = Sum,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> tf.Tensor:
+    """Reduce a tensor over the ranks of a process set. Each rank gets its share of the rows of the result.
+
+    Args:
+        tensor: of one dimension or more. With `rows` rows and n ranks, the first `rows % n` ranks get one row more.
+        op: hvd.Sum, Average, Min, Max or Product.
+        The others are those of `_allreduce`.
+
+    Returns:
+        This rank's rows, of the tensor's dtype. There may be 0 rows.
+
+    Raises:
+        ValueError: also for a scalar. The other errors of `_allreduce`.
+    """
+    call = CallIdentity("reducescatter", name, process_set, ignore_name_scope)
+    try:
+        attributes = _attributes(call, op, prescale_factor, postscale_factor)
+        tensor = checked_tensor(tensor, REDUCIBLE, call)
+        require_rows([tensor], "HorovodReducescatter")
+    except BaseException as error:
+        report(call, error)
+        raise
+    return perform("HorovodReducescatter", tensor, attributes, call)
+
+
+@plain
+def _grouped_reducescatter(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    op: int = Sum,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[tf.Tensor]:
+    """Reduce and scatter several tensors as one operation. As `_reducescatter`. Returns a list."""
+    call = CallIdentity("reducescatter", name, process_set, ignore_name_scope)
+    try:
+        attributes = _attributes(call, op, prescale_factor, postscale_factor)
+        tensors = checked_tensors(tensors, REDUCIBLE, call)
+        require_rows(tensors, "HorovodGroupedReducescatter")
+    except BaseException as error:
+        report(call, error)
+        raise
+    return perform("HorovodGroupedReducescatter", tensors, attributes, call)
+
+
+# allgather, broadcast and alltoall, of one tensor or of a group: functions that return new tensors and have gradients.
+
+
+@plain
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """The tensors of all ranks of a process set, one behind the other along dimension 0, in the order of ranks.
+
+    Args:
+        tensor: of one dimension or more. All dimensions but dimension 0 must be equal on all ranks; dimension 0 may be
+            0. Any dtype of numbers, or bool.
+        name, ignore_name_scope, process_set: as for hvd.allreduce.
+
+    Returns:
+        A tensor of the same dtype; its dimension 0 is the sum of those of all ranks.
+
+    Raises:
+        As hvd.allreduce.
+    """
+    call = CallIdentity("allgather", name, process_set, ignore_name_scope)
+    try:
+        attributes = {"process_set_id": set_number(process_set)}
+        tensor = checked_tensor(tensor, MOVABLE, call)
+    except BaseException as error:
+        report(call, error)
+        raise
+    return perform("HorovodAllgather", tensor, attributes, call)
+
+
+@plain
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
+    """Gather several tensors as one operation. As `allgather`; their dtypes may differ. Returns a list."""
+    call = CallIdentity("allgather", name, process_set, ignore_name_scope)
+    try:
+        attributes = {"process_set_id": set_number(process_set)}
+        tensors = checked_tensors(tensors, MOVABLE, call)
+    except BaseException as error:
+        report(call, error)
+        raise
+    return perform("HorovodGroupedAllgather", tensors, attributes, call)
+
+
+@plain
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """The tensor of one rank, on all ranks of a process set.
+
+    Args:
+        tensor: of any shape and dtype, the same on all ranks; only the root's values count.
+        root_rank: the root's rank in the job, also within a process set.
+        name, ignore_name_scope, process_set: as for hvd.allreduce.
+
+    Returns:
+        The root's tensor.
+
+    Raises:
+        As hvd.allreduce.
+    """
+    call = CallIdentity("broadcast", name, process_set, ignore_name_scope)
+    try:
+        attributes = {"process_set_id": set_number(process_set), "root_rank": _root_number(root_rank)}
+        tensor = checked_tensor(tensor, MOVABLE, call)
+    except BaseException as error:
+        report(call, error)
+        raise
+    return perform("HorovodBroadcast", tensor, attributes, call)
+
+
+@plain
+def broadcast_(
+    variables: Sequence[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Give variables the values that they have on one rank.
+
+    Args:
+        variables: tf.Variable (resource variables or reference variables) or Keras variables; their dtypes may differ.
+        root_rank: rank in the job whose values they get.
+        name, process_set: as for hvd.allreduce.
+
+    Returns:
+        The new values as tensors. In a graph they are computed after the variables have been assigned.
+
+    Raises:
+        As hvd.allreduce.
+    """
+    call = CallIdentity("broadcast", name, process_set)
+    try:
+        attributes = {"process_set_id": set_number(process_set), "root_rank": _root_number(root_rank)}
+        variables = list(variables)
+        for variable in variables:
+            if not hasattr(variable, "assign"):
+                raise ValueError(f"broadcast_() takes variables, but found {variable!r:.80}.")
+        # The value is a copy: the operation must not see a later assignment.
+        values = [checked_tensor(_value_of(v), MOVABLE, call) for v in variables]
+    except BaseException as error:
+        report(call, error)
+        raise
+    if not variables:
+        return nothing("broadcast_", call)
+    results = perform("HorovodGroupedBroadcast", values, attributes, call)
+    assigned = [_assign(variable, value) for variable, value in zip(variables, results)]
+    if tf.executing_eagerly():
+        return list(results)
+    with tf.control_dependencies(assigned):
+        return [tf.identity(value) for value in results]
+
+
+@plain
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+    """Send each rank of a process set some rows of a tensor, and receive rows of each rank, in the order of ranks.
+
+    Args:
+        tensor: of one dimension or more. All dimensions but dimension 0 must be equal on all ranks.
+        splits: how many rows each rank gets: one int32 (or int64) for each rank of the set. Rows beyond their sum are
+            not sent. None: equal shares.
+        name, ignore_name_scope, process_set: as for hvd.allreduce.
+
+    Returns:
+        The rows received, of the tensor's dtype; with `splits` a pair of these and of how many rows each rank sent.
+
+    Raises:
+        As hvd.allreduce. tf.errors.InvalidArgumentError on all ranks for wrong splits.
+    """
+    call = CallIdentity("alltoall", name, process_set, ignore_name_scope)
+    try:
+        attributes: dict[str, Any] = {"process_set_id": set_number(process_set)}
+        tensor = checked_tensor(tensor, MOVABLE, call)
+        if splits is None:
+            attributes["splits"] = []
+        else:
+            attributes["splits"] = [_splits_tensor(splits)]
+            attributes["Treceived"] = attributes["splits"][0].dtype
+    except BaseException as error:
+        report(call, error)
+        raise
+    output, received = perform("HorovodAlltoall", tensor, attributes, call)
+    return output if splits is None else (output, received)
+
+
+def _root_number(root_rank: Any) -> int:
+    """`root_rank` as an int of 32 bits. Raises ValueError if it is not one."""
+    try:
+        root = operator.index(root_rank)
+        # The engine refuses a number that is not a rank. A number of more bits would be another one there.
+        if -(1 << 31) <= root < 1 << 31:
+            return root
+    except TypeError:
+        pass
+    raise ValueError(f"root_rank must be the number of a rank, but is {root_rank!r:.80}.")
+
+
+def _splits_tensor(splits: Any) -> tf.Tensor:
+    """`splits` as a tensor of int32 or int64. Raises ValueError if it is not one."""
+    is_typed = hasattr(splits, "dtype")
+    try:
+        tensor = tf.convert_to_tensor(splits, dtype=None if is_typed else tf.int32)
+    except (TypeError, ValueError, tf.errors.OpError) as error:
+        text = f"alltoall expects splits to contain 32-bit integer elements: {error}"
+        raise ValueError(text) from None
+    if tensor.dtype not in (tf.int32, tf.int64):
+        text = f"alltoall expects splits to contain 32-bit integer elements, but found {tensor.dtype.name}."
+        raise ValueError(text)
+    return tensor
+
+
+def _value_of(variable: Any) -> Any:
+    read = getattr(variable, "read_value", None)
+    return tf.convert_to_tensor(variable) if read is None else read()
+
+
+def _assign(variable: Any, value: tf.Tensor) -> Any:
+    """Assign `value`. Returns an object on which later operations of a graph can depend."""
+    done = variable.assign(value)
+    if done is None:  # assign() of a Keras variable returns nothing
+        return variable.value
+    return getattr(done, "op", done) if not tf.executing_eagerly() else done
+
+
+# The operations without tensors: join, barrier, and facts about the job as operations of a graph.
+
+_FACTS = {
+    "HorovodRank": lambda _, name: operations.horovod_rank(name=name),
+    "HorovodLocalRank": lambda _, name: operations.horovod_local_rank(name=name),
+    "HorovodSize": lambda number, name: operations.horovod_size(process_set_id=number, name=name),
+    "HorovodLocalSize": lambda _, name: operations.horovod_local_size(name=name),
+    "HorovodProcessSetIncluded": lambda number, name: operations.horovod_process_set_included(
+        process_set_id=number, name=name
+    ),
+}
+
+
+def _refuse_xla(operation: str) -> None:
+    """Raise NotImplementedError if the calling code is being traced for XLA."""
+    if _xla.is_traced_for_xla():
+        raise _xla.not_compilable(operation)
+
+
+def _fact(kind: str, process_set_id: int, name: str | None) -> tf.Tensor:
+    if _xla.is_traced_for_xla():
+        return _xla.fact(kind, process_set_id)
+    return _FACTS[kind](process_set_id, name)
+
+
+@plain
+def join() -> tf.Tensor:
+    """Announce that this rank has no more data, and wait until all ranks have joined.
+
+    Meanwhile this rank contributes neutral data to the operations of the other ranks: zeros for Sum and for Average,
+    which still divides by the number of all ranks. Inside tf.function join() runs after the operations that come before
+    it in the program.
+
+    Returns:
+        The rank that joined last, the same on all ranks: a scalar int32 tensor.
+
+    Raises:
+        tf.errors.FailedPreconditionError: Horovod is not initialized. UnknownError: a rank is gone.
+    """
+    _refuse_xla("hvd.join")
+    prepare_devices()
+    if tf.executing_eagerly():
+        return operations.horovod_join(blocking=True)
+    with before_fence(tf.compat.v1.get_default_graph()):
+        last = operations.horovod_join()
+    note_fence(last.op)
+    return last
+
+
+@plain
+def barrier(process_set: ProcessSet = global_process_set) -> tf.Operation | None:
+    """Wait until all ranks of a process set have called barrier().
+
+    Inside tf.function barrier() runs after the operations that come before it in the program, and before those that come
+    after it.
+
+    Returns:
+        The operation in a graph of TensorFlow 1, otherwise None.
+
+    Raises:
+        As hvd.allreduce.
+    """
+    _refuse_xla("hvd.barrier")
+    prepare_devices()
+    try:
+        number = set_number(process_set)
+    except BaseException as error:
+        report(CallIdentity("barrier", None, process_set), error)
+        raise
+    if tf.executing_eagerly():
+        operations.horovod_barrier(process_set_id=number, blocking=True)
+        return None
+    with before_fence(tf.compat.v1.get_default_graph()):
+        operation = operations.horovod_barrier(process_set_id=number)
+    note_fence(operation)
+    return None if operation.graph.building_function else operation
+
+
+@plain
+def rank_op(name: str | None = None) -> tf.Tensor:
+    """This process's rank, looked up whenever the graph runs. Scalar int32."""
+    return _fact("HorovodRank", 0, name)
+
+
+@plain
+def local_rank_op(name: str | None = None) -> tf.Tensor:
+    """This process's index on its host, looked up whenever the graph runs. Scalar int32."""
+    return _fact("HorovodLocalRank", 0, name)
+
+
+@plain
+def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """The number of ranks of a process set, looked up whenever the graph runs. Scalar int32."""
+    return _fact("HorovodSize", process_set_id, name)
+
+
+@plain
+def local_size_op(name: str | None = None) -> tf.Tensor:
+    """The number of processes on this host, looked up whenever the graph runs. Scalar int32."""
+    return _fact("HorovodLocalSize", 0, name)
+
+
+@plain
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """1 if this process is a member of the process set, 0 if not, -3 if no set has this id, -1 before init(). Scalar
+    int32, looked up whenever the graph runs."""
+    return _fact("HorovodProcessSetIncluded", process_set_id, name)
+
+
+for _kind in ("Rank", "LocalRank", "Size", "LocalSize", "ProcessSetIncluded", "Join", "Barrier"):
+    tf.no_gradient(f"Horovod{_kind}")
+
+
+# Gradients of the operations, for tapes, tf.function and graphs of TensorFlow 1. Importing this registers them.
+#
+# The operations of a gradient have the name of the forward operation with ".grad" behind it, so that ranks may run the
+# backward pass in different orders. The gradient of an eager operation without a name has no name either.
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _process_set(number: int) -> ProcessSet:
+    return global_process_set if number == 0 else _temp_process_set_object(number)
+
+
+class _ForwardOperation:
+    """An operation whose gradient is computed: its attributes as arguments of the gradient's own operations."""
+
+    def __init__(self, op: Any) -> None:
+        self.op = op
+        self.process_set = _process_set(op.get_attr("process_set_id"))
+
+    def name(self, suffix: str = "grad") -> dict[str, Any]:
+        """The arguments that name an operation of the gradient."""
+        name = _text(self.op.get_attr("tensor_name")) or None
+        return {"name": gradient_name(name, suffix), "ignore_name_scope": True}
+
+    def reduction(self) -> dict[str, Any]:
+        """The arguments of the same reduction."""
+        get = self.op.get_attr
+        return {
+            "op": OF_ENGINE_NUMBER[get("reduce_op")],
+            "prescale_factor": float(_text(get("prescale_factor"))),
+            "postscale_factor": float(_text(get("postscale_factor"))),
+            "process_set": self.process_set,
+        }
+
+    def output_gradients(self, grads: Sequence[Any]) -> list[tf.Tensor]:
+        """`grads`, with zeros for outputs on which the loss does not depend: a group must be the same on all ranks."""
+        pairs = zip(grads, self.op.outputs)
+        return [
+            tf.zeros_like(output) if grad is None else tf.convert_to_tensor(grad) for grad, output in pairs
+        ]
+
+
+@register_gradient("HorovodAllreduce")
+def _allreduce_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
+    forward = _ForwardOperation(op)
+    return _allreduce(grad, **forward.reduction(), **forward.name())
+
+
+@register_gradient("HorovodGroupedAllreduce")
+def _grouped_allreduce_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
+    forward = _ForwardOperation(op)
+    return _grouped_allreduce(forward.output_gradients(grads), **forward.reduction(), **forward.name())
+
+
+@register_gradient("HorovodBroadcast")
+def _broadcast_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
+    forward = _ForwardOperation(op)
+    reduced = _allreduce(grad, op=Average, process_set=forward.process_set, **forward.name())
+    return _zero_but_on_root(op, [reduced])[0]
+
+
+@register_gradient("HorovodGroupedBroadcast")
+def _grouped_broadcast_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
+    return _means_of_members(op, grads, lambda _forward, means, _indices: _zero_but_on_root(op, means))
+
+
+def _means_of_members(op: Any, grads: Sequence[Any], of_means: Callable) -> list[tf.Tensor | None]:
+    """The gradients of the members of a group that is moved. A member whose dtype is not a float that can be reduced has
+    the gradient None; the others have the list `of_means(forward, means, indices)`, made of the gradients' means."""
+    forward = _ForwardOperation(op)
+    indices = [
+        i for i, output in enumerate(op.outputs) if output.dtype.is_floating and output.dtype in REDUCIBLE
+    ]
+    result: list[tf.Tensor | None] = [None] * len(op.outputs)
+    if not indices:
+        return result
+    gradients = forward.output_gradients(grads)
+    means = _grouped_allreduce(
+        [gradients[i] for i in indices], op=Average, process_set=forward.process_set, **forward.name()
+    )
+    for i, own in zip(indices, of_means(forward, means, indices)):
+        result[i] = own
+    return result
+
+
+def _zero_but_on_root(op: Any, grads: list[tf.Tensor]) -> list[tf.Tensor]:
+    """`grads` on the root of a broadcast, zeros on the other ranks."""
+    is_root = tf.equal(rank_op(), op.get_attr("root_rank"))
+    return [grad * tf.cast(is_root, grad.dtype) for grad in grads]
+
+
+@register_gradient("HorovodAllgather")
+def _allgather_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
+    forward = _ForwardOperation(op)
+    reduced = _allreduce(grad, op=Average, process_set=forward.process_set, **forward.name())
+    return _own_rows(forward, [reduced], [0])[0]
+
+
+@register_gradient("HorovodGroupedAllgather")
+def _grouped_allgather_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
+    return _means_of_members(op, grads, _own_rows)
+
+
+def _own_rows(forward: _ForwardOperation, grads: list[tf.Tensor], indices: list[int]) -> list[tf.Tensor]:
+    """This rank's rows of `grads`, the gradients of the outputs that an allgather made of its inputs `indices`."""
+    inputs = [forward.op.inputs[i] for i in indices]
+    if _xla.is_traced_for_xla():  # there all ranks have the same number of rows
+        place = _basics._process_set_rank(forward.process_set.process_set_id)
+        return [grad[place * n : (place + 1) * n] for grad, n in zip(grads, (t.shape[0] for t in inputs))]
+    rows = [tf.shape(tensor, tf.int64)[0] for tensor in inputs]
+    me = tf.cast(rank_op(), tf.int64)
+    table = allgather(
+        tf.expand_dims(tf.stack([me, *rows]), 0), process_set=forward.process_set, **forward.name("grad_rows")
+    )
+    place = tf.argmax(tf.equal(table[:, 0], me))
+    begins = tf.reduce_sum(table[:place, 1:], axis=0)
+    own = [grad[begins[i] : begins[i] + rows[i]] for i, grad in enumerate(grads)]
+    for part, tensor in zip(own, inputs):
+        if not tf.executing_eagerly():
+            part.set_shape(tensor.shape)
+    return own
+
+
+@register_gradient("HorovodAlltoall")
+def _alltoall_grad(op: Any, grad: tf.Tensor, _received: Any) -> Any:
+    forward = _ForwardOperation(op)
+    if _xla.is_traced_for_xla():  # there alltoall takes no splits
+        return alltoall(grad, process_set=forward.process_set, **forward.name())
+    received = op.outputs[1]
+    back, _ = alltoall(grad, splits=received, process_set=forward.process_set, **forward.name())
+    tensor, *splits = op.inputs
+    # Rows beyond the sum of the splits were not sent.
+    missing = tf.shape(tensor)[0] - tf.shape(back)[0]
+    back = tf.pad(back, tf.scatter_nd([[0, 1]], [missing], [tf.rank(tensor), 2]))
+    if not tf.executing_eagerly():
+        back.set_shape(tensor.shape)
+    return [back, *(None for _ in splits)]
+
+
+@register_gradient("HorovodReducescatter")
+def _reducescatter_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
+    forward = _ForwardOperation(op)
+    (grad,) = _scaled_for_scatter(forward, [grad])
+    return _with_input_shapes(op, [allgather(grad, process_set=forward.process_set, **forward.name())])[0]
+
+
+@register_gradient("HorovodGroupedReducescatter")
+def _grouped_reducescatter_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
+    forward = _ForwardOperation(op)
+    grads = _scaled_for_scatter(forward, forward.output_gradients(grads))
+    return _with_input_shapes(op, grouped_allgather(grads, process_set=forward.process_set, **forward.name()))
+
+
+def _scaled_for_scatter(forward: _ForwardOperation, grads: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Horovod's rule: the gradient of Average, which is multiplied by the size of the process set for Sum."""
+    reduction = forward.reduction()
+    scale = reduction["prescale_factor"] * reduction["postscale_factor"]
+    if reduction["op"] == Sum:
+        size = size_op(forward.process_set.process_set_id)
+        grads = [grad * tf.cast(size, grad.dtype) for grad in grads]
+    return grads if scale == 1.0 else [grad * tf.cast(scale, grad.dtype) for grad in grads]
+
+
+def _with_input_shapes(op: Any, grads: list[tf.Tensor]) -> list[tf.Tensor]:
+    """`grads`, whose static shapes become those of the inputs of `op`."""
+    if not tf.executing_eagerly():
+        for grad, tensor in zip(grads, op.inputs):
+            grad.set_shape(tensor.shape)
+    return grads
 
 
 def handle_average_backwards_compatibility(op: int | None, average: Any) -> int:

@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from horovod.common.arguments import Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.tensorflow import _gradient_names
-from horovod.tensorflow._autograph import plain
+from horovod.tensorflow import _names
 from horovod.tensorflow._gradients import takes_part
-from horovod.tensorflow._reduce_ops import _allreduce
+from horovod.tensorflow.mpi_ops import _allreduce
+from horovod.tensorflow.util import plain
 
 __all__ = ["SyncBatchNormalization"]  # noqa: F822 (see __getattr__)
 
@@ -107,7 +107,7 @@ def _layer_class() -> type:
         def _hvd_moments(self, inputs, weights, axes, keep_dims):
             inputs = tf.convert_to_tensor(inputs)
             narrow = inputs.dtype.size < 4
-            name = None if tf.executing_eagerly() else _gradient_names.of_call("SyncBatchNormalization")
+            name = None if tf.executing_eagerly() else _names.of_call("SyncBatchNormalization")
             mean, variance = _moments_of_all(
                 tf.cast(inputs, tf.float32) if narrow else inputs,
                 weights,

@@ -15,6 +15,13 @@ from horovod.common._elastic_job import ranks_may_change
 __all__ = ["refs_to_vars", "vars_to_refs"]
 
 
+def plain(function: Callable) -> Callable:
+    """Tell AutoGraph to call a function as it is: rewriting it costs tens of milliseconds, and so does each function that
+    it calls. Sets AutoGraph's mark, as its decorator costs each eager call more."""
+    function.autograph_info__ = {}
+    return function
+
+
 def _executing_eagerly() -> bool:
     """Whether an operation called now is executed at once."""
     return tf.executing_eagerly()
@@ -114,3 +121,13 @@ def gpu_available(*_: Any, **__: Any) -> bool:
 
 def check_num_rank_power_of_2(num_rank: int) -> None:
     """Does nothing, as Adasum here works with any number of ranks. Programs written for Horovod call it."""
+
+
+# Which exceptions of TensorFlow may be a failed operation. Any thread.
+
+_MISTAKES = (tf.errors.FailedPreconditionError, tf.errors.InvalidArgumentError)
+
+
+def may_be_of_operation(error: Exception) -> bool:
+    """Whether an exception may be the end of the job, as an operation or a function of TensorFlow raises it."""
+    return isinstance(error, tf.errors.OpError) and not isinstance(error, _MISTAKES)

@@ -22,7 +22,7 @@ from horovod.torch._devices import reference
 from horovod.torch._dtypes import REDUCIBLE, why_not
 from hvd_core._frontend import groups
 from hvd_core._frontend.reductions import engine_number
-from hvd_core._runtime.process_set import why_no_number
+from hvd_core._runtime.process_sets import why_no_number
 from hvd_core._runtime.refusals import report
 
 

@@ -58,7 +58,7 @@ from horovod.torch._sync_ops import (
 from horovod.torch._sync_scatter import alltoall, grouped_reducescatter, reducescatter
 from horovod.torch.compression import Compression
 from hvd_core._frontend import job_operations
-from hvd_core._runtime.process_set import number_of
+from hvd_core._runtime.process_sets import number_of
 
 __all__ = [
     "Compression",

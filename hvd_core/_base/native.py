@@ -21,7 +21,7 @@ def load() -> ModuleType:
 def why_not(error: ImportError) -> str:
     """The cause of an ImportError of the compiled module, and the remedy."""
     package = Path(__file__).resolve().parents[1]
-    if error.name != _NAME or not (package / "engine").is_dir() or any(package.glob("_core.*")):
+    if error.name != _NAME or not (package / "engine").is_dir() or any(package.glob("_core*.so")):
         return f"{error}. Reinstall hvd-core for this Python and platform."
     # Wheels do not contain the sources of the engine, so this is a checkout.
     text = f"the package hvd_core was imported from a source checkout, {package.parent}, whose engine is not compiled"
@@ -35,6 +35,6 @@ def _installed_elsewhere(package: Path) -> Path | None:
     """Another folder hvd_core on Python's path that has the compiled module."""
     for entry in sys.path:
         other = Path(entry or ".").resolve() / "hvd_core"
-        if other != package and any(other.glob("_core.*")):
+        if other != package and any(other.glob("_core*.so")):
             return other
     return None

@@ -3,8 +3,8 @@
 The engine needs connect() only; StoreServer is for launchers. Both may be used from any thread, one call at a time.
 """
 
-from .socket_io import AuthenticationError, BootstrapError, BootstrapTimeout, RankLost, StoreLost
-from .world import World, connect
+from hvd_core._base.sockets import AuthenticationError, BootstrapError, BootstrapTimeout, RankLost, StoreLost
+from hvd_core._bootstrap.world import World, connect
 
 __all__ = [
     "AuthenticationError",

@@ -8,10 +8,9 @@ import os
 import socket
 
 from hvd_core._base.native import load
+from hvd_core._base.sockets import BootstrapError, split_address
+from hvd_core._bootstrap.job_members import name_ranks
 from hvd_core._config.environment import encryption_wanted
-
-from .session import name_ranks
-from .socket_io import BootstrapError, split_address
 
 
 def wanted():

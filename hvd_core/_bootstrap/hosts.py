@@ -19,13 +19,120 @@ import struct
 import time
 from dataclasses import dataclass, field
 
-from . import affinity, encryption, gathered
-from .acceptor import Acceptor
-from .auth import client_handshake
-from .job_members import init_text
-from .rendezvous_listener import peer_uid
-from .session import name_ranks
-from .socket_io import AuthenticationError, BootstrapError, BootstrapTimeout
+from hvd_core._base.auth import client_handshake
+from hvd_core._base.listener import Acceptor
+from hvd_core._base.sockets import AuthenticationError, BootstrapError, BootstrapTimeout
+from hvd_core._bootstrap import affinity, encryption, store
+from hvd_core._bootstrap.job_members import init_text, name_ranks
+from hvd_core._bootstrap.rendezvous_listener import peer_uid
+
+# The shape of the job, computed from each rank's leader: local and cross ranks, and the tree of links.
+#
+# Pure functions of the table that all ranks share; no I/O. In the tree, the ranks of a host are children of their leader
+# (the lowest rank), leaders are children of other leaders with a bounded fan-out, and rank 0 is the root.
+
+FAN_OUT = 8
+
+
+@dataclass(frozen=True)
+class Topology:
+    """``hosts``: host index of each rank, numbered by first rank. The other fields describe one rank."""
+
+    hosts: tuple
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    leader: int
+    local_ranks: tuple
+    parent: int | None
+    local_children: tuple
+    leader_children: dict  # child leader -> world ranks reached through it
+
+
+def topology_of(rank, leader):
+    """The Topology of ``rank``; ``leader`` is the lowest rank of each rank's host."""
+    leaders = sorted(set(leader))
+    index = {first: i for i, first in enumerate(leaders)}
+    members = {first: [] for first in leaders}
+    for other, first in enumerate(leader):
+        members[first].append(other)
+    own = members[leader[rank]]
+    local_rank = own.index(rank)
+    peers = [i for i, first in enumerate(leaders) if len(members[first]) > local_rank]
+    me = index[leader[rank]]
+    is_leader = local_rank == 0
+    parent = leader[rank] if not is_leader else (leaders[(me - 1) // FAN_OUT] if me else None)
+    below = range(me * FAN_OUT + 1, min(me * FAN_OUT + FAN_OUT + 1, len(leaders))) if is_leader else ()
+    return Topology(
+        hosts=tuple(index[first] for first in leader),
+        local_rank=local_rank,
+        local_size=len(own),
+        cross_rank=peers.index(me),
+        cross_size=len(peers),
+        leader=leader[rank],
+        local_ranks=tuple(own),
+        parent=parent,
+        local_children=tuple(own[1:]) if is_leader else (),
+        leader_children={leaders[i]: _subtree(i, leaders, members) for i in below},
+    )
+
+
+def _subtree(top, leaders, members):
+    ranks, todo = [], [top]
+    while todo:
+        i = todo.pop()
+        ranks += members[leaders[i]]
+        todo += range(i * FAN_OUT + 1, min(i * FAN_OUT + FAN_OUT + 1, len(leaders)))
+    return tuple(sorted(ranks))
+
+
+# The clocks of the hosts: what has to be added to this host's CLOCK_MONOTONIC for the clock of rank 0's host.
+#
+# Measured over the job's store at init(), as timelines of several hosts are put on one clock by it. Within a host there
+# is
+# one clock. Called once per init() by all ranks, on the thread that runs it.
+
+ROUNDS = 5
+
+
+def offset_to_rank_0(session, hosts):
+    """(offset in ns, the largest possible error in ns) of this rank's host. Rank 0 answers each other host's first rank.
+
+    The error is half of the shortest round trip. Raises BootstrapError as the session does.
+    """
+    mine = hosts[session.rank]
+    firsts = {host: hosts.index(host) for host in sorted(set(hosts))}
+    if session.rank == 0:
+        for host in sorted(firsts)[1:]:
+            for i in range(ROUNDS):
+                session.wait(f"clock/{host}/{i}/asked")
+                session.put(f"clock/{host}/{i}/told", time.monotonic_ns())
+        return 0, 0
+    if mine == hosts[0]:
+        return 0, 0
+    if session.rank != firsts[mine]:
+        return tuple(session.wait(f"clock/{mine}/offset"))
+    best = None
+    for i in range(ROUNDS):
+        asked = time.monotonic_ns()
+        session.put(f"clock/{mine}/{i}/asked", True)
+        told = session.wait(f"clock/{mine}/{i}/told")
+        now = time.monotonic_ns()
+        found = told - (asked + now) // 2, (now - asked) // 2 + 1
+        if best is None or found[1] < best[1]:
+            best = found
+    session.put(f"clock/{mine}/offset", best)
+    return best
+
+
+def offset_by_wall_clocks(session, hosts, wall_ns):
+    """The same without a question to rank 0, as good as the hosts' wall clocks agree: the error is not known (None).
+    ``wall_ns``: the wall clock minus CLOCK_MONOTONIC on rank 0's host."""
+    if hosts[session.rank] == hosts[0]:
+        return 0, 0
+    return time.time_ns() - time.monotonic_ns() - wall_ns, None
+
 
 PURPOSE = b"local"
 # The version of the messages that the modules of this folder exchange.
@@ -180,7 +287,7 @@ def find_neighbours(session, roster, descriptors):
         sock = _try(session, leader, roster.group[leader].get("door"), descriptors)
         if sock is not None:
             _close_door(roster, descriptors)
-            table = gathered.read(_receive_table(session, sock, leader))
+            table = store.read(_receive_table(session, sock, leader))
             return _neighbours(session.size, table, {leader: sock})
         session.put(f"apart/{leader}/{session.count(f'apart/{leader}')}", rank)
         members = session.wait(f"members/{leader}", lambda at=leader: f"rank {at} did not name its host")
@@ -206,7 +313,7 @@ def find_neighbours(session, roster, descriptors):
     value = session.gathered_bytes("hosts", missing)
     for member, sock in sockets.items():
         _send_table(session, sock, member, value)
-    return _neighbours(session.size, gathered.read(value), sockets)
+    return _neighbours(session.size, store.read(value), sockets)
 
 
 def _wants_exact_clocks():

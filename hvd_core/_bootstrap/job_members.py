@@ -8,7 +8,7 @@ import hashlib
 import sys
 from dataclasses import replace
 
-from .socket_io import BootstrapError
+from hvd_core._base.sockets import BootstrapError
 
 # How many other members one check reads. Checks take turns: a small job reads all of them, a large job a few.
 _MEMBERS_PER_CHECK = 8
@@ -114,6 +114,16 @@ def shorten(members):
         return "all ranks"
     shown = ", ".join(str(member) for member in members[:16])
     return f"[{shown}, ... {len(members)} ranks]" if len(members) > 16 else f"[{shown}]"
+
+
+def name_ranks(ranks):
+    """'rank 3' or 'ranks 1, 2 and 5'; more than 16 are counted."""
+    shown = [str(rank) for rank in ranks[:16]]
+    if len(ranks) == 1:
+        return f"rank {shown[0]}"
+    if len(ranks) > 16:
+        return f"ranks {', '.join(shown)} and {len(ranks) - 16} more"
+    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def init_text(members):

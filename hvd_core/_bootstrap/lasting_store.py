@@ -15,13 +15,12 @@ import os
 import socket
 import sys
 
-from . import encryption
-from .auth import new_secret
-from .pmi1 import Pmi1, finalize, own_host_name
-from .routes import address_towards, named_address
-from .socket_io import BootstrapError, BootstrapTimeout, Deadline, split_address
-from .store import StoreClient
-from .store_server import StoreServer
+from hvd_core._base.auth import new_secret
+from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline, split_address
+from hvd_core._bootstrap import encryption
+from hvd_core._bootstrap.pmi1 import Pmi1, finalize, own_host_name
+from hvd_core._bootstrap.routes import address_towards, named_address
+from hvd_core._bootstrap.store import StoreClient, StoreServer
 
 _log = logging.getLogger("horovod")
 SCHEME = "rank0://"

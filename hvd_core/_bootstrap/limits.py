@@ -8,7 +8,7 @@ import os
 import resource
 from contextlib import suppress
 
-from .socket_io import BootstrapError
+from hvd_core._base.sockets import BootstrapError
 
 # Descriptors of a rank: the store, its links, the engine and one backend; measured, with some room. Each neighbour on
 # this host adds its socket, its bells and what watches it.

@@ -9,11 +9,11 @@ import socket
 import struct
 from dataclasses import dataclass
 
-from . import encryption, limits
-from .acceptor import Acceptor
-from .auth import client_handshake
-from .rendezvous_listener import peer_credentials
-from .socket_io import BootstrapError, connect_tcp, join_address
+from hvd_core._base.auth import client_handshake
+from hvd_core._base.listener import Acceptor
+from hvd_core._base.sockets import BootstrapError, connect_tcp, join_address
+from hvd_core._bootstrap import encryption, limits
+from hvd_core._bootstrap.rendezvous_listener import peer_credentials
 
 PURPOSE = b"link"
 HEADER_BYTES = 64 << 10

@@ -9,12 +9,12 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from . import encryption
-from .auth import new_secret
-from .identity import Identity, identify
-from .rendezvous import Rendezvous
-from .socket_io import BootstrapError
-from .store_server import StoreServer
+from hvd_core._base.auth import new_secret
+from hvd_core._base.sockets import BootstrapError
+from hvd_core._bootstrap import encryption
+from hvd_core._bootstrap.identity import Identity, identify
+from hvd_core._bootstrap.rendezvous import Rendezvous
+from hvd_core._bootstrap.store import StoreServer
 
 
 @dataclass(frozen=True)

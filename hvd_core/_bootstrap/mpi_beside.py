@@ -9,10 +9,10 @@ import os
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 
-from . import lasting_store, mpi_library, rendezvous_way
-from .identity import identify
-from .mpi_rendezvous import available, start_mpi
-from .socket_io import BootstrapError
+from hvd_core._base.sockets import BootstrapError
+from hvd_core._bootstrap import lasting_store, mpi_library, rendezvous_way
+from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap.mpi_rendezvous import available, start_mpi
 
 # Launchers that start MPI in every process. srun may or may not.
 _START_MPI = ("openmpi", "mpich", "pmix", "mpi")

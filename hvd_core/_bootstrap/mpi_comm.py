@@ -7,11 +7,11 @@ add_process_set() or shutdown() calls MPI, never the engine.
 import contextlib
 import sys
 
-from .identity import Identity, identify
-from .job_members import shorten
-from .mpi_rendezvous import OTHER_MPI, finish, hand_over, start_mpi
-from .rendezvous import Rendezvous
-from .socket_io import BootstrapError
+from hvd_core._base.sockets import BootstrapError
+from hvd_core._bootstrap.identity import Identity, identify
+from hvd_core._bootstrap.job_members import shorten
+from hvd_core._bootstrap.mpi_rendezvous import OTHER_MPI, finish, hand_over, start_mpi
+from hvd_core._bootstrap.rendezvous import Rendezvous
 
 
 def members_of(comm):

@@ -9,7 +9,7 @@ import os
 import site
 import sys
 
-from .identity import LAUNCHER_NAMES, process_status
+from hvd_core._bootstrap.identity import LAUNCHER_NAMES, process_status
 
 # By launcher. A launcher that is not listed starts ranks of any MPI.
 _NAMES = {"openmpi": ("libmpi.so.40",), "mpich": ("libmpi.so.12", "libmpich.so.12")}

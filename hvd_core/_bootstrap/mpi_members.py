@@ -8,9 +8,8 @@ up to that message.
 import json
 import time
 
-from .job_members import MembersDisagree, contradict, disagreement, init_text
-from .session import name_ranks
-from .socket_io import BootstrapTimeout, Deadline
+from hvd_core._base.sockets import BootstrapTimeout, Deadline
+from hvd_core._bootstrap.job_members import MembersDisagree, contradict, disagreement, init_text, name_ranks
 
 # The tag of our messages on MPI.COMM_WORLD; programs are unlikely to use it.
 _TAG = 18550

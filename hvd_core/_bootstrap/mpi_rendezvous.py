@@ -12,12 +12,12 @@ import sys
 import time
 from dataclasses import replace
 
-from . import encryption, mpi_library
-from .auth import new_secret
-from .job_members import check_range
-from .routes import address_towards
-from .socket_io import BootstrapError, BootstrapTimeout
-from .store_server import StoreServer
+from hvd_core._base.auth import new_secret
+from hvd_core._base.sockets import BootstrapError, BootstrapTimeout
+from hvd_core._bootstrap import encryption, mpi_library
+from hvd_core._bootstrap.job_members import check_range
+from hvd_core._bootstrap.routes import address_towards
+from hvd_core._bootstrap.store import StoreServer
 
 _BYTES = 1024
 _LONGEST_ERROR = 800
@@ -49,7 +49,7 @@ def find_store(identity, deadline):
     if identity.members == tuple(range(size)):
         return whole, *hand_over(MPI, world, deadline)
     identity = replace(identity, launched=whole)
-    from .mpi_members import gathered
+    from hvd_core._bootstrap.mpi_members import gathered
 
     comm = gathered(MPI, identity, deadline)
     try:

@@ -10,7 +10,7 @@ import os
 import select
 import socket
 
-from .socket_io import BootstrapError, BootstrapTimeout
+from hvd_core._base.sockets import BootstrapError, BootstrapTimeout
 
 _LONGEST_ANSWER = 1 << 16
 

@@ -8,14 +8,22 @@ import contextlib
 import json
 import time
 
-from . import lasting_store, rendezvous_way
-from . import rendezvous_listener as listeners
-from .auth import new_secret
-from .job_members import MembersDisagree, MemberWatch, contradict, disagreement, from_json, init_text, number
-from .session import Session, never_came
-from .siblings import SiblingWatch
-from .socket_io import BootstrapError, BootstrapTimeout, Deadline
-from .store_server import StoreServer
+from hvd_core._base.auth import new_secret
+from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline
+from hvd_core._bootstrap import lasting_store, rendezvous_way
+from hvd_core._bootstrap import rendezvous_listener as listeners
+from hvd_core._bootstrap.job_members import (
+    MembersDisagree,
+    MemberWatch,
+    contradict,
+    disagreement,
+    from_json,
+    init_text,
+    number,
+)
+from hvd_core._bootstrap.peer_liveness import SiblingWatch
+from hvd_core._bootstrap.session import Session, never_came
+from hvd_core._bootstrap.store import StoreServer
 
 # How often a waiting rank checks whether another member waits in a different job.
 _LOOK_SECONDS = 0.5
@@ -166,7 +174,7 @@ def find_store(identity, environ, deadline):
     if way.name == "unix":
         return identity, _rendezvous_on_host(identity, deadline)
     if way.name == "mpi4py":
-        from . import mpi_rendezvous
+        from hvd_core._bootstrap import mpi_rendezvous
 
         identity, address, secret, server = mpi_rendezvous.find_store(identity, deadline)
         return identity, Rendezvous(identity, address, secret, 1, server=server)

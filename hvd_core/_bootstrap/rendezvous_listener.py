@@ -17,10 +17,9 @@ import struct
 import threading
 import time
 
-from .descriptors import DescriptorSet
-from .identity import launcher_process, private_facts
-from .job_members import MembersDisagree, contradict, disagreement
-from .socket_io import BootstrapError, Deadline, recv_exact, send_exact
+from hvd_core._base.sockets import BootstrapError, Deadline, DescriptorSet, recv_exact, send_exact
+from hvd_core._bootstrap.identity import launcher_process, private_facts
+from hvd_core._bootstrap.job_members import MembersDisagree, contradict, disagreement
 
 _log = logging.getLogger("horovod")
 # Magic, the time when the sender entered this init() (monotonic clock, s), its rank in the launcher's job, its rank and

@@ -7,8 +7,8 @@ already, or where HOROVOD_RENDEZVOUS asks for it: in a process that no process m
 import sys
 from dataclasses import dataclass
 
-from . import mpi_rendezvous
-from .lasting_store import SCHEME
+from hvd_core._bootstrap import mpi_rendezvous
+from hvd_core._bootstrap.lasting_store import SCHEME
 
 WISHES = ("auto", "unix", "pmi", "mpi4py")
 _MPI_LAUNCHERS = ("openmpi", "mpich", "pmix")

@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 
-from .socket_io import BootstrapError
+from hvd_core._base.sockets import BootstrapError
 
 _SIOCGIFADDR = 0x8915
 

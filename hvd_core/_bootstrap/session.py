@@ -14,11 +14,10 @@ import secrets
 import time
 
 from hvd_core._base.logs import printable
-
-from . import gathered
-from .job_members import MembersDisagree, from_json
-from .siblings import SiblingWatch
-from .socket_io import BootstrapError, BootstrapTimeout, RankLost
+from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, RankLost
+from hvd_core._bootstrap import store as gathered
+from hvd_core._bootstrap.job_members import MembersDisagree, from_json
+from hvd_core._bootstrap.peer_liveness import SiblingWatch
 
 # How often a wait for something that is no key checks whether another rank has failed. The check makes no system call
 # but one look at the store's connection.
@@ -252,13 +251,3 @@ def never_came(rank, text):
     return RankLost(
         f"rank {rank} {text} before it called init(). All ranks must call it. Its own output may tell why it ended."
     )
-
-
-def name_ranks(ranks):
-    """'rank 3' or 'ranks 1, 2 and 5'; more than 16 are counted."""
-    shown = [str(rank) for rank in ranks[:16]]
-    if len(ranks) == 1:
-        return f"rank {shown[0]}"
-    if len(ranks) > 16:
-        return f"ranks {', '.join(shown)} and {len(ranks) - 16} more"
-    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"

@@ -44,42 +44,127 @@ import socket
 import struct
 import threading
 import time
+from dataclasses import dataclass
 
+from hvd_core._base.auth import HANDSHAKE_SECONDS, NO_RANK, check_secret, client_handshake
 from hvd_core._base.native import load
-
-from . import encryption
-from .auth import NO_RANK, check_secret, client_handshake
-from .descriptors import DescriptorSet
-from .gathered import part_bytes
-from .socket_io import (
+from hvd_core._base.sockets import (
     AuthenticationError,
     BootstrapError,
     BootstrapTimeout,
     Deadline,
+    DescriptorSet,
     StoreLost,
     connect_tcp,
+    join_address,
     recv_exact,
     send_exact,
 )
-from .store_server import (
-    ABSENT,
-    ADD,
-    ANY,
-    CLEAR,
-    DEL,
-    ERROR,
-    GATHER,
-    GET,
-    MAX_KEY_BYTES,
-    MAX_REQUEST_BYTES,
-    OK,
-    PURPOSE,
-    SET,
-    WILL,
-    StoreServer,
-)
+from hvd_core._bootstrap import encryption
 
 __all__ = ["StoreClient", "StoreServer", "open_store_connection"]
+
+
+# The server of the store, as Python starts it. Protocol: see store.py.
+#
+# The server itself is compiled (engine/store), on a thread of its own that needs no interpreter: while a process holds
+# the
+# GIL, its store goes on answering the other ranks. Any thread may call.
+
+PURPOSE = b"store"
+SET, GET, ADD, DEL, WILL, ANY, GATHER, ABSENT, CLEAR = 1, 2, 3, 4, 5, 6, 7, 8, 9
+OK, TIMEOUT, ERROR = 0, 1, 2
+MAX_KEY_BYTES = 1024
+MAX_REQUEST_BYTES = 16 << 20
+
+
+class StoreServer:
+    """Serves the store at ``address`` ('tcp://host:port') until close(). A forked child has no server.
+
+    Args:
+        host: the address to listen on: that of the job's interface, not '0.0.0.0'.
+        secret: the job's secret (bytes, at least 16).
+        port: the port to listen at; 0 for any free one.
+
+    Raises OSError if the address cannot be bound, ValueError for a short secret, ImportError if the compiled part of
+    hvd-core cannot be loaded.
+    """
+
+    def __init__(self, host="127.0.0.1", secret=b"", port=0):
+        secret = check_secret(secret)
+        compiled = load()
+        family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+        with socket.create_server((host, port), family=family, backlog=4096) as listener:
+            listener.setblocking(False)
+            self.address = join_address(*listener.getsockname()[:2])
+            self._server = compiled.StoreServer(listener.detach(), secret, HANDSHAKE_SECONDS)
+
+    def clients(self):
+        """The number of connections whose peer has proved the secret."""
+        return self._server.clients()
+
+    def close(self):
+        """Ends the thread and closes every connection; calling it again does nothing."""
+        self._server.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+# Values that the members of a group put together in the store: the bytes of one member's part, and the whole value.
+#
+# The store joins the parts (engine/store/gather.h); the format is described in store.py. Pure functions.
+
+_WORD = struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """``commons``: the different common bytes, each with the members that brought them (ascending), in the order of the
+    first of them. ``parts``: (members, bytes of their own), in the order of their first members."""
+
+    commons: list
+    parts: list
+
+
+def part_bytes(size, members, common=b"", own=b"", label=""):
+    """The payload of a GATHER. ``size``: of the group; ``members``: whose part it is."""
+    name = label.encode()
+    head = struct.pack(f"<II{len(members)}I", size, len(members), *members)
+    return head + _WORD.pack(len(name)) + name + _WORD.pack(len(common)) + common + own
+
+
+def read(value):
+    """The Gathered of a whole value (bytes). Raises struct.error if the bytes are no such value."""
+    at = 0
+
+    def words(count):
+        nonlocal at
+        found = struct.unpack_from(f"<{count}I", value, at)
+        at += 4 * count
+        return found
+
+    def text():
+        nonlocal at
+        (count,) = words(1)
+        found = value[at : at + count]
+        at += count
+        return found
+
+    commons, parts = [], []
+    for _ in range(words(1)[0]):
+        runs = words(2 * words(1)[0])
+        members = [m for first, n in zip(runs[::2], runs[1::2], strict=True) for m in range(first, first + n)]
+        commons.append((text(), members))
+    while at < len(value):
+        members = words(words(1)[0])
+        parts.append((members, text()))
+    commons.sort(key=lambda common: common[1][0])
+    return Gathered(commons, parts)
+
 
 # The time for the request and the answer to travel, added to the time that a GET may wait at the server.
 _ANSWER_SECONDS = 30.0

@@ -10,12 +10,12 @@ import time
 from contextlib import suppress
 
 from hvd_core._base import logs
+from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline, RankLost, StoreLost
+from hvd_core._bootstrap import affinity, limits, meeting, store
+from hvd_core._bootstrap import identity as launcher_facts
+from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap.job_members import is_communicator, select
 from hvd_core._config.environment import encryption_wanted, seconds_of
-
-from . import affinity, gathered, launcher_facts, limits, meeting
-from .identity import identify
-from .job_members import is_communicator, select
-from .socket_io import BootstrapError, BootstrapTimeout, Deadline, RankLost, StoreLost
 
 _log = logging.getLogger("horovod")
 
@@ -86,7 +86,7 @@ class World:
         """The values (bytes) of all ranks, as tell_all() has added them, by rank; equal ones are one object. Raises as
         read() does."""
         told = {}
-        for value, ranks in gathered.read(self.read(key, seconds)).commons:
+        for value, ranks in store.read(self.read(key, seconds)).commons:
             told.update(dict.fromkeys(ranks, value))
         return [told[rank] for rank in range(self.size)]
 
@@ -201,7 +201,7 @@ def _add_disagreement(error, environ):
 def _find_store(environ, comm, deadline):
     """(Identity, Rendezvous, JobComm or None). Rendezvous is None for a job of one process."""
     if is_communicator(comm):
-        from . import mpi_comm
+        from hvd_core._bootstrap import mpi_comm
 
         return mpi_comm.find_store(comm, environ, deadline)
     if isinstance(comm, meeting.Meeting):
@@ -209,7 +209,7 @@ def _find_store(environ, comm, deadline):
     identity = select(identify(environ), comm)
     if identity.size == 1 and identity.launched is None:
         return identity, None, None
-    from . import rendezvous
+    from hvd_core._bootstrap import rendezvous
 
     if identity.size == 1:
         rendezvous.attend(identity, environ, deadline)
@@ -227,12 +227,12 @@ def _alone(identity, comm=None):
 
 
 def _connect(world, identity, transport, deadline, silence_s):
-    from . import encryption, lasting_store, rendezvous_way
-    from .descriptors import DescriptorSet
-    from .hosts import host_name
-    from .launcher_watch import find as find_launcher
-    from .session import Session
-    from .store import StoreClient, open_store_connection
+    from hvd_core._base.sockets import DescriptorSet
+    from hvd_core._bootstrap import encryption, lasting_store, rendezvous_way
+    from hvd_core._bootstrap.hosts import host_name
+    from hvd_core._bootstrap.peer_liveness import find_launcher_process as find_launcher
+    from hvd_core._bootstrap.session import Session
+    from hvd_core._bootstrap.store import StoreClient, open_store_connection
 
     found = world._rendezvous
     world.secret, world.epoch = found.secret, found.epoch
@@ -269,12 +269,12 @@ def _connect(world, identity, transport, deadline, silence_s):
 def _clock_offset(session, hosts, neighbours):
     if len(set(hosts)) == 1:
         return 0
-    from . import clock
+    from hvd_core._bootstrap.hosts import offset_by_wall_clocks, offset_to_rank_0
 
     # Every rank must do the same: rank 0 says which.
     if neighbours.exact:
-        return clock.offset_to_rank_0(session, list(hosts))[0]
-    return clock.offset_by_wall_clocks(session, hosts, neighbours.wall_ns)[0]
+        return offset_to_rank_0(session, list(hosts))[0]
+    return offset_by_wall_clocks(session, hosts, neighbours.wall_ns)[0]
 
 
 def _lost_with_rank_zero():
@@ -300,14 +300,14 @@ def _cause(session, error, world):
 
 
 def _build(world, session, identity, transport):
-    from . import encryption, hosts, links, topology
+    from hvd_core._bootstrap import encryption, hosts, links
 
     launched = world._rendezvous.launched
     roster = hosts.gather_roster(session, transport, world._descriptors, world.members, launched)
     # One rank that asks for TCP is enough, because both ends of a link must be of one kind.
     transport = "tcp" if any(record["transport"] == "tcp" for record in roster.common) else "auto"
     neighbours = hosts.find_neighbours(session, roster, world._descriptors)
-    shape = topology.describe(world.rank, neighbours.leader)
+    shape = hosts.topology_of(world.rank, neighbours.leader)
     world.hosts = shape.hosts
     world.host_names, world.pids = tuple(neighbours.host_names), tuple(neighbours.pids)
     encryption.check_ranks([record["encryption"] for record in roster.common], shape.hosts, world.host_names)
@@ -335,7 +335,7 @@ def _all_up(session, store_stays):
     session.gather("up")
 
     def missing():
-        from .session import name_ranks
+        from hvd_core._bootstrap.job_members import name_ranks
 
         absent = session.absent("up")
         late = name_ranks(absent) if absent else "the last rank"

@@ -1,6 +1,6 @@
 """Finds the processes of running jobs on this host that `hvd doctor` may ask, and asks them.
 
-Each serves an abstract Unix socket (hvd_core/_runtime/asked_facts.py). The kernel says which user's process is
+Each serves an abstract Unix socket (hvd_core/_runtime/doctor_endpoint.py). The kernel says which user's process is
 at the other end,
 on both sides; an answer counts only if it comes from a process of this user (for root: of any user).
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hvd_core._runtime.asked_facts import PREFIX, prefix_of
+from hvd_core._runtime.doctor_endpoint import PREFIX, prefix_of
 
 _CONNECT_SECONDS = 2.0
 _FACTS_SECONDS, _ANSWER_SECONDS = 10.0, 15.0

@@ -31,7 +31,8 @@ _SYSTEMS = (
 
 def launcher_step(environ: Mapping[str, str]) -> Step:
     """The step. It is bad if ``init()`` would fail because of the variables, or for want of a way to the other ranks."""
-    from hvd_core._bootstrap import launcher_facts, rendezvous_way
+    from hvd_core._bootstrap import identity as launcher_facts
+    from hvd_core._bootstrap import rendezvous_way
     from hvd_core._bootstrap.identity import identify
 
     try:

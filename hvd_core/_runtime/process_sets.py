@@ -7,23 +7,413 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from hvd_core._runtime import changing_ranks, current_job
-from hvd_core._runtime.process_set import (
-    ProcessSet,
-    global_process_set,
-    ids_and_ranks,
-    registered,
-    sorted_ranks,
-)
+from hvd_core._bootstrap import driver_channel
+from hvd_core._runtime import current_job
+from hvd_core._runtime.host_arrays import gathered_integers
 from hvd_core._runtime.refusals import reported
 from hvd_core.errors import HorovodInternalError, JobEndedError, OperationFailedError
 
-__all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
+__all__ = [
+    "ProcessSet",
+    "Workers",
+    "add_process_set",
+    "global_process_set",
+    "remove_process_set",
+    "worker_id",
+]
+
+
+# Process sets in elastic jobs, whose ranks change: numbers of workers, and sets whose members are not there.
+#
+# A worker is a process with a number that never changes; its rank belongs to a world. Called by process_sets.py
+# and by the front ends' elastic training, on one thread.
+
+# Sets of this world that are not registered, as members are missing.
+_away: list[Any] = []
+# Whether a front end has put the number of a set into a function that it will not make again.
+_in_functions = False
+
+
+def worker_id() -> int:
+    """The number of this process in its elastic job, which never changes; in another job its rank. Raises ValueError in a
+    job that is not elastic before init()."""
+    channel = driver_channel.channel()
+    return current_job.rank() if channel is None else channel.worker
+
+
+def _workers_by_rank() -> list[int]:
+    """The numbers of all workers of this world. A collective call of all ranks, once in a world."""
+    job = current_job.get()
+    if driver_channel.channel() is None:
+        return list(range(job.world.size))
+    if job.workers is None:
+        job.workers = gathered_integers([worker_id()], "allgather.horovod.workers")
+    return job.workers
+
+
+class Workers:
+    """The ranks of some workers, for ``ProcessSet(Workers([0, 2]))``: as long as all of them are in the world.
+
+    Args:
+        numbers: of the workers, see worker_id(). In a job that is not elastic, ranks.
+
+    Raises:
+        ValueError: `numbers` is empty, or holds a number twice or one that no worker can have.
+    """
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        self.numbers = sorted(int(number) for number in numbers)
+        if not self.numbers or self.numbers[0] < 0 or len(set(self.numbers)) < len(self.numbers):
+            raise ValueError(
+                f"Workers({self.numbers}) can be in no world: give the number of each worker once; numbers begin at 0."
+            )
+
+    def __call__(self, size: int) -> list[int]:
+        by_rank = _workers_by_rank()
+        found = [rank for rank, number in enumerate(by_rank) if number in self.numbers]
+        return found if len(found) == len(self.numbers) else []
+
+    def __repr__(self) -> str:
+        return f"Workers({self.numbers})"
+
+
+def may_be_away(process_set: Any) -> bool:
+    """Whether members of a set whose ranks are known are missing in this world of an elastic job. Such a set is not
+    registered; calls that use it raise ValueError."""
+    if driver_channel.channel() is None:
+        return False
+    ranks = process_set.ranks
+    away = not ranks or ranks[-1] >= current_job.size()
+    if away and not is_away(process_set):
+        _away.append(process_set)
+    return away
+
+
+def may_be_equal(process_set: Any) -> bool:
+    """Whether a set may have the ranks of another set, and share its number then. With some numbers of ranks two sets of
+    an elastic job have the same members, or all ranks are members."""
+    return process_set._ranks_of is not None or driver_channel.channel() is not None
+
+
+def is_away(process_set: Any) -> bool:
+    return any(known is process_set for known in _away)
+
+
+def forget_away(process_set: Any) -> None:
+    """The program has removed a set whose members are missing."""
+    _away[:] = [known for known in _away if known is not process_set]
+
+
+def why_away(process_set: Any) -> str:
+    """The text of the ValueError for a set whose members are missing."""
+    asked = process_set._ranks_of
+    which = f"ranks {process_set.ranks}" if asked is None else f"{asked!r}"
+    return (
+        f"Process set of {which}: not all of its members are in this world of the elastic job, which has "
+        f"{current_job.size()} ranks. Give the set as a function of the number of ranks, such as "
+        "hvd.ProcessSet(lambda size: range(size // 2)), or leave it out while members are missing: its process_set_id is "
+        "None then."
+    )
+
+
+def note_in_function() -> None:
+    """A front end puts the number of a set into a function that it will not make again."""
+    global _in_functions
+    _in_functions = True
+
+
+def are_in_functions() -> bool:
+    return _in_functions
+
+
+def forget_changing() -> None:
+    """After shutdown()."""
+    _away.clear()
+
+
+# A process set: which ranks take part in an operation.
+#
+# ``global_process_set`` holds all ranks and has id 0. Other sets are named in ``init(process_sets=[...])``, or added and
+# removed later by all ranks together (process_sets.py). Objects are compared by identity, as programs written for
+# Horovod expect. Any thread may call. ``changing_ranks`` has what is special to elastic jobs.
+
+
+class ProcessSet:
+    """A set of ranks.
+
+    Args:
+        ranks_or_comm: the member ranks (ints, in any order), or an ``mpi4py.MPI.Comm``; or a function that is called with
+            the number of ranks of the job and returns the member ranks, the same on all ranks.
+        backend: the backends of this set, as in ``init(backend=...)``, which all ranks choose alike. None: those of the
+            job, also for device types that the named backends do not serve.
+
+    Attributes:
+        process_set_id: int once registered with the engine, None before.
+        ranks: sorted list of global ranks, None while unknown. Those of a function are known once the set is registered.
+        mpi_comm: the MPI communicator that defines the set, if one does.
+        backend: the argument.
+
+    Raises:
+        ValueError: `ranks_or_comm` holds a value that is not an int, or is neither iterable nor a communicator nor a
+            function.
+    """
+
+    __module__ = "horovod.common.process_sets"  # where users know it, in tracebacks and for pickle
+
+    process_set_id: int | None = None
+    ranks: list[int] | None = None
+    mpi_comm: Any = None
+    backend: Any = None
+    _ranks_of: Callable[[int], Iterable[int]] | None = None
+    # Objects of earlier calls of an elastic training function, in whose place this one stands: they end with it.
+    _earlier: weakref.WeakSet[ProcessSet] | None = None
+
+    def __init__(self, ranks_or_comm: Iterable[int] | Any, *, backend: Any = None):
+        if backend is not None:
+            self.backend = backend
+        if hasattr(ranks_or_comm, "Get_rank") and hasattr(ranks_or_comm, "Get_group"):
+            self.mpi_comm = ranks_or_comm
+        elif callable(ranks_or_comm):
+            self._ranks_of = ranks_or_comm
+        else:
+            self.ranks = sorted_ranks(ranks_or_comm)
+
+    def size(self) -> int | None:
+        """Number of ranks in the set; None while it is not registered."""
+        if self.process_set_id is None:
+            return None
+        if self.process_set_id == 0:
+            return current_job.size()
+        return None if self.ranks is None else len(self.ranks)
+
+    def rank(self) -> int | None:
+        """Index of this process within the set; None while it is not registered.
+
+        Raises:
+            ValueError: this process is not a member, or Horovod is not initialized.
+        """
+        if self.process_set_id is None:
+            return None
+        if self.process_set_id == 0:
+            return current_job.rank()
+        me = current_job.rank()
+        if self.ranks is None or me not in self.ranks:
+            raise ValueError("Process is not part of provided process set.")
+        return self.ranks.index(me)
+
+    def included(self) -> bool | None:
+        """Whether this process is a member; None while the ranks are unknown."""
+        if self.process_set_id == 0:
+            return True
+        if self.ranks is None:
+            return None
+        return current_job.rank() in self.ranks
+
+    def _register(self, number: int | None) -> None:
+        """Set the engine's number; None: forget the registration. Called when the engine has changed the set."""
+        for one in (self, *(self._earlier or ())):
+            one.process_set_id, one.ranks = number, self.ranks
+
+    def _stand_for(self, earlier: ProcessSet) -> None:
+        """Take the place of a set with the same ranks, which stays as valid as this one."""
+        self._earlier = weakref.WeakSet((earlier, *(earlier._earlier or ())))
+        earlier._earlier = None
+        self._register(earlier.process_set_id)
+
+    # The job has agreed on a set, and sets are compared by identity: the copy of an object that holds a set holds the
+    # same set.
+
+    def __copy__(self) -> ProcessSet:
+        return self
+
+    def __deepcopy__(self, memo: dict) -> ProcessSet:
+        return self
+
+    def __reduce__(self) -> str | tuple:
+        # Numbers mean nothing to another job, nor after shutdown(). The ranks last.
+        if self is global_process_set:
+            return "global_process_set"
+        if self.ranks is not None:
+            return _of_ranks, (tuple(self.ranks), self.backend)
+        if self.mpi_comm is not None:
+            raise TypeError(
+                "A ProcessSet made from an MPI communicator can be pickled once init() has found out its ranks."
+            )
+        return temporary, (self.process_set_id,)
+
+    def __str__(self) -> str:
+        over = "" if self.backend is None else f", backend={self.backend!r}"
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm}{over})"
+
+    __repr__ = __str__
+
+
+def sorted_ranks(ranks: Iterable[int]) -> list[int]:
+    try:
+        members = list(ranks)
+    except TypeError:
+        raise ValueError(
+            "A ProcessSet is made from a list of ranks, from a function that returns it, or from an mpi4py communicator, "
+            f"not from {type(ranks).__name__}."
+        ) from None
+    try:
+        as_ints = [int(rank) for rank in members]
+    except (TypeError, ValueError):
+        as_ints = None
+    if as_ints is None or any(isinstance(r, (str, bytes)) or i != r for i, r in zip(as_ints, members)):
+        raise ValueError(f"The ranks of a ProcessSet must be integers, but found {members!r}.")
+    return sorted(as_ints)
+
+
+global_process_set = ProcessSet([])
+global_process_set.process_set_id = 0
+global_process_set.ranks = None
+
+# The sets that have a number in this job, apart from the global one; changed by process_sets.py.
+registered: list[ProcessSet] = []
+
+
+def temporary(process_set_id: int | None) -> ProcessSet:
+    """A bare object that carries `process_set_id` and nothing else."""
+    bare = ProcessSet.__new__(ProcessSet)
+    bare.process_set_id = process_set_id
+    return bare
+
+
+def _of_ranks(ranks: tuple[int, ...], backend: Any = None) -> ProcessSet:
+    """The set that a pickled set becomes: the registered one of these ranks, or else a new one."""
+    known = next((s for s in list(registered) if s.ranks == list(ranks)), None)
+    return known or ProcessSet(ranks, backend=backend)
+
+
+def number_of(process_set: ProcessSet) -> int:
+    """The engine's number of a process set.
+
+    Raises:
+        ValueError: `process_set` is not a ProcessSet, or is not registered.
+    """
+    number = getattr(process_set, "process_set_id", None)
+    if number is None:
+        raise ValueError(why_no_number(process_set))
+    return number
+
+
+def is_registered(number: int) -> bool:
+    """Whether a process set of this job has this number."""
+    return number == 0 or any(s.process_set_id == number for s in list(registered))
+
+
+def why_no_number(process_set: Any) -> str:
+    """The text of the ValueError for a value that has no number of a process set."""
+    if isinstance(process_set, ProcessSet):
+        if is_away(process_set):
+            return why_away(process_set)
+        return (
+            f"Process set provided does not exist, or has not been registered: {process_set}. "
+            "Give it to init(process_sets=[...]) or to add_process_set() first."
+        )
+    return (
+        f"process_set must be an hvd.ProcessSet, but found {type(process_set).__name__}: {process_set!r:.80}. "
+        "Leave it out for all ranks."
+    )
+
+
+def ids_and_ranks() -> dict[int, list[int]]:
+    """Ranks of all registered sets by id, the global one included. Raises ValueError before init()."""
+    return current_job.engine().process_sets()
+
+
+# Process sets that MPI communicators define, in init(process_sets=[...]) of a job that was itself given a communicator.
+#
+# A program splits a communicator, and every rank names its part: one entry of the list may stand for several sets. All
+# ranks exchange the members of their communicators, and register all sets in the same order. Called by the thread that
+# runs init().
+
+NEEDS_COMMUNICATOR = (
+    "horovod: process sets that an MPI communicator defines need a job that was given one: "
+    "init(comm=<mpi4py communicator>, process_sets=[...]); or give lists of ranks."
+)
+
+
+def describe_sets(process_sets: Sequence[ProcessSet], job_comm: Any) -> str:
+    """A text by which the ranks compare their lists.
+
+    Raises NotImplementedError for a communicator in a job that was not given one, ValueError for a communicator with
+    processes that are not in the job.
+    """
+    for process_set in process_sets:
+        if process_set.mpi_comm is not None:
+            if job_comm is None:
+                raise NotImplementedError(NEEDS_COMMUNICATOR)
+            job_comm.ranks_of(process_set.mpi_comm)
+    return ", ".join(map(_text_of, process_sets))
+
+
+def _text_of(process_set: ProcessSet) -> str:
+    over = "" if process_set.backend is None else f" over {process_set.backend}"
+    if process_set._ranks_of is not None:
+        return f"a function{over}"
+    return ("a communicator" if process_set.mpi_comm is not None else str(process_set.ranks)) + over
+
+
+def resolve_sets(
+    process_sets: Sequence[ProcessSet], job_comm: Any, size: int
+) -> tuple[list[ProcessSet], list[int]]:
+    """The sets to register, and for each its index in ``process_sets``. The caller's own objects know their ranks
+    afterwards; sets that this rank is not in get new objects.
+
+    A collective call of all ranks where ``process_sets`` has communicators. Raises ValueError, on all ranks, when some
+    members of a communicator have named another one, or none, in the same place.
+    """
+    by_comm = [i for i, process_set in enumerate(process_sets) if process_set.mpi_comm is not None]
+    if not by_comm:
+        return list(process_sets), list(range(len(process_sets)))
+    describe_sets(process_sets, job_comm)  # a second init() has not checked them yet
+    own = {i: sorted(job_comm.ranks_of(process_sets[i].mpi_comm)) for i in by_comm}
+    of_all = _exchanged([own[i] for i in by_comm], size)
+    made, entries = [], []
+    for i, process_set in enumerate(process_sets):
+        if i not in own:
+            made.append(process_set)
+            entries.append(i)
+            continue
+        members = _sets_of([lists[by_comm.index(i)] for lists in of_all], i)
+        mine = own[i] or (members[0] if len(members) == 1 else None)
+        process_set.ranks = mine
+        for ranks in members:
+            made.append(process_set if ranks == mine else ProcessSet(ranks, backend=process_set.backend))
+            entries.append(i)
+    return made, entries
+
+
+def _sets_of(of_all: Sequence[list[int]], entry: int) -> list[list[int]]:
+    """The distinct sets among the lists of all ranks for one entry, ordered by their lowest rank."""
+    distinct = sorted({tuple(ranks) for ranks in of_all if ranks})
+    for ranks in distinct:
+        odd = next((rank for rank in ranks if tuple(of_all[rank]) != ranks), None)
+        if odd is not None:
+            namer = next(rank for rank, theirs in enumerate(of_all) if tuple(theirs) == ranks)
+            raise ValueError(
+                f"horovod: init(process_sets=...): entry {entry} is a communicator of ranks {list(ranks)} on rank "
+                f"{namer}, but rank {odd} gave one of ranks {of_all[odd]} there. All members of a communicator must give "
+                "it in the same place."
+            )
+    return [list(ranks) for ranks in distinct]
+
+
+def _exchanged(own: Sequence[list[int]], size: int) -> list[list[list[int]]]:
+    """The lists ``own`` of every rank, by rank: as many lists as this rank has."""
+    # Each list behind its length.
+    row = [number for ranks in own for number in (len(ranks), *ranks)]
+    numbers = iter(gathered_integers(row, "allgather.horovod.process_sets"))
+    return [[[next(numbers) for _ in range(next(numbers))] for _ in own] for _ in range(size)]
+
 
 _NEEDS_DYNAMIC = (
     "Process sets can only be added or removed after init() when HOROVOD_DYNAMIC_PROCESS_SETS=1 is set (or with "
@@ -81,7 +471,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     add_process_set() does.
     """
     with reported("remove_process_set", None, None):
-        known = changing_ranks.is_away(process_set) or any(s is process_set for s in registered)
+        known = is_away(process_set) or any(s is process_set for s in registered)
         if process_set.process_set_id in (None, 0) and not known:
             return False
         engine = current_job.engine()
@@ -92,8 +482,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 def _remove(engine: Any, process_set: ProcessSet) -> list[ProcessSet]:
     """Ends a process set. Returns the objects that have ended."""
-    if changing_ranks.is_away(process_set):
-        changing_ranks.forget_away(process_set)
+    if is_away(process_set):
+        forget_away(process_set)
         return [process_set]
     with _changes:
         number = process_set.process_set_id
@@ -153,13 +543,13 @@ def _checked(process_set: ProcessSet) -> ProcessSet:
 
 def _add(engine: Any, process_set: ProcessSet) -> ProcessSet | None:
     """Registers a set. Returns the set in whose place it stands now, if that was not claimed by the program yet."""
-    if changing_ranks.may_be_away(process_set):
+    if may_be_away(process_set):
         return None
     with _changes:
         earlier = _claimed(process_set)
         if earlier is not None:
             return earlier
-        equal = _equal(process_set) if changing_ranks.may_be_equal(process_set) else None
+        equal = _equal(process_set) if may_be_equal(process_set) else None
         if equal is not None:
             process_set._register(equal.process_set_id)
         else:
@@ -287,7 +677,7 @@ def begin(size: int, sets: Sequence[ProcessSet], entries: Sequence[int]) -> None
     with reported("add_process_set", None, None):
         sets = [_checked(process_set) for process_set in sets]
     for index, process_set in zip(entries, sets, strict=True):
-        if changing_ranks.may_be_equal(process_set):
+        if may_be_equal(process_set):
             continue
         if process_set.ranks in seen:
             raise ValueError(
@@ -328,7 +718,7 @@ def add_again(process_set: ProcessSet, asked_again: bool) -> None:
 
 def remove_again(process_set: ProcessSet) -> None:
     """Remove a set that the program had removed in another world of an elastic job. As add_again()."""
-    if process_set.process_set_id is not None or changing_ranks.is_away(process_set):
+    if process_set.process_set_id is not None or is_away(process_set):
         _remove(current_job.engine(), process_set)
 
 
@@ -355,6 +745,6 @@ def end() -> None:
     _unclaimed.clear()
     _named_in_init.clear()
     _history.clear()
-    changing_ranks.forget()
+    forget_changing()
     global_process_set.ranks = None
     global_process_set.mpi_comm = None

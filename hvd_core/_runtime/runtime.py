@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hvd_core._base import logs
-from hvd_core._runtime import communicator_sets, current_job, job_start, plugin_phases, uncaught
+from hvd_core._runtime import crash_reports, current_job, engine_start
 from hvd_core._runtime import process_sets as _process_sets
 from hvd_core._runtime.current_job import engine, is_initialized, rank, size, world
-from hvd_core._runtime.process_set import global_process_set
+from hvd_core._runtime.process_sets import global_process_set
 from hvd_core.backends.errors import BackendError
 from hvd_core.errors import HorovodInternalError, JobEndedError
 
@@ -24,6 +24,67 @@ if TYPE_CHECKING:
     from hvd_core._bootstrap import World
     from hvd_core.backends.selection.backend_plan import BackendPlan
     from hvd_core.backends.selection.backend_report import BackendReport
+
+__all__ = [
+    "HorovodInternalError",
+    "backend_fact",
+    "backend_report",
+    "cross_rank",
+    "cross_size",
+    "engine",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "plan",
+    "rank",
+    "restart",
+    "shutdown",
+    "size",
+    "world",
+]
+
+
+# start_timeline() and stop_timeline(): rank 0 switches the timeline of all ranks at one point of the log.
+#
+# All ranks may call, at the same point of the program. The call of rank 0 decides; on other ranks it only checks the
+# arguments, so that a program that calls on rank 0 alone works as well. Any thread.
+
+
+def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
+    """Write a timeline to ``file_path`` from now on; see docs/timeline.md. A timeline under way ends first.
+
+    Returns on rank 0 when its file is there. Raises ValueError before init() and for an empty path, TypeError for one
+    that is no path, OSError if rank 0 cannot make the file, HorovodInternalError if the job has ended.
+    """
+    job = current_job.get()
+    path = os.fspath(file_path)
+    if not isinstance(path, str):
+        raise TypeError(f"start_timeline: file_path must be a str, found {type(file_path).__name__}")
+    if not path:
+        raise ValueError("start_timeline: file_path is empty; name the file that rank 0 shall write")
+    # Other ranks of this host may have another current folder.
+    path = os.path.abspath(path)
+    if job.world.rank == 0:
+        own = path.replace("{rank}", "0")
+        os.close(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+    job.engine.switch_timeline(path, bool(mark_cycles), _all_ranks())
+
+
+def stop_timeline() -> None:
+    """End the timeline on all ranks. Returns on rank 0 when its file is complete. Without a timeline it does nothing.
+
+    Raises ValueError before init().
+    """
+    current_job.get().engine.switch_timeline("")
+
+
+def _all_ranks() -> bool:
+    from hvd_core._config import read_environment
+
+    return read_environment().timeline_all_ranks
+
 
 SHUT_DOWN = (
     "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to allreduce, "
@@ -79,10 +140,10 @@ def init(
             _check_same_job(comm, job.world)
             if job.engine.stopped or job.is_parents():
                 return  # the job has ended, or this is a forked child: operations will say so
-            static = job_start.static_sets(process_sets)
+            static = engine_start.static_sets(process_sets)
         else:
             try:
-                job, static = job_start.start(comm, backend, process_sets)
+                job, static = engine_start.start(comm, backend, process_sets)
             except (BackendError, ValueError, OSError, RuntimeError) as error:
                 limit = _limit_met(error)
                 if limit is not None:
@@ -97,15 +158,15 @@ def init(
             if not _registered:
                 atexit.register(_at_exit)
                 _registered = True
-            uncaught.watch(_leave)
+            crash_reports.watch_exceptions(_leave)
             if job.world.comm is not None:
                 global_process_set.mpi_comm = comm
         # The engine stays up when these are refused: a second init() with a clean list succeeds.
-        sets, entries = communicator_sets.resolved(static, job.world.comm, job.world.size)
+        sets, entries = _process_sets.resolve_sets(static, job.world.comm, job.world.size)
         try:
             _process_sets.begin(job.world.size, sets, entries)
         except JobEndedError:
-            if not job_start.is_elastic():
+            if not engine_start.is_elastic():
                 raise
             shutdown()  # a rank of this world has died meanwhile
             init(comm, process_sets, backend)
@@ -167,12 +228,12 @@ def restart() -> None:
 def _leave() -> None:
     job = current_job.current()
     if job is not None and not job.is_parents() and not job.engine.stopped:
-        text = uncaught.closing_text(SHUT_DOWN, job.world.rank)
+        text = crash_reports.closing_text(SHUT_DOWN, job.world.rank)
         job.engine.shutdown(text, _SHUTDOWN_SECONDS)
 
 
 def _at_exit() -> None:
-    uncaught.note_last()
+    crash_reports.note_last_exception()
     shutdown()
 
 
@@ -183,13 +244,13 @@ def _drop() -> None:
     if job is None:
         return
     _process_sets.end()
-    uncaught.unwatch()
+    crash_reports.unwatch_exceptions()
     if not job.is_parents():
-        job_start.note_end(job.engine)
+        engine_start.note_end(job.engine)
         job.engine.close()
         job.world.close()
         logs.stop_forwarding()
-        plugin_phases.end()
+        engine_start.end_phase_limit()
     current_job.forget_the_job()
 
 
@@ -248,24 +309,3 @@ def backend_report() -> BackendReport:
     if job is None:
         return report_now(None)
     return report_now(job.plan, None if job.is_parents() else job.engine)
-
-
-__all__ = [
-    "HorovodInternalError",
-    "backend_fact",
-    "backend_report",
-    "cross_rank",
-    "cross_size",
-    "engine",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "plan",
-    "rank",
-    "restart",
-    "shutdown",
-    "size",
-    "world",
-]

@@ -1,6 +1,6 @@
 """The phases that a backend goes through, and listeners that are told which one runs: for commands that must say in which
-phase a plugin has ended their process, for the ranks of `horovodrun` (hvd_core/_runtime/last_call.py), and for
-the limit of the phases in a job (hvd_core/_runtime/plugin_phases.py).
+phase a plugin has ended their process, for the ranks of `horovodrun` (hvd_core/_runtime/crash_reports.py), and for
+the limit of the phases in a job (hvd_core/_runtime/engine_start.py).
 """
 
 from __future__ import annotations

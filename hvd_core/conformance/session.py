@@ -15,8 +15,8 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 
+from hvd_core._base.auth import new_secret
 from hvd_core._bootstrap import StoreServer
-from hvd_core._bootstrap.auth import new_secret
 from hvd_core._bootstrap.identity import identify
 from hvd_core.conformance import interpreter
 from hvd_core.conformance.resolve import Target

@@ -13,8 +13,8 @@ from hvd_core._frontend import job_operations
 from hvd_core._frontend.job_operations import join
 from hvd_core._runtime.current_job import call_after_the_job, engine
 from hvd_core._runtime.host_arrays import output_array
-from hvd_core._runtime.process_set import ProcessSet
-from hvd_core._runtime.process_set import number_of as number_of_set
+from hvd_core._runtime.process_sets import ProcessSet
+from hvd_core._runtime.process_sets import number_of as number_of_set
 from hvd_core._runtime.refusals import report
 
 __all__ = [

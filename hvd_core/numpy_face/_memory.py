@@ -11,7 +11,7 @@ import numpy as np
 from hvd_core._frontend.element_types import NUMBERS
 from hvd_core._frontend.shared_memory import shared_array
 from hvd_core._runtime.current_job import engine
-from hvd_core._runtime.process_set import ProcessSet
+from hvd_core._runtime.process_sets import ProcessSet
 from hvd_core.numpy_face._handles import failed, number_of
 
 

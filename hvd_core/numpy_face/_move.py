@@ -10,7 +10,7 @@ import numpy as np
 from hvd_core._frontend.operations import request_name
 from hvd_core._frontend.rows import row_counts
 from hvd_core._runtime.current_job import engine
-from hvd_core._runtime.process_set import ProcessSet
+from hvd_core._runtime.process_sets import ProcessSet
 from hvd_core.numpy_face._handles import (
     contiguous_array_of,
     failed,

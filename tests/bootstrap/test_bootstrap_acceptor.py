@@ -5,10 +5,10 @@ import socket
 
 import pytest
 
+from hvd_core._base.auth import client_handshake
+from hvd_core._base.listener import Acceptor
+from hvd_core._base.sockets import Deadline
 from hvd_core._bootstrap import AuthenticationError
-from hvd_core._bootstrap.acceptor import Acceptor
-from hvd_core._bootstrap.auth import client_handshake
-from hvd_core._bootstrap.socket_io import Deadline
 
 SECRET = bytes(range(32))
 

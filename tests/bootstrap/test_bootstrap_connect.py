@@ -9,9 +9,9 @@ import time
 import pytest
 
 from bootstrap_job import check_healthy, reports, start_rank
+from hvd_core._base.auth import new_secret
+from hvd_core._base.sockets import split_address
 from hvd_core._bootstrap import BootstrapTimeout, StoreClient, StoreServer, connect
-from hvd_core._bootstrap.auth import new_secret
-from hvd_core._bootstrap.socket_io import split_address
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bootstrap_job import STORE_PROGRAM, check_healthy, environment, reports, start_rank
-from hvd_core._bootstrap.auth import new_secret
+from hvd_core._base.auth import new_secret
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(120)]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import other_user_programs
+from hvd_core._base.sockets import Deadline
 from hvd_core._bootstrap import BootstrapError, identity, rendezvous_listener, routes
 from hvd_core._bootstrap.identity import Identity
 from hvd_core._bootstrap.job_members import MembersDisagree, select
 from hvd_core._bootstrap.rendezvous_listener import RendezvousListener
-from hvd_core._bootstrap.socket_io import Deadline
 
 SECRET = bytes(range(32))
 STORE = "tcp://127.0.0.1:1234"

@@ -13,17 +13,16 @@ import psutil
 import pytest
 
 from bootstrap_job import STORE_PROGRAM, environment
+from hvd_core._base.auth import ANSWER_BYTES, CHALLENGE_BYTES, MAGIC
+from hvd_core._base.sockets import Deadline, recv_exact, split_address
 from hvd_core._bootstrap import (
     AuthenticationError,
     BootstrapError,
     BootstrapTimeout,
     StoreClient,
     StoreServer,
-    gathered,
-    store_server,
+    store,
 )
-from hvd_core._bootstrap.auth import ANSWER_BYTES, CHALLENGE_BYTES, MAGIC
-from hvd_core._bootstrap.socket_io import Deadline, recv_exact, split_address
 from hvd_core._bootstrap.store import open_store_connection
 
 SECRET = bytes(range(32))
@@ -79,7 +78,7 @@ def test_store_get_waits_until_the_key_is_there(server, client):
 
 def test_store_joins_the_parts_of_all_members(server, client):
     def told(key):
-        return gathered.read(client.get(key, 0))
+        return store.read(client.get(key, 0))
 
     assert client.absent("k", 4) == [0, 1, 2, 3]
     assert client.gather("k", 4, [3, 1], b"same", b"of 3 and 1")
@@ -93,15 +92,15 @@ def test_store_joins_the_parts_of_all_members(server, client):
     assert waiting.wait_any(("k:l", "never"), 60) is not None
     waiting.close()
     commons = [(b"same", [0, 1, 3]), (b"other", [2])]
-    assert told("k") == gathered.Gathered(commons, [((3, 1), b"of 3 and 1")])
-    assert told("k:l") == gathered.Gathered(commons, [((2,), b"of 2")])
+    assert told("k") == store.Gathered(commons, [((3, 1), b"of 3 and 1")])
+    assert told("k:l") == store.Gathered(commons, [((2,), b"of 2")])
     assert client.gather("k", 4, [7], b"late") and told("k").commons == commons
 
 
 def test_store_gathers_as_many_as_the_first_member_says(client):
     assert client.gather("k", 3, [1], b"three") and client.gather("k", 3, [2], b"three")
     assert client.gather("k", 2, [0], b"two")
-    assert gathered.read(client.get("k", 0)).commons == [(b"two", [0]), (b"three", [1, 2])]
+    assert store.read(client.get("k", 0)).commons == [(b"two", [0]), (b"three", [1, 2])]
 
 
 def test_store_clears_a_prefix(client):
@@ -152,10 +151,10 @@ def test_store_wire_format_answers_pipelined_requests_in_order(server, client):
         request(2, b"k", b"short"),
         request(3, b"k", bytes(9)),
         request(7, b"k", b"short"),
-        request(7, b"k", gathered.part_bytes(2, [])),
-        request(7, b"k", gathered.part_bytes(2, [1, 1])),
-        request(7, b"k", gathered.part_bytes(2, [1 << 20])),
-        request(7, b"k", gathered.part_bytes(2, [0], b"common")[:-1]),
+        request(7, b"k", store.part_bytes(2, [])),
+        request(7, b"k", store.part_bytes(2, [1, 1])),
+        request(7, b"k", store.part_bytes(2, [1 << 20])),
+        request(7, b"k", store.part_bytes(2, [0], b"common")[:-1]),
         request(7, b"k", struct.pack("<III", 2, 1 << 31, 0)),
         request(8, b"k", b""),
     ],
@@ -234,7 +233,7 @@ def test_store_survives_more_strangers_than_it_keeps(server, client):
 
 
 def test_store_drops_who_stays_silent(monkeypatch):
-    monkeypatch.setattr(store_server, "HANDSHAKE_SECONDS", 1.5)  # the client must make it
+    monkeypatch.setattr(store, "HANDSHAKE_SECONDS", 1.5)  # the client must make it
     with StoreServer("127.0.0.1", SECRET) as server:
         client = StoreClient(server.address, SECRET)
         with socket.create_connection(split_address(server.address)) as silent:

@@ -13,9 +13,9 @@ import pytest
 
 from bootstrap_job import STORE_PROGRAM, environment
 from harness import run_to_the_end
+from hvd_core._base.auth import CHALLENGE_BYTES, MAGIC, client_handshake
+from hvd_core._base.sockets import Deadline, recv_exact, split_address
 from hvd_core._bootstrap import StoreClient, StoreServer, store
-from hvd_core._bootstrap.auth import CHALLENGE_BYTES, MAGIC, client_handshake
-from hvd_core._bootstrap.socket_io import Deadline, recv_exact, split_address
 from hvd_core._bootstrap.store import open_store_connection
 
 SECRET = bytes(range(32))

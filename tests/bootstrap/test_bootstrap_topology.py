@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hvd_core._bootstrap.topology import FAN_OUT, describe
+from hvd_core._bootstrap.hosts import FAN_OUT, topology_of
 
 
 def shapes():
@@ -23,7 +23,7 @@ def shapes():
 @pytest.mark.parametrize("leader", list(shapes()), ids=len)
 def test_tree_reaches_every_rank_once(leader):
     size = len(leader)
-    shape = [describe(rank, leader) for rank in range(size)]
+    shape = [topology_of(rank, leader) for rank in range(size)]
     for rank, own in enumerate(shape):
         assert own.hosts[0] == 0 and own.local_ranks[own.local_rank] == rank
         assert own.local_size == leader.count(leader[rank])
@@ -44,7 +44,7 @@ def test_tree_reaches_every_rank_once(leader):
 @pytest.mark.parametrize("leader", list(shapes()), ids=len)
 def test_cross_ranks_count_the_hosts_that_have_this_local_rank(leader):
     size = len(leader)
-    shape = [describe(rank, leader) for rank in range(size)]
+    shape = [topology_of(rank, leader) for rank in range(size)]
     for local_rank in {own.local_rank for own in shape}:
         peers = [own for own in shape if own.local_rank == local_rank]
         assert sorted(own.cross_rank for own in peers) == list(range(len(peers)))
@@ -52,4 +52,4 @@ def test_cross_ranks_count_the_hosts_that_have_this_local_rank(leader):
 
 
 def test_hosts_are_numbered_by_their_first_rank():
-    assert describe(3, [0, 1, 0, 1, 4]).hosts == (0, 1, 0, 1, 2)
+    assert topology_of(3, [0, 1, 0, 1, 4]).hosts == (0, 1, 0, 1, 2)

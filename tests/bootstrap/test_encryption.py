@@ -13,10 +13,10 @@ from wire import Wire
 import hvd_core as hvd
 from harness import run_on_ranks
 from harness.launch import run_to_the_end
+from hvd_core._base.auth import ServerHandshake
+from hvd_core._base.sockets import AuthenticationError, StoreLost, join_address, split_address
 from hvd_core._bootstrap import BootstrapError, StoreClient, StoreServer, connect, encryption
-from hvd_core._bootstrap.auth import ServerHandshake
 from hvd_core._bootstrap.meeting import Meeting, find_store
-from hvd_core._bootstrap.socket_io import AuthenticationError, StoreLost, join_address, split_address
 from hvd_core._bootstrap.store import MAX_ANSWER_BYTES
 
 SECRET = bytes(range(32))

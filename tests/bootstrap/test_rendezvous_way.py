@@ -9,10 +9,10 @@ import secrets
 import pytest
 
 from bootstrap_job import RANK_PROGRAM, check_healthy, reports, start
-from hvd_core._bootstrap import BootstrapError, connect, launcher_facts, mpi_rendezvous, rendezvous_way
+from hvd_core._base.sockets import BootstrapTimeout, Deadline
+from hvd_core._bootstrap import BootstrapError, connect, identity, mpi_rendezvous, rendezvous_way
 from hvd_core._bootstrap.identity import identify
 from hvd_core._bootstrap.pmi1 import Pmi1
-from hvd_core._bootstrap.socket_io import BootstrapTimeout, Deadline
 from hvd_core._cli.launcher_step import launcher_step
 
 STEP = {
@@ -147,8 +147,8 @@ def test_launchers_that_contradict_each_other(caplog):
         "The variables of 2 launchers are set and differ: torchrun says rank 0 of 1 (RANK, WORLD_SIZE), which is used; "
         "srun says rank 1 of 4 (SLURM_PROCID, SLURM_STEP_NUM_TASKS). If the first is left over"
     )
-    assert launcher_facts.disagreement(LEFT_OVER).startswith(text)
-    assert launcher_facts.disagreement(STEP) == ""
+    assert identity.disagreement(LEFT_OVER).startswith(text)
+    assert identity.disagreement(STEP) == ""
     with caplog.at_level(logging.WARNING, "horovod"):
         connect(LEFT_OVER).close()
     assert text in caplog.text
@@ -156,7 +156,7 @@ def test_launchers_that_contradict_each_other(caplog):
     # mpirun starts its helpers by srun: their variables are the outer launcher's, and no reason for a warning.
     both = {**OPENMPI, **STEP, "SLURM_PROCID": "0"}
     with caplog.at_level(logging.WARNING, "horovod"):
-        launcher_facts.warn_of_contradiction(identify(both), both)
+        identity.warn_of_contradiction(identify(both), both)
     assert caplog.text == ""
 
 

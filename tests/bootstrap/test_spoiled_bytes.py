@@ -12,10 +12,11 @@ import threading
 import pytest
 
 from harness.spoiled import spoil
-from hvd_core._bootstrap import AuthenticationError, BootstrapError, auth, rendezvous_listener
+from hvd_core._base import auth
+from hvd_core._base.sockets import Deadline
+from hvd_core._bootstrap import AuthenticationError, BootstrapError, rendezvous_listener
 from hvd_core._bootstrap.identity import Identity
 from hvd_core._bootstrap.rendezvous_listener import RendezvousListener
-from hvd_core._bootstrap.socket_io import Deadline
 from hvd_core.backends.candidate import WHEEL, Candidate
 from hvd_core.backends.discovery import backend_spec
 from hvd_core.backends.errors import BackendError

@@ -12,7 +12,7 @@ import pytest
 import asked_programs as programs
 from harness import on_ranks, plain, run_on_ranks
 from hvd_core._cli import asked_processes
-from hvd_core._runtime.asked_facts import prefix_of
+from hvd_core._runtime.doctor_endpoint import prefix_of
 
 
 def test_says_who_waits_for_which_rank_and_where():

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 import elastic_sets
-from hvd_core._runtime.changing_ranks import Workers
+from hvd_core._runtime.process_sets import Workers
 from worlds import wait_for_ranks
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")

@@ -16,7 +16,7 @@ import hvd_core as hvd
 import native_program
 from backend_faults import DEVICE_FAULTS, ENDED, FAULTS, table
 from harness import finish, run_on_ranks, run_to_the_end
-from hvd_core._runtime import last_call, runtime
+from hvd_core._runtime import crash_reports, runtime
 from hvd_core.backends.errors import BackendError
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
@@ -166,10 +166,10 @@ def test_the_page_has_this_table():
 def test_the_launcher_knows_the_engines_names_of_calls():
     source = Path(hvd.__file__).with_name("engine") / "plugin" / "call_record.cc"
     names = source.read_text(encoding="utf-8").partition("kNames{")[2].partition("}")[0]
-    assert re.findall(r'"([^"]*)"', names)[1:] == list(last_call._CALLS)[1:]
+    assert re.findall(r'"([^"]*)"', names)[1:] == list(crash_reports._CALLS)[1:]
     slots = re.search(r"kSlots = (\d+);", source.with_name("side_call.h").read_text(encoding="utf-8"))
     # More would not fit into the memory that the launcher makes.
-    assert int(slots[1]) == last_call._SIDE_CALLS
+    assert int(slots[1]) == crash_reports._SIDE_CALLS
 
 
 def add_a_set():

@@ -16,10 +16,9 @@ import pytest
 import hvd_core as hvd
 from harness import run_to_the_end
 from harness.rank import await_told, expect, tell
+from hvd_core._base.sockets import BootstrapError
 from hvd_core._bootstrap import limits
-from hvd_core._bootstrap.socket_io import BootstrapError
-from hvd_core._bootstrap.store import StoreClient
-from hvd_core._bootstrap.store_server import StoreServer
+from hvd_core._bootstrap.store import StoreClient, StoreServer
 from hvd_core._config.environment import read_environment
 
 

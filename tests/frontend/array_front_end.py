@@ -19,7 +19,7 @@ from hvd_core._frontend.job_operations import join
 from hvd_core._frontend.operations import request_name
 from hvd_core._frontend.reductions import engine_number
 from hvd_core._runtime.host_arrays import output_array
-from hvd_core._runtime.process_set import number_of
+from hvd_core._runtime.process_sets import number_of
 from hvd_core._runtime.refusals import reported
 
 __all__ = [

@@ -27,8 +27,8 @@ _MODULES = (
 _OF_OURS = (
     *("hvd_core", "hvd_core._core", "hvd_core.backends.selection.at_init", "hvd_core.numpy_face"),
     *("hvd_core._observe.watch.start", "hvd_core._observe.flight_records", "hvd_core._observe.settings"),
-    *("hvd_core._bootstrap.acceptor", "hvd_core._bootstrap.topology", "hvd_core._bootstrap.links"),
-    *("hvd_core._bootstrap.launcher_watch", "hvd_core._config.plugins_file", "horovod._runner.job"),
+    *("hvd_core._base.listener", "hvd_core._bootstrap.hosts", "hvd_core._bootstrap.links"),
+    *("hvd_core._bootstrap.peer_liveness", "hvd_core._config.plugins_file", "horovod._runner.job"),
     *("horovod._runner.parser", "horovod._runner.run_api", "horovod._runner.wrong_python"),
     *("horovod._runner.elastic_options", "horovod._runner.elastic_discovery"),
     "horovod._runner.elastic_driver",

@@ -13,7 +13,7 @@ import horovod.jax as hvd
 from harness.rank import expect
 from horovod.common import _elastic_state
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, OperationFailedError
-from horovod.jax._copies import copied, restored
+from horovod.jax.elastic import copied, restored
 
 ME = hvd.rank()
 

@@ -10,7 +10,7 @@ import numpy as np
 
 import horovod.jax as hvd
 from harness.rank import await_told, expect, needs, tell
-from horovod.jax import _library
+from horovod.jax import _calls
 from jax_support import ME, SIZE, all_of, mine, same, values_of
 
 MEAN = (SIZE + 1) / 2  # of ME + 1
@@ -127,13 +127,13 @@ def check_vmap_scan_and_loops():
 
 
 def check_versions_with_handlers():
-    has_them = not _library.why_callbacks()
+    has_them = not _calls.why_callbacks()
     assert has_them == (tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 6))
 
 
-@needs(bool(_library.why_callbacks()), "this JAX has handlers")
+@needs(bool(_calls.why_callbacks()), "this JAX has handlers")
 def check_versions_without_handlers_warn_once():
-    _library._why_callbacks.cache_clear()
+    _calls._why_callbacks.cache_clear()
     with capture_log() as said:
         for op in (hvd.Sum, hvd.Average):
             jax.block_until_ready(jax.jit(lambda x, op=op: hvd.allreduce(x, op=op))(mine((3,))))
@@ -179,7 +179,7 @@ def check_ranks_trace_in_different_order():
 
 
 def names_say_where_the_call_is(lowered):
-    if not _library.why_callbacks():  # a callback's name is not in the program's text
+    if not _calls.why_callbacks():  # a callback's name is not in the program's text
         assert "ranks_jax_programs.py:" in lowered.as_text()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 import horovod.jax as hvd
 from harness.rank import expect, needs
-from horovod.jax import _library
+from horovod.jax import _calls
 from hvd_core._frontend.operations import NUMBERS
 from jax_support import ME, SIZE, all_of, mine, same
 
@@ -74,9 +74,9 @@ def check_wrong_options_of_gradients():
 def check_programs_on_a_gpu():
     """The handler that is registered for GPUs, in a program on the CPU."""
     target = "hvd_jax_refuse_on_cpu"
-    refuse = ctypes.CDLL(str(_library.PATH)).hvd_jax_refuse
+    refuse = ctypes.CDLL(str(_calls.PATH)).hvd_jax_refuse
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(refuse), platform="cpu")
-    assert _library.why_callbacks() == ""
+    assert _calls.why_callbacks() == ""
 
     def on_gpu(x):
         attributes = {"op": NUMBERS["allreduce"], "process_set": 0, "reduce_op": 0, "root_rank": -1}

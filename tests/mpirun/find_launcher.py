@@ -5,11 +5,11 @@ import os
 import sys
 
 from hvd_core._bootstrap.identity import identify
-from hvd_core._bootstrap.launcher_watch import find
+from hvd_core._bootstrap.peer_liveness import find_launcher_process
 
 
 def main():
-    launcher = find(identify(os.environ), "here")
+    launcher = find_launcher_process(identify(os.environ), "here")
     print(os.getpid(), launcher is not None, flush=True)
     for _ in sys.stdin:
         print(launcher.has_ended(), os.getppid(), flush=True)

@@ -25,7 +25,7 @@ from hvd_core._bootstrap.identity import (
     launcher_process,
     process_status,
 )
-from hvd_core._bootstrap.launcher_watch import find
+from hvd_core._bootstrap.peer_liveness import find_launcher_process
 
 WITHIN = 100
 FIND_LAUNCHER = str(Path(__file__).with_name("find_launcher.py"))
@@ -177,6 +177,11 @@ def test_a_parent_between_launcher_and_rank_may_end(tmp_path):
 def test_a_plain_program_watches_no_process():
     started_by_hand = {"RANK": "0", "WORLD_SIZE": "2"}
     assert process_status(os.getppid())[0] is not None
-    assert find(Identity(0, 1), "here") is None
-    assert find(Identity(0, 2, launcher="horovodrun", variable="HOROVOD_RANK"), "here") is None
-    assert find(Identity(0, 2, launcher="torchrun", variable="RANK"), "here", started_by_hand) is None
+    assert find_launcher_process(Identity(0, 1), "here") is None
+    assert (
+        find_launcher_process(Identity(0, 2, launcher="horovodrun", variable="HOROVOD_RANK"), "here") is None
+    )
+    assert (
+        find_launcher_process(Identity(0, 2, launcher="torchrun", variable="RANK"), "here", started_by_hand)
+        is None
+    )

@@ -5,9 +5,9 @@ import json
 import sys
 import time
 
-from hvd_core._bootstrap import clock
+from hvd_core._base.sockets import Deadline
+from hvd_core._bootstrap import hosts as clock
 from hvd_core._bootstrap.session import Session
-from hvd_core._bootstrap.socket_io import Deadline
 from hvd_core._bootstrap.store import StoreClient
 
 rank, address, secret, hosts = (

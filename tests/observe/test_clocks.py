@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hvd_core._bootstrap.auth import new_secret
-from hvd_core._bootstrap.store_server import StoreServer
+from hvd_core._base.auth import new_secret
+from hvd_core._bootstrap.store import StoreServer
 
 AHEAD = 1000  # seconds
 UNSHARE = ["unshare", "--time", "--monotonic", str(AHEAD)]

@@ -47,13 +47,14 @@ def test_wheel_holds_engine_backend_contract_and_api(wheel):
         "hvd_core/backends/__init__.py",
         "horovod/__init__.py",
         "horovod/py.typed",
+        "hvd_core/_core.pyi",
         "hvd_core/py.typed",
         "horovod/torch/__init__.py",
         "horovod/common/__init__.py",
         "horovod/runner/launch.py",
     ):
         assert expected in names
-    assert len([name for name in names if name.startswith("hvd_core/_core.")]) == 1
+    assert len([name for name in names if name.startswith("hvd_core/_core") and name.endswith(".so")]) == 1
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 

@@ -11,8 +11,7 @@ from launchers import parent_with, program_words
 
 import elastic_ranks
 from hvd_core._bootstrap import driver_channel
-from hvd_core._bootstrap.driver_channel import DESCRIPTOR, DriverChannel, LeftJob
-from hvd_core._bootstrap.preemption import GRACE
+from hvd_core._bootstrap.driver_channel import DESCRIPTOR, GRACE, DriverChannel, LeftJob
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 

@@ -23,7 +23,7 @@ from horovod.spark._cluster import check_encryption, check_java
 from horovod.spark._logs import AuthenticatedListener, LogSender, LogServer
 from horovod.spark._ranks import TaskFacts, assign, base_environment
 from horovod.spark._task import BarrierPlan, veiled
-from hvd_core._bootstrap.socket_io import AuthenticationError, split_address
+from hvd_core._base.sockets import AuthenticationError, split_address
 
 SPARKDL = Path(__file__).resolve().parents[2] / "packages" / "sparkdl"
 SECRET = b"s" * 32

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from horovod.tensorflow._failures import may_be_of_operation
+from horovod.tensorflow.util import may_be_of_operation
 from tf_support import raises
 
 ME = hvd.rank()

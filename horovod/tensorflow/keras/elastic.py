@@ -5,7 +5,7 @@ help() and horovod._keras describe them.
 
 from tensorflow import keras
 
-from horovod._keras.elastic_module import contents_for as _contents_for
+from horovod._keras.elastic import contents_for as _contents_for
 from horovod.common.elastic import commit_async, worker_id, workers
 
 __all__ = [

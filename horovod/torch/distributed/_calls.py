@@ -15,7 +15,7 @@ from horovod.torch._submit import BY_ADDRESS
 from horovod.torch.distributed._operands import Taken
 from horovod.torch.distributed._reductions import NUMBERS_BY_HASH, TELLS_WHO_WAITS
 from horovod.torch.distributed._work import Done, Work, Works, seconds_of
-from hvd_core._runtime.process_set import temporary
+from hvd_core._runtime.process_sets import temporary
 from hvd_core._runtime.refusals import report
 
 if UNAVAILABLE is None:

@@ -12,7 +12,7 @@ import torch
 from horovod.torch import _devices, _staging
 from horovod.torch._dtypes import DTYPE_NUMBERS, MOVABLE
 from horovod.torch._submit import check, operands
-from hvd_core._runtime.process_set import ProcessSet
+from hvd_core._runtime.process_sets import ProcessSet
 
 _REDUCED = frozenset(DTYPE_NUMBERS)
 

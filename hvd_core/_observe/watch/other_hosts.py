@@ -17,8 +17,8 @@ import threading
 import time
 from typing import Any
 
-from hvd_core._bootstrap.auth import HANDSHAKE_SECONDS, ServerHandshake, client_handshake
-from hvd_core._bootstrap.socket_io import BootstrapError, Deadline, connect_tcp, recv_exact, send_exact
+from hvd_core._base.auth import HANDSHAKE_SECONDS, ServerHandshake, client_handshake
+from hvd_core._base.sockets import BootstrapError, Deadline, connect_tcp, recv_exact, send_exact
 from hvd_core._observe.watch.job_figures import JobFigures, ToldFigures
 
 _PURPOSE = b"watcher"

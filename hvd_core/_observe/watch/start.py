@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvd_core._bootstrap.socket_io import join_address
+from hvd_core._base.sockets import join_address
 
 if TYPE_CHECKING:
     from hvd_core._bootstrap import World

@@ -2,7 +2,7 @@
 // order, and on request its encryption.
 //
 // Both ends know the connection's key, which the bootstrap derived from the job's secret and both nonces of its
-// handshake (hvd_core/_bootstrap/auth.py). A frame's tag is the beginning of an HMAC-SHA-256 over its number, its head
+// handshake (hvd_core/_base/auth.py). A frame's tag is the beginning of an HMAC-SHA-256 over its number, its head
 // and its payload, under the key of one direction. With HOROVOD_TLS=1 frames are encrypted, and the tag is that of the
 // cipher (hvd/encryption.hpp). Used by one thread at a time.
 #pragma once

@@ -1,5 +1,5 @@
 // The accepting side of the bootstrap's handshake: the mutual proof of the job's secret. The messages are described in
-// hvd_core/_bootstrap/auth.py, which has the other side.
+// hvd_core/_base/auth.py, which has the other side.
 //
 // Does no I/O: the owner sends challenge(), passes what it receives, and sends the confirmation. One thread at a time.
 #pragma once

@@ -19,7 +19,7 @@
 
 namespace hvd::native {
 
-// A client's right answer to the challenge of hvd_core/_bootstrap/auth.py.
+// A client's right answer to the challenge of hvd_core/_base/auth.py.
 inline std::string store_answer(const std::string& secret, const std::string& challenge, Rng& rng) {
   const std::string nonce(32, static_cast<char>(rng.below(256))),
       identity = std::string(12, '\1') + std::string(4, '\0');  // not encrypted

@@ -1,28 +1,31 @@
-"""All changes that Horovod makes to Keras itself, each once per process. In Keras 3:
+"""All changes that Horovod makes to Keras itself, each once per process. Importing Horovod changes nothing.
+
+By the init() of horovod.keras and horovod.tensorflow.keras, or by the first DistributedOptimizer, in Keras 3:
 
 - ``Model.compile`` accepts the argument `experimental_run_tf_function`, and ignores it with a warning. Scripts for
-  Horovod pass it, and Keras 3 would refuse it. Done by the init() of horovod.keras and horovod.tensorflow.keras, or by
-  the first DistributedOptimizer.
+  Horovod pass it, and Keras 3 would refuse it.
 - ``Optimizer.variables`` returns a list that can also be called, on TensorFlow: scripts for Horovod call
-  ``hvd.broadcast_variables(opt.variables(), root_rank=0)``, as it was a method in Keras 2. Done then too, or by the first
-  DistributedGradientTape (``horovod._keras_module.let_variables_be_called``).
-- ``LossScaleOptimizer.apply`` with a distributed inner optimizer reduces gradients before it checks whether they are
-  finite (see keras3_optimizer.apply_scaled). Done by the first DistributedOptimizer. Other optimizers are treated as
-  before.
+  ``hvd.broadcast_variables(opt.variables(), root_rank=0)``, as it was a method in Keras 2. The first
+  DistributedGradientTape makes this change too.
 
-An import changes nothing. In Keras 2:
+By the first DistributedOptimizer:
 
-- ``LossScaleOptimizer`` tells a distributed inner optimizer that it scales losses, and reduces all gradients before it
-  checks them. Done by the first DistributedOptimizer.
+- Keras 3: ``LossScaleOptimizer.apply`` with a distributed inner optimizer reduces gradients before it checks whether they
+  are finite (see keras3_optimizer.apply_scaled). Other optimizers are treated as before.
+- Keras 2: ``LossScaleOptimizer`` tells a distributed inner optimizer that it scales losses, and reduces all gradients
+  before it checks them.
+- Saved models name the wrapped class instead of the class of the distributed optimizer, so that programs without Horovod
+  can read them.
 """
 
 import functools
+import importlib
 import warnings
 from types import ModuleType
 from typing import Any
 
-from horovod._keras.distributed import Distributed
-from horovod._keras_module import keras_package, let_variables_be_called, major_version
+from horovod._keras.backends import keras_package, major_version
+from horovod._keras.distributed import CallableList, Distributed
 
 
 def accept_older_calls(keras: ModuleType) -> None:
@@ -54,6 +57,26 @@ def tolerate_run_tf_function(keras: ModuleType) -> None:
 
     compile._hvd_original = original
     owner.compile = compile
+
+
+class _CallableVariables(property):
+    """The property `variables` of Keras 3, whose list can also be called."""
+
+
+def let_variables_be_called(keras: ModuleType) -> None:
+    """Let ``optimizer.variables`` of Keras 3 on TensorFlow be called as well, as it was a method in Keras 2.
+
+    Changes nothing for Keras 2, where it is a method, and for other backends of Keras: programs that call it were
+    written for TensorFlow.
+    """
+    if major_version(keras) < 3 or keras_package(keras).backend.backend() != "tensorflow":
+        return
+    owner = next(cls for cls in keras_package(keras).optimizers.Optimizer.__mro__ if "variables" in vars(cls))
+    original = vars(owner)["variables"]
+    if not isinstance(original, _CallableVariables):
+        owner.variables = _CallableVariables(
+            lambda self: CallableList(original.fget(self)), doc=original.__doc__
+        )
 
 
 def reduce_before_loss_scaling(keras: ModuleType) -> None:
@@ -119,3 +142,29 @@ def _apply_that_reduces(original: Any) -> Any:
 
     apply_gradients._hvd_original = original
     return apply_gradients
+
+
+def save_as(keras: ModuleType, cls: type, base: type) -> None:
+    """Let Keras save instances of `cls` as instances of `base`. Changes nothing if this Keras does not have the tables
+    that this function knows: files then name `horovod._keras`, and hvd.load_model() reads them."""
+    if major_version(keras) < 3:
+        for attribute in ("_keras_api_names", "_keras_api_names_v1"):
+            if attribute in vars(base):
+                setattr(cls, attribute, vars(base)[attribute])
+        return
+    names = _table("keras.src.api_export", "REGISTERED_OBJS_TO_NAMES")
+    # On PyTorch the class of an optimizer is a private one that derives from the public class.
+    public = next((names[c] for c in base.__mro__ if c in names and c.__name__ == base.__name__), None)
+    if public is not None:
+        names[cls] = public
+        return
+    registered = _table("keras.src.saving.object_registration", "GLOBAL_CUSTOM_NAMES")
+    if base in registered:
+        registered[cls] = registered[base]
+
+
+def _table(module: str, name: str) -> dict[Any, str]:
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        return {}

@@ -10,9 +10,8 @@ import selectors
 import threading
 import time
 
-from .auth import HANDSHAKE_SECONDS, ServerHandshake
-from .descriptors import DescriptorSet
-from .socket_io import AuthenticationError, Deadline, send_exact
+from hvd_core._base.auth import HANDSHAKE_SECONDS, ServerHandshake
+from hvd_core._base.sockets import AuthenticationError, Deadline, DescriptorSet, send_exact
 
 _log = logging.getLogger("horovod")
 _MAX_UNPROVEN = 256

@@ -1,4 +1,9 @@
-"""The start of one job: the ranks meet, choose backends and start their engines. runtime.init() calls it."""
+"""The limit of a plugin's phases in a job. A phase that does not come back within the start timeout ends this process,
+with a message that names the plugin and the phase, before the other ranks give up waiting for this one.
+
+The compiled part keeps the time, because a plugin may hang with Python's lock (engine/bind/plugin_phases.cc). It also
+restores the thread's floating-point control after the phases.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,48 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hvd_core._base import logs, native
 from hvd_core._config.environment import EngineSettings, variable_of
-from hvd_core._runtime import asked_facts, communicator_sets, last_call, plugin_phases
+from hvd_core._runtime import crash_reports, doctor_endpoint
 from hvd_core._runtime.current_job import Job
-from hvd_core._runtime.process_set import ProcessSet
+from hvd_core._runtime.process_sets import ProcessSet, describe_sets
+from hvd_core.backends import phases
 from hvd_core.backends.errors import BackendError
 from hvd_core.errors import JobEndedError
 
 if TYPE_CHECKING:
     from hvd_core._bootstrap import World
+
+
+# Of the start timeout, so that this rank speaks before those that wait for it.
+_SHARE = 0.9
+
+_limited_job: tuple[ModuleType, World, float] | None = None
+
+
+def limit_phases(compiled: ModuleType, world: World, start_timeout_s: float) -> None:
+    """Limit the phases that run in this job."""
+    global _limited_job
+    _limited_job = (compiled, world, _SHARE * start_timeout_s)
+    phases.listen(_note)
+
+
+def end_phase_limit() -> None:
+    """The job has ended."""
+    global _limited_job
+    _limited_job = None
+
+
+def _note(now: phases.Running) -> None:
+    if _limited_job is not None:
+        compiled, world, seconds = _limited_job
+        compiled.limit_phase(phases.in_words(now), seconds, world.segment_fd, world.segment_bytes, world.rank)
+
+
+# The start of one job: the ranks meet, choose backends and start their engines. runtime.init() calls it.
 
 _log = logging.getLogger("horovod")
 # What the engine says about a rank whose end it has seen (describe(), peers_gone()).
@@ -90,9 +125,9 @@ def _start_engine(
     compiled = native.load()
     settings = read_environment()
     logs.configure(*read_log_settings(os.environ))
-    last_calls = last_call.follow(os.environ)
+    last_calls = crash_reports.record_last_call(os.environ)
     world = _bootstrap.connect(environ, deadline_s=settings.start_timeout_s, comm=comm)
-    plugin_phases.limit(compiled, world, settings.start_timeout_s)
+    limit_phases(compiled, world, settings.start_timeout_s)
     try:
         backends, plugins, static = at_init.decide(
             world, backend, settings, lambda: _compared_sets(process_sets, world.comm)
@@ -157,7 +192,7 @@ def _start_engine(
         if settings.log_to_python:
             logs.forward_engine_lines()
         if settings.doctor:
-            config["doctor"] = asked_facts.doctor(world, config, rings)
+            config["doctor"] = doctor_endpoint.doctor(world, config, rings)
         try:
             engine = compiled.Engine(config)
         except BackendError as error:
@@ -165,11 +200,11 @@ def _start_engine(
                 raise _bootstrap.RankLost(str(error)) from None
             raise at_init.with_alternative(error, plan) from None
         _engines += 1
-        watch.start(settings, world, rings, asked_facts.backends(config))
+        watch.start(settings, world, rings, doctor_endpoint.backends(config))
         world.leave_init()
     except BaseException as error:
         logs.stop_forwarding()
-        plugin_phases.end()
+        end_phase_limit()
         if isinstance(error, Exception):
             why = str(limits.explained(error) or error)
             compiled.tell_failed_start(world.segment_fd, world.segment_bytes, world.rank, why)
@@ -223,7 +258,7 @@ def _autotune(settings: EngineSettings) -> dict[str, Any]:
 
 def _compared_sets(process_sets: Any, job_comm: Any) -> tuple[list[ProcessSet], str]:
     static = static_sets(process_sets)
-    return static, communicator_sets.describe(static, job_comm)
+    return static, describe_sets(static, job_comm)
 
 
 def _link(link: Any) -> dict[str, Any]:

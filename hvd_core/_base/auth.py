@@ -17,7 +17,13 @@ import hmac
 import secrets
 import struct
 
-from .socket_io import AuthenticationError, BootstrapError, BootstrapTimeout, recv_exact, send_exact
+from hvd_core._base.sockets import (
+    AuthenticationError,
+    BootstrapError,
+    BootstrapTimeout,
+    recv_exact,
+    send_exact,
+)
 
 MAGIC = b"hvdauth1"
 NO_RANK = 0xFFFFFFFF
