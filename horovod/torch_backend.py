@@ -88,15 +88,15 @@ def _extend_env() -> None:
     def env(url: str, timeout: Any = dist.constants.default_pg_timeout, **options: Any) -> Any:
         if "RANK" in os.environ or not _launchers & os.environ.keys() or "rank=" in url:
             return original(url, timeout=timeout, **options)
-        from horovod.torch.distributed._rendezvous import meet
+        from horovod.torch.distributed._startup import env_rendezvous
 
-        return meet(timeout)
+        return env_rendezvous(timeout)
 
     env._hvd_original = original
     handlers["env"] = env
 
 
 def _create(options: Any, backend_options: Any) -> Any:
-    from horovod.torch.distributed._create import create
+    from horovod.torch.distributed._group import create
 
     return create(options, backend_options)

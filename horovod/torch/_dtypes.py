@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
+from horovod.common.basics import UNAVAILABLE
 from hvd_core._frontend import element_types
 
 # The engine's numbers of PyTorch's types.
@@ -89,3 +90,26 @@ def why_not(tensor: torch.Tensor, reduces: bool) -> str:
     elif tensor.layout is not torch.strided:
         text += " Convert it to a dense tensor, or to a sparse COO tensor for hvd.sparse_allreduce_async()."
     return text
+
+
+# What the engine must know about the memory of PyTorch's tensors.
+#
+# A tensor in flight may be given other memory: ``tensor.data = ...``, ``module.to(...)``. So an operation under way holds
+# on to the storage that the tensor had at the submission, and the engine writes to memory that still belongs to it.
+# Registered once, when this module is imported.
+
+_WITHOUT_MEMORY = (
+    "Wrappers (DTensor, FakeTensor, functional and batched tensors) have none of their own. Pass the tensor that holds "
+    "the data; for a DTensor that is its local part, tensor.to_local()."
+)
+
+if UNAVAILABLE is None:
+    from hvd_core._core import register_tensor_type
+
+    register_tensor_type(
+        torch.Tensor,
+        memory_owner=getattr(torch.Tensor, "untyped_storage", torch.Tensor.storage),
+        without_memory=_WITHOUT_MEMORY,
+        reducible=[DTYPE_NUMBERS[dtype] for dtype in REDUCIBLE],
+        shows_other_values=torch.Tensor.is_neg,
+    )

@@ -1,15 +1,108 @@
-"""The tensor that is sent for a gradient, and the way of the result into ``param.grad``.
+"""Gradients under way: their records, the tensor that is sent for each, changes by the program, shared memory.
 
-Used by _reducer.py only, on the thread that submits or synchronizes.
+Used by _reducer.py and optimizer.py, on the thread that submits or synchronizes.
 """
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 
+from horovod.common._elastic_job import ranks_may_change
+from horovod.common.objects import allgather_object
+from horovod.common.process_sets import ProcessSet
 from horovod.torch._devices import come_after
-from horovod.torch._slots import Slot, empty_sparse
 from horovod.torch._sparse import SparseReduction
-from horovod.torch._submit import REDUCIBLE
+from horovod.torch._submit import REDUCIBLE, engine
 from horovod.torch.compression import Compression, Compressor
+from hvd_core._frontend.element_types import NUMBERS
+from hvd_core._frontend.shared_memory import shared_array
+
+# The records of a GradientReducer: one for each parameter and each group. Data, for _reducer.py only.
+
+
+class Slot:
+    """One parameter: how many backward passes its gradient still needs, and its pending reduction."""
+
+    __slots__ = (
+        "anchor", "context", "delay", "failed", "given", "group", "handle", "home", "made_on", "name", "nbytes",
+        "param", "sent", "sparse_dim", "version", "wire", "wire_name",
+    )  # fmt: skip
+
+    def __init__(self, param: torch.Tensor, name: str, delay: int):
+        self.param = param
+        self.name = name
+        self.wire_name = f"allreduce.{name}"
+        self.nbytes = param.numel() * param.element_size()
+        self.delay = delay
+        self.handle: int | SparseReduction | None = None
+        self.sent: torch.Tensor | None = None
+        self.made_on: torch.Stream | None = None  # stream of a device whose work completes the gradient
+        self.wire: torch.Tensor | None = (
+            None  # the gradient in the type that is sent, if that is another type
+        )
+        self.home: torch.Tensor | None = None  # for the gradient, in memory that the ranks share
+        self.context: Any = None
+        self.failed = False  # its reduction could not begin
+        # The gradient that was sent, as _changed_gradients.py compares it: PyTorch's count of its changes, and the
+        # tensor, None where that is `sent`.
+        self.version = -1
+        self.given: torch.Tensor | None = None
+        self.group: Group | None = None
+        self.sparse_dim = 0  # of the last gradient; 0 for a dense one
+        self.anchor: Any = None  # keeps the accumulator node alive: the hook is deleted with it
+
+
+class Group:
+    """Parameters that are reduced as one operation, once all their gradients are complete."""
+
+    __slots__ = ("missing", "name", "slots")
+
+    def __init__(self, name: str, slots: list[Slot]):
+        self.name = name
+        self.slots = slots
+        self.renew()
+        for slot in slots:
+            slot.group = self
+
+    def renew(self) -> None:
+        """Wait for all members again."""
+        self.missing = list(range(len(self.slots) - 1))
+
+    def arrived(self) -> bool:
+        """Count one more member whose gradient is complete. Returns whether it was the last one.
+
+        True for one member only, also when several threads call at once.
+        """
+        try:
+            self.missing.pop()
+        except IndexError:
+            return True
+        return False
+
+
+def empty_sparse(param: torch.Tensor, sparse_dim: int) -> torch.Tensor:
+    """A sparse gradient of zeros for `param`."""
+    indices = torch.empty((sparse_dim, 0), dtype=torch.int64, device=param.device)
+    values = torch.empty((0, *param.shape[sparse_dim:]), dtype=param.dtype, device=param.device)
+    return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
+
+
+def take_all(slots: deque[Slot]) -> list[Slot]:
+    """Take all out of a deque that other threads take from and add to."""
+    mine = []
+    while slots:
+        try:
+            mine.append(slots.popleft())
+        except IndexError:  # another thread has taken the last one
+            break
+    return mine
+
 
 _HALVED = (torch.float32, torch.float64)  # the types that a compression by halves changes
 
@@ -116,3 +209,170 @@ def store(slot: Slot, compression: type[Compressor]) -> None:
             param.grad = reduced.to_sparse(slot.sparse_dim)
         else:
             grad.copy_(reduced)
+
+
+# Notices gradients that a program changes while they are being reduced.
+#
+# That is a change between backward() and the optimizer's step(), without synchronize(). The ranks' weights drift apart
+# then, for the change meets the gradient before or after its reduction.
+#
+# PyTorch counts the changes of each tensor. The count of a gradient is noted when it is sent, and compared when the
+# optimizer waits for the result. To read it takes as long as to read ``param.grad``: 11 ns on a quiet core, 50 ns on a
+# busy one, twice per parameter and step. Edits through ``grad.data`` are not counted, nor is the unscaling of a
+# GradScaler: its step() is looked for among the callers. Used by _reducer.py and optimizer.py, on the thread that
+# submits or synchronizes.
+
+_CHANGED = (
+    "The gradient of {name} was changed between loss.backward() and optimizer.step(), while it was being reduced, so "
+    "the weights of the ranks drift apart. Call optimizer.synchronize() before gradients are read or changed "
+    "(clip_grad_norm_, GradScaler.unscale_), and step without a second reduction:\n"
+    "    optimizer.synchronize()\n"
+    "    ...  # clip, unscale\n"
+    "    with optimizer.skip_synchronize():\n"
+    "        optimizer.step()"
+)
+
+_SCALED = (
+    "GradScaler.step(optimizer) has looked at gradients while they were being reduced, so the optimizer may step with "
+    "gradients that are still scaled, and the ranks may disagree whether to step. Call optimizer.synchronize() before "
+    "it on every rank, and step without a second reduction:\n"
+    "    scaler.scale(loss).backward()\n"
+    "    optimizer.synchronize()\n"
+    "    with optimizer.skip_synchronize():\n"
+    "        scaler.step(optimizer)"
+)
+# The methods of PyTorch's GradScaler that call the optimizer's step(), and how many of its frames the program's line is
+# above. Its own step() calls fused optimizers, which get `found_inf` from an enabled scaler. Wrappers of step(), as
+# schedulers make them, lie between.
+_CALLS_STEP = {"_maybe_opt_step": 2}
+_CALLS_FUSED_STEP = {"step": 1}
+_WRAPPERS = 4
+
+
+def note_sent(slot: Slot) -> None:
+    """Remember a gradient that is about to be sent. The hot path of the reducer does the same by itself."""
+    grad = slot.given = slot.param.grad
+    slot.version = -1 if grad is None or grad.layout is not torch.strided else grad._version
+
+
+def is_changed(slot: Slot, grad: torch.Tensor | None) -> bool:
+    """Whether the program has changed the gradient since then; `grad` is that of the parameter now. A gradient that was
+    cleared does not count."""
+    if grad is None or slot.version < 0:
+        return False
+    if grad is not (slot.sent if slot.given is None else slot.given):
+        return True
+    # Views of one tensor, such as of a buffer for all gradients, have one count.
+    return grad._version != slot.version and not grad._is_view()
+
+
+def warn_changed(slot: Slot) -> None:
+    """Warn at the line of the program that has called step() or synchronize() of the optimizer."""
+    # This function, the reducer's synchronize(), the optimizer's _reduce() and its step() or synchronize().
+    warnings.warn(_CHANGED.format(name=slot.name), stacklevel=5)
+
+
+def warn_of_scaler(optimizer: torch.optim.Optimizer, reducer: Any) -> None:
+    """Warn once if a GradScaler calls the optimizer's step(), which calls this, while gradients are being reduced."""
+    calls = _CALLS_FUSED_STEP if "found_inf" in vars(optimizer) else _CALLS_STEP
+    frame, depth = sys._getframe(2), 3
+    for _ in range(_WRAPPERS):
+        if frame is None:
+            return
+        above = calls.get(frame.f_code.co_name)
+        if above is not None:
+            reducer.has_warned = True
+            warnings.warn(_SCALED, stacklevel=depth + above)
+            return
+        frame, depth = frame.f_back, depth + 1
+
+
+# Gradients that live in memory which the ranks of a host share: DistributedOptimizer(gradient_buffers="shared").
+#
+# Each gradient has a *home*, a tensor in one window for all. Where ``param.grad`` is the home, backward adds to it in
+# place, and the ranks reduce it without a copy. After ``zero_grad(set_to_none=True)`` autograd makes a new gradient,
+# which is copied home when it is submitted, from the cache that backward has left it in. With a compression by halves
+# the home is the tensor that is sent. Used by _reducer.py and optimizer.py, on the thread that submits.
+
+_ALIGNMENT = 64
+
+
+def check_gradient_buffers(gradient_buffers: str | None) -> None:
+    """Raise ValueError for a value that DistributedOptimizer does not know."""
+    if gradient_buffers not in (None, "shared"):
+        raise ValueError(f'gradient_buffers must be None or "shared", not {gradient_buffers!r}.')
+
+
+def share_memory(slots: Iterable[Slot], wire_dtype: torch.dtype | None, process_set: ProcessSet) -> None:
+    """Give the gradients of `slots` their homes. A collective call of the set; where the ranks cannot, its first rank
+    warns with the reason.
+
+    Args:
+        wire_dtype: of the tensors that are sent; None: the gradients' own.
+    """
+    if ranks_may_change():
+        # Without asking the others: those of a rank that comes later do not call this again.
+        return refuse_gradient_buffers("ranks of an elastic job come and go", process_set)
+    homes = [(slot, wire_dtype or slot.param.dtype) for slot in slots if _has_home(slot.param)]
+    homes.reverse()  # backward goes from the last parameter to the first
+    plan = [(slot.name, tuple(slot.param.shape), str(dtype)) for slot, dtype in homes]
+    plans = allgather_object(plan, "optimizer_gradient_buffers", process_set)
+    if any(other != plans[0] for other in plans):
+        return refuse_gradient_buffers("the ranks reduce different parameters", process_set)
+    if not plan:
+        return refuse_gradient_buffers("no parameter is a contiguous tensor in host memory", process_set)
+    places, end = [], 0
+    for slot, dtype in homes:
+        places.append(end)
+        nbytes = slot.param.numel() * dtype.itemsize
+        end += (nbytes + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
+    memory, why = shared_array(engine(), [end], NUMBERS["uint8"], process_set.process_set_id)
+    if why:
+        return refuse_gradient_buffers(why, process_set)
+    storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+    for (slot, dtype), place in zip(homes, places, strict=True):
+        # Not views of one tensor, whose changes PyTorch would count together.
+        home = torch.empty(0, dtype=dtype)
+        home.set_(storage, place // dtype.itemsize, slot.param.shape, slot.param.stride())
+        if wire_dtype is not None and dtype != slot.param.dtype:
+            slot.wire = home
+        else:
+            slot.home = home
+    return None
+
+
+def refuse_gradient_buffers(why: str, process_set: ProcessSet) -> None:
+    """Warn that the gradients stay in ordinary memory. Once: on the first rank of the set."""
+    if process_set.rank() == 0:
+        warnings.warn(
+            f'DistributedOptimizer: gradient_buffers="shared" has no effect, since {why}.', stacklevel=4
+        )
+
+
+def _has_home(param: torch.Tensor) -> bool:
+    return (
+        param.layout is torch.strided
+        and param.is_cpu
+        and param.dtype in REDUCIBLE
+        and param.is_contiguous()
+        and param.numel() > 0
+    )
+
+
+def bring_home(slots: Iterable[Slot]) -> None:
+    """Move complete gradients to their homes, all at once; those that have changed their form stay where they are."""
+    homes, grads, moved = [], [], []
+    for slot in slots:
+        home, grad = slot.home, slot.param.grad
+        if home is None or grad is home or grad is None:
+            continue
+        if is_quick(grad) and grad.dtype == home.dtype and grad.shape == home.shape:
+            homes.append(home)
+            grads.append(grad)
+            moved.append(slot)
+    if not moved:
+        return
+    with torch.no_grad():
+        torch._foreach_copy_(homes, grads)
+    for slot, home in zip(moved, homes, strict=True):
+        slot.param.grad = home

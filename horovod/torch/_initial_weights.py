@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from horovod.common.process_sets import ProcessSet
-from horovod.torch._slots import Slot
+from horovod.torch._gradients import Slot
 from hvd_core._frontend import initial_weights
 
 REMEDY = "hvd.broadcast_parameters(model.state_dict(), root_rank=0)"

@@ -11,24 +11,129 @@ the engine when it is long enough, and at the end of the backward at the latest.
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
 
+from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet
-from horovod.torch import _changed_gradients, _shared_gradients
+from horovod.torch import _gradients
 from horovod.torch._async_ops import reduce_group_into, reduce_into
 from horovod.torch._devices import stream_of
-from horovod.torch._given_up import LEFT, give_up, is_left, sweep, wait_for
-from horovod.torch._gradients import come_after_gradient, gradient_of, is_quick, make_wires, store, wire_form
-from horovod.torch._hooks import when_complete
+from horovod.torch._gradients import (
+    Group,
+    Slot,
+    come_after_gradient,
+    gradient_of,
+    is_quick,
+    make_wires,
+    store,
+    take_all,
+    wire_form,
+)
 from horovod.torch._initial_weights import Unannounced
-from horovod.torch._slots import Group, Slot, take_all
-from horovod.torch._sparse import sparse_allreduce_async
-from horovod.torch._submit import BY_ADDRESS, _handle_map, engine, forget_each, settle_each
+from horovod.torch._sparse import SparseReduction, sparse_allreduce_async
+from horovod.torch._submit import (
+    BY_ADDRESS,
+    HorovodInternalError,
+    _handle_map,
+    engine,
+    forget,
+    forget_each,
+    settle_each,
+)
 from horovod.torch.compression import BF16Compressor, Compression, FP16Compressor
 from hvd_core._frontend.reductions import ENGINE_NUMBERS
 from hvd_core._runtime.refusals import report
+
+# The hook that is called when the gradient of a parameter is complete. Used by _reducer.py.
+
+# torch < 2.1 has no hook that runs after the gradient is stored; there the accumulator node of the graph is
+# hooked.
+HAS_POST_ACCUMULATE_HOOK = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")
+
+
+def hook_gradient(param: torch.Tensor, function: Callable) -> tuple[Any, Any]:
+    """Have `function` called at each backward, when the gradient of `param` is stored.
+
+    Returns:
+        The hook's handle, and an object to be kept alive, because the hook is deleted with it.
+    """
+    if HAS_POST_ACCUMULATE_HOOK:
+        return param.register_post_accumulate_grad_hook(function), None
+    accumulator = param.expand_as(param).grad_fn.next_functions[0][0]
+    return accumulator.register_hook(function), accumulator
+
+
+# Reductions that have begun but are no longer wanted: their optimizer was deleted, or has abandoned them.
+#
+# They stay pending, and the engine uses their tensors until they end; until then their names are taken. So they are kept
+# here and deleted when they have ended. A new reduction of the same name waits for them. Any thread that holds the GIL,
+# finalizers included.
+
+# (process set, name) -> handles. Usually empty, which is all that a submission checks.
+ABANDONED: dict[tuple[int | None, str], tuple[int, ...]] = {}
+
+
+def keep_until_done(slots: Iterable[Slot], set_id: int | None) -> None:
+    """Keep the pending reductions of these parameters until they end."""
+    for slot in slots:
+        handles = slot.handle.handles if isinstance(slot.handle, SparseReduction) else (slot.handle,)
+        key = _key(slot, set_id)
+        earlier = ABANDONED.get(key, ())
+        handles = tuple(h for h in handles if h in _handle_map and h not in earlier)
+        if handles:
+            ABANDONED[key] = earlier + handles
+    sweep()
+
+
+def is_abandoned(slot: Slot, set_id: int | None) -> bool:
+    """Whether the engine may still write to the memory of a parameter's reduction."""
+    return _key(slot, set_id) in ABANDONED
+
+
+def _key(slot: Slot, set_id: int | None) -> tuple[int | None, str]:
+    return set_id, slot.wire_name if slot.group is None else slot.group.name
+
+
+def sweep() -> None:
+    """Delete the reductions that have ended."""
+    if not ABANDONED or not _basics.is_initialized():
+        return
+    core = engine()
+    for key, handles in list(ABANDONED.items()):
+        left = tuple(handle for handle in handles if not _is_done(core, handle))
+        if not left:
+            ABANDONED.pop(key, None)
+        elif key in ABANDONED:
+            ABANDONED[key] = left
+
+
+def _is_done(core, handle: int) -> bool:
+    try:
+        if handle in _handle_map and not core.poll(handle):
+            return False
+    except ValueError:  # a handle of an earlier engine, or another thread was quicker
+        _handle_map.pop(handle, None)
+    forget(core, handle)
+    return True
+
+
+def wait_for(set_id: int | None, name: str) -> None:
+    """Wait until a name is free. The outcome of its earlier reduction is ignored."""
+    key = (set_id, name)
+    core = engine()
+    for handle in ABANDONED.get(key, ()):
+        if handle in _handle_map:
+            with suppress(HorovodInternalError, ValueError):
+                core.wait(handle)
+            forget(core, handle)
+    # Not before the wait: after an exception of a signal handler there, the name is still taken.
+    left = tuple(handle for handle in ABANDONED.pop(key, ()) if handle in _handle_map)
+    if left:
+        ABANDONED[key] = left
+
 
 # Gradients are collected up to this many bytes, or this many gradients. Larger ones are never held back, and a few
 # hundred KiB take longer to reduce than to collect: communication begins as early as without collecting.
@@ -98,7 +203,7 @@ class GradientReducer:
             return
         slot = Slot(param, name, self.passes)
         self.slots[param] = slot
-        hook, slot.anchor = when_complete(param, self._hook_for(slot))
+        hook, slot.anchor = hook_gradient(param, self._hook_for(slot))
         self.hooks.append(hook)
         self._unannounced.add(slot)
 
@@ -118,9 +223,9 @@ class GradientReducer:
                 if plain
                 else "this compression makes tensors of its own"
             )
-            _shared_gradients.refuse(why, self.process_set)
+            _gradients.refuse_gradient_buffers(why, self.process_set)
             return
-        _shared_gradients.share(self.slots.values(), self._wire_dtype, self.process_set)
+        _gradients.share_memory(self.slots.values(), self._wire_dtype, self.process_set)
         self._has_homes = any(slot.home is not None for slot in self.slots.values())
 
     def set_passes(self, passes: int) -> None:
@@ -189,8 +294,8 @@ class GradientReducer:
         if plain and self._wire_dtype is not None:
             make_wires(arrived, self._wire_dtype)
         if self._has_homes:
-            _shared_gradients.bring_home(arrived)
-        if LEFT:
+            _gradients.bring_home(arrived)
+        if ABANDONED:
             sweep()
         quick, grads, names = [], [], []
         for slot in arrived:
@@ -201,7 +306,7 @@ class GradientReducer:
                 self._submit(slot)
                 continue
             try:
-                if LEFT:
+                if ABANDONED:
                     wait_for(set_id, slot.wire_name)
                 if self._unannounced:
                     self._unannounced.announce(slot.wire_name, self.process_set)
@@ -231,7 +336,7 @@ class GradientReducer:
                 if self._wire_dtype is None:
                     slot.version = grad._version
                 else:
-                    _changed_gradients.note(slot)
+                    _gradients.note_sent(slot)
                 active.append(slot)
                 handles.append(handle)
         for slot in others:
@@ -249,7 +354,7 @@ class GradientReducer:
             grad = gradient_of(slot, self.sparse_as_dense)
             sparse = slot.sparse_dim and not self.sparse_as_dense
             sent = None if sparse else wire_form(slot, grad, self.compression)
-            if LEFT:
+            if ABANDONED:
                 wait_for(self.process_set.process_set_id, slot.wire_name)
             if self._unannounced:
                 self._unannounced.announce(slot.wire_name, self.process_set, bool(sparse))
@@ -258,7 +363,7 @@ class GradientReducer:
                 slot.handle = sparse_allreduce_async(grad, slot.name, self.op, self.process_set)
             else:
                 slot.sent = sent
-                _changed_gradients.note(slot)
+                _gradients.note_sent(slot)
                 self.on_device = self.on_device or not sent.is_cpu
                 slot.handle = reduce_into(sent, sent, slot.name, self.op, *self.factors, self.process_set)
                 self._handles.append(slot.handle)
@@ -275,7 +380,7 @@ class GradientReducer:
         reported = False
         try:
             if self._has_homes:
-                _shared_gradients.bring_home(group.slots)
+                _gradients.bring_home(group.slots)
             for slot in group.slots:
                 come_after_gradient(slot)
                 grad = gradient_of(slot, self.sparse_as_dense)
@@ -285,8 +390,8 @@ class GradientReducer:
                         "sparse_as_dense=True, or leave it out of `groups`."
                     )
                 slot.sent = wire_form(slot, grad, self.compression)
-                _changed_gradients.note(slot)
-            if LEFT:
+                _gradients.note_sent(slot)
+            if ABANDONED:
                 wait_for(self.process_set.process_set_id, group.name)
             sent = [slot.sent for slot in group.slots]
             self.on_device = self.on_device or not sent[0].is_cpu
@@ -376,7 +481,7 @@ class GradientReducer:
                 grad = slot.param.grad
                 if grad is slot.sent and grad._version == slot.version:
                     continue
-                if _changed_gradients.is_changed(slot, grad):
+                if _gradients.is_changed(slot, grad):
                     changed = slot
                 if grad is slot.sent:
                     continue
@@ -394,7 +499,7 @@ class GradientReducer:
         self._clear()
         if changed is not None and not self.has_warned:
             self.has_warned = True
-            _changed_gradients.warn(changed)
+            _gradients.warn_changed(changed)
 
     def remember_reduced(self) -> None:
         """Note the gradients that synchronize() has left, for still_reduced()."""
@@ -426,9 +531,9 @@ class GradientReducer:
 
         The engine still writes to their memory.
         """
-        give_up(self.active, self.process_set.process_set_id)
+        keep_until_done(self.active, self.process_set.process_set_id)
         for slot in self.active:
-            if is_left(slot, self.process_set.process_set_id):
+            if is_abandoned(slot, self.process_set.process_set_id):
                 slot.wire = slot.home = None
                 # Likewise. The next backward must not add to it, as it would after zero_grad(set_to_none=False).
                 slot.param.grad = None

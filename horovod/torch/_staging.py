@@ -3,16 +3,21 @@
 So a device works on its first day, and a program without the backend's wheel runs, if more slowly.
 
 A call returns at once, as on any device. Its copy is enqueued on a stream of its own, behind the work that the caller's
-current stream has so far; a helper thread (`_copy_waits`) waits for the copy and lets the operation begin. Until then
+current stream has so far; a helper thread waits for the copy and lets the operation begin. Until then
 the engine holds the operation back: it has its name and its number since the call, so that ranks agree. The result is
 copied back on the current stream of the thread that calls synchronize() or poll(), in order with work that is given to
 this stream later.
 
 Buffers are pinned memory of PyTorch's own allocator, which knows the streams that still use them. A device without
-streams, events or pinned memory (as `_device_streams` finds out) is copied by calls that wait.
+streams, events or pinned memory (see `_devices.streams_of`) is copied by calls that wait.
 """
 
+import atexit
+import os
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -21,11 +26,115 @@ from torch.utils.dlpack import from_dlpack
 
 from horovod.common.basics import UNAVAILABLE
 from horovod.common.exceptions import HorovodInternalError
-from horovod.torch import _copy_waits, _devices
-from horovod.torch._device_streams import streams_of
+from horovod.torch import _devices
+from horovod.torch._devices import streams_of
 from horovod.torch._dtypes import DTYPE_NUMBERS
 from hvd_core._frontend import staged
 from hvd_core._runtime import current_job
+
+# The helper thread that waits for copies from devices to host memory, and then lets their operations begin.
+#
+# One thread per process, in the order of the calls. It is started by the first call that needs it, and ended at the
+# exit of the interpreter, before the engine. Any thread may call the functions.
+
+_EXIT_SECONDS = 30.0
+
+_waiting: SimpleQueue = SimpleQueue()
+_lock = threading.RLock()  # a signal handler may call while its thread holds it
+_thread: threading.Thread | None = None
+_ended = False
+_parents: SimpleQueue | None = None  # in a forked child: kept, because what it holds is the parent's
+
+
+def leave_to_helper(core: Any, handle: int, copied: Any, kept: Any) -> None:
+    """Let the operation `handle` begin when the event `copied` has come. Returns at once.
+
+    Args:
+        core: the engine.
+        handle: of an operation on host memory that is being filled.
+        copied: an event of a device.
+        kept: keeps that memory alive.
+    """
+    try:
+        with _lock:
+            served = not _ended and _is_started()
+            if served:
+                _waiting.put((core, handle, copied, kept))
+        if not served:
+            begin_now(core, handle, copied)
+    except BaseException:
+        # Of a signal handler. The other ranks wait for the operation; to begin twice does no harm.
+        begin_now(core, handle, copied)
+        raise
+
+
+def wait_here(core: Any, handle: int, copied: Any, kept: Any) -> None:
+    """The same by the calling thread, which waits for the event."""
+    try:
+        copied.synchronize()
+        core.begin(handle)
+    except BaseException:
+        # An interrupt by the user, for instance. The other ranks wait for the operation.
+        leave_to_helper(core, handle, copied, kept)
+        raise
+
+
+def begin_now(core: Any, handle: int, copied: Any) -> None:
+    """Wait for the event `copied`, if there is one, and let the operation begin; a copy that failed fails all ranks."""
+    try:
+        if copied is not None:
+            copied.synchronize()
+        core.begin(handle)
+    except (ValueError, HorovodInternalError):
+        pass  # the operation has ended with the job
+    except Exception as error:
+        text = f"a tensor could not be copied to host memory: {type(error).__name__}: {error}"
+        with suppress(ValueError, HorovodInternalError):
+            core.give_up(handle, text.encode("utf-8", "backslashreplace").decode())
+
+
+def _is_started() -> bool:
+    """Whether there is a thread; starts it. False: the process may not have one more thread, so that the callers wait."""
+    global _thread
+    if _thread is None:
+        atexit.unregister(_end)
+        atexit.register(_end)
+        _thread = threading.Thread(target=_serve, name="hvd-copies", daemon=True)
+        try:
+            _thread.start()
+        except RuntimeError:
+            _thread = None
+            return False
+    return True
+
+
+def _serve() -> None:
+    while True:
+        entry = _waiting.get()
+        if entry is None:
+            return
+        begin_now(*entry[:3])
+        del entry  # holds the engine and the tensors
+
+
+def _end() -> None:
+    global _ended
+    with _lock:
+        _ended = True
+        _waiting.put(None)
+    if _thread is not None:
+        _thread.join(_EXIT_SECONDS)
+
+
+def _in_forked_child() -> None:
+    """The child has no helper thread. Another thread of the parent may have held the lock."""
+    global _lock, _thread, _waiting, _parents
+    _lock, _thread = threading.RLock(), None
+    _parents, _waiting = _waiting, SimpleQueue()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
+
 
 if UNAVAILABLE is None:
     from hvd_core._core import TensorRef
@@ -139,7 +248,7 @@ class Staged:
         if self.ready is None:
             core.begin(handle)
         else:
-            (_copy_waits.wait_here if wait else _copy_waits.leave_to_helper)(core, handle, self.ready, self)
+            (wait_here if wait else leave_to_helper)(core, handle, self.ready, self)
         self._began = True
 
     def __del__(self) -> None:
@@ -149,7 +258,7 @@ class Staged:
         job = current_job.current() if handle is not None else None
         if job is None or job.is_parents():
             return
-        _copy_waits.begin_now(job.engine, handle, self.ready)
+        begin_now(job.engine, handle, self.ready)
         job.engine.release(handle)
 
     def poll(self, core: Any, handle: int) -> bool:

@@ -17,7 +17,11 @@ from horovod.common.arguments import BOTH_GIVEN, op_from
 from horovod.common.basics import call_after_the_job, engine
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.torch import _devices, _memory, _staging  # noqa: F401 (_memory registers the type of tensors)
+from horovod.torch import (
+    _devices,
+    _dtypes,  # noqa: F401 (_memory registers the type of tensors)
+    _staging,
+)
 from horovod.torch._devices import reference
 from horovod.torch._dtypes import REDUCIBLE, why_not
 from hvd_core._frontend import groups

@@ -11,7 +11,7 @@ from horovod.common.failed_calls import reported_for_each
 from horovod.common.objects import allgather_object, broadcast_object, name_of_size, prepared, require_same
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch._async_ops import broadcast_async_
-from horovod.torch._slots import empty_sparse
+from horovod.torch._gradients import empty_sparse
 from horovod.torch._submit import synchronize
 from hvd_core._runtime.refusals import reported
 

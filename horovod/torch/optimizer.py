@@ -26,19 +26,12 @@ from horovod.common.arguments import (
 )
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
-from horovod.torch import _changed_gradients
-from horovod.torch._adasum_optimizer import DeltaOptimizer
+from horovod.torch import _gradients, _initial_weights
 from horovod.torch._compilers import leave_alone
-from horovod.torch._given_up import give_up
-from horovod.torch._optimizer_arguments import (
-    find_duplicates,
-    name_parameters,
-    require_same_names,
-)
+from horovod.torch._gradients import check_gradient_buffers, refuse_gradient_buffers
 from horovod.torch._original_names import NamesOfAdasum, NamesOfReductions
-from horovod.torch._reducer import GradientReducer
-from horovod.torch._shared_gradients import check as check_gradient_buffers
-from horovod.torch._shared_gradients import refuse as refuse_gradient_buffers
+from horovod.torch._reducer import GradientReducer, keep_until_done
+from horovod.torch._submit import forget_finished
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.functions import allgather_object, broadcast_object  # noqa: F401 (see below)
 from horovod.torch.mpi_ops import (  # noqa: F401 (modified optimizers import the operations and sizes from here)
@@ -54,6 +47,184 @@ from horovod.torch.mpi_ops import (  # noqa: F401 (modified optimizers import th
 )
 
 __all__ = ["DistributedOptimizer"]
+
+
+# The names of the parameters of a DistributedOptimizer, and checks of them. Pure functions; any thread.
+
+
+def find_duplicates(values: Iterable) -> set:
+    """The elements that occur in `values` more than once."""
+    seen: set = set()
+    return {value for value in values if value in seen or seen.add(value)}
+
+
+def name_parameters(param_groups: list, named_parameters: Iterable | None) -> dict[torch.Tensor, str]:
+    """{parameter: name} of all parameters. Raises ValueError as DistributedOptimizer documents."""
+    if named_parameters is None:
+        return {
+            param: f"allreduce.noname.{i}.{j}"
+            for i, group in enumerate(param_groups)
+            for j, param in enumerate(group["params"])
+        }
+    named = list(named_parameters)
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in named):
+        raise ValueError(
+            "named_parameters should be a sequence of tuples (name, parameter), usually produced by "
+            "model.named_parameters()."
+        )
+    duplicates = find_duplicates(name for name, _ in named)
+    if duplicates:
+        raise ValueError(
+            "Parameter names in named_parameters must be unique. "
+            f"Found duplicates: {', '.join(sorted(duplicates))}"
+        )
+    names = {param: name for name, param in named}
+    unnamed = [
+        f"parameter {j} of group {i} with shape {list(param.shape)}"
+        for i, group in enumerate(param_groups)
+        for j, param in enumerate(group["params"])
+        if param not in names
+    ]
+    if unnamed:
+        raise ValueError(
+            "named_parameters was specified, but one or more model parameters were not named: "
+            f"{'; '.join(unnamed[:8])}{' ...' if len(unnamed) > 8 else ''}. Pass the names of all of them."
+        )
+    return names
+
+
+def require_same_names(of_all: list[list[str]], ranks: list[int] | None) -> None:
+    """Raise ValueError, with the difference, unless the ranks reduce the same parameters. The same on all of them.
+
+    `of_all`: each rank's names, by its place in the process set, whose `ranks` are named (None: all in order).
+    """
+    differences = []
+    for place, names in enumerate(of_all):
+        missing, more = set(of_all[0]) - set(names), set(names) - set(of_all[0])
+        here, first = (place, 0) if ranks is None else (ranks[place], ranks[0])
+        for found, text in ((missing, "lacks"), (more, "has also")):
+            if found:
+                listed = f"{', '.join(sorted(found)[:8])}{' ...' if len(found) > 8 else ''}"
+                differences.append(f"rank {here} {text} {listed}, compared with rank {first}")
+    if differences:
+        raise ValueError(
+            "groups=n divides the parameters that require grad, which must be the same on all ranks, but "
+            f"{'; '.join(differences[:8])}. Freeze the same parameters everywhere, or give `groups` as lists."
+        )
+
+
+# DistributedOptimizer with op=Adasum: each rank does its own step, and Adasum combines the changes of the weights.
+#
+# Adasum is for changes of the weights rather than for gradients: a change contains the learning rate and the optimizer's
+# own arithmetic. Belongs to one thread, like any optimizer; there are no hooks.
+
+
+class DeltaOptimizer(torch.optim.Optimizer):
+    """The methods that precede those of the wrapped optimizer's class."""
+
+    op = Adasum
+
+    def _distribute(
+        self,
+        names: dict[torch.Tensor, str],
+        compression: type[Compressor],
+        passes: int,
+        process_set: ProcessSet,
+    ) -> None:
+        self._parameter_names = names
+        self._compression = compression
+        self.backward_passes_per_step = passes
+        self.process_set = process_set
+        self._starts: dict[torch.Tensor, torch.Tensor] = {}  # the weights before the step
+
+    find_duplicates = staticmethod(find_duplicates)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Change the number of backward passes per step()."""
+        check_backward_passes(passes)
+        self.backward_passes_per_step = passes
+
+    def add_param_group(self, param_group: dict) -> None:
+        """Add a group of parameters. Call it on all ranks."""
+        super().add_param_group(param_group)
+        index = len(self.param_groups) - 1
+        for position, param in enumerate(self.param_groups[index]["params"]):
+            self._parameter_names.setdefault(param, f"allreduce.noname.{index}.{position}")
+
+    def synchronize(self) -> None:
+        """Does nothing: gradients stay this rank's own."""
+
+    @contextmanager
+    def skip_synchronize(self):
+        """Not possible with Adasum. Raises AssertionError."""
+        raise AssertionError(
+            "Skipping synchronization is not supported when using Adasum optimizer: step() does a step with this rank's "
+            "gradients and combines the changes of the weights. Change gradients before step(), without "
+            "skip_synchronize()."
+        )
+        yield
+
+    def step(self, closure: Callable | None = None) -> Any:
+        """Do a step of the wrapped optimizer with this rank's gradients, and combine the changes of all ranks' steps.
+
+        Args:
+            closure: as in the wrapped optimizer.
+
+        Returns:
+            The result of the wrapped optimizer's step().
+
+        Raises:
+            HorovodInternalError: the ranks could not combine their steps. The parameters are as before the call then.
+        """
+        if not self.process_set.included():
+            return super().step() if closure is None else super().step(closure)
+        own = {param for group in self.param_groups for param in group["params"]}
+        params = [param for param in self._parameter_names if param.requires_grad and param in own]
+        with torch.no_grad():
+            for param in params:
+                start = self._starts.get(param)
+                if start is None or start.shape != param.shape or start.dtype != param.dtype:
+                    start = self._starts[param] = torch.empty_like(param, requires_grad=False)
+                start.copy_(param)
+        loss = super().step() if closure is None else super().step(closure)
+        with torch.no_grad():
+            try:
+                self._combine(params)
+            except BaseException:
+                for param in params:
+                    param.copy_(self._starts[param])
+                raise
+        return loss
+
+    # torch wraps the step() of each optimizer class to call its step hooks; super().step() already does.
+    step.hooked = True
+
+    def _combine(self, params: list[torch.Tensor]) -> None:
+        """Replace the change that the step made to each parameter by the Adasum of all ranks' changes."""
+        pending = []
+        checked = _initial_weights.checked()
+        try:
+            for param in params:
+                change = param.detach().sub(self._starts[param])
+                plain = (
+                    torch.view_as_real(change.resolve_conj()) if change.is_complex() else change.resolve_neg()
+                )
+                sent, context = self._compression.compress(plain.contiguous())
+                name = self._parameter_names[param]
+                if checked:
+                    start = self._starts[param]
+                    _initial_weights.announce(f"allreduce.{name}", [(name, start)], self.process_set)
+                handle = allreduce_async_(sent, name=name, op=Adasum, process_set=self.process_set)
+                pending.append((param, handle, context))
+            for param, handle, context in pending:
+                change = self._compression.decompress(synchronize(handle), context)
+                if param.is_complex():
+                    change = torch.view_as_complex(change)
+                torch.add(self._starts[param], change, out=param.detach())
+        except BaseException:
+            forget_finished(handle for _, handle, _ in pending)
+            raise
+
 
 _CLASSES: dict[tuple[type, type], type] = {}
 
@@ -282,7 +453,7 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         if closure is None:
             if not done:
                 if not self._reducer.has_warned and self._reducer.busy:
-                    _changed_gradients.notice_scaler(self, self._reducer)
+                    _gradients.warn_of_scaler(self, self._reducer)
                 self._reduce()
             return super().step()
         # The gradients of a closure do not exist yet. Reductions that a backward before step() has begun are finished
@@ -336,7 +507,7 @@ def _let_go(hooks: list, active: list, process_set: ProcessSet) -> None:
     """Clean up after an optimizer that was deleted: remove its hooks, and keep its pending reductions until they end."""
     for hook in hooks:
         hook.remove()
-    give_up(active, process_set.process_set_id)
+    keep_until_done(active, process_set.process_set_id)
     active.clear()
 
 

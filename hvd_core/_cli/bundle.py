@@ -11,7 +11,6 @@ import io
 import json
 import os
 import platform
-import subprocess
 import sys
 import tarfile
 import time
@@ -21,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from hvd_core._base import sandbox
 from hvd_core._cli import codes, output
 from hvd_core._cli.host_facts import host_facts
 from hvd_core._cli.redaction import Redaction
@@ -179,15 +179,10 @@ def versions() -> dict[str, Any]:
 def _own_command(arguments: list[str], redaction: Redaction) -> str:
     """The document that `hvd` prints for these arguments, and what else it says. In a process of its own, since it loads
     the backends' libraries."""
-    done = subprocess.run(
-        [sys.executable, "-m", "hvd_core._cli", *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        errors="surrogateescape",
-        timeout=_COMMAND_SECONDS,
-    )
+    argv = [sys.executable, "-m", "hvd_core._cli", *arguments]
+    done = sandbox.run(argv, timeout_s=_COMMAND_SECONDS, encoding_errors="surrogateescape")
+    if done.timed_out:
+        raise TimeoutError(f"hvd {' '.join(arguments)} timed out after {_COMMAND_SECONDS:g} s")
     shown = done.stdout
     with suppress(ValueError):  # no document, but words
         shown = json.dumps(redaction.document(json.loads(shown)), indent=2) + "\n"

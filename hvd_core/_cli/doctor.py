@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _STYLES = {BAD: "red", NOTE: "yellow", SKIPPED: "dim"}
 _SOURCE = "hvd plugin doctor"
+_SHOWN_LINES = 8  # of the output of a process that ended
 
 
 def run(options: argparse.Namespace) -> int:
@@ -142,7 +143,7 @@ def examine(name: str, settings: Any, opening: bool = True, named: bool = True) 
     except BackendError as error:
         return [*steps, _failed(name, "discover", error)]
     timeout_s = settings.probe_timeout_s if settings is not None else 5.0
-    steps += _apart(backend, timeout_s)
+    steps += _sandboxed(backend, timeout_s)
     if steps[-1].verdict == BAD:
         return steps if named else [*steps[:-1], _unnamed(steps[-1])]
     from hvd_core._cli import trial
@@ -151,9 +152,10 @@ def examine(name: str, settings: Any, opening: bool = True, named: bool = True) 
     return steps
 
 
-def _apart(backend: InstalledBackend, timeout_s: float) -> list[Step]:
+def _sandboxed(backend: InstalledBackend, timeout_s: float) -> list[Step]:
     """The phases describe, probe and load, up to the first that fails, in a process of their own."""
-    from hvd_core._cli.apart import limits, run_apart
+    from hvd_core._cli.apart import run_sandboxed
+    from hvd_core.backends.selection.trial import limits
 
     def work(send: Callable[[Any], None]) -> None:
         for phase in (_described, lambda backend: _probed(backend, timeout_s), _loaded):
@@ -162,10 +164,10 @@ def _apart(backend: InstalledBackend, timeout_s: float) -> list[Step]:
             if step.verdict == BAD:
                 return
 
-    done = run_apart(work, limits(timeout_s))
+    done = run_sandboxed(work, limits(timeout_s))
     steps = [Step(**value) for value in done.values]
     if done.fault:
-        more = [*done.written(), *_remedy(backend)]
+        more = [f"it wrote: {line}" for line in done.output[-_SHOWN_LINES:]] + _remedy(backend)
         steps.append(Step(backend.name, done.phase or "load", BAD, done.fault, more, ended=True))
     return steps
 

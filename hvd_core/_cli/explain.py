@@ -103,14 +103,15 @@ def of_engine() -> Iterator[Row]:
 def _choice(settings: PluginsConfig) -> tuple[list[dict[str, Any]], str, str]:
     """The choice of a job of one process: (rows of the report, its note, the error or ""). A process of its own makes it,
     because it runs the code of the chosen plugins."""
-    from hvd_core._cli.apart import limits, run_apart
+    from hvd_core._cli.apart import run_sandboxed
+    from hvd_core.backends.selection.trial import limits
 
-    done = run_apart(_choose, limits(settings.probe_timeout_s))
-    done.relay()
+    done = run_sandboxed(_choose, limits(settings.probe_timeout_s))
+    done.relay_output()
     if done.fault:
-        name = f"backend '{done.backend}': " if done.backend else ""
-        check = f"\n  check: hvd plugin doctor {done.backend}" if done.backend else ""
-        return [], "", f"horovod: {name}{done.text()}{check}"
+        name = f"backend '{done.subject}': " if done.subject else ""
+        check = f"\n  check: hvd plugin doctor {done.subject}" if done.subject else ""
+        return [], "", f"horovod: {name}{done.describe()}{check}"
     table, note, fault = done.values[0]
     return table, note, fault
 

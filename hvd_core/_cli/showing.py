@@ -48,23 +48,24 @@ def gather(name: str) -> Shown:
 
     Raises BackendNotInstalled, BackendDescribeError.
     """
-    from hvd_core._cli.apart import limits, run_apart
+    from hvd_core._cli.apart import run_sandboxed
     from hvd_core.backends import discovery
+    from hvd_core.backends.selection.trial import limits
 
     settings = config()
     backend = discovery.lookup(name, _SOURCE, pinned(name.lower(), settings))
     export(settings, backend.name)
-    done = run_apart(lambda send: _gather(backend, settings, send), limits(settings.probe_timeout_s))
-    done.relay()
+    done = run_sandboxed(lambda send: _gather(backend, settings, send), limits(settings.probe_timeout_s))
+    done.relay_output()
     found: dict[str, Any] = {}
     for value in done.values:
         found |= value
     if "error" in found:
         raise BackendDescribeError(found["error"])
-    ended = f"horovod: backend '{backend.name}' ({backend.origin}): {done.text()}" if done.fault else ""
+    ended = f"horovod: backend '{backend.name}' ({backend.origin}): {done.describe()}" if done.fault else ""
     if "descriptor" not in found:
         raise BackendDescribeError(f"{ended}\n  check: hvd plugin doctor {backend.name}")
-    probe = found.setdefault("probe", {"available": False, "reason": done.text(), "fix": ""})
+    probe = found.setdefault("probe", {"available": False, "reason": done.describe(), "fix": ""})
     assert isinstance(probe, dict)
     rest = {"facts": None, "options": [], "served": [], "fault": ended}
     return Shown(**(rest | found))

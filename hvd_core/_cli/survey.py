@@ -107,15 +107,16 @@ def _row(backend: InstalledBackend, settings: PluginsConfig, probing: bool) -> R
     if backend.candidate.origin not in (WHEEL, PATH):
         _examine(row, backend, settings, probing, lambda row: None)
         return row
-    from hvd_core._cli.apart import limits, run_apart
+    from hvd_core._cli.apart import run_sandboxed
+    from hvd_core.backends.selection.trial import limits
 
-    done = run_apart(
+    done = run_sandboxed(
         lambda send: _examine(row, backend, settings, probing, send), limits(settings.probe_timeout_s)
     )
-    done.relay()
+    done.relay_output()
     row = Row(**done.values[-1]) if done.values else row
     if done.fault:
-        row.status, row.detail = BROKEN, done.text()
+        row.status, row.detail = BROKEN, done.describe()
         row.fix = f"hvd plugin doctor {row.name} shows its output"
         if row.distribution:
             row.fix += f"; pip uninstall {row.distribution} removes it"

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
+from hvd_core._base import sandbox
 from hvd_core._cli.steps import BAD, GOOD, Step
 
 # Longer than the kit gives a rank to open the backend, so that the kit's own words are shown.
@@ -29,28 +27,19 @@ def opened(name: str, seconds: float = _SECONDS) -> Step:
         report = Path(folder) / "report.json"
         kit = [sys.executable, "-m", "hvd_core.conformance", name, "-np", "1", "--json", str(report)]
         kit += ["--case", "L1.open", "--case", "L2.allreduce"]
-        child = subprocess.Popen(
-            kit, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-            cwd=folder, start_new_session=True,
-        )  # fmt: skip
-        try:
-            output, _ = child.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
+        done = sandbox.run(kit, timeout_s=seconds, env=_environment(), cwd=folder, merge_output=True)
+        if done.returncode is None:
             return Step(
                 name, "open", BAD, f"opening it on one rank takes longer than {seconds:g} s", ended=True
             )
-        finally:
-            with suppress(ProcessLookupError):  # the kit's rank, too
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-        if child.returncode == 0:
+        if done.returncode == 0:
             return Step(name, "open", GOOD, "opened on one rank; an allreduce gives the right values")
-        if child.returncode < 0:
-            end = signal.Signals(-child.returncode).name
+        output = done.stdout.strip().splitlines()[-8:]
+        if done.signal:
             return Step(
-                name, "open", BAD, f"its process ended with {end}", output.splitlines()[-8:], ended=True
+                name, "open", BAD, f"its process {sandbox.describe_exit(done.returncode)}", output, ended=True
             )
-        texts = _texts(report) or output.strip().splitlines()[-8:]
+        texts = _texts(report) or output
         return Step(name, "open", BAD, "it does not work on one rank", texts)
 
 

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
-import subprocess
 import sys
-import tempfile
 import time
-from contextlib import suppress
 
+from hvd_core._base import sandbox
 from hvd_core.conformance import interpreter
 from hvd_core.conformance.backend import Backend, BackendFailure
 from hvd_core.conformance.call_watch import Calls, watch
@@ -58,54 +55,45 @@ class Alone:
 
     def __init__(self, target, modules, patience: float) -> None:
         self._target, self._modules, self._patience = target, list(modules), patience
-        self._process: subprocess.Popen | None = None
+        self._child: sandbox.Child | None = None
         self._earlier = ""  # the case that this process has run last
 
     def run(self, case) -> Result:
         """Runs a case without ranks to its verdict."""
         if case.fresh:
             self.close()
-        if self._process is None:
-            self._start()
+        if self._child is None:
+            self._child = self._start()
         limit = case.seconds * self._patience
         after = f", perhaps because of the case before it, {self._earlier}" if self._earlier else ""
         self._earlier = case.name
-        with suppress(BrokenPipeError):  # it has died since its last answer; reading finds out
-            self._process.stdin.write(json.dumps({"case": case.name}).encode() + b"\n")
-            self._process.stdin.flush()
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            line = self._process.stdout.readline() if selector.select(limit) else None
-        if line and line.endswith(b"\n"):
-            return Result.from_dict(json.loads(line))
-        code = None if line is None else self._process.wait()
-        self._errors.seek(0)
-        words = shown_output(self._errors.read().decode(errors="replace"))
+        child = self._child
+        child.send({"case": case.name})
+        answers = sandbox.receive_any([child], limit)
+        if answer := answers.get(child):
+            return Result.from_dict(answer)
+        code = child.wait(limit) if answers else None
+        words = shown_output(child.errors())
         self.close()
         if code is None:
             return Result(case.name, FAIL, f"did not end within {limit:g} s", [], limit)
-        return Result(case.name, FAIL, f"the process died with status {code}{after}: {words}")
+        return Result(case.name, FAIL, f"the process {sandbox.describe_exit(code)}{after}: {words}")
 
-    def _start(self) -> None:
+    def _start(self) -> sandbox.Child:
         target = self._target
         about = {"name": target.name, "path": target.path, "python": target.python, "origin": target.origin}
         about |= {"described": target.descriptor is not None, "modules": self._modules, "search": sys.path}
         about |= {"patience": self._patience, "interpreter": interpreter.WORDS}
         self._earlier = ""
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
-        self._process = subprocess.Popen(
-            [*interpreter.WORDS, "-m", "hvd_core.conformance.alone"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-        )  # fmt: skip
-        self._process.stdin.write(json.dumps(about).encode() + b"\n")
+        child = sandbox.Child([*interpreter.WORDS, "-m", "hvd_core.conformance.alone"], own_group=False)
+        child.send(about)
+        return child
 
     def close(self) -> None:
         """Ends the process. Nothing happens the second time."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._errors.close()
-            self._process = None
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
 
 
 def main() -> None:

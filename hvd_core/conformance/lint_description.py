@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+from hvd_core._base import sandbox
 from hvd_core.conformance.alone import Bare
 from hvd_core.conformance.cases import case
 
@@ -97,13 +97,8 @@ def importing(bare: Bare) -> None:
     described(bare)
     seconds = []
     for _ in range(3):
-        done = subprocess.run(
-            [sys.executable, "-c", _MEASURE, bare.target.entry],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = sandbox.run([sys.executable, "-c", _MEASURE, bare.target.entry], timeout_s=60)
+        bare.expect(not done.timed_out, "describing timed out after 60 s")
         bare.expect(done.returncode == 0, f"describing failed: {done.stderr.strip().splitlines()[-1:]}")
         seen = json.loads(done.stdout.splitlines()[-1])
         seconds.append(seen["seconds"])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from hvd_core._base import sandbox
 from hvd_core.conformance import interpreter
 from hvd_core.conformance.alone import Bare
 from hvd_core.conformance.cases import case
@@ -18,6 +18,7 @@ from hvd_core.conformance.lint_description import described
 ODD = "a blank, ä and 中"
 _COPIED = (".py", ".toml", ".json", ".txt")
 _MOST_FILES = 10_000
+_ANSWER_S = 60.0
 
 # Describes and probes. The answer has no texts of the plugin, because they may show its path.
 _ASK = """
@@ -112,19 +113,19 @@ def _mirror(top: str, site: Path) -> bool:
 
 
 def _ask(place: str, entry: str, folder: str, variable: str = "") -> dict[str, Any]:
-    done = subprocess.run(
-        [*interpreter.WORDS, "-c", _ASK, json.dumps([place, entry, folder, variable])],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=60,
-        check=False,
-    )
+    question = json.dumps([place, entry, folder, variable])
+    done = sandbox.run([*interpreter.WORDS, "-c", _ASK, question], timeout_s=_ANSWER_S)
+    if done.returncode is None:
+        return {"said": f"a timeout after {_ANSWER_S:g} s", "why": "", "library": False}
     try:
         return json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
         said = done.stderr.strip().splitlines()[-1:] or [""]
-        return {"said": f"an end with status {done.returncode}", "why": said[0], "library": False}
+        return {
+            "said": f"a process that {sandbox.describe_exit(done.returncode)}",
+            "why": said[0],
+            "library": False,
+        }
 
 
 def _in_words(answer: dict[str, Any]) -> str:

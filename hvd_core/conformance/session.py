@@ -5,16 +5,13 @@ A Session is used by one thread. ``ranks`` is a LocalRanks, or launched.Launched
 
 from __future__ import annotations
 
-import json
 import os
-import selectors
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 
+from hvd_core._base import sandbox
 from hvd_core._base.auth import new_secret
 from hvd_core._bootstrap import StoreServer
 from hvd_core._bootstrap.identity import identify
@@ -43,12 +40,11 @@ class LocalRanks:
         self.environment = dict(environment or {})
         self._secret = new_secret()
         self._server = StoreServer(secret=self._secret)
-        self._processes: list[subprocess.Popen] = []
-        self._errors: list = []
+        self._children: list[sandbox.Child] = []
 
     def start(self) -> None:
         """Starts the ranks that do not run. Raises RanksBroken if a rank does not start."""
-        if self._processes:
+        if self._children:
             return
         target = self.target
         config = {
@@ -63,15 +59,12 @@ class LocalRanks:
         # bounded, but looks like a leak (L4.recreate).
         environment.setdefault("MALLOC_ARENA_MAX", "1")
         for rank in range(self.size):
-            errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
             mine = {name: value.replace("{rank}", str(rank)) for name, value in self.environment.items()}
-            process = subprocess.Popen(
-                [*interpreter.WORDS, "-m", "hvd_core.conformance.worker"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0, env=environment | mine,
-            )  # fmt: skip
-            self._processes.append(process)
-            self._errors.append(errors)
-            self._write(rank, {**config, "rank": rank})
+            argv = [*interpreter.WORDS, "-m", "hvd_core.conformance.worker"]
+            # In this process's group: who kills the kit's group ends the ranks too.
+            child = sandbox.Child(argv, env=environment | mine, own_group=False)
+            self._children.append(child)
+            child.send({**config, "rank": rank})
         answers = self.collect(60.0)
         for rank in range(self.size):
             if "ready" not in (answers.get(rank) or {}):
@@ -81,8 +74,8 @@ class LocalRanks:
 
     def order(self, case: str, serial: int) -> None:
         """Tells all ranks to run a case."""
-        for rank in range(self.size):
-            self._write(rank, {"case": case, "serial": serial})
+        for child in self._children:
+            child.send({"case": case, "serial": serial})
 
     def collect(self, seconds: float, deaths: bool = False) -> dict[int, dict | None]:
         """One answer of each rank; None for a rank that died, absent for one that does not answer in time.
@@ -91,70 +84,41 @@ class LocalRanks:
         """
         answers: dict[int, dict | None] = {}
         until = time.monotonic() + seconds
-        with selectors.DefaultSelector() as selector:
-            buffers = {}
-            for rank, process in enumerate(self._processes):
-                selector.register(process.stdout, selectors.EVENT_READ, rank)
-                buffers[rank] = b""
-            while len(answers) < self.size:
-                left = until - time.monotonic()
-                if left <= 0:
-                    break
-                for key, _ in selector.select(left):
-                    rank = key.data
-                    chunk = os.read(key.fd, 1 << 20)
-                    buffers[rank] += chunk
-                    if chunk and b"\n" not in buffers[rank]:
-                        continue
-                    answers[rank] = json.loads(buffers[rank]) if chunk else None
-                    selector.unregister(key.fileobj)
-                    failed = answers[rank].get("verdict") == FAIL if answers[rank] else not deaths
-                    if failed:
-                        until = min(until, time.monotonic() + GRACE_S)
+        waiting = {child: rank for rank, child in enumerate(self._children)}
+        while waiting and (left := until - time.monotonic()) > 0:
+            for child, answer in sandbox.receive_any(waiting, left).items():
+                answers[waiting.pop(child)] = answer
+                failed = answer.get("verdict") == FAIL if answer else not deaths
+                if failed:
+                    until = min(until, time.monotonic() + GRACE_S)
         return answers
-
-    def _write(self, rank: int, message: dict) -> None:
-        try:
-            self._processes[rank].stdin.write(json.dumps(message).encode() + b"\n")
-        except BrokenPipeError:
-            pass  # it has died; collect() finds out
 
     def exit_description(self, rank: int) -> str:
         """How a rank ended, with the last lines that it wrote."""
-        process, errors = self._processes[rank], self._errors[rank]
-        try:
-            code = process.wait(1.0)
-        except subprocess.TimeoutExpired:
+        child = self._children[rank]
+        code = child.wait(1.0)
+        if code is None:
             return "it still runs"
-        end = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-        errors.seek(0)
-        words = shown_output(errors.read().decode(errors="replace"))
-        return end + (f"; it wrote: {words}" if words else "")
+        words = shown_output(child.errors())
+        return f"it {sandbox.describe_exit(code)}" + (f"; it wrote: {words}" if words else "")
 
     def where(self, rank: int) -> str:
         """Where a rank that hangs is, as far as Python knows."""
-        process, errors = self._processes[rank], self._errors[rank]
-        process.send_signal(signal.SIGUSR1)
+        child = self._children[rank]
+        child.signal(signal.SIGUSR1)
         time.sleep(0.3)
-        errors.seek(0)
-        trace = errors.read().decode(errors="replace").rpartition("most recent call first):")[2]
+        trace = child.errors().rpartition("most recent call first):")[2]
         places = [line.strip().split("/")[-1].replace('"', "") for line in trace.strip().splitlines()[:3]]
         return f"; it is in {' < '.join(places)}" if places else ""
 
     def stop(self) -> None:
         """Ends all ranks, those that hang or compute too."""
-        for process in self._processes:
-            process.stdin.close()
-        for process in self._processes:
-            try:
-                process.wait(0.5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            process.stdout.close()
-        for errors in self._errors:
-            errors.close()
-        self._processes, self._errors = [], []
+        for child in self._children:
+            child.close_requests()
+        for child in self._children:
+            child.wait(0.5)
+            child.kill()
+        self._children = []
 
     def close(self) -> None:
         """Ends all."""

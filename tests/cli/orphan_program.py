@@ -1,4 +1,4 @@
-"""orphan_program.py FILE: its fork (hvd_core._cli.apart) makes the file, unless it notices that the program has ended."""
+"""orphan_program.py FILE: its fork (run_forked) makes the file, unless it notices that the program has ended."""
 
 import os
 import signal
@@ -6,20 +6,20 @@ import sys
 import time
 from pathlib import Path
 
-from hvd_core._cli import apart
+from hvd_core._base import sandbox
 
 
 def main(path):
-    setsid, caller = os.setsid, os.getpid()
+    setsid, parent = os.setsid, os.getpid()
 
     def setsid_late():  # just before the parent-death signal is asked for
-        os.kill(caller, signal.SIGKILL)
-        while os.getppid() == caller:
+        os.kill(parent, signal.SIGKILL)
+        while os.getppid() == parent:
             time.sleep(0.01)
         setsid()
 
     os.setsid = setsid_late
-    apart.run_apart(lambda send: Path(path).touch(), apart.limits(5))
+    sandbox.run_forked(lambda reporter: Path(path).touch(), {})
 
 
 if __name__ == "__main__":

@@ -100,12 +100,12 @@ def test_show_prints_the_finished_phases(hvd, tmp_path):
     named = {fault.name: fault for fault in PROMPT}
     shown = hvd.json("plugin", "show", install(hvd, named["p_crashes"], tmp_path), code=1)
     assert shown["descriptor"]["devices"] == ["widget"]
-    assert shown["probe"]["reason"] == "its process ended with SIGSEGV in the phase probe"
+    assert shown["probe"]["reason"] == "its process was killed by SIGSEGV in the phase probe"
     shown = hvd.json("plugin", "show", install(hvd, named["l_entry_exits"], tmp_path), code=1)
     assert shown["probe"] == {"available": True, "detail": "all well"}
     assert shown["fault"].endswith("its process exited with code 5 in the phase load")
     hvd.run("plugin", "show", install(hvd, named["d_crashes"], tmp_path), code=2)
-    assert "backend 'd-crashes' (hvd-backend-d-crashes 1.5): its process ended with SIGSEGV" in hvd.errors
+    assert "backend 'd-crashes' (hvd-backend-d-crashes 1.5): its process was killed by SIGSEGV" in hvd.errors
 
 
 @pytest.mark.parametrize("fault, timeout_s", HANGING)
@@ -126,7 +126,7 @@ def test_a_library_without_a_wheel_has_its_phases(hvd, tmp_path):
         ("probe", "skipped"),
         ("load", "bad"),
     ]
-    assert found[-1]["text"] == "its process ended with SIGSEGV"
+    assert found[-1]["text"] == "its process was killed by SIGSEGV"
     hvd.variables["HOROVOD_BACKEND_PATH_MINE"] = str(tmp_path / "absent.so")
     last = hvd.json("plugin", "doctor", "mine", "--no-open", code=1)[-1]
     assert (last["phase"], last["verdict"]) == ("load", "bad")

@@ -13,10 +13,10 @@ from horovod.common import _elastic_state
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, OperationFailedError
 from horovod.torch.elastic import sampler as sampler_module
 from horovod.torch.elastic import state as state_module
-from horovod.torch.elastic.copies import copied
 from horovod.torch.elastic.state import (
     ModelStateHandler,
     StateHandler,
+    copied,
     get_handler_registry,
     set_handler_registry,
 )

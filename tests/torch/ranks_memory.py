@@ -11,7 +11,7 @@ import horovod.torch as hvd
 from harness.heap import bytes_in_memory
 from harness.rank import await_told, interrupted, tell
 from horovod.common.exceptions import HorovodInternalError
-from horovod.torch._given_up import LEFT, wait_for
+from horovod.torch._reducer import ABANDONED, wait_for
 from horovod.torch._submit import BY_ADDRESS
 from support import raises
 
@@ -125,11 +125,11 @@ def check_a_wait_for_a_name_that_is_interrupted():
     x = torch.ones(COUNT)
     if ME == 0:
         handle = hvd.allreduce_async_(x, name="left")
-        LEFT[0, "allreduce.left"] = (handle,)
+        ABANDONED[0, "allreduce.left"] = (handle,)
         interrupted(lambda: wait_for(0, "allreduce.left"))
         tell("left")
         wait_for(0, "allreduce.left")
-        assert not LEFT and not hvd.mpi_ops._handle_map
+        assert not ABANDONED and not hvd.mpi_ops._handle_map
     else:
         await_told("left")
         hvd.allreduce_(x, name="left")

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import horovod.torch as hvd
-from horovod.torch import _hooks
+from horovod.torch import _reducer
 from support import raises, same_everywhere
 from training import (
     ME,
@@ -89,7 +89,7 @@ def check_half_precision_parameters():
 
 
 def check_without_post_accumulate_hooks():
-    with mock.patch.object(_hooks, "HAS_POST_ACCUMULATE_HOOK", False):
+    with mock.patch.object(_reducer, "HAS_POST_ACCUMULATE_HOOK", False):
         agree(train_together(sgd), train_alone(sgd))
         agree(train_together(sgd, passes=2, groups=2), train_alone(sgd, passes=2))
 

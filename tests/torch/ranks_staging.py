@@ -15,7 +15,7 @@ import horovod.torch as hvd
 from device_under_test import COUNT, DEVICE, KIND, MODULE, hold
 from harness.rank import needs
 from horovod.common.exceptions import HorovodInternalError
-from horovod.torch import _copy_waits, _device_streams, _staging
+from horovod.torch import _devices, _staging
 from hvd_core._config.wheels import pip_install
 from hvd_core._frontend import staged
 from hvd_core._runtime import current_job
@@ -279,17 +279,17 @@ class NoThread(threading.Thread):
 
 def check_a_process_that_may_have_no_more_threads():
     """The calls wait for their copies then, and the next call tries again."""
-    thread, _copy_waits._thread = _copy_waits._thread, None
-    made_by, _copy_waits.threading.Thread = threading.Thread, NoThread
+    thread, _staging._thread = _staging._thread, None
+    made_by, _staging.threading.Thread = threading.Thread, NoThread
     try:
         for _ in range(2):
             tensors = [mine(1 << 12) for _ in range(3)]
             handles = [hvd.allreduce_async_(tensor, op=hvd.Sum) for tensor in tensors]
             for handle in handles:
                 assert hvd.synchronize(handle).cpu().unique().tolist() == [TOTAL]
-        assert _copy_waits._thread is None
+        assert _staging._thread is None
     finally:
-        _copy_waits.threading.Thread, _copy_waits._thread = made_by, thread
+        _staging.threading.Thread, _staging._thread = made_by, thread
     still_works()
 
 
@@ -298,7 +298,7 @@ def check_a_forked_child_can_end():
     held, over = threading.Event(), threading.Event()
 
     def hold_lock():
-        with _copy_waits._lock:
+        with _staging._lock:
             held.set()
             over.wait()
 
@@ -309,7 +309,7 @@ def check_a_forked_child_can_end():
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(30)
-        _copy_waits._end()  # as the interpreter does at its end
+        _staging._end()  # as the interpreter does at its end
         os._exit(0)
     over.set()
     thread.join()
@@ -319,8 +319,8 @@ def check_a_forked_child_can_end():
 
 def check_a_device_without_streams():
     """Copies that wait: of a device whose module in torch has no streams or events, or that pins no memory."""
-    known = _device_streams._found
-    _device_streams._found = {DEVICE: None}
+    known = _devices._streams
+    _devices._streams = {DEVICE: None}
     try:
         tensor = mine(100)
         handle = hvd.allreduce_async_(tensor, op=hvd.Sum)
@@ -337,7 +337,7 @@ def check_a_device_without_streams():
         rows, _ = hvd.alltoall(mine(SIZE), [1] * SIZE)
         assert rows.cpu().tolist() == [r + 1.0 for r in range(SIZE)]
     finally:
-        _device_streams._found = known
+        _devices._streams = known
 
 
 def check_compiled_functions():
@@ -375,4 +375,4 @@ ORDINAL_OF_DEVICE = DEVICE.index
 
 
 def begin_check():
-    assert _copy_waits._ended is False
+    assert _staging._ended is False

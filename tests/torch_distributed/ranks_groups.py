@@ -214,7 +214,7 @@ def check_limits_of_time():
 
 def check_works_outlive_their_way_through_cpp():
     """PyTorch 2.4 forgets the half of a work that is in Python; DDP and functional collectives come by this way."""
-    from horovod.torch.distributed import _lifetime
+    from horovod.torch.distributed import _work
 
     with default_group() as group:
         options = dist.AllreduceOptions()
@@ -226,8 +226,8 @@ def check_works_outlive_their_way_through_cpp():
             gc.collect()
             get(work)
             assert (tensor == SIZE * (SIZE + 1) / 2).all()
-        before = len(_lifetime._kept)
+        before = len(_work._kept)
         for _ in range(100):
             work = dist.all_reduce(torch.ones(8), async_op=True)
         work.wait()
-        assert len(_lifetime._kept) <= before + 9
+        assert len(_work._kept) <= before + 9

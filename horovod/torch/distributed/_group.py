@@ -4,22 +4,205 @@ The methods have torch's names and arguments, those of torch 2.13 and of earlier
 Each call is made by all ranks of the group, in one order; a call that fails on one rank fails on all.
 """
 
+import functools
+import itertools
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
-from horovod.torch.distributed import _start
-from horovod.torch.distributed._calls import Calls
-from horovod.torch.distributed._gathering import Gathering
-from horovod.torch.distributed._mixed import Others, by_device, others_of, served_by_device
-from horovod.torch.distributed._monitored import monitored_barrier
-from horovod.torch.distributed._operands import Taken, complex_sums_only, operand
-from horovod.torch.distributed._point_to_point import PointToPoint
-from horovod.torch.distributed._reductions import SUM, number_and_factor
-from horovod.torch.distributed._scattering import Scattering
-from horovod.torch.distributed._work import Done
+from horovod.common.basics import engine
+from horovod.torch.distributed import _startup
+from horovod.torch.distributed._collectives import Gathering, Scattering
+from horovod.torch.distributed._requests import (
+    SUM,
+    Calls,
+    Taken,
+    complex_sums_only,
+    number_and_factor,
+    operand,
+)
+from horovod.torch.distributed._work import Done, Works, seconds_of
+from hvd_core._runtime.refusals import report_message
 from hvd_core.errors import HorovodInternalError
+
+# Groups of which another backend serves some types of devices, as in "cpu:hvd,cuda:nccl".
+#
+# PyTorch takes a group that is written in Python as it is, for all types of devices, and creates no backend that stands
+# behind it in that text. So the group itself hands the calls on: to a second group of the same ranks, which it makes at
+# the first call with a tensor of such a device. Called by the methods of a group.
+
+
+class Others:
+    """The other backends of one group.
+
+    Args:
+        names: type of device -> the backend's name. ranks: the job's ranks of the members. seconds: the group's limit.
+    """
+
+    def __init__(self, names: dict[str, str], ranks: list[int], seconds: float):
+        self.names, self._ranks, self._seconds = names, ranks, seconds
+        self.made: dict[str, Any] = {}
+
+    def group(self, device_type: str) -> Any:
+        """The group that serves a type of device; None if hvd does. All members come here at the same call."""
+        name = self.names.get(device_type)
+        if name is not None and device_type not in self.made:
+            self.made[device_type] = dist.new_group(
+                self._ranks,
+                timeout=timedelta(seconds=self._seconds),
+                backend=f"{device_type}:{name}",
+                use_local_synchronization=True,
+            )
+        return self.made.get(device_type)
+
+
+def others_of(group: Any, ranks: list[int], seconds: float) -> Others | None:
+    """The other backends that the program has named with this group; None while torch does not know the group yet."""
+    text = dist.distributed_c10d._world.pg_backend_config.get(group)
+    if text is None:
+        return None
+    pairs = [pair.split(":") for pair in text.split(",") if pair.count(":") == 1]
+    return Others({device: name for device, name in pairs if name != group.name()}, ranks, seconds)
+
+
+def served_by_device(*names: str) -> Callable[[type], type]:
+    """A decorator for a class of groups, whose methods of these names hand calls on if their tensors are on a device of
+    another backend."""
+
+    def decorate(cls: type) -> type:
+        for name in names:
+            setattr(cls, name, by_device(getattr(cls, name), name))
+        return cls
+
+    return decorate
+
+
+def by_device(method: Callable, name: str) -> Callable:
+    """A method that does so, under this name of torch's."""
+
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any, **more: Any) -> Any:
+        others = self.others()
+        if others is not None and others.names and (tensor := _first_tensor(arguments)) is not None:
+            group = others.group(tensor.device.type)
+            if group is not None:
+                return getattr(group, name)(*arguments, **more)
+        return method(self, *arguments, **more)
+
+    return call
+
+
+def _first_tensor(values: Any) -> torch.Tensor | None:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            return value
+        if isinstance(value, (list, tuple)) and (found := _first_tensor(value)) is not None:
+            return found
+    return None
+
+
+# Send and receive between two ranks of a group: only these two take part.
+#
+# Messages of one sender, receiver and tag meet in their order; the engine carries out the messages of two ranks, of all
+# tags, in the order in which both of them have asked. So a receiver must know the sender: a receive from any source is
+# possible in a group of two only.
+
+
+class PointToPoint:
+    """The messages of one group.
+
+    Args:
+        calls: of the group. rank: of this process in the group. ranks: the job's ranks of the members.
+        label: the group's name, equal on its members.
+    """
+
+    def __init__(self, calls: Calls, rank: int, ranks: list[int], label: str):
+        self._calls, self._rank, self._ranks, self._label = calls, rank, ranks, label
+        self._counts: dict[tuple, int] = {}
+
+    def send(self, tensors: list, dst: int, tag: int) -> Any:
+        return self._message(tensors, True, dst, tag)
+
+    def receive(self, tensors: list, src: int, tag: int) -> Any:
+        return self._message(tensors, False, src, tag)
+
+    def _message(self, tensors: list, sends: bool, other: int, tag: int) -> Any:
+        if other == self._rank or not 0 <= other < len(self._ranks):
+            raise ValueError(
+                f"hvd: rank {self._rank} cannot send to or receive from rank {other} of a group of {len(self._ranks)}."
+            )
+        works = [self._one(tensor, sends, other, tag) for tensor in tensors]
+        return works[0] if len(works) == 1 else Works(works, tensors)
+
+    def _one(self, tensor: Any, sends: bool, other: int, tag: int) -> Any:
+        calls, peer = self._calls, self._ranks[other]
+        count = self._counts.get((sends, other, tag), 0)
+        self._counts[sends, other, tag] = count + 1
+        name = f"p2p.{self._label}.{tag}.{count}"
+        try:
+            one = operand(tensor, False, calls.process_set, sends)
+            flats = [one.flat]
+            taken = Taken(calls.core, flats, flats, sends, not sends)
+        except BaseException as error:
+            report_message(sends, peer, name, calls.process_set, error)
+            raise
+        work = calls.submit(
+            "send" if sends else "recv",
+            name,
+            taken,
+            f"send to rank {other}" if sends else f"recv from rank {other}",
+            [tensor],
+            None,
+            one.copy_back if one.own and not sends else None,
+            alone=True,
+            number=peer,
+        )
+        work.source = self._rank if sends else other
+        if calls.coalesces:
+            calls.coalesce(work)
+        return work
+
+
+# monitored_barrier(): a barrier that names the ranks that have not come in time. All ranks of the group call it.
+
+
+def monitored_barrier(group: Any, timeout: Any, wait_all_ranks: bool) -> None:
+    """Wait for all ranks of the group, for `timeout` at most.
+
+    Args:
+        group: the Group. timeout: a timedelta, which may be 0; None for the group's limit.
+        wait_all_ranks: whether the error names all missing ranks, or the first one.
+
+    Raises:
+        RuntimeError: ranks have not come in time, or the barrier has failed.
+    """
+    calls = group._calls
+    seconds = 0.0 if timeout is not None and not timeout else seconds_of(timeout, calls.seconds)
+    name = calls.next_name()
+    keys = [f"hvd/monitored/{name}/{rank}" for rank in range(group._size)]
+    # The engine does not tell which ranks have submitted a barrier; each rank says it in torch's store before.
+    group._store.set(keys[group._rank], b"here")
+    core = calls.core
+    handle = core.ordered("barrier", name, calls.number, None, None)
+    try:
+        if core.wait_for(handle, seconds):
+            return
+    except HorovodInternalError as error:
+        raise RuntimeError(f"[Rank {group._rank}]: monitoredBarrier failed: {error}") from error
+    finally:
+        core.release(handle)
+    missing = [rank for rank, key in enumerate(keys) if not group._store.check([key])]
+    who = "A rank"  # all have come meanwhile
+    if missing:
+        who = "Ranks " + ", ".join(map(str, missing)) if wait_all_ranks else f"Rank {missing[0]}"
+    raise RuntimeError(
+        f"[Rank {group._rank}]: Rank {group._rank} timed out in monitoredBarrier: {who} failed to pass "
+        f"monitoredBarrier in {round(seconds * 1000)} ms"
+    )
 
 
 def list_of(tensors: Any) -> list:
@@ -155,7 +338,7 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
         except (HorovodInternalError, ValueError):
             return
         if self._default:
-            _start.say_farewell()
+            _startup.leave_job()
 
     def abort(self) -> None:
         """End the job at once, on all ranks: operations under way fail. hvd has no abort of one group alone."""
@@ -260,3 +443,72 @@ def _copying_back(operands: list) -> Any:
             each.copy_back()
 
     return copy
+
+
+# A group for torch.distributed: the engine, and a process set that the group's ranks make among themselves.
+#
+# torch.distributed calls create() on the members of a group only. So the process set is one that its members alone ask
+# for, and each group has its own: the order of calls in one group says nothing about another.
+
+# For each engine; a set of the next job begins at 0 on all of its ranks.
+_counts: WeakKeyDictionary = WeakKeyDictionary()
+
+
+def _let_torch_end_groups() -> None:
+    """Have destroy_process_group() end our groups where it knows those of NCCL alone (seen in PyTorch 2.4)."""
+    original = getattr(dist.distributed_c10d, "_shutdown_backend", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def shutdown_backend(group: Any) -> None:
+        if isinstance(group, Group):
+            group.shutdown()
+        else:
+            original(group)
+
+    dist.distributed_c10d._shutdown_backend = shutdown_backend
+
+
+_let_torch_end_groups()
+
+
+def create(options: Any, backend_options: Any = None) -> Group:
+    """The group that torch.distributed asks for. Waits until its members have asked too.
+
+    Args:
+        options: torch's _DistributedBackendOptions.
+        backend_options: of the program; they are not used.
+
+    Raises:
+        ValueError: the ranks are not in ascending order, or hvd.init() has given this process another rank.
+        HorovodInternalError: the members disagree, or the job ends. TimeoutError: members do not ask in time.
+    """
+    rank, size = options.group_rank, options.group_size
+    ranks = list(options.global_ranks_in_group)
+    name = str(options.group_id)
+    if not ranks:  # the default group
+        _startup.start(options.store, rank, size)
+        ranks = list(range(size))
+    if ranks != sorted(ranks):
+        raise ValueError(f"hvd: the ranks of a group must be in ascending order, but are {ranks}.")
+    seconds = options.timeout.total_seconds()
+    number = add_members_set(ranks, name, seconds)
+    return Group(options.store, rank, size, name, ranks, number, seconds)
+
+
+def add_members_set(ranks: list[int], name: str, seconds: float) -> int:
+    """The number of a new process set of `ranks`, ascending, this one among them. The n-th set of one name meets the n-th
+    of the other members."""
+    core = engine()
+    count = next(_counts.setdefault(core, {}).setdefault((tuple(ranks), name), itertools.count()))
+    handle = core.add_members_set(ranks, f"{name}.{count}")
+    try:
+        if not core.wait_for(handle, seconds):
+            raise TimeoutError(
+                f"hvd: not all of the ranks {ranks} have made the group {name!r} within {seconds:g} s. Each of them must "
+                "call new_group() with the same ranks, in the same order of calls."
+            )
+        return core.process_set_of(handle)
+    finally:
+        core.release(handle)

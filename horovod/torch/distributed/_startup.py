@@ -9,12 +9,17 @@ import atexit
 import itertools
 import json
 import os
+import socket
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
+
+import torch.distributed as dist
 
 from horovod.common import exports
 from horovod.common.basics import engine, runtime
 from horovod.common.exceptions import HorovodInternalError
+from horovod.common.objects import broadcast_object
 from hvd_core._bootstrap.identity import identify
 from hvd_core._bootstrap.meeting import Meeting
 from hvd_core._runtime import current_job
@@ -24,9 +29,8 @@ PATIENCE_SECONDS = 30.0
 
 _starts = itertools.count()
 _started_here = False  # by init_process_group(), not by the program's hvd.init()
-_farewell: int | None = (
-    None  # the handle of the barrier with which this rank says that it needs the others no more
-)
+# The handle of the barrier with which this rank says that it needs the others no more.
+_leave_barrier: int | None = None
 _registered = False
 
 
@@ -37,7 +41,7 @@ def start(store: Any, rank: int, size: int) -> None:
         ValueError: the program has called hvd.init() in a job of another size, or as another rank.
         hvd_core._bootstrap.BootstrapError: the ranks do not come together.
     """
-    global _farewell
+    global _leave_barrier
     number = next(_starts)
     job = current_job.current()
     if job is not None and not job.is_parents() and job.engine.stopped and _started_here:
@@ -51,7 +55,7 @@ def start(store: Any, rank: int, size: int) -> None:
             )
         end()
         job = None
-    _farewell = None
+    _leave_barrier = None
     if job is not None:
         return
     meets = _meets(store, rank, size, number)
@@ -129,24 +133,24 @@ def _address(store: Any) -> str:
     return store.host
 
 
-def say_farewell() -> None:
+def leave_job() -> None:
     """The default group is destroyed: this rank needs the others no more, as soon as they say so too. Does not wait."""
-    global _farewell
-    if _farewell is None and _started_here and exports.is_initialized():
+    global _leave_barrier
+    if _leave_barrier is None and _started_here and exports.is_initialized():
         with suppress(HorovodInternalError, ValueError):
-            _farewell = engine().ordered("barrier", "c10d.farewell", 0, None, None)
+            _leave_barrier = engine().ordered("barrier", "c10d.farewell", 0, None, None)
 
 
 def end() -> None:
     """End the engine that init_process_group() has started. After destroy_process_group() it first waits, for some time,
     until the other ranks have called that too: groups without this rank may still be at work."""
-    global _farewell, _started_here
+    global _leave_barrier, _started_here
     if not _started_here or not exports.is_initialized():
         return
     with suppress(HorovodInternalError, ValueError):
-        if _farewell is not None:
-            engine().wait_for(_farewell, PATIENCE_SECONDS)
-    _farewell, _started_here = None, False
+        if _leave_barrier is not None:
+            engine().wait_for(_leave_barrier, PATIENCE_SECONDS)
+    _leave_barrier, _started_here = None, False
     runtime().shutdown()
 
 
@@ -154,3 +158,41 @@ def _at_exit() -> None:
     job = current_job.current()
     if job is not None and not job.is_parents():
         end()
+
+
+# `env://` under a launcher that sets no RANK for torch.distributed: horovodrun, mpirun, srun.
+#
+# The engine starts by the launcher's means. Then rank 0 opens torch's store at a free port of the interface that leads to
+# the other hosts, and they get its address over the engine. Torch's store authenticates no connection. Called on the
+# thread that calls init_process_group().
+
+
+def env_rendezvous(timeout: Any) -> Iterator[tuple[Any, int, int]]:
+    """Yields (store, rank, size), as torch's rendezvous does."""
+    start_as_launched()
+    rank, size = exports.rank(), exports.size()
+    store, place = _open_store(size, timeout) if rank == 0 else (None, None)
+    host, port = broadcast_object(place, 0, name="torch.distributed.store")
+    if store is None:
+        store = dist.TCPStore(host, port, size, is_master=False, timeout=timeout, wait_for_workers=False)
+    yield store, rank, size
+    raise RuntimeError("Unable to perform rerendezvous using env:// method")
+
+
+def _open_store(size: int, timeout: Any) -> tuple[Any, tuple[str, int]]:
+    """(the store, its address). The host's name in messages may mean nothing on the other hosts, and torch itself would
+    listen on all interfaces."""
+    world = runtime().world()
+    host = "127.0.0.1" if len(set(world.hosts)) == 1 else world.store.local_host()
+    listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    port = listener.getsockname()[1]
+    store = dist.TCPStore(
+        host,
+        port,
+        size,
+        is_master=True,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
+    return store, (host, port)

@@ -1,0 +1,322 @@
+"""From a call of a group to a request of the engine: reduce ops, operands, the numbers of calls, refusals, timeouts,
+coalescing.
+
+torch.distributed promises that all ranks of a group make their calls in one order. So the n-th call of a group has the
+name "c10d.n" for each operation: ranks that call different operations meet under one name, and all of them fail.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.distributed import AllreduceOptions, ReduceOp
+
+from horovod.common.basics import UNAVAILABLE, engine
+from horovod.torch import _devices, _staging
+from horovod.torch._dtypes import DTYPE_NUMBERS, MOVABLE
+from horovod.torch._submit import BY_ADDRESS, check, operands
+from horovod.torch.distributed._work import Done, Work, Works, seconds_of
+from hvd_core._frontend import reductions
+from hvd_core._frontend.reductions import ENGINE_NUMBERS
+from hvd_core._runtime.process_sets import ProcessSet, temporary
+from hvd_core._runtime.refusals import report
+
+_OPS = {
+    "SUM": ENGINE_NUMBERS[reductions.Sum],
+    "AVG": ENGINE_NUMBERS[reductions.Average],
+    "MIN": ENGINE_NUMBERS[reductions.Min],
+    "MAX": ENGINE_NUMBERS[reductions.Max],
+    "PRODUCT": ENGINE_NUMBERS[reductions.Product],
+    "PREMUL_SUM": ENGINE_NUMBERS[reductions.Sum],
+}
+
+
+def _kind(op: Any) -> Any:
+    return getattr(op, "op", op)  # a ReduceOp, or its RedOpType
+
+
+_NUMBERS = {
+    _kind(getattr(ReduceOp, name)): number for name, number in _OPS.items() if hasattr(ReduceOp, name)
+}
+SUM = _OPS["SUM"]
+
+
+def number_and_factor(op: Any) -> tuple[int, float]:
+    """The engine's number of a reduce op, and the factor that the tensors are multiplied by before.
+
+    Raises:
+        NotImplementedError: BAND, BOR or BXOR, or a factor that is a tensor.
+    """
+    kind = _kind(op)
+    try:
+        number = _NUMBERS[kind]
+    except (KeyError, TypeError):
+        raise NotImplementedError(
+            f"hvd: reductions by {getattr(kind, 'name', kind)} are not supported. Use SUM, AVG, MIN, MAX or PRODUCT."
+        ) from None
+    if kind != _PREMUL:  # each access makes an object
+        return number, 1.0
+    factor = op.__getstate__()[1]
+    if not isinstance(factor, (int, float)):
+        raise NotImplementedError("hvd: PREMUL_SUM takes a number as its factor, not a tensor.")
+    return number, float(factor)
+
+
+_PREMUL = _kind(getattr(ReduceOp, "PREMUL_SUM", None))
+
+
+def _numbers_by_hash() -> dict[int, int]:
+    """hash(options.reduceOp) -> the engine's number, of the ops that need no factor. A hash costs less than a comparison
+    of ops; empty if hashes do not tell this PyTorch's ops apart."""
+    options, found = AllreduceOptions(), {}
+    for kind in ReduceOp.RedOpType.__members__.values():
+        if kind == _PREMUL:
+            continue  # it has a factor, and no constructor
+        options.reduceOp = one = ReduceOp(kind)
+        try:
+            if hash(options.reduceOp) != hash(one) or hash(ReduceOp(kind)) != hash(one):
+                return {}  # of the object, not of the op
+            if found.setdefault(hash(one), kind) != kind:
+                return {}
+        except TypeError:
+            return {}
+    return {mark: _NUMBERS[kind] for mark, kind in found.items() if kind in _NUMBERS}
+
+
+# Whether the options of each call say that the caller waits, and torch then takes None for a call that is over. Older
+# versions (2.7 has been seen) say so in the options of some calls, and wait for what every call returns.
+TELLS_WHO_WAITS = hasattr(AllreduceOptions(), "asyncOp")
+NUMBERS_BY_HASH = _numbers_by_hash() if TELLS_WHO_WAITS else {}
+
+
+# Tensors of torch.distributed in the form that the engine takes: dense, real, of a type that it knows.
+#
+# The engine writes to the memory of the tensors that it gets. So a tensor that it can take as it is costs no copy;
+# another one is copied, and a result is copied back when the operation is over. Pure functions; any thread.
+
+_REDUCED = frozenset(DTYPE_NUMBERS)
+
+
+class Operand:
+    """One tensor, flat, as the engine takes it: `flat`. `own`: whether that is a copy."""
+
+    __slots__ = ("flat", "own", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, flat: torch.Tensor, own: bool):
+        self.tensor, self.flat, self.own = tensor, flat, own
+
+    def copy_back(self) -> None:
+        """Put the result into the tensor, if the engine has written to a copy."""
+        if self.own:
+            fill(self.tensor, self.flat)
+
+
+def fill(tensor: torch.Tensor, flat: torch.Tensor) -> None:
+    """Write the values of a flat tensor of operand() to `tensor`. Autograd does not see it."""
+    target = tensor.detach()
+    if flat.dtype is not target.dtype:
+        flat = flat.view(target.dtype) if not target.is_complex() else torch.view_as_complex(flat.view(-1, 2))
+    target.copy_(flat.view(target.shape))
+
+
+def operand(tensor: Any, reduces: bool, process_set: ProcessSet, contents: bool = True) -> Operand:
+    """A tensor as the engine takes it. `contents`: whether its values are read.
+
+    Raises:
+        ValueError: not a dense tensor, or of a type that the engine does not know, or on a device that it cannot use.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"A torch.Tensor is required, but found {type(tensor).__name__}.")
+    plain = tensor.detach() if tensor.requires_grad else tensor
+    if plain.layout is not torch.strided:
+        raise ValueError(f"hvd: a dense tensor is required, but found one of layout {plain.layout}.")
+    own = False
+    if not plain.is_contiguous() or plain.is_conj() or plain.is_neg():
+        own = True
+        plain = (
+            plain.resolve_conj().resolve_neg().contiguous()
+            if contents
+            else torch.empty(plain.shape, dtype=plain.dtype, device=plain.device)
+        )
+        if plain.data_ptr() == tensor.data_ptr() and plain.numel():
+            plain = plain.clone(memory_format=torch.contiguous_format)
+    if plain.dim() != 1:
+        plain = plain.view(-1)
+    if plain.dtype not in (_REDUCED if reduces else MOVABLE):
+        if plain.is_complex():
+            plain = torch.view_as_real(plain).view(-1)
+        elif not reduces:
+            plain = plain.view(torch.uint8)
+    check(plain, _REDUCED if reduces else MOVABLE, process_set)
+    return Operand(tensor, plain, own)
+
+
+def complex_sums_only(tensors: Sequence[torch.Tensor], is_sum: bool) -> None:
+    """Raise ValueError for complex tensors in a reduction that is no sum: it would treat their parts alone."""
+    if not is_sum and any(t.is_complex() for t in tensors):
+        raise ValueError("hvd: complex tensors can be reduced by SUM and AVG only.")
+
+
+class Taken:
+    """The tensors of one request in the engine's form.
+
+    Args:
+        core: the engine.
+        inputs, outputs: flat tensors of operand(), a list may be empty; one list for an operation in place.
+        sent, received: whether the operation reads `inputs` and writes `outputs` on this rank.
+    """
+
+    __slots__ = ("device", "sources", "targets")
+
+    def __init__(self, core: Any, inputs: list, outputs: list, sent: bool = True, received: bool = True):
+        first = (inputs or outputs)[0]
+        # The operation on a device; None in host memory.
+        self.device: _devices.Submitted | _staging.Staged | None = None
+        if first.is_cpu:
+            self.sources = operands(inputs)
+            self.targets = self.sources if outputs is inputs else operands(outputs)
+            return
+        if text := _devices.several_devices([*inputs, *outputs]):
+            raise ValueError(f"hvd: {text}")
+        if _devices.is_served(first, core):
+            self.device = _devices.Submitted(inputs, outputs)
+        else:
+            # Results that are not those of an operation in place must not be written to the copies of the inputs.
+            self.device = _staging.Staged(inputs, outputs, sent, received, outputs is not inputs)
+        self.sources, self.targets = self.device.sources, self.device.targets
+
+
+if UNAVAILABLE is None:
+    from hvd_core._core import OrderedCalls
+
+# So long the short way of a call waits before it looks at the call's own limit, which takes time to read.
+_SOON_SECONDS = 0.1
+
+
+class Calls:
+    """The calls of one group.
+
+    Args:
+        number: the engine's number of the group's process set.
+        seconds: the limit of time of a call that gives no limit.
+    """
+
+    def __init__(self, number: int, seconds: float):
+        self.process_set = temporary(number)
+        self.number, self.seconds = number, seconds
+        self.core = engine()
+        self._coalesced: list | None = None
+        ordered = OrderedCalls(self.core, number, "c10d.")
+        self.next_name: Callable[[], str] = ordered.next_name
+        # The number of calls so far. It is equal on all ranks that have made the same calls.
+        self.count: Callable[[], int] = ordered.count
+        self._allreduce = ordered.allreduce
+        self._numbers_by_hash: dict[int, int] = {}
+
+    @contextmanager
+    def refusing(self, operation: str, name: str) -> Iterator[None]:
+        """A guard around the checks of a call: an exception makes the matching calls of the other ranks fail too."""
+        try:
+            yield
+        except BaseException as error:
+            report(operation, name, self.process_set, error)
+            raise
+
+    def submit(
+        self,
+        operation: str,
+        name: str,
+        taken: Taken | None,
+        what: str,
+        results: Any,
+        opts: Any = None,
+        finish: Callable[[], None] | None = None,
+        alone: bool = False,
+        **how: Any,
+    ) -> Any:
+        """Hand a call to the engine. Returns its Work; None if the caller waits at once, and the call is over.
+
+        Args:
+            operation: of the engine. name: of next_name().
+            taken: the tensors; None for a barrier.
+            what: the call in words.
+            results, finish: as for Work.
+            opts: torch's options of the call, with its limit of time, and whether the caller waits at once.
+            alone: the caller adds the work to the coalesced ones itself.
+            how: number, prescale, splits, received, unit, root of `Engine.ordered`.
+        """
+        core = self.core
+        seconds = seconds_of(getattr(opts, "timeout", None), self.seconds)
+        sources, targets = (None, None) if taken is None else (taken.sources or None, taken.targets or None)
+        device = None if taken is None else taken.device
+        at_once = TELLS_WHO_WAITS and self._coalesced is None and getattr(opts, "asyncOp", True) is False
+        waits = at_once and device is None
+        handle = core.ordered(
+            operation,
+            name,
+            self.number,
+            sources,
+            targets,
+            wait_s=seconds if waits else -1.0,
+            **how,
+        )
+        if waits and handle != 0:
+            Work(core, handle, seconds, what, results).give_up(seconds)
+        if waits:
+            if finish is not None:
+                finish()
+            return None
+        if device is not None:
+            device.begin(core, handle, False)
+        work = Work(core, handle, seconds, what, results, finish, device)
+        if self._coalesced is not None and not alone:
+            self._coalesced.append(work)
+        if at_once:
+            work.wait()
+            return None
+        return work
+
+    def begin_short_way(self) -> None:
+        """hvd serves tensors in host memory: reduced_at_once() may do so."""
+        self._numbers_by_hash = {} if BY_ADDRESS else NUMBERS_BY_HASH
+
+    def reduced_at_once(self, tensors: Any, opts: Any) -> bool:
+        """The short way of the most frequent call: reduce one plain tensor and wait for it. False, and nothing has been
+        done, if the call is another one."""
+        numbers = self._numbers_by_hash
+        if not numbers or opts.asyncOp or self._coalesced is not None or len(tensors) != 1:
+            return False
+        tensor, number = tensors[0], numbers.get(hash(opts.reduceOp))
+        # A negative bit is the one property of a tensor that the engine does not see.
+        if number is None or type(tensor) is not torch.Tensor or tensor.is_neg():
+            return False
+        handle = self._allreduce(tensor, number, _SOON_SECONDS)
+        if handle is None:
+            return False
+        if handle:
+            seconds = seconds_of(opts.timeout, self.seconds)
+            work = Work(self.core, handle, seconds, "all_reduce", tensors)  # it releases the handle
+            if not self.core.wait_for(handle, max(0.0, seconds - _SOON_SECONDS)):
+                work.give_up(seconds)
+        return True
+
+    @property
+    def coalesces(self) -> bool:
+        return self._coalesced is not None
+
+    def coalesce(self, work: Any) -> None:
+        self._coalesced.append(work)
+
+    def start_coalescing(self) -> None:
+        self._coalesced = []
+
+    def end_coalescing(self) -> Any:
+        works, self._coalesced = self._coalesced or [], None
+        return Works(works) if works else Done()
+
+
+def together(works: Sequence[Any], results: Any) -> Any:
+    """The works of one call as one; None if all are over."""
+    under_way = [work for work in works if work is not None]
+    return Works(under_way, results) if under_way else None
