@@ -15,8 +15,11 @@ import socket
 import sys
 import time
 
-from horovod._runner.env import GRACE
-from horovod._runner.frames import (
+from horovod._runner.environment import GRACE
+from horovod._runner.event_loop import SignalWakeup
+from horovod._runner.functions import FunctionMemory, append
+from horovod._runner.local_ranks import LocalRanks, RankSpec
+from horovod._runner.protocol import (
     MAGIC,
     PROTOCOL,
     Incoming,
@@ -31,9 +34,6 @@ from horovod._runner.frames import (
     output_frame,
     split_result,
 )
-from horovod._runner.function_memory import FunctionMemory, append
-from horovod._runner.local_ranks import LocalRanks, RankSpec
-from horovod._runner.signal_wakeup import SignalWakeup
 
 # If the launcher has not read more than this, the agent stops reading the ranks' output.
 _MOST_HELD = 1 << 20

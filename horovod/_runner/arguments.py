@@ -1,6 +1,539 @@
 """The arguments of horovodrun as an object that a program fills in: ``horovod.runner._HorovodArgs``. Any thread."""
 
-from horovod._runner.parser import make_parser
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+# What horovodrun prints when it is called without arguments, and its remarks in a job of LSF. Pure functions.
+
+INTRODUCTION = """\
+horovodrun starts a command once per process of a job.
+
+  horovodrun -np 2 python train.py                          two processes on this machine
+  horovodrun -np 4 -H h1:2,h2:2 python train.py             two each on two hosts, over ssh
+  horovodrun -np 4 --hostfile hosts python train.py         the same; lines of the file: h1 slots=2
+  horovodrun --min-np 2 --host-discovery-script hosts.sh python train.py
+                                                            elastic: the number of processes changes
+  horovodrun --check-build                                  what is installed here
+  horovodrun --help                                         all options
+"""
+
+
+def lsf_hosts(environ: Mapping[str, str]) -> str | None:
+    """The hosts of a job of LSF as -H takes them, from LSB_MCPU_HOSTS ("h1 2 h2 2"); None outside of LSF."""
+    words = environ.get("LSB_MCPU_HOSTS", "").split()
+    if "LSB_JOBID" not in environ or not words or len(words) % 2 or not all(map(str.isdecimal, words[1::2])):
+        return None
+    return ",".join(f"{host}:{slots}" for host, slots in zip(words[::2], words[1::2], strict=True))
+
+
+def no_jsrun(environ: Mapping[str, str]) -> str:
+    """Why --jsrun does not work, and what to do."""
+    text = "--jsrun is not supported: there was no LSF to write and try it on. "
+    if "LSB_JOBID" not in environ:
+        return f"{text}This is no job of LSF, either. Leave it out: horovodrun starts the processes, or mpirun (--mpi)."
+    hosts = lsf_hosts(environ)
+    where = f"-H {hosts}" if hosts else "-H and the hosts of this job"
+    return f"{text}Start with horovodrun {where} if ssh works between the hosts, or with the mpirun of the job (--mpi)."
+
+
+def no_number(environ: Mapping[str, str]) -> str:
+    """The complaint about a missing -np."""
+    text = "argument -np/--num-proc is required"
+    hosts = lsf_hosts(environ)
+    if hosts is None:
+        return text
+    slots = sum(int(part.rpartition(":")[2]) for part in hosts.split(","))
+    return f"{text}; all slots of this job of LSF: -np {slots} -H {hosts}"
+
+
+# The options of elastic jobs: their check, their keys in --config-file, and what follows from them. Pure functions.
+
+SECTION = "elastic"
+# Key in the section `elastic` of the configuration file -> (attribute of the arguments, its kind).
+KEYS: dict[str, tuple[str, type]] = {
+    "min_np": ("min_num_proc", int),
+    "max_np": ("max_num_proc", int),
+    "host_discovery_script": ("host_discovery_script", str),
+    "slots_per_host": ("slots", int),
+    "elastic_timeout": ("elastic_timeout", int),
+    "reset_limit": ("reset_limit", int),
+    "blacklist_cooldown_range": ("cooldown_range", list),
+    "spares": ("spares", int),
+    "preemption_grace": ("preemption_grace", int),
+}
+
+
+def set_elastic_args(args: argparse.Namespace, section: Any) -> list[str]:
+    """Sets the options of elastic jobs that the command line did not set; returns unknown keys. `section`: the section
+    `elastic` of the configuration file. Raises ValueError for wrong values."""
+    if not isinstance(section, dict):
+        return [SECTION]
+    for key, value in section.items():
+        if key not in KEYS or value is None:
+            continue
+        dest, kind = KEYS[key]
+        if not _is(value, kind):
+            wanted = {int: "an integer", str: "a text", list: "a list of two integers"}[kind]
+            raise ValueError(f"{SECTION}.{key} in the configuration file must be {wanted}, found {value!r}.")
+        # Hosts of the command line come before a script of the file.
+        hidden = dest == "host_discovery_script" and (args.hosts or args.hostfile)
+        if getattr(args, dest) is None and not hidden:
+            setattr(args, dest, value)
+    return [f"{SECTION}.{key}" for key in section if key not in KEYS]
+
+
+def _is(value: Any, kind: type) -> bool:
+    if kind is list:
+        return isinstance(value, list) and len(value) == 2 and all(_is(one, int) for one in value)
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def is_elastic(args: argparse.Namespace) -> bool:
+    """Whether the arguments ask for an elastic job."""
+    return args.min_num_proc is not None or args.host_discovery_script is not None
+
+
+def check_elastic(args: argparse.Namespace) -> None:
+    """Raises ValueError for options of elastic jobs that make no sense."""
+    if not is_elastic(args):
+        for dest, option in (
+            ("max_num_proc", "--max-np"),
+            ("slots", "--slots-per-host"),
+            ("elastic_timeout", "--elastic-timeout"),
+            ("reset_limit", "--reset-limit"),
+            ("cooldown_range", "--blacklist-cooldown-range"),
+            ("spares", "--spares"),
+            ("preemption_grace", "--preemption-grace"),
+            ("elastic_chaos", "--elastic-chaos"),
+        ):
+            if getattr(args, dest, None) is not None:
+                raise ValueError(f"{option} is for elastic jobs. Add --min-np or --host-discovery-script.")
+        return
+    if args.use_mpi or args.use_jsrun:
+        raise ValueError(
+            "--mpi cannot start an elastic job: MPI ends all processes when one dies. Leave it out; horovodrun starts "
+            "the processes itself."
+        )
+    first, least, most = numbers(args)
+    if least < 1:
+        raise ValueError(f"--min-np must be at least 1, found {least}.")
+    if first < least:
+        raise ValueError(
+            f"-np {first} is less than --min-np {least}: a job cannot begin with fewer processes."
+        )
+    if most is not None and most < first:
+        raise ValueError(f"--max-np {most} is less than -np {first}: a job cannot begin with more processes.")
+    for name, value, low in (
+        ("--slots-per-host", args.slots, 1),
+        ("--elastic-timeout", args.elastic_timeout, 1),
+        ("--reset-limit", args.reset_limit, 0),
+        ("--spares", args.spares, 0),
+        ("--preemption-grace", args.preemption_grace, 1),
+        ("--elastic-chaos", args.elastic_chaos, 0.01),
+    ):
+        if value is not None and not low <= value < float("inf"):
+            raise ValueError(f"{name} must be at least {low}, found {value}.")
+    if args.spares and most is None:
+        raise ValueError(
+            "--spares needs --max-np: without it all slots are used, and none is left for a spare process."
+        )
+    if args.cooldown_range is not None:
+        given = args.cooldown_range
+        try:
+            low, high = given
+            valid = 1 <= low < high <= 3600
+        except (TypeError, ValueError):
+            valid = False
+        if not valid:
+            raise ValueError(
+                "--blacklist-cooldown-range takes two numbers of seconds, 1 <= MIN < MAX <= 3600, found "
+                f"{' '.join(map(str, given)) if isinstance(given, (list, tuple)) else repr(given)}."
+            )
+
+
+def numbers(args: argparse.Namespace) -> tuple[int, int, int | None]:
+    """(the slots with which the job begins, the fewest and the most ranks)"""
+    first = args.num_proc if args.num_proc is not None else args.min_num_proc
+    least = args.min_num_proc if args.min_num_proc is not None else first
+    return first, least, args.max_num_proc
+
+
+# The tuning options of horovodrun as one table: flag, type, environment variable, key in --config-file.
+#
+# A value comes from the command line, else from the file; otherwise it stays None, and the caller's environment is not
+# changed. Pure functions, for the launcher; any thread.
+
+LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
+
+
+def cpu_list(text: str | int) -> int | str:
+    """One core, or one core per local rank: "3" -> 3, "0,2" -> "0,2". Raises ValueError for anything else."""
+    cores = [int(part) for part in str(text).split(",")]
+    return cores[0] if len(cores) == 1 else ",".join(map(str, cores))
+
+
+cpu_list.__name__ = "core or comma-separated cores"
+
+
+def positive_time(text: str | float) -> float:
+    """Seconds, an int where that is exact. Raises ValueError where a rank would too."""
+    from hvd_core._config.environment import positive_seconds  # late: the parser needs no engine
+
+    seconds = positive_seconds(str(text), "this time")
+    return int(seconds) if seconds.is_integer() else seconds
+
+
+positive_time.__name__ = "positive number of seconds"
+
+
+def _flag(value: bool) -> str:
+    return "1" if value else "0"
+
+
+def _inverse(value: bool) -> str:
+    return _flag(not value)
+
+
+def _megabytes(value: int) -> str:
+    return str(value * 1024 * 1024)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row.
+
+    `kind` is bool or a conversion; `low`/`high` bound it; `only_with` names the option without which the
+    variable is not set; `inverted` means that the key in the file says the opposite of the flag.
+    """
+
+    group: str
+    dest: str
+    flags: tuple[str, ...]
+    kind: Callable[[Any], Any]
+    env: str
+    key: str
+    help: str
+    off_flags: tuple[str, ...] = ()
+    to_text: Callable[[Any], str] = str
+    low: float | None = 0
+    high: float | None = None
+    only_with: str | None = None
+    inverted: bool = False
+    choices: tuple[str, ...] | None = None
+
+
+def _switch(group: str, name: str, env: str, key: str, text: str, **more) -> Option:
+    dest = name.replace("-", "_")
+    return Option(
+        group, dest, (f"--{name}",), bool, env, key, text, (f"--no-{name}",), to_text=_flag, low=None, **more
+    )
+
+
+_TUNING, _AUTOTUNE, _TIMELINE = "tuning", "autotuning", "timeline"
+_STALL, _LIBRARY, _LOGGING = "stall check", "libraries", "logging"
+
+
+def _autotune(name: str, kind: Callable, text: str, **more) -> Option:
+    dest = "autotune_" + name.replace("-", "_")
+    env = "HOROVOD_AUTOTUNE_LOG" if name == "log-file" else "HOROVOD_" + dest.upper()
+    key = "autotune." + name.replace("-", "_")
+    return Option(
+        _AUTOTUNE, dest, (f"--autotune-{name}",), kind, env, key, text, only_with="autotune", **more
+    )
+
+
+# fmt: off
+OPTIONS: tuple[Option, ...] = (
+    Option(_TUNING, "fusion_threshold_mb", ("--fusion-threshold-mb",), int, "HOROVOD_FUSION_THRESHOLD",
+           "params.fusion_threshold_mb", "largest batch of tensors executed as one, in MiB; 0: no batching",
+           to_text=_megabytes),
+    Option(_TUNING, "cycle_time_ms", ("--cycle-time-ms",), float, "HOROVOD_CYCLE_TIME",
+           "params.cycle_time_ms", "coalescing delay of small tensors, in ms"),
+    Option(_TUNING, "cache_capacity", ("--cache-capacity",), int, "HOROVOD_CACHE_CAPACITY",
+           "params.cache_capacity", "how many tensors the engine remembers; 0: none"),
+    _switch(_TUNING, "hierarchical-allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE",
+            "params.hierarchical_allreduce", "reduce within hosts first, then between them"),
+    _switch(_TUNING, "hierarchical-allgather", "HOROVOD_HIERARCHICAL_ALLGATHER",
+            "params.hierarchical_allgather", "gather within hosts first, then between them"),
+    _switch(_TUNING, "torus-allreduce", "HOROVOD_TORUS_ALLREDUCE", "params.torus_allreduce",
+            "reduce along local and cross ranks"),
+    _switch(_AUTOTUNE, "autotune", "HOROVOD_AUTOTUNE", "autotune.enabled",
+            "tune the parameters while running"),
+    _autotune("log-file", str, "CSV file for the tried parameters", low=None),
+    _autotune("warmup-samples", int, "samples thrown away first (3)"),
+    _autotune("steps-per-sample", int, "steps per sample (10)"),
+    _autotune("bayes-opt-max-samples", int, "samples at most (20)"),
+    _autotune("gaussian-process-noise", float, "noise of the samples, 0 to 1 (0.8)", high=1),
+    Option(_TIMELINE, "timeline_filename", ("--timeline-filename",), str, "HOROVOD_TIMELINE",
+           "timeline.filename", "write a timeline of all operations to this file", low=None),
+    _switch(_TIMELINE, "timeline-mark-cycles", "HOROVOD_TIMELINE_MARK_CYCLES", "timeline.mark_cycles",
+            "mark cycles in the timeline", only_with="timeline_filename"),
+    Option(_STALL, "no_stall_check", ("--no-stall-check",), bool, "HOROVOD_STALL_CHECK_DISABLE",
+           "stall_check.enabled", "do not report tensors that only some ranks have submitted", ("--stall-check",),
+           to_text=_flag, low=None, inverted=True),
+    Option(_STALL, "stall_check_warning_time_seconds", ("--stall-check-warning-time-seconds",), int,
+           "HOROVOD_STALL_CHECK_TIME_SECONDS", "stall_check.warning_time_seconds",
+           "report after so many seconds (60)"),
+    Option(_STALL, "stall_check_shutdown_time_seconds", ("--stall-check-shutdown-time-seconds",), int,
+           "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "stall_check.shutdown_time_seconds",
+           "end the job after so many seconds; 0: never (0)"),
+    _switch(_LIBRARY, "mpi-threads-disable", "HOROVOD_MPI_THREADS_DISABLE",
+            "library_options.mpi_threads_disable", "ask MPI for no thread support"),
+    Option(_LIBRARY, "num_nccl_streams", ("--num-nccl-streams",), int, "HOROVOD_NUM_NCCL_STREAMS",
+           "library_options.num_nccl_streams", "streams for NCCL (1)"),
+    Option(_LIBRARY, "thread_affinity", ("--thread-affinity",), cpu_list, "HOROVOD_THREAD_AFFINITY",
+           "library_options.thread_affinity", "core of the engine thread: one per local rank, or a first one"),
+    Option(_LIBRARY, "gloo_timeout_seconds", ("--gloo-timeout-seconds",), positive_time,
+           "HOROVOD_GLOO_TIMEOUT_SECONDS", "library_options.gloo_timeout_seconds",
+           "how long to wait for other processes in rendezvous (30)"),
+    Option(_LOGGING, "log_level", ("--log-level",), str, "HOROVOD_LOG_LEVEL", "logging.level",
+           "least severity that is logged", low=None, choices=LOG_LEVELS),
+    Option(_LOGGING, "log_with_timestamp", ("--log-with-timestamp", "--no-log-hide-timestamp"), bool,
+           "HOROVOD_LOG_HIDE_TIME", "logging.with_timestamp", "the time in each line of the log",
+           ("--log-without-timestamp", "--log-hide-timestamp"), to_text=_inverse, low=None),
+)
+# fmt: on
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds every row of the table; defaults are None, which means "not given"."""
+    groups: dict[str, Any] = {}
+    for option in OPTIONS:
+        group = groups.get(option.group) or groups.setdefault(
+            option.group, parser.add_argument_group(f"{option.group} (environment variables of the ranks)")
+        )
+        text = f"{option.help} [{option.env}]"
+        if option.kind is bool:
+            group.add_argument(*option.flags, dest=option.dest, action="store_const", const=True, help=text)
+            group.add_argument(
+                *option.off_flags, dest=option.dest, action="store_const", const=False, help="the opposite"
+            )
+        else:
+            kind = str.upper if option.choices else option.kind
+            group.add_argument(*option.flags, dest=option.dest, type=kind, choices=option.choices, help=text)
+
+
+def load_config_file(path: str) -> dict:
+    """The YAML file as a dictionary. Raises ValueError if it is not a mapping in YAML, OSError if it cannot be read."""
+    import yaml
+
+    with open(path) as text:
+        try:
+            config = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(f"The configuration file {path} is not valid YAML: {error}") from None
+    if config is None:
+        return {}
+    if not isinstance(config, dict):
+        raise ValueError(
+            f"The configuration file {path} must hold sections such as 'params:', found {config!r}."
+        )
+    return config
+
+
+def set_args_from_config(args: argparse.Namespace, config: dict) -> list[str]:
+    """Sets the options that the command line did not set; returns unknown keys. Raises ValueError for wrong values."""
+    known = {option.key for option in OPTIONS} | {"controller", "verbose"}
+    unknown = []
+    for section, content in config.items():
+        if section == SECTION:
+            unknown += set_elastic_args(args, content)
+            continue
+        if any(key.startswith(f"{section}.") for key in known):
+            content = {} if content is None else content
+            if not isinstance(content, dict):
+                raise ValueError(
+                    f"{section} in the configuration file must be a section with keys of its own, found {content!r}."
+                )
+        keys = [f"{section}.{key}" for key in content] if isinstance(content, dict) else [str(section)]
+        unknown += [key for key in keys if key not in known]
+    for option in OPTIONS:
+        section, _, key = option.key.partition(".")
+        content = config.get(section)
+        if not isinstance(content, dict) or getattr(args, option.dest) is not None:
+            continue
+        value = content.get(key)
+        if value is None and key == "enabled":
+            # Without the key, the stall check is on and autotuning is off.
+            value = section == "stall_check"
+        if value is not None:
+            setattr(args, option.dest, _convert(option, value))
+    if config.get("verbose") is not None and args.verbose is None:
+        args.verbose = bool(config["verbose"])
+    controller = config.get("controller")
+    if controller is not None:
+        chosen = str(controller).lower()
+        if chosen not in ("gloo", "mpi", "jsrun"):
+            raise ValueError(f"No such controller supported: {controller}")
+        if not (args.use_gloo or args.use_mpi or args.use_jsrun):
+            setattr(args, f"use_{chosen}", True)
+    return unknown
+
+
+def _convert(option: Option, value: Any) -> Any:
+    if option.kind is bool:
+        if not isinstance(value, bool):
+            raise ValueError(
+                f"{option.key} in the configuration file must be true or false, found {value!r}."
+            )
+        return value is not option.inverted
+    wrong = isinstance(value, (bool, dict, list)) or (option.kind is int and isinstance(value, float))
+    try:
+        converted = None if wrong else option.kind(value)
+    except ValueError:
+        converted = None
+    if converted is None:
+        wanted = {int: "an integer", float: "a number"}.get(option.kind, f"a {option.kind.__name__}")
+        raise ValueError(f"{option.key} in the configuration file must be {wanted}, found {value!r}.")
+    if option.choices:
+        converted = converted.upper()
+        if converted not in option.choices:
+            raise ValueError(
+                f"{option.key} in the configuration file must be one of {', '.join(option.choices)}, "
+                f"found {value!r}."
+            )
+    return converted
+
+
+def validate_config_args(args: argparse.Namespace) -> None:
+    """Raises ValueError for values out of range."""
+    for option in OPTIONS:
+        value = getattr(args, option.dest)
+        if value is None or option.low is None:
+            continue
+        for number in str(value).split(",") if option.kind is cpu_list else [value]:
+            if option.high is not None and not option.low <= float(number) <= option.high:
+                raise ValueError(f"{option.dest}={value} must be in [{option.low}, {option.high}]")
+            if not float(number) >= option.low:
+                raise ValueError(f"{option.dest}={value} must be >= {option.low}")
+
+
+def options_without_effect(args: argparse.Namespace) -> list[str]:
+    """Each given option that does nothing, with the reason: "--a without --b has no effect"."""
+    found = ["--disable-cache has no effect: nothing is cached"] if args.disable_cache else []
+    return found + [
+        f"{option.flags[0]} without --{option.only_with.replace('_', '-')} has no effect"
+        for option in OPTIONS
+        if option.only_with
+        and getattr(args, option.dest) not in (None, False)
+        and not getattr(args, option.only_with)
+    ]
+
+
+def set_env_from_args(env: MutableMapping[str, str], args: argparse.Namespace) -> MutableMapping[str, str]:
+    """Sets the variables of all options that have a value; returns `env`."""
+    for option in OPTIONS:
+        value = getattr(args, option.dest)
+        if value is None or (option.only_with and not getattr(args, option.only_with)):
+            continue
+        env[option.env] = option.to_text(value)
+    return env
+
+
+# The parser of horovodrun's command line. Pure functions; any thread.
+
+_DESCRIPTION = (
+    "Starts COMMAND once per process of a Horovod job, with the processes' output and rank in front of each "
+    "line. The first process that fails ends the others and gives the exit code."
+)
+
+_SCRIPT = "command that prints the hosts of an elastic job, as lines host:slots; it is run again every second"
+
+
+def _interfaces(text: str) -> set[str]:
+    return {name.strip() for name in text.split(",") if name.strip()}
+
+
+_interfaces.__name__ = "interfaces"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of horovodrun. All defaults are None: "not given"."""
+    parser = argparse.ArgumentParser(
+        prog="horovodrun",
+        usage="horovodrun -np N [option ...] command [argument ...]",
+        description=_DESCRIPTION,
+    )
+    add, switch = parser.add_argument, {"action": "store_const", "const": True}
+    add("-v", "--version", **switch, help="print the version and exit")
+    add("-np", "--num-proc", dest="num_proc", type=int, help="number of processes")
+    add("-cb", "--check-build", **switch, help="print frameworks, backends and versions, and exit")
+    add("--disable-cache", **switch, help="accepted; nothing is cached")
+    add("--start-timeout", help="seconds the processes may take to find each other (30)")
+    names = ("--network-interfaces", "--network-interface")
+    add(*names, dest="nics", type=_interfaces, help="comma-separated interfaces to use")
+    add("--output-filename", help="folder that gets rank.<n>/stdout and rank.<n>/stderr as well")
+    add("-prefix-timestamp", "--prefix-output-with-timestamp", **switch, help="the time before each line")
+    add("--verbose", **switch, help="print the commands and processes of the job")
+    add("--config-file", help="YAML file with values for the options below")
+    add("command", nargs=argparse.REMAINDER, help="the command to run, with its arguments")
+
+    where = parser.add_argument_group("hosts").add_mutually_exclusive_group()
+    where.add_argument("-H", "--hosts", help="hosts and their slots: localhost:4, or h1:2,h2:2")
+    where.add_argument("-hostfile", "--hostfile", help="file with a line 'HOST slots=N' per host")
+    where.add_argument("--host-discovery-script", help=_SCRIPT)
+
+    remote = parser.add_argument_group("other hosts (no effect on local processes)")
+    remote.add_argument("-p", "--ssh-port", type=int, help="port of ssh")
+    remote.add_argument("-i", "--ssh-identity-file", help="private key of ssh")
+    text = "command that executes another one on {host}, instead of ssh [HOROVOD_REMOTE_SHELL]"
+    remote.add_argument("--remote-shell", metavar="TEMPLATE", help=text)
+    text = "Python that has horovod there (default: the same path as here) [HOROVOD_REMOTE_PYTHON]"
+    remote.add_argument("--remote-python", metavar="PYTHON", help=text)
+
+    add_options(parser)
+
+    mpi = parser.add_argument_group("MPI (with --mpi)")
+    mpi.add_argument(
+        "--tcp", dest="tcp_flag", **switch, help="do not use InfiniBand; also without MPI [NCCL_IB_DISABLE]"
+    )
+    mpi.add_argument(
+        "--mpi-args", help="more arguments of mpirun, as one text: --mpi-args='-x NAME --map-by numa'"
+    )
+    text = "arguments of mpirun that bind and map the processes, instead of: --bind-to none --map-by slot"
+    mpi.add_argument("--binding-args", help=text)
+
+    elastic = parser.add_argument_group("elastic jobs, whose number of processes changes")
+    text = "fewest processes of a job; makes it elastic (default: -np)"
+    elastic.add_argument("--min-np", "--min-num-proc", dest="min_num_proc", type=int, help=text)
+    text = "most processes of an elastic job (default: as many as there are slots)"
+    elastic.add_argument("--max-np", "--max-num-proc", dest="max_num_proc", type=int, help=text)
+    text = "slots of a host for which the discovery script prints no number"
+    elastic.add_argument("--slots-per-host", dest="slots", type=int, metavar="N", help=text)
+    text = "seconds to wait for enough slots (600) [HOROVOD_ELASTIC_TIMEOUT]"
+    elastic.add_argument("--elastic-timeout", type=int, metavar="SECONDS", help=text)
+    text = "end the job after so many restarts of the training because of failures (default: no limit)"
+    elastic.add_argument("--reset-limit", type=int, metavar="N", help=text)
+    text = "start so many processes more than --max-np, which wait to take the place of one that dies (needs slots)"
+    elastic.add_argument("--spares", type=int, metavar="K", help=text)
+    text = (
+        "seconds between a SIGTERM of a rank and its end: it commits and leaves (default: it ends at once) "
+    )
+    text += "[HOROVOD_PREEMPTION_GRACE]"
+    elastic.add_argument("--preemption-grace", type=int, metavar="SECONDS", help=text)
+    text = "kill a rank about every so many seconds, on purpose: a test of your program"
+    elastic.add_argument("--elastic-chaos", type=float, metavar="SECONDS", help=text)
+    text = "seconds for which a host is not used after a failure, doubled each time (default: for good)"
+    elastic.add_argument(
+        "--blacklist-cooldown-range",
+        dest="cooldown_range",
+        type=int,
+        nargs=2,
+        metavar=("MIN", "MAX"),
+        help=text,
+    )
+
+    how = parser.add_argument_group("how the processes are started").add_mutually_exclusive_group()
+    text = "by horovodrun itself (the default, unless the backend mpi is named)"
+    how.add_argument("--gloo", dest="use_gloo", **switch, help=text)
+    how.add_argument("--mpi", dest="use_mpi", **switch, help="by mpirun")
+    how.add_argument("--jsrun", dest="use_jsrun", **switch, help="not supported; an error tells what to do")
+    parser.set_defaults(run_func=None, executable=None)
+    return parser
 
 
 class HorovodArgs:

@@ -150,7 +150,7 @@ def _mpi_controller(rows: list[Row], launcher: str, no_launcher: str) -> str:
 
 def _mpirun() -> tuple[str, str]:
     """(description of the mpirun that --mpi would use, ""), or ("", the reason why it would find no mpirun)."""
-    from horovod._runner.mpi_flavours import find_mpirun
+    from horovod._runner.mpi import find_mpirun
 
     try:
         return find_mpirun(os.environ).describe(), ""

@@ -1,8 +1,9 @@
 """Which hosts an elastic job may use now, and how many slots each has.
 
-A discovery script prints lines as those of a hostfile: "host:slots", "host slots=N" or "host". It runs once a second in
-a process of script_runner.py, and may fail or hang: the driver goes on with the last good answer. A source of another
-kind is asked in a thread. Used on the thread of the driver, which never waits here.
+A discovery script prints lines as those of a hostfile: "host:slots", "host slots=N" or "host". It runs once a second
+in a process of elastic_script_runner.py, and may fail or hang: the driver continues with the last good answer. A source
+of another kind is called in a thread. Used on the thread of the driver, which never waits here. The resolver and
+`ssh -G` may take many seconds, so `HostNames` looks each name up in a thread, and a host is used when its name is known.
 """
 
 from __future__ import annotations
@@ -11,22 +12,25 @@ import contextlib
 import json
 import os
 import selectors
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from horovod._runner.background import Background
-from horovod._runner.hosts import parse_host_lines, slots_by_host
+from horovod._runner.event_loop import Background
+from horovod._runner.hosts import is_local, parse_host_lines, slots_by_host, source_address
 
 __all__ = ["DISCOVER_HOSTS_FREQUENCY_SECS", "FixedHosts", "HostDiscovery", "HostDiscoveryScript"]
+
 
 DISCOVER_HOSTS_FREQUENCY_SECS = 1.0
 # A script that takes longer is ended, and counts as failed.
 _LONGEST_S = 30.0
 # The runner of the script gets this time to end it.
 _END_S = 5.0
-_RUNNER = Path(__file__).with_name("script_runner.py")
+_RUNNER = Path(__file__).with_name("elastic_script_runner.py")
 
 
 class HostDiscovery:
@@ -94,7 +98,7 @@ class Discovery:
         self._source, self._selector = source, selector
         self._found, self._failed = found, failed
         self._background, self._limit_s = background, limit_s
-        self._runner: subprocess.Popen | None = None  # script_runner.py
+        self._runner: subprocess.Popen | None = None  # elastic_script_runner.py
         self._answer = b""
         self._asked = False
         self._open = True
@@ -200,3 +204,86 @@ class Discovery:
         if self._runner is not None:
             self._end_runner()
             self._asked = False
+
+
+# ----------------------------------------------------------------------------------------------- names of hosts
+
+
+# A name without an address is looked up again after this time.
+_AGAIN_S = 30.0
+# A lookup that takes longer is told to the user.
+_SLOW_S = 5.0
+
+
+class HostNames:
+    """`resolve(name)`: the name behind one that only the remote shell knows; it may wait."""
+
+    def __init__(self, resolve: Callable[[str], str]) -> None:
+        self._resolve = resolve
+        self._background: Background | None = None
+        self._changed: Callable[[], None] = lambda: None
+        self._note: Callable[[str], None] = lambda text: None
+        self._facts: dict[str, tuple[bool, str | None]] = {}  # (this machine, our address on the way there)
+        self._asked: dict[str, float] = {}  # when a name was looked up last
+        self._told: set[str] = set()
+        self.here: str | None = None  # the name of this machine among the hosts
+
+    def begin(self, background: Background, changed: Callable[[], None], note: Callable[[str], None]) -> None:
+        """`changed` is called when more is known."""
+        self._background, self._changed, self._note = background, changed, note
+
+    def merged(self, hosts: dict[str, int]) -> dict[str, int]:
+        """The hosts whose names are known, with all names of this machine made one."""
+        found: dict[str, int] = {}
+        for name, slots in hosts.items():
+            if not self._is_known(name):
+                continue
+            if self._facts[name][0]:
+                name = self.here = self.here or name
+            found[name] = found.get(name, 0) + slots
+        return {name: slots for name, slots in found.items() if slots > 0}
+
+    def preferred(self, hosts: dict[str, int]) -> dict[str, int]:
+        """As merged(), without the hosts behind one whose name is being looked up for the first time, if that does not
+        take long: a host that stands first is used first."""
+        now = time.monotonic()
+        names = list(hosts)
+        for place, name in enumerate(names):
+            if name not in self._facts and now - self._asked.get(name, now) <= _SLOW_S:
+                names = names[:place]
+                break
+        return self.merged({name: hosts[name] for name in names})
+
+    def source(self, name: str) -> str | None:
+        """This machine's address on the way to a host; None if it is not known."""
+        return self._facts.get(name, (False, None))[1]
+
+    def _is_known(self, name: str) -> bool:
+        now = time.monotonic()
+        if name in ("localhost", socket.gethostname()):
+            self._facts[name] = (True, None)
+        facts = self._facts.get(name)
+        asked = self._asked.get(name)
+        if facts is None and asked is not None and now - asked > _SLOW_S and name not in self._told:
+            self._told.add(name)
+            self._note(f"host {name} is not used yet: the look-up of its name takes more than {_SLOW_S:g} s")
+        stale = facts is not None and facts == (False, None) and now - asked > _AGAIN_S
+        if (facts is None and asked is None) or stale:
+            begun = self._background.call(lambda: self._look_up(name), lambda facts: self._learn(name, facts))
+            if begun:
+                self._asked[name] = now
+        return facts is not None
+
+    def _look_up(self, name: str) -> tuple[bool, str | None]:
+        try:
+            if is_local(name):
+                return True, None
+            return False, source_address(name) or source_address(self._resolve(name))
+        except Exception:  # the resolver of the system may be anything
+            return False, None
+
+    def _learn(self, name: str, facts: tuple[bool, str | None]) -> None:
+        changed = self._facts.get(name) != facts
+        self._facts[name] = facts
+        if changed:
+            self._changed()

@@ -1,35 +1,176 @@
-"""Runs an elastic job: starts workers on the hosts that discovery finds, hears them, and forms worlds of them.
+"""Runs an elastic job: starts workers on the hosts that discovery finds, and forms worlds of them.
 
-One thread turns one selector, and nothing else waits. elastic_membership.py decides, elastic_decisions.py tells workers
-what was decided; this file hears them and starts and ends them. Messages and ends of workers are kept and handled once in
-each turn, outside the code of the sites that read them. elastic_sites.py has the processes, elastic_watch.py ends what
-lasts too long.
+One thread runs one event loop, and nothing else waits. elastic_membership.py decides, `Decisions` carries the decisions
+out, `Places` has the store of each world, and `ElasticJob` receives the workers' messages, and starts and ends
+workers. Messages and ends of workers are queued and handled once in each turn, outside the code that reads them.
+elastic_workers.py has the processes and the timeouts.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
-from horovod._runner.background import Background
-from horovod._runner.elastic_chaos import Chaos
-from horovod._runner.elastic_cooldown import Cooldown
-from horovod._runner.elastic_decisions import Decisions
-from horovod._runner.elastic_discovery import Discovery, HostDiscovery
-from horovod._runner.elastic_limits import Limits
-from horovod._runner.elastic_membership import Membership, Phase, Stage
-from horovod._runner.elastic_names import HostNames
-from horovod._runner.elastic_places import Places, StoreMaker
-from horovod._runner.elastic_sites import Site, Sites
-from horovod._runner.elastic_slots import free_slots, with_slots
-from horovod._runner.elastic_watch import Watch
-from horovod._runner.exit_codes import describe_code
-from horovod._runner.last_call import about_end
+from horovod._runner.elastic_discovery import Discovery, HostDiscovery, HostNames
+from horovod._runner.elastic_membership import (
+    Command,
+    Enter,
+    Leave,
+    Limits,
+    Membership,
+    Phase,
+    Stage,
+    Update,
+    Worker,
+)
+from horovod._runner.elastic_workers import Chaos, Cooldown, Site, Sites, Watch, free_slots, with_slots
+from horovod._runner.environment import rank_environment, store_environment
+from horovod._runner.event_loop import Background, SignalWakeup
+from horovod._runner.failures import EndedRanks, about_end, describe_code
+from horovod._runner.hosts import HostInfo, get_host_assignments
+from horovod._runner.job import Job, Outcome
 from horovod._runner.output import Output, OutputClosedError
-from horovod._runner.processes import Job, Outcome
-from horovod._runner.signal_wakeup import SignalWakeup
+
+
+class StoreMaker(Protocol):
+    """Starts the store of a world on these hosts."""
+
+    def __call__(self, hosts: Sequence[str], secret: bytes) -> tuple[object, Mapping[str, str], str]:
+        """(the server, its address by host, its address here)"""
+
+
+class Places:
+    """`open_store`: see StoreMaker."""
+
+    def __init__(self, open_store: StoreMaker) -> None:
+        self._open_store = open_store
+        self._server = None
+        self._ends: EndedRanks | None = None
+        self._addresses: Mapping[str, str] = {}  # of the store of the last world, by host
+        self._secret = b""
+
+    def open(self, members: Sequence[Worker]) -> None:
+        """Opens the store of a world in place of that of the last one. Raises OSError, ValueError; then the last one is
+        still open."""
+        secret = secrets.token_bytes(32)
+        hosts = list(dict.fromkeys(worker.host for worker in members))
+        server, addresses, here = self._open_store(hosts, secret)
+        self.close()
+        self._server, self._ends = server, EndedRanks(here, secret)
+        self._addresses, self._secret = addresses, secret
+
+    def variables(self, world: int, members: Sequence[Worker]) -> tuple[list[dict[str, str]], str]:
+        """(the variables of each member of the world that was opened last, the hosts with their numbers of members)"""
+        counts: dict[str, int] = {}
+        for worker in members:
+            counts[worker.host] = counts.get(worker.host, 0) + 1
+        slots = get_host_assignments([HostInfo(*item) for item in counts.items()], len(members))
+        made = [
+            rank_environment(slot)
+            | store_environment(self._addresses[worker.host], self._secret)
+            | {"HOROVOD_EPOCH": str(world)}
+            for slot, worker in zip(slots, members)
+        ]
+        return made, ", ".join(f"{host} ({count})" for host, count in counts.items())
+
+    def tell_end(self, rank: int, code: int, host: str | None) -> None:
+        """Tells the ranks that wait in init() that one has ended."""
+        if self._ends is not None:
+            self._ends.tell(rank, code, host)
+
+    def close(self) -> None:
+        if self._ends is not None:
+            self._ends.close()
+            self._ends = None
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+
+# A worker that was told to leave gets this time.
+_LEAVE_S = 10.0
+# When no world can be formed, the driver tries again after this time.
+_FORM_PAUSE_S = 1.0
+
+
+class Decisions:
+    """`membership`: as it is after the last event. `form_after`: when the next attempt to form a world is due, if one has
+    failed. `problem`: the last one, which is told once. `note` writes a line for the user."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        places: Places,
+        workers: Sites,
+        watch: Watch,
+        chaos: Chaos | None,
+        note: Callable[[str], None],
+        verbose: bool,
+    ) -> None:
+        self.membership = membership
+        self._places, self._workers, self._watch, self._chaos = places, workers, watch, chaos
+        self._note, self._verbose = note, verbose
+        self.form_after = 0.0
+        self.problem = ""
+
+    def settle(self, event: Callable[[Membership], Sequence[Command]]) -> None:
+        """Lets the membership decide, and carries out its commands. If the store of a new world cannot be opened, the
+        membership decides again without that world, and later once more. Raises OSError or ValueError if that is the
+        first world."""
+        before, after = self.membership, self.membership.copy()
+        commands = event(after)
+        enter = next((command for command in commands if isinstance(command, Enter)), None)
+        if enter is not None:
+            try:
+                self._places.open([after.workers[number] for number in enter.members])
+            except (OSError, ValueError) as error:
+                if before.world == 0:
+                    raise
+                self.note_once(f"world {enter.world} cannot be formed now: {error}", f"{error}")
+                self.form_after = time.monotonic() + _FORM_PAUSE_S
+                after = before.copy()
+                after.held = True
+                commands = [] if event is Membership.settle else event(after)
+        if after.phase is Phase.GATHERING and before.phase is not Phase.GATHERING:
+            self._watch.begin(time.monotonic())
+        self.membership = after
+        for command in commands:
+            self._carry_out(command)
+
+    def _carry_out(self, command: Command) -> None:
+        if isinstance(command, Enter):
+            if self._chaos is not None:
+                self._chaos.entered(command.members, command.sync)
+            self._tell_places(command)
+        elif isinstance(command, Update):
+            for number in command.members:
+                self._workers.say(number, kind="update")
+        elif isinstance(command, Leave):
+            starting = self.membership.workers[command.number].stage is Stage.STARTING
+            self._workers.say(command.number, kind="leave")
+            self._workers.leave_until(command.number, time.monotonic() + (0.0 if starting else _LEAVE_S))
+
+    def _tell_places(self, world: Enter) -> None:
+        members = [self.membership.workers[number] for number in world.members]
+        places, where = self._places.variables(world.world, members)
+        names = " ".join(map(str, world.members))
+        if self._verbose or world.world > 1:
+            self._note(
+                f"world {world.world}: {len(members)} ranks on {where}; the processes by rank: {names}"
+            )
+        for number, variables in zip(world.members, places):
+            self._workers.say(number, kind="enter", env=variables, sync=world.sync)
+
+    def note_once(self, text: str, problem: str) -> None:
+        """Writes a line, unless the last problem was the same."""
+        if problem != self.problem:
+            self.problem = problem
+            self._note(text)
+
 
 # After the machine could not start a process, it gets this time.
 _START_PAUSE_S = 5.0

@@ -1,8 +1,8 @@
 """Which workers form the next world of an elastic job, and when: the decisions of the driver, without input or output.
 
-A worker is a process with a number that never changes. A world is a set of workers that call init() together; worlds are
-numbered from 1. The driver (driver.py) reports what it hears, and carries out the commands that each call returns. There
-is no clock and no thread here, so that tests/model can walk through every order of events.
+A worker is a process with a number that never changes. A world is a set of workers that call init() together; worlds
+are numbered from 1. The driver (elastic_driver.py) reports what it receives, and carries out the commands that each call
+returns. There is no clock and no thread here, so that tests/model can walk through every order of events.
 
 The rules:
 
@@ -21,6 +21,28 @@ import copy
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of an elastic job. `first`: the slots with which it begins; `least`, `most`: ranks of a world; `timeout_s`: how
+    long it waits for enough slots; `grace_s`: how long for members to leave a world that has ended; `start_s`: for hosts
+    to answer; `init_s`: for workers to come to init() while others wait for them there; `spares`: workers beyond `most`,
+    which wait for a place; `preemption_s`: between the SIGTERM of a rank and its end, None if that is the same;
+    `chaos_s`: kill a rank about so often."""
+
+    first: int
+    least: int
+    most: int | None
+    timeout_s: float
+    grace_s: float
+    start_s: float
+    reset_limit: int | None = None
+    cooldown: tuple[float, float] | None = None
+    spares: int = 0
+    init_s: float = 600.0
+    preemption_s: float | None = None
+    chaos_s: float | None = None
 
 
 class Stage(enum.Enum):

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from horovod._runner.frames import encode_env, encode_words
-from horovod._runner.last_call import LastCall
+from horovod._runner.failures import LastCall
+from horovod._runner.protocol import encode_env, encode_words
 
 STREAMS = ("stdout", "stderr")
-_KEEPER = Path(__file__).with_name("keeper.py")
+_KEEPER = Path(__file__).with_name("supervisor.py")
 _CHUNK = 1 << 16
 # After all processes have ended, the rest of the output is read from the pipes for this time.
 _DRAIN_S = 2.0

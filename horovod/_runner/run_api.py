@@ -13,15 +13,12 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from horovod._runner.elastic_options import is_elastic, numbers
-from horovod._runner.function_memory import FunctionMemory, read_all, write_all
-from horovod._runner.function_pickle import checked, pickled
-from horovod._runner.import_path import is_this_python, python_path
-from horovod._runner.job import check_supported
-from horovod._runner.parser import make_parser
-from horovod._runner.processes import Outcome
-from horovod._runner.rank_failure import failure_of
-from horovod._runner.starting import run_job
+from horovod._runner.arguments import is_elastic, make_parser, numbers
+from horovod._runner.environment import is_this_python, python_path
+from horovod._runner.failures import failure_of
+from horovod._runner.functions import FunctionMemory, checked, pickled, read_all, write_all
+from horovod._runner.job import Outcome, check_supported
+from horovod._runner.launcher import run_job
 
 _OLD_NAMES = {
     "np": "num_proc",

@@ -12,8 +12,8 @@ import pickle
 import sys
 import traceback
 
-from horovod._runner import function_store
-from horovod._runner.function_memory import FUNC_FD, RESULT_FD, read_all, write_all
+from horovod._runner import functions
+from horovod._runner.functions import FUNC_FD, RESULT_FD, read_all, write_all
 
 _FETCH_S = 60.0
 
@@ -33,22 +33,22 @@ class _Memory:
 
 class _Store:
     def __init__(self):
-        del os.environ[function_store.FROM_STORE]
-        self._client, self._rank = function_store.from_environment()
+        del os.environ[functions.FROM_STORE]
+        self._client, self._rank = functions.from_environment()
 
     def function(self) -> bytes:
-        return function_store.get(self._client, function_store.FUNCTION, _FETCH_S)
+        return functions.get(self._client, functions.FUNCTION, _FETCH_S)
 
     def leave(self, result: bytes, failed: bool) -> None:
-        function_store.put(self._client, function_store.result_key(self._rank), result)
+        functions.put(self._client, functions.result_key(self._rank), result)
         if failed:
-            function_store.note_failure(self._client, self._rank)
+            functions.note_failure(self._client, self._rank)
 
 
 def main() -> int:
     import cloudpickle
 
-    place = _Store() if function_store.FROM_STORE in os.environ else _Memory()
+    place = _Store() if functions.FROM_STORE in os.environ else _Memory()
     try:
         func, args, kwargs = pickle.loads(place.function())
         result = cloudpickle.dumps((True, func(*args, **kwargs)))

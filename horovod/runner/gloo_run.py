@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from horovod._runner.env import rank_environment as create_slot_env_vars
+from horovod._runner.environment import rank_environment as create_slot_env_vars
 from horovod._runner.hosts import get_host_assignments, parse_hosts
 from horovod.common.missing import missing_part
 

@@ -10,26 +10,64 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 
-from horovod._runner.config import (
+from horovod._runner.arguments import (
+    INTRODUCTION,
+    check_elastic,
     load_config_file,
+    make_parser,
+    no_number,
     options_without_effect,
     set_args_from_config,
     set_env_from_args,
     validate_config_args,
 )
-from horovod._runner.elastic_options import check_elastic
-from horovod._runner.introduction import INTRODUCTION, no_number
 from horovod._runner.job import check_supported
+from horovod._runner.launcher import Stoppable, run_job
 from horovod._runner.output import OutputClosedError
-from horovod._runner.parser import make_parser
 from horovod._runner.run_api import run_function
-from horovod._runner.starting import Stoppable, run_job
 
 __all__ = ["make_parser", "parse_args", "run_commandline", "set_env_from_args"]
+
+
+# After a failed job: says that the ranks ran a Python for which hvd-core is not installed, if that is so. For the
+# launcher, on any thread.
+
+_SECONDS = 20.0
+_LOOK = "import importlib.util, sys; sys.exit(77 if importlib.util.find_spec('hvd_core') is None else 0)"
+
+
+def hint(command: Sequence[str], exit_code: int) -> str:
+    """A line about the Python that `command` begins with, if it cannot import hvd_core; else "".
+
+    `exit_code`: of the rank that failed first. An exception that a Python program does not catch has the code 1.
+    """
+    python = shutil.which(command[0]) if command else None
+    if exit_code != 1 or python is None or not os.path.basename(python).startswith("python"):
+        return ""
+    if not sys.executable or os.path.abspath(python) == os.path.abspath(sys.executable):
+        return ""
+    try:
+        looked = subprocess.run(
+            [python, "-c", _LOOK],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    if looked.returncode != 77:
+        return ""
+    return (
+        f"horovodrun: the ranks ran {python}, for which hvd-core is not installed. It is installed for "
+        f"{sys.executable}: start the ranks with that Python, or install hvd-core for the other one.\n"
+    )
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -113,8 +151,6 @@ def _run_command(args: argparse.Namespace) -> int:
         return 128 + signals.received
     text = outcome.error_text()
     if text is not None:
-        from horovod._runner.wrong_python import hint
-
         print(text + hint(args.command, outcome.exit_code), file=sys.stderr, end="", flush=True)
     return outcome.exit_code
 

@@ -1,10 +1,10 @@
-"""Programs' questions about the mpirun of this machine. ``horovod._runner.mpi_flavours`` answers them. Any thread."""
+"""Programs' questions about the mpirun of this machine. ``horovod._runner.mpi`` answers them. Any thread."""
 
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from horovod._runner import mpi_flavours
+from horovod._runner import mpi
 from horovod.common.missing import missing_part
 
 __all__ = ["is_intel_mpi", "is_mpich", "is_open_mpi", "is_spectrum_mpi", "mpi_available"]
@@ -12,7 +12,7 @@ __all__ = ["is_intel_mpi", "is_mpich", "is_open_mpi", "is_spectrum_mpi", "mpi_av
 
 def _kind(env: Mapping[str, str] | None) -> str | None:
     try:
-        return mpi_flavours.find_mpirun(os.environ if env is None else env).kind
+        return mpi.find_mpirun(os.environ if env is None else env).kind
     except ValueError:
         return None
 
@@ -24,22 +24,22 @@ def mpi_available(env: Mapping[str, str] | None = None) -> bool:
 
 def is_open_mpi(env: Mapping[str, str] | None = None) -> bool:
     """Whether that mpirun is Open MPI's."""
-    return _kind(env) == mpi_flavours.OPEN_MPI
+    return _kind(env) == mpi.OPEN_MPI
 
 
 def is_spectrum_mpi(env: Mapping[str, str] | None = None) -> bool:
     """Whether that mpirun is IBM Spectrum MPI's."""
-    return _kind(env) == mpi_flavours.SPECTRUM
+    return _kind(env) == mpi.SPECTRUM
 
 
 def is_mpich(env: Mapping[str, str] | None = None) -> bool:
     """Whether that mpirun is MPICH's."""
-    return _kind(env) == mpi_flavours.MPICH
+    return _kind(env) == mpi.MPICH
 
 
 def is_intel_mpi(env: Mapping[str, str] | None = None) -> bool:
     """Whether that mpirun is Intel MPI's."""
-    return _kind(env) == mpi_flavours.INTEL
+    return _kind(env) == mpi.INTEL
 
 
 def __getattr__(name: str) -> Any:

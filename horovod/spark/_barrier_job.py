@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from horovod._runner.function_pickle import checked, pickled
+from horovod._runner.functions import checked, pickled
 from horovod._runner.output import Output, Sink
 from horovod.spark import _ranks
 from horovod.spark._cluster import (

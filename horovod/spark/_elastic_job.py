@@ -17,17 +17,15 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from horovod._runner.background import Background
 from horovod._runner.elastic_discovery import FixedHosts
 from horovod._runner.elastic_driver import ElasticJob
-from horovod._runner.elastic_limits import Limits
-from horovod._runner.elastic_membership import Failure, Phase
-from horovod._runner.frames import Incoming, Outgoing, ProtocolError
-from horovod._runner.function_memory import FunctionMemory, read_all
-from horovod._runner.function_pickle import checked, pickled
+from horovod._runner.elastic_membership import Failure, Limits, Phase
+from horovod._runner.event_loop import Background
+from horovod._runner.failures import failure_of
+from horovod._runner.functions import FunctionMemory, checked, pickled, read_all
+from horovod._runner.job import Outcome
 from horovod._runner.output import Output
-from horovod._runner.processes import Outcome
-from horovod._runner.rank_failure import failure_of
+from horovod._runner.protocol import Incoming, Outgoing, ProtocolError
 from horovod._runner.remote_ranks import RemoteRanks
 from horovod.spark._barrier_job import DriverOutput, driver_variables, interface_variables, start_seconds
 from horovod.spark._cluster import (

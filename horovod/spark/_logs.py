@@ -1,6 +1,6 @@
 """The connections over which the tasks of a barrier job send the ranks' output and log_to_driver()'s texts to the driver.
 
-Frames of the launcher (horovod/_runner/frames.py) over a connection whose client has proved the job's secret
+Frames of the launcher (horovod/_runner/protocol.py) over a connection whose client has proved the job's secret
 (hvd_core/_base/auth.py): OUTPUT as there, HEARD with a text.
 """
 
@@ -17,7 +17,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from horovod._runner.frames import (
+from horovod._runner.local_ranks import STREAMS
+from horovod._runner.output import Output, OutputClosedError, RankStream
+from horovod._runner.protocol import (
     Incoming,
     Kind,
     ProtocolError,
@@ -26,8 +28,6 @@ from horovod._runner.frames import (
     split_output,
     split_result,
 )
-from horovod._runner.local_ranks import STREAMS
-from horovod._runner.output import Output, OutputClosedError, RankStream
 from hvd_core._base.auth import HANDSHAKE_SECONDS, ServerHandshake, client_handshake
 from hvd_core._base.sockets import AuthenticationError, Deadline, connect_tcp, join_address
 

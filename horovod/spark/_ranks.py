@@ -4,7 +4,7 @@ The places are pure functions, equal on all tasks. The ranks of a host are conse
 first, as with the original's `horovod.spark.run`.
 
 A rank is a process of its own, as Spark uses its Python workers again for other tasks and kills them without ceremony.
-The supervisor of the launcher (horovod/_runner/keeper.py) makes sure that no rank outlives this process. One thread.
+The supervisor of the launcher (horovod/_runner/supervisor.py) makes sure that no rank outlives this process. One thread.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from horovod._runner.ended_ranks import EndedRanks
-from horovod._runner.env import backend_environment, job_environment, rank_environment, store_environment
-from horovod._runner.function_memory import FunctionMemory, read_all, write_all
-from horovod._runner.function_store import get, put
+from horovod._runner.arguments import make_parser
+from horovod._runner.environment import (
+    backend_environment,
+    is_this_python,
+    job_environment,
+    python_path,
+    rank_environment,
+    store_environment,
+)
+from horovod._runner.failures import EndedRanks, RankFailure, failure_of
+from horovod._runner.functions import FunctionMemory, get, put, read_all, write_all
 from horovod._runner.hosts import HostInfo, SlotInfo, get_host_assignments
-from horovod._runner.import_path import is_this_python, python_path
+from horovod._runner.job import Job, Outcome
 from horovod._runner.local_ranks import LocalRanks, RankSpec
 from horovod._runner.output import Output
-from horovod._runner.parser import make_parser
-from horovod._runner.processes import Job, Outcome
-from horovod._runner.rank_failure import RankFailure, failure_of
 from horovod.spark._channel import DESCRIPTOR, LineReader
 from hvd_core._base.sockets import BootstrapError
 from hvd_core._bootstrap.store import StoreClient

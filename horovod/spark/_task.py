@@ -20,12 +20,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from horovod._runner.agent import Agent, check_protocol
-from horovod._runner.env import SECRET, backend_environment
-from horovod._runner.frames import Kind, ProtocolError, decode_env, frame
-from horovod._runner.function_memory import FunctionMemory, write_all
-from horovod._runner.import_path import python_path
+from horovod._runner.environment import SECRET, backend_environment, python_path
+from horovod._runner.functions import FunctionMemory, write_all
 from horovod._runner.local_ranks import LocalRanks, RankSpec
 from horovod._runner.output import Output
+from horovod._runner.protocol import Kind, ProtocolError, decode_env, frame
 from horovod.spark._logs import LogSender
 from horovod.spark._ranks import (
     DEVICES,

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from horovod._runner.function_pickle import checked, pickled
+from horovod._runner.functions import checked, pickled
 from horovod.spark._barrier_job import DriverOutput, Options, driver_variables, run_barrier_job, start_seconds
 from horovod.spark._cluster import active_context
 

@@ -12,15 +12,19 @@ ServerHandshake does no I/O (event loops feed it); client_handshake blocks. Both
 then, with which messages are signed or encrypted (engine/sealing/seal.h).
 """
 
+from __future__ import annotations
+
 import hashlib
 import hmac
 import secrets
+import socket
 import struct
 
 from hvd_core._base.sockets import (
     AuthenticationError,
     BootstrapError,
     BootstrapTimeout,
+    Deadline,
     recv_exact,
     send_exact,
 )
@@ -37,32 +41,35 @@ MIN_SECRET_BYTES = 16
 _IDENTITY = struct.Struct("<QII")
 
 
-def new_secret():
+def new_secret() -> bytes:
     """32 random bytes."""
     return secrets.token_bytes(32)
 
 
-def check_secret(secret):
+def check_secret(secret: object) -> bytes:
     """Returns ``secret`` as bytes. Raises ValueError if it has fewer than 16 bytes."""
     if not isinstance(secret, (bytes, bytearray)) or len(secret) < MIN_SECRET_BYTES:
         raise ValueError(f"the job's secret must be at least {MIN_SECRET_BYTES} bytes")
     return bytes(secret)
 
 
-def _mac(secret, role, purpose, nonces, identity):
+def _mac(secret: bytes, role: bytes, purpose: bytes, nonces: bytes, identity: bytes) -> bytes:
     text = b"\0".join((role, purpose, nonces, identity))
     return hmac.new(secret, text, hashlib.sha256).digest()
 
 
-def _connection_key(secret, purpose, nonces, identity):
+def _connection_key(secret: bytes, purpose: bytes, nonces: bytes, identity: bytes) -> bytes:
     return _mac(secret, b"key", purpose, nonces, identity)
 
 
 class ServerHandshake:
-    """The accepting side: send ``challenge``, feed() the received bytes, send ``confirm`` when ``done`` is true. ``key``:
-    that of the connection, as client_handshake() returns it."""
+    """The accepting side: send ``challenge``, feed() the received bytes, send ``confirm`` when ``done`` is true.
 
-    def __init__(self, secret, purpose):
+    Then ``rank`` and ``epoch`` are those that the client claims, ``key`` is that of the connection (as client_handshake()
+    returns it), and ``rest`` holds the bytes that came after the proof.
+    """
+
+    def __init__(self, secret: bytes, purpose: bytes) -> None:
         self._secret = secret
         self._purpose = purpose
         self._nonce = secrets.token_bytes(32)
@@ -74,7 +81,7 @@ class ServerHandshake:
         self.rank = NO_RANK
         self.rest = b""
 
-    def feed(self, data):
+    def feed(self, data: bytes) -> None:
         """Takes received bytes. Raises AuthenticationError as soon as they are wrong."""
         self._data += data
         head = bytes(self._data[: len(MAGIC)])
@@ -95,11 +102,33 @@ class ServerHandshake:
         self.done = True
 
 
-def client_handshake(sock, secret, purpose, rank, epoch, deadline, encrypt=False):
-    """Proves the secret to the server behind ``sock`` and checks that the server knows it too. Returns the connection's
-    key, 32 bytes that both sides know and that no other connection has. ``encrypt``: asks the store for encryption.
+def client_handshake(
+    sock: socket.socket,
+    secret: bytes,
+    purpose: bytes,
+    rank: int,
+    epoch: int,
+    deadline: Deadline,
+    encrypt: bool = False,
+) -> bytes:
+    """Proves the secret to the server behind ``sock`` and checks that the server knows it too.
 
-    Raises AuthenticationError, BootstrapTimeout or OSError.
+    Args:
+        sock: connected; it is left with a timeout.
+        secret: the job's.
+        purpose: of the connection; the server must expect the same.
+        rank, epoch: of this process, shown to the server. NO_RANK for a program that is no rank.
+        deadline: of the whole handshake.
+        encrypt: asks the store for encryption.
+
+    Returns:
+        The connection's key, 32 bytes that both sides know and that no other connection has.
+
+    Raises:
+        AuthenticationError: one side does not know the secret, or does not speak this protocol.
+        BootstrapError: the two sides cannot agree about encryption.
+        BootstrapTimeout: the deadline passed.
+        OSError: the connection is lost.
     """
     challenge = recv_exact(sock, CHALLENGE_BYTES, deadline)
     if not challenge.startswith(MAGIC):

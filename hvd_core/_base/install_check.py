@@ -16,7 +16,7 @@ def report(site: str) -> None:
     # Not a variable of this module: it is executed by its path, and for an environment's folder Python does that twice.
     if getattr(sys, "_hvd_core_looked_for_files_in", None) == site:
         return
-    sys._hvd_core_looked_for_files_in = site
+    setattr(sys, "_hvd_core_looked_for_files_in", site)  # noqa: B010 (mypy knows no such attribute)
     # No file of an archive can be removed, and print() would take stdout in place of an stderr that is None.
     if not os.path.isdir(site) or sys.stderr is None:
         return
@@ -31,7 +31,7 @@ def _print_lost_files(site: str) -> None:
     from importlib import metadata
 
     for found in metadata.distributions(name="hvd-core", path=[site]):
-        lost = [str(file) for file in found.files or () if not os.path.exists(found.locate_file(file))]
+        lost = [str(file) for file in found.files or () if not os.path.exists(str(found.locate_file(file)))]
         if lost:
             print(
                 f"horovod: {len(lost)} files of hvd-core are missing in {site} ({lost[0]} for one): the removal of the "

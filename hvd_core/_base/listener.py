@@ -1,155 +1,266 @@
-"""Accepts the connections of known ranks and refuses all others.
+"""Listeners: sockets that accept connections in an event loop, and those that first let each peer prove the secret.
 
-One short-lived thread per listener, so that a silent or invalid connection delays no rank. wait_for() may be called
-from any thread; close() ends the thread.
+`Listener` calls back with each connection. Where the system lets this process accept none (no descriptor is left, for
+instance) it pauses, so that an event loop does not spin, and fails if that lasts. `AuthenticatedListener` calls back with
+connections whose peer has proved the secret (auth.py); it parses nothing else before that, and a silent or wrong peer
+delays nobody. Both do no I/O of their own accord: an event loop registers and advances them,
+
+    listener = AuthenticatedListener(listen("10.0.0.1"), secret, b"link", on_authenticated=admit)
+    listener.register(selector)
+    while running:
+        for key, _ in selector.select(listener.wait_s()):
+            key.data()
+        listener.advance(time.monotonic())
+    listener.close()
+
+or a `ListenerThread` does that. Callbacks run on the loop's thread. All sockets are closed in a forked child.
 """
 
-import logging
+from __future__ import annotations
+
+import contextlib
 import os
 import selectors
+import socket
 import threading
 import time
+from collections.abc import Callable
 
 from hvd_core._base.auth import HANDSHAKE_SECONDS, ServerHandshake
-from hvd_core._base.sockets import AuthenticationError, Deadline, DescriptorSet, send_exact
+from hvd_core._base.sockets import AuthenticationError, DescriptorSet
 
-_log = logging.getLogger("horovod")
-_MAX_UNPROVEN = 256
-# How long the system may refuse to accept a connection, for want of a descriptor say, before that is a failure.
-_PATIENCE_SECONDS = 2
+MAX_UNAUTHENTICATED = 256
+"""Connections that may be in their handshake; all ranks of a job connect at about the same time."""
+_PAUSE_SECONDS = 0.1
+_PATIENCE_SECONDS = 2.0
+_CHUNK = 4096
+
+OnError = Callable[[OSError], object]
 
 
-class Acceptor:
-    """Takes over ``listener`` and accepts each rank of ``ranks`` once.
+def listen(host: str, port: int = 0, backlog: int = 256) -> socket.socket:
+    """A TCP socket that listens on ``host``, on a free port unless ``port`` is given. Raises OSError."""
+    family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+    return socket.create_server((host, port), family=family, backlog=backlog)
 
-    A connection is accepted when its peer has proved that it knows ``secret`` for ``purpose`` and has sent ``epoch``.
-    ``allow(sock)``, if given, may refuse it before that.
+
+def _ignore(_: object) -> None:
+    pass
+
+
+class Listener:
+    """Accepts connections in an event loop.
+
+    Args:
+        listener: a listening socket, which this object takes over.
+        on_connection: called with each connection, which does not block and is the callee's from then on.
+        on_pause: called when the system refuses to accept connections for the first time, or again after a success.
+        on_failure: called once if that lasts ``patience_s``; the socket is closed then, so that a peer that connects
+            learns it immediately. Without it the listener keeps trying.
     """
 
-    def __init__(self, listener, secret, purpose, epoch, ranks, allow=None):
-        self._secret, self._purpose, self._epoch, self._allow = secret, purpose, epoch, allow
-        self._ranks = frozenset(ranks)
-        self._accepted = {}
-        self._taken = set()
-        self._changed = threading.Condition()
+    def __init__(
+        self,
+        listener: socket.socket,
+        on_connection: Callable[[socket.socket], object],
+        on_pause: OnError = _ignore,
+        on_failure: OnError | None = None,
+        patience_s: float = _PATIENCE_SECONDS,
+    ) -> None:
         self._descriptors = DescriptorSet()
         self._listener = self._descriptors.own(listener)
         listener.setblocking(False)
-        self._unproven = {}  # socket -> (handshake, its deadline), oldest first
-        self._refused_since = None  # since when the system has refused all connections
-        self._failure = None
-        self._closing = False
-        self._thread = threading.Thread(target=self._run, name="hvd-accept", daemon=True)
-        try:
-            self._wake = self._descriptors.own(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
-            self._selector = self._descriptors.own(selectors.EpollSelector())
-            self._selector.register(listener, selectors.EVENT_READ)
-            self._selector.register(self._wake, selectors.EVENT_READ)
-            self._thread.start()
-        except BaseException:  # for want of a descriptor or a thread, say
-            self._descriptors.close()
-            raise
+        self.address: object = listener.getsockname()
+        self._on_connection, self._on_pause, self._on_failure = on_connection, on_pause, on_failure
+        self._patience_s = patience_s
+        self._selector: selectors.BaseSelector | None = None
+        self._refused_since: float | None = None
+        self._resumes_at: float | None = None
 
-    def wait_for(self, rank, seconds):
-        """(the socket of ``rank``, the connection's key), or None if it did not connect in time. The caller owns the
-        socket then. Raises OSError if the system does not let this process accept connections."""
-        deadline = Deadline(seconds)
-        with self._changed:
-            while rank not in self._accepted and self._failure is None and not deadline.passed():
-                self._changed.wait(deadline.left())
-            if rank not in self._accepted:
-                if self._failure is not None:
-                    raise self._failure
-                return None
-            sock, key = self._accepted.pop(rank)
-            return self._descriptors.disown(sock), key
+    def register(self, selector: selectors.BaseSelector) -> None:
+        """Registers the socket; the data of each registration is a function to call when it is ready."""
+        self._selector = selector
+        selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
-    def close(self):
-        """Stops accepting, and closes the sockets that wait_for() has not returned."""
-        self._closing = True
-        os.eventfd_write(self._wake, 1)
-        self._thread.join()
+    def due(self) -> list[float]:
+        """When advance() is to be called (time.monotonic())."""
+        return [] if self._resumes_at is None else [self._resumes_at]
+
+    def wait_s(self) -> float | None:
+        """Seconds that the loop may wait; None for any time."""
+        due = self.due()
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def advance(self, now: float) -> None:
+        """Does what is due at ``now``."""
+        if self._resumes_at is not None and self._resumes_at <= now and self._selector is not None:
+            self._resumes_at = None
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def close(self) -> None:
+        """Closes the socket; calling it again does nothing."""
+        self._unregister(self._listener)
         self._descriptors.close()
 
-    def _run(self):
-        while not self._closing:
-            for key, _ in self._selector.select(1.0 if self._unproven else None):
-                if key.fileobj is self._listener:
-                    self._accept()
-                elif key.fileobj is not self._wake and key.fileobj in self._unproven:
-                    self._read(key.fileobj)
-            now = time.monotonic()
-            for sock in [sock for sock, (_, end) in self._unproven.items() if end < now]:
-                self._drop(sock, "no proof of the secret in time")
+    def _unregister(self, sock: socket.socket) -> None:
+        if self._selector is not None:
+            # It may not be registered, or the selector may be closed.
+            with contextlib.suppress(KeyError, ValueError, RuntimeError, OSError):
+                self._selector.unregister(sock)
 
-    def _accept(self):
+    def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
         except BlockingIOError:
             return
         except OSError as error:
-            self._is_refused(error)
+            self._pause(error)
             return
         self._refused_since = None
-        with self._changed:
-            self._descriptors.own(sock)
         sock.setblocking(False)
-        if len(self._unproven) >= _MAX_UNPROVEN:
-            self._drop(next(iter(self._unproven)), "too many unproven connections")
-        handshake = ServerHandshake(self._secret, self._purpose)
-        self._unproven[sock] = (handshake, time.monotonic() + HANDSHAKE_SECONDS)
-        self._selector.register(sock, selectors.EVENT_READ)
-        if self._allow is not None and not self._allow(sock):
-            self._drop(sock, "not allowed")
-            return
-        try:
-            # 40 bytes into an empty send buffer never block.
-            sock.send(handshake.challenge)
-        except OSError as error:
-            self._drop(sock, error)
+        self._on_connection(sock)
 
-    def _is_refused(self, error):
+    def _pause(self, error: OSError) -> None:
         now = time.monotonic()
+        # The socket stays readable, so that a loop without a pause would spin.
+        self._unregister(self._listener)
         if self._refused_since is None:
             self._refused_since = now
-            _log.warning("could not accept a connection: %s; trying again", error)
-        if now - self._refused_since > _PATIENCE_SECONDS:
-            with self._changed:
-                self._failure = error
-                self._changed.notify_all()
-        time.sleep(0.1)
+            self._on_pause(error)
+        if self._on_failure is not None and now - self._refused_since > self._patience_s:
+            self._descriptors.discard(self._listener)
+            self._on_failure(error)
+        else:
+            self._resumes_at = now + _PAUSE_SECONDS
 
-    def _read(self, sock):
-        handshake, _ = self._unproven[sock]
+
+class AuthenticatedListener(Listener):
+    """Accepts connections whose peer proves that it knows ``secret``.
+
+    Args:
+        listener, on_pause, on_failure, patience_s: as for Listener.
+        secret, purpose: of the handshake.
+        on_authenticated: called with each connection that has proved the secret, and its handshake: rank, epoch, key, and
+            ``rest``, bytes that came after the proof. The connection does not block and is the callee's from then on.
+        on_refused: called with the reason when a connection is closed.
+        allow: may refuse a connection before its handshake.
+        check: called with a handshake before it is confirmed; it may raise AuthenticationError.
+        max_pending: handshakes at a time; the oldest one ends for a newer one.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        secret: bytes,
+        purpose: bytes,
+        on_authenticated: Callable[[socket.socket, ServerHandshake], object],
+        on_refused: Callable[[str], object] = _ignore,
+        on_pause: OnError = _ignore,
+        on_failure: OnError | None = None,
+        allow: Callable[[socket.socket], bool] | None = None,
+        check: Callable[[ServerHandshake], object] | None = None,
+        patience_s: float = _PATIENCE_SECONDS,
+        max_pending: int = MAX_UNAUTHENTICATED,
+    ) -> None:
+        super().__init__(listener, self._begin, on_pause, on_failure, patience_s)
+        self._secret, self._purpose = secret, purpose
+        self._on_authenticated, self._on_refused = on_authenticated, on_refused
+        self._allow, self._check, self._max_pending = allow, check, max_pending
+        # Each with its deadline, oldest first.
+        self._pending: dict[socket.socket, tuple[ServerHandshake, float]] = {}
+
+    def due(self) -> list[float]:
+        return [*super().due(), *(end for _, end in self._pending.values())]
+
+    def advance(self, now: float) -> None:
+        super().advance(now)
+        for sock in [sock for sock, (_, end) in self._pending.items() if end < now]:
+            self._refuse(sock, "no proof of the secret in time")
+
+    def close(self) -> None:
+        for sock in self._pending:
+            self._unregister(sock)
+        self._pending.clear()
+        super().close()
+
+    def _begin(self, sock: socket.socket) -> None:
+        assert self._selector is not None
+        self._descriptors.own(sock)
+        if len(self._pending) >= self._max_pending:
+            self._refuse(next(iter(self._pending)), "too many connections without a proof of the secret")
+        handshake = ServerHandshake(self._secret, self._purpose)
+        self._pending[sock] = handshake, time.monotonic() + HANDSHAKE_SECONDS
+        self._selector.register(sock, selectors.EVENT_READ, lambda: self._read(sock))
+        if self._allow is not None and not self._allow(sock):
+            self._refuse(sock, "not allowed")
+            return
         try:
-            data = sock.recv(4096)
+            # 40 bytes into an empty send buffer never block; nor do the 32 of the confirmation.
+            sock.send(handshake.challenge)
+        except OSError as error:
+            self._refuse(sock, str(error))
+
+    def _read(self, sock: socket.socket) -> None:
+        if sock not in self._pending:
+            return  # closed in this turn of the loop
+        handshake, _ = self._pending[sock]
+        try:
+            data = sock.recv(_CHUNK)
             if not data:
                 raise ConnectionError("closed by the peer")
             handshake.feed(data)
             if not handshake.done:
                 return
-            if handshake.rest or handshake.epoch != self._epoch or handshake.rank not in self._ranks:
-                raise AuthenticationError(
-                    f"rank {handshake.rank} of init {handshake.epoch} is not expected here"
-                )
-            if handshake.rank in self._taken:
-                raise AuthenticationError(f"rank {handshake.rank} is connected already")
-            send_exact(sock, handshake.confirm, Deadline(1))
+            if self._check is not None:
+                self._check(handshake)
+            sock.send(handshake.confirm)
         except BlockingIOError:
             return
         except (OSError, AuthenticationError) as error:
-            self._drop(sock, error)
+            self._refuse(sock, str(error))
             return
-        del self._unproven[sock]
-        self._selector.unregister(sock)
-        self._taken.add(handshake.rank)
-        with self._changed:
-            self._accepted[handshake.rank] = sock, handshake.key
-            self._changed.notify_all()
+        del self._pending[sock]
+        self._unregister(sock)
+        self._on_authenticated(self._descriptors.disown(sock), handshake)
 
-    def _drop(self, sock, reason):
-        _log.info("refused a connection: %s", reason)
-        del self._unproven[sock]
-        self._selector.unregister(sock)
-        with self._changed:
-            self._descriptors.discard(sock)
+    def _refuse(self, sock: socket.socket, reason: str) -> None:
+        del self._pending[sock]
+        self._unregister(sock)
+        self._descriptors.discard(sock)
+        self._on_refused(reason)
+
+
+class ListenerThread:
+    """A daemon thread that runs one Listener until close(), which closes it too. Raises OSError or RuntimeError if this
+    process can have no further descriptor or thread; the listener is closed then."""
+
+    def __init__(self, listener: Listener, name: str) -> None:
+        self._listener = listener
+        self._closing = False
+        self._descriptors = DescriptorSet()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        try:
+            self._wake = self._descriptors.own(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+            self._selector = self._descriptors.own(selectors.EpollSelector())
+            self._selector.register(self._wake, selectors.EVENT_READ, lambda: None)
+            listener.register(self._selector)
+            self._thread.start()
+        except (OSError, RuntimeError):
+            listener.close()
+            self._descriptors.close()
+            raise
+
+    def close(self) -> None:
+        """Ends the thread, and closes the listener. Not to be called by a callback of the listener."""
+        if not self._closing:
+            self._closing = True
+            os.eventfd_write(self._wake, 1)
+            self._thread.join()
+            self._listener.close()
+            self._descriptors.close()
+
+    def _run(self) -> None:
+        while not self._closing:
+            for key, _ in self._selector.select(self._listener.wait_s()):
+                key.data()
+            self._listener.advance(time.monotonic())

@@ -1,78 +1,28 @@
-"""Sets of descriptors with an owner, so that a forked child can close its copies.
+"""Sockets that send and receive exact counts before a deadline, owned descriptors, store addresses, and their errors.
 
-Otherwise a forked DataLoader worker would keep the job's sockets open, and the peers would not notice its parent's death.
-Every object of the bootstrap that holds sockets owns one DescriptorSet. Any thread may call; the fork hook runs in the
-child's only thread.
+The functions block and may be called from any thread; two threads must not use one socket at the same time. Messages on
+top of these bytes: messages.py; connections that authenticate: auth.py and listener.py.
 """
+
+from __future__ import annotations
 
 import contextlib
 import errno
 import os
 import socket
+import struct
 import time
 import weakref
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from hvd_core.errors import JobEndedError
 
-_live = weakref.WeakSet()
-
-
-class DescriptorSet:
-    """Raw descriptors and closable objects (sockets, selectors) that are closed together."""
-
-    def __init__(self):
-        self._items = []
-        _live.add(self)
-
-    def own(self, item):
-        """Takes over ``item`` (an int descriptor or an object with close()) and returns it."""
-        self._items.append(item)
-        return item
-
-    def disown(self, item):
-        """Gives ``item`` back to the caller, who must close it; returns ``item``."""
-        self._items = [other for other in self._items if other is not item]
-        return item
-
-    def discard(self, item):
-        """Closes one item now."""
-        self.disown(item)
-        _close(item)
-
-    def close(self):
-        """Closes all items; calling it again does nothing."""
-        items, self._items = self._items, []
-        for item in items:
-            _close(item)
-
-
-def _close(item):
-    # An error for one item (its peer is gone, or it is closed already) must not keep the others open.
-    with contextlib.suppress(OSError):
-        if isinstance(item, int):
-            os.close(item)
-        else:
-            item.close()
-
-
-def _close_in_child():
-    # close() never shuts a connection down, so the parent's copies keep working.
-    for owner in list(_live):
-        owner.close()
-
-
-os.register_at_fork(after_in_child=_close_in_child)
-
-
-# Deadlines, sockets that send and receive exact counts, store addresses, and the errors of the bootstrap modules.
-#
-# This module knows no protocol. All functions block and may be called from any thread; another thread must not use the
-# same
-# socket at the same time.
+_CREDENTIALS = struct.Struct("3i")
 
 
 class BootstrapError(RuntimeError):
-    """The processes of the job could not connect to each other. The text names the ranks and the reason."""
+    """The processes of the job could not connect to each other. The message names the ranks and the reason."""
 
 
 class BootstrapTimeout(BootstrapError, TimeoutError):
@@ -91,30 +41,100 @@ class RankLost(BootstrapError, JobEndedError):
     """Another rank, or the process with the job's store, has ended while this rank was in init()."""
 
 
+class Closable(Protocol):
+    """A socket, a selector, a file."""
+
+    def close(self) -> object: ...
+
+
+Owned = TypeVar("Owned", bound="int | Closable")
+
+
+class DescriptorSet:
+    """Raw descriptors and closable objects (sockets, selectors) that are closed together, also in a forked child.
+
+    Without that, a forked DataLoader worker would keep the job's sockets open, and the peers would not notice its
+    parent's death. Every object that holds connections of the job owns one set. Any thread may call.
+    """
+
+    def __init__(self) -> None:
+        # Single operations on a dict need no lock, which a forked child could find locked.
+        self._items: dict[int, int | Closable] = {}
+        _live.add(self)
+
+    def own(self, item: Owned) -> Owned:
+        """Takes over ``item`` (a descriptor or an object with close()) and returns it."""
+        self._items[_key(item)] = item
+        return item
+
+    def disown(self, item: Owned) -> Owned:
+        """Gives ``item`` back to the caller, who must close it; returns ``item``."""
+        self._items.pop(_key(item), None)
+        return item
+
+    def discard(self, item: int | Closable) -> None:
+        """Closes one item now."""
+        self.disown(item)
+        _close(item)
+
+    def close(self) -> None:
+        """Closes all items; calling it again does nothing."""
+        items, self._items = self._items, {}
+        for item in items.values():
+            _close(item)
+
+
+_live: weakref.WeakSet[DescriptorSet] = weakref.WeakSet()
+
+
+def _key(item: int | Closable) -> int:
+    return item if isinstance(item, int) else -id(item)
+
+
+def _close(item: int | Closable) -> None:
+    # An error for one item (its peer is gone, or it is closed already) must not keep the others open.
+    with contextlib.suppress(OSError):
+        if isinstance(item, int):
+            os.close(item)
+        else:
+            item.close()
+
+
+def _close_in_child() -> None:
+    # close() never shuts a connection down, so the parent's copies keep working.
+    for owner in list(_live):
+        owner.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
 class Deadline:
     """A point on the monotonic clock. ``seconds`` is the time from now, ``since`` the clock's now."""
 
-    def __init__(self, seconds):
+    def __init__(self, seconds: float) -> None:
         self.seconds = float(seconds)
         self.since = time.monotonic()
         self._end = self.since + self.seconds
 
-    def left(self):
+    def left(self) -> float:
         """Seconds left, never negative."""
         return max(0.0, self._end - time.monotonic())
 
-    def passed(self):
+    def passed(self) -> bool:
         return time.monotonic() >= self._end
 
 
-def recv_exact(sock, count, deadline):
+def recv_exact(sock: socket.socket, count: int, deadline: Deadline) -> bytes:
     """Reads exactly ``count`` bytes.
 
-    Raises ConnectionError if the peer closes first, BootstrapTimeout if the deadline passes.
+    Raises:
+        ConnectionError: the peer closed first.
+        BootstrapTimeout: the deadline passed.
     """
     data = bytearray()
     while len(data) < count:
-        _arm(sock, deadline)
+        _set_timeout(sock, deadline)
         try:
             chunk = sock.recv(count - len(data))
         except (TimeoutError, BlockingIOError):
@@ -125,32 +145,43 @@ def recv_exact(sock, count, deadline):
     return bytes(data)
 
 
-def send_exact(sock, data, deadline):
-    """Sends all of ``data``. Raises the errors of recv_exact."""
+def send_exact(sock: socket.socket, data: bytes, deadline: Deadline) -> None:
+    """Sends all of ``data``. Raises the errors of recv_exact()."""
     view = memoryview(data)
     while view:
-        _arm(sock, deadline)
+        _set_timeout(sock, deadline)
         try:
             view = view[sock.send(view) :]
         except (TimeoutError, BlockingIOError):
             continue
 
 
-def _arm(sock, deadline):
+def _set_timeout(sock: socket.socket, deadline: Deadline) -> None:
     left = deadline.left()
     if left <= 0:
         raise BootstrapTimeout(f"no answer from the peer within {deadline.seconds:g} s")
     sock.settimeout(left)
 
 
-def connect_tcp(address, deadline, between=None):
-    """A connected TCP socket without Nagle's delay. ``address`` is 'tcp://host:port'.
+def connect_tcp(
+    address: str, deadline: Deadline, between: Callable[[], object] | None = None
+) -> socket.socket:
+    """A connected TCP socket without Nagle's delay.
 
-    A refused connection is tried again until the deadline: the listener may be starting. ``between()`` is called before
-    each further attempt, and may raise.
+    A refused connection is tried again until the deadline: the listener may be starting.
+
+    Args:
+        address: 'tcp://host:port'.
+        deadline: of all attempts together.
+        between: called before each further attempt; it may raise.
+
+    Raises:
+        BootstrapTimeout: no attempt succeeded.
+        BootstrapError: the interface lo is down, so that no attempt can succeed.
+        OSError: this process has no descriptor left.
     """
     host, port = split_address(address)
-    last = None
+    last: OSError | None = None
     while True:
         try:
             sock = socket.create_connection((host, port), timeout=max(0.001, deadline.left()))
@@ -177,8 +208,12 @@ def connect_tcp(address, deadline, between=None):
         time.sleep(0.05)
 
 
-def split_address(address):
-    """('host', port) of 'tcp://host:port' or 'tcp://[v6]:port'. Raises ValueError for other texts."""
+def split_address(address: str) -> tuple[str, int]:
+    """('host', port) of 'tcp://host:port' or 'tcp://[v6]:port'. Raises ValueError for other text.
+
+    >>> split_address("tcp://[::1]:29500")
+    ('::1', 29500)
+    """
     scheme, _, rest = str(address).partition("://")
     host, _, port = rest.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -187,6 +222,17 @@ def split_address(address):
     return host, int(port)
 
 
-def join_address(host, port):
-    """The inverse of split_address."""
+def join_address(host: str, port: int) -> str:
+    """The inverse of split_address()."""
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def peer_credentials(sock: socket.socket) -> tuple[int, int]:
+    """(pid, uid) of the process at the other end of a Unix socket, at the time of its connect() or listen().
+
+    pid is 0 if it runs in a pid namespace that is not visible here.
+    """
+    pid, uid, _ = _CREDENTIALS.unpack(
+        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    return pid, uid

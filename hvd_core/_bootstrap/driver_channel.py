@@ -28,7 +28,9 @@ import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+from hvd_core._base.messages import LineBuffer, line_of
 
 # SIGTERM announces the end of a rank of an elastic job, if horovodrun gives a grace (--preemption-grace).
 #
@@ -116,7 +118,7 @@ class DriverChannel:
         self.worker = worker
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)
-        self._unread = b""
+        self._lines = LineBuffer()
         self._ended = False
         self._update = False
         self._end = False
@@ -190,28 +192,29 @@ class DriverChannel:
             waiting = None
         except OSError:
             waiting = b""
-        return self._end or self._ended or waiting == b"" or _END in self._unread + (waiting or b"")
+        return self._end or self._ended or waiting == b"" or _END in self._lines.rest + (waiting or b"")
 
-    def _say(self, **what) -> None:
+    def _say(self, **what: Any) -> None:
         try:
-            self._socket.sendall(json.dumps(what).encode() + b"\n", socket.MSG_NOSIGNAL)
+            self._socket.sendall(line_of(what), socket.MSG_NOSIGNAL)
         except (BrokenPipeError, ConnectionError):
             self._ended = True
 
-    def _next(self) -> dict:
+    def _next(self) -> dict[str, Any]:
         line = None if self._ended else self._line(0)
         if line is None:
             # The launcher has ended, and this process is about to be.
             raise LeftJob
-        return json.loads(line)
+        message: dict[str, Any] = json.loads(line)
+        return message
 
     def _line(self, flags: int) -> bytes | None:
         """The next message; None at the end of the channel, or if there is none now."""
-        while b"\n" not in self._unread:
+        while not self._lines.has_line():
             try:
                 # A signal handler may ask must_end() between any two steps, and must find each byte at every moment.
                 data = self._socket.recv(_CHUNK, flags | socket.MSG_PEEK)
-                self._end = self._end or _END in self._unread + data
+                self._end = self._end or _END in self._lines.rest + data
                 self._socket.recv(len(data))
             except BlockingIOError:
                 return None
@@ -220,9 +223,8 @@ class DriverChannel:
             if not data:
                 self._ended = True
                 return None
-            self._unread += data
-        line, _, self._unread = self._unread.partition(b"\n")
-        return line
+            self._lines.add(data)
+        return self._lines.next_line()
 
 
 _channel: DriverChannel | None = None

@@ -20,11 +20,10 @@ import time
 from dataclasses import dataclass, field
 
 from hvd_core._base.auth import client_handshake
-from hvd_core._base.listener import Acceptor
-from hvd_core._base.sockets import AuthenticationError, BootstrapError, BootstrapTimeout
+from hvd_core._base.sockets import AuthenticationError, BootstrapError, BootstrapTimeout, peer_credentials
 from hvd_core._bootstrap import affinity, encryption, store
 from hvd_core._bootstrap.job_members import init_text, name_ranks
-from hvd_core._bootstrap.rendezvous_listener import peer_uid
+from hvd_core._bootstrap.links import RankListener
 
 # The shape of the job, computed from each rank's leader: local and cross ranks, and the tree of links.
 #
@@ -363,20 +362,20 @@ def _receive(session, roster, others, descriptors):
             f"rank {session.rank} may not make a Unix socket with an abstract name, over which the ranks of a host meet"
         )
     rank = session.rank
-    acceptor = Acceptor(
+    listener = RankListener(
         descriptors.disown(roster.door),
         session.secret,
         PURPOSE,
         session.epoch,
         others,
-        allow=lambda sock: peer_uid(sock) == os.geteuid(),
+        allow=lambda sock: peer_credentials(sock)[1] == os.geteuid(),
     )
     sockets, waiting, apart = {}, set(others), 0
     try:
         while waiting:
             other = min(waiting)
             found = session.in_slices(
-                lambda seconds, other=other: acceptor.wait_for(other, seconds),
+                lambda seconds, other=other: listener.wait_for(other, seconds),
                 f"rank {other} did not connect on this host",
                 f"apart/{rank}/{apart + 1}",
             )
@@ -387,7 +386,7 @@ def _receive(session, roster, others, descriptors):
                 sockets[other] = descriptors.own(found[0])
                 waiting.discard(other)
     finally:
-        acceptor.close()
+        listener.close()
     if apart:
         session.put(f"members/{rank}", [rank, *sockets])
     return sockets
@@ -399,7 +398,7 @@ def _try(session, leader, mark, descriptors):
     sock = descriptors.own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
         sock.connect(_door_name(session, leader, mark))
-        if peer_uid(sock) != os.geteuid():
+        if peer_credentials(sock)[1] != os.geteuid():
             raise ConnectionError("another user's socket")
         # It listened before its record was there. It begins with the handshake when it has read the other records.
         session.in_slices(

@@ -3,17 +3,31 @@
 Called on the thread that runs init(). All descriptors belong to the DescriptorSet of the caller; the engine borrows them.
 """
 
+from __future__ import annotations
+
 import fcntl
+import logging
 import os
 import socket
 import struct
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from hvd_core._base.auth import client_handshake
-from hvd_core._base.listener import Acceptor
-from hvd_core._base.sockets import BootstrapError, connect_tcp, join_address
+from hvd_core._base.auth import ServerHandshake, client_handshake
+from hvd_core._base.listener import AuthenticatedListener, ListenerThread, listen
+from hvd_core._base.sockets import (
+    AuthenticationError,
+    BootstrapError,
+    Deadline,
+    DescriptorSet,
+    connect_tcp,
+    join_address,
+    peer_credentials,
+)
 from hvd_core._bootstrap import encryption, limits
-from hvd_core._bootstrap.rendezvous_listener import peer_credentials
+
+_log = logging.getLogger("horovod")
 
 PURPOSE = b"link"
 HEADER_BYTES = 64 << 10
@@ -84,7 +98,7 @@ def make_links(session, topology, neighbours, transport, descriptors):
         for sock in sockets.values():
             descriptors.discard(sock)
     # Listen for the children before connecting to the parent, because the parent may wait for this port.
-    acceptor = _listen(session, tcp_children) if tcp_children else None
+    listener = _listen(session, tcp_children) if tcp_children else None
     try:
         links, segment = [], None
         if topology.parent is not None and topology.parent not in local:
@@ -93,25 +107,99 @@ def make_links(session, topology, neighbours, transport, descriptors):
             shm_links, segment = _wire_host(session, topology, sockets, descriptors)
             links += shm_links
         for child, subtree in sorted(tcp_children.items()):
-            links.append(_tcp_child(session, topology, acceptor, child, subtree, descriptors))
+            links.append(_tcp_child(session, topology, listener, child, subtree, descriptors))
     finally:
-        if acceptor is not None:
-            acceptor.close()
+        if listener is not None:
+            listener.close()
     return links, segment
+
+
+class RankListener:
+    """Accepts each rank of ``ranks`` once, and refuses all other connections, on a thread of its own.
+
+    Takes over ``listener``. A connection counts when its peer has proved that it knows ``secret`` for ``purpose`` and has
+    sent ``epoch``; ``allow(sock)`` may refuse it before. wait_for() may be called from any thread. Raises OSError or
+    RuntimeError if this process can have no further descriptor or thread.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        secret: bytes,
+        purpose: bytes,
+        epoch: int,
+        ranks: Iterable[int],
+        allow: Callable[[socket.socket], bool] | None = None,
+    ) -> None:
+        self._epoch, self._ranks = epoch, frozenset(ranks)
+        self._accepted: dict[int, tuple[socket.socket, bytes]] = {}
+        self._taken: set[int] = set()
+        self._changed = threading.Condition()
+        self._descriptors = DescriptorSet()
+        self._failure: OSError | None = None
+        accepting = AuthenticatedListener(
+            listener,
+            secret,
+            purpose,
+            on_authenticated=self._accept,
+            on_refused=lambda reason: _log.info("refused a connection: %s", reason),
+            on_pause=lambda error: _log.warning("could not accept a connection: %s; trying again", error),
+            on_failure=self._fail,
+            allow=allow,
+            check=self._check,
+        )
+        self._thread = ListenerThread(accepting, "hvd-accept")
+
+    def wait_for(self, rank: int, seconds: float) -> tuple[socket.socket, bytes] | None:
+        """(the socket of ``rank``, the connection's key), or None if it did not connect in time. The caller owns the
+        socket then. Raises OSError if the system does not let this process accept connections."""
+        deadline = Deadline(seconds)
+        with self._changed:
+            while rank not in self._accepted and self._failure is None and not deadline.passed():
+                self._changed.wait(deadline.left())
+            if rank not in self._accepted:
+                if self._failure is not None:
+                    raise self._failure
+                return None
+            sock, key = self._accepted.pop(rank)
+        return self._descriptors.disown(sock), key
+
+    def close(self) -> None:
+        """Stops accepting, and closes the sockets that wait_for() has not returned."""
+        self._thread.close()
+        self._descriptors.close()
+
+    def _check(self, handshake: ServerHandshake) -> None:
+        rank = handshake.rank
+        if handshake.rest or handshake.epoch != self._epoch or rank not in self._ranks:
+            raise AuthenticationError(f"rank {rank} of init {handshake.epoch} is not expected here")
+        if rank in self._taken:
+            raise AuthenticationError(f"rank {rank} is connected already")
+        self._taken.add(rank)
+
+    def _accept(self, sock: socket.socket, handshake: ServerHandshake) -> None:
+        self._descriptors.own(sock)
+        with self._changed:
+            self._accepted[handshake.rank] = sock, handshake.key
+            self._changed.notify_all()
+
+    def _fail(self, error: OSError) -> None:
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
 
 
 def _listen(session, children):
     # Listens only on the interface that leads to the store, so that the port is unreachable from other networks.
     host = session.store.local_host()
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, 0), family=family, backlog=len(children) + 64)
-    acceptor = Acceptor(listener, session.secret, PURPOSE, session.epoch, children)
+    door = listen(host, backlog=len(children) + 64)
+    listener = RankListener(door, session.secret, PURPOSE, session.epoch, children)
     try:
-        session.put(f"link/{session.rank}", join_address(*listener.getsockname()[:2]))
+        session.put(f"link/{session.rank}", join_address(*door.getsockname()[:2]))
     except BaseException:
-        acceptor.close()
+        listener.close()
         raise
-    return acceptor
+    return listener
 
 
 def _tcp_parent(session, topology, descriptors):
@@ -134,9 +222,9 @@ def _is_encrypted(session, topology, peer):
     return encryption.wanted() and topology.hosts[peer] != topology.hosts[session.rank]
 
 
-def _tcp_child(session, topology, acceptor, child, subtree, descriptors):
+def _tcp_child(session, topology, listener, child, subtree, descriptors):
     sock, key = session.in_slices(
-        lambda seconds: acceptor.wait_for(child, seconds), f"rank {child} did not connect"
+        lambda seconds: listener.wait_for(child, seconds), f"rank {child} did not connect"
     )
     encrypted = _is_encrypted(session, topology, child)
     fd = _prepare_tcp(descriptors.own(sock), session.silence_s)
@@ -171,6 +259,8 @@ def _wire_host(session, topology, sockets, descriptors):
     fcntl.fcntl(segment, fcntl.F_ADD_SEALS, _SEALS)
     for slot, child in enumerate(topology.local_ranks[1:], 1):
         offer = _OFFER.pack(_OFFER_MAGIC, slot, topology.local_size, size)
+        # A peer may still be reading the table of hosts, so that there is no room for the message yet.
+        sockets[child].settimeout(max(0.001, session.deadline.left()))
         socket.send_fds(sockets[child], [offer], [segment, *bells])
     links = []
     for slot, child in enumerate(topology.local_ranks[1:], 1):

@@ -10,6 +10,7 @@ import os
 import select
 import socket
 
+from hvd_core._base.messages import LineBuffer, ProtocolError
 from hvd_core._base.sockets import BootstrapError, BootstrapTimeout
 
 _LONGEST_ANSWER = 1 << 16
@@ -20,7 +21,7 @@ class Pmi1:
 
     def __init__(self, environ, deadline):
         self._deadline = deadline
-        self._rest = b""
+        self._lines = LineBuffer(_LONGEST_ANSWER)
         text = environ["PMI_FD"]
         try:
             self._fd = os.dup(int(text))
@@ -57,13 +58,12 @@ class Pmi1:
     def _ask(self, line, what="answer"):
         try:
             os.write(self._fd, line.encode() + b"\n")
-            while b"\n" not in self._rest:
+            while (answer := self._lines.next_line()) is None:
                 self._read(what)
-        except OSError as error:
+        except (OSError, ProtocolError) as error:
             if isinstance(error, BootstrapTimeout):
                 raise
             raise BootstrapError(f"the launcher's process manager (PMI_FD) is gone: {error}") from error
-        answer, _, self._rest = self._rest.partition(b"\n")
         said = dict(word.partition("=")[::2] for word in answer.decode(errors="replace").split())
         if said.get("rc", "0") != "0":
             raise BootstrapError(
@@ -79,9 +79,9 @@ class Pmi1:
                 f"the launcher's process manager (PMI-1) did not {what} within {self._deadline.seconds:g} s"
             )
         data = os.read(self._fd, _LONGEST_ANSWER)
-        if not data or len(self._rest) > _LONGEST_ANSWER:
-            raise ConnectionError("it closed the connection" if not data else "its answer has no end")
-        self._rest += data
+        if not data:
+            raise ConnectionError("it closed the connection")
+        self._lines.add(data)
 
 
 def finalize(environ, seconds):

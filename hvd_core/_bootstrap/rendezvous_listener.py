@@ -7,17 +7,23 @@ equal list it also receives the store's address and the secret. Only processes o
 ask the kernel).
 """
 
-import contextlib
 import hashlib
 import json
 import logging
 import os
 import socket
 import struct
-import threading
 import time
 
-from hvd_core._base.sockets import BootstrapError, Deadline, DescriptorSet, recv_exact, send_exact
+from hvd_core._base.listener import Listener, ListenerThread
+from hvd_core._base.sockets import (
+    BootstrapError,
+    Deadline,
+    DescriptorSet,
+    peer_credentials,
+    recv_exact,
+    send_exact,
+)
 from hvd_core._bootstrap.identity import launcher_process, private_facts
 from hvd_core._bootstrap.job_members import MembersDisagree, contradict, disagreement
 
@@ -26,24 +32,10 @@ _log = logging.getLogger("horovod")
 # size in its own job, and the number of u32 that follow: the launcher's ranks of its own job, none if these are all.
 _ASK = struct.Struct("<8sd4I")
 _ASK_MAGIC = b"hvdmeet2"
-_CREDENTIALS = struct.Struct("3i")
 _MOST_MEMBERS = 1 << 20
 _MOST_ANSWER_BYTES = 64 << 20
 _ANSWER_SECONDS = 5.0
 _FAREWELL_SECONDS = 1.0
-
-
-def peer_uid(sock):
-    """The user id of the process at the other end of a Unix socket, at the time of connect() or listen()."""
-    return peer_credentials(sock)[1]
-
-
-def peer_credentials(sock):
-    """(pid, uid) of the other end. pid is 0 if it runs in a pid namespace that is not visible here."""
-    pid, uid, _ = _CREDENTIALS.unpack(
-        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    )
-    return pid, uid
 
 
 def address_of(identity):
@@ -77,16 +69,14 @@ class RendezvousListener:
         self._pids = {}
         self.failure = None
         self._descriptors = DescriptorSet()
-        self._listener = self._descriptors.own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._listener.bind(address)
+            listener.bind(address)
         except OSError as error:
-            self._descriptors.close()
+            listener.close()
             raise BootstrapError(_taken(address, identity.launcher_rank, error)) from error
-        self._listener.listen(128)
-        self._closing = False
-        self._thread = threading.Thread(target=self._run, name="hvd-rendezvous", daemon=True)
-        self._thread.start()
+        listener.listen(128)
+        self._thread = ListenerThread(Listener(listener, self._serve, _report_pause), "hvd-rendezvous")
 
     def give_up(self, error):
         """Answers the ranks that wait for this one with the failure ``error``, for one second."""
@@ -100,35 +90,18 @@ class RendezvousListener:
 
     def close(self):
         """Ends the thread and closes the socket."""
-        self._closing = True
-        # Unlike close(), shutdown() wakes the thread that is in accept().
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._descriptors.close()
-
-    def _run(self):
-        refused = False
-        while not self._closing:
-            try:
-                peer, _ = self._listener.accept()
-            except OSError as error:
-                if not self._closing:
-                    if not refused:
-                        _log.warning("rendezvous: could not accept a connection: %s; trying again", error)
-                    refused = True
-                    time.sleep(0.2)
-                continue
-            refused = False
-            self._descriptors.own(peer)
-            try:
-                self._serve(peer)
-            except OSError as error:
-                _log.info("rendezvous: a connection failed: %s", error)
-            finally:
-                self._descriptors.discard(peer)
+        self._thread.close()
 
     def _serve(self, peer):
+        self._descriptors.own(peer)
+        try:
+            self._reply(peer)
+        except OSError as error:
+            _log.info("rendezvous: a connection failed: %s", error)
+        finally:
+            self._descriptors.discard(peer)
+
+    def _reply(self, peer):
         pid, uid = peer_credentials(peer)
         if uid != os.geteuid():
             _log.warning(
@@ -161,6 +134,10 @@ class RendezvousListener:
         if self._pids.setdefault(rank, pid) != pid:
             return {"error": f"rank {rank} is already taken by process {self._pids[rank]}"}
         return self._answer
+
+
+def _report_pause(error):
+    _log.warning("rendezvous: could not accept a connection: %s; trying again", error)
 
 
 def _taken(address, rank, error):

@@ -2,7 +2,7 @@
 
 A rank that is in init() leaves a will with the store: if its connection ends before release(), the store publishes that
 the rank has ended. A launcher that holds the store adds the ends of processes that have not come to init()
-(horovod/_runner/ended_ranks.py). Both wake every waiting rank at once, so nothing here looks again and again.
+(horovod/_runner/failures.py). Both wake every waiting rank at once, so nothing here looks again and again.
 
 Used on the thread that runs init(). Every wait ends at the session's deadline.
 """

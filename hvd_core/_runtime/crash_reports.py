@@ -129,7 +129,7 @@ def _one_line(error: BaseException) -> str:
 
 
 # What a rank does in backends, noted in memory that its launcher reads when the rank has failed
-# (horovod/_runner/last_call.py makes it).
+# (horovod/_runner/failures.py makes it).
 #
 # The rank notes there which phase of which plugin runs (`follow()`), and its engine notes the calls into backends
 # (engine/plugin/call_record.h, struct LastCall; engine/plugin/side_call.h, struct SideSlot).

@@ -147,7 +147,7 @@ def _start_engine(
             "hosts": list(world.hosts),
             "host_names": list(world.host_names),
             "job": f"engine/{world.epoch}",
-            # Counted by the rank's number in the launcher's job, see horovod/_runner/ended_ranks.py.
+            # Counted by the rank's number in the launcher's job, see horovod/_runner/failures.py.
             "bereaved_key": f"hvd/bereaved/{(world.members or range(world.size))[world.rank]}",
             "elastic": is_elastic(),
             "launcher": world.launcher_process and (world.launcher_process.fd, world.launcher_process.text),

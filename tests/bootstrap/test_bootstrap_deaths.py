@@ -9,7 +9,7 @@ from forked import ForkedRanks
 from launchers import first_by
 
 from bootstrap_job import reports, start
-from horovod._runner.ended_ranks import EndedRanks
+from horovod._runner.failures import EndedRanks
 from hvd_core import HorovodInternalError
 from hvd_core._bootstrap import RankLost, StoreClient, StoreServer, connect, hosts, links, world
 from test_bootstrap_launchers import PROGRAM

@@ -25,7 +25,7 @@ import hvd_core.backends.selection.at_init  # noqa: E402 (before the fork, so th
 import native_program  # noqa: E402
 from fault_rank import Rank, environment  # noqa: E402
 from fault_scenarios import scenario  # noqa: E402
-from horovod._runner.ended_ranks import EndedRanks  # noqa: E402
+from horovod._runner.failures import EndedRanks  # noqa: E402
 from hvd_core._bootstrap import StoreServer  # noqa: E402
 from hvd_core.backends.discovery import installed  # noqa: E402
 

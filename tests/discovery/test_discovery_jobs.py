@@ -11,7 +11,7 @@ import pytest
 
 from discovery_programs import report_what_init_reads
 from harness import plain
-from horovod._runner.env import backend_environment
+from horovod._runner.environment import backend_environment
 from hvd_core._config.wheels import pip_install
 from hvd_core.backends import BackendVersionMismatch, discovery
 from hvd_core.backends.candidate import WHEEL, Candidate, Problem

@@ -3,7 +3,7 @@
 import pytest
 
 from harness import run_on_ranks
-from horovod._runner.config import OPTIONS, options_without_effect
+from horovod._runner.arguments import OPTIONS, options_without_effect
 from horovod.common._init_hooks import ignored_settings
 from horovod.runner.launch import parse_args, set_env_from_args
 

@@ -29,9 +29,7 @@ _OF_OURS = (
     *("hvd_core._observe.watch.start", "hvd_core._observe.flight_records", "hvd_core._observe.settings"),
     *("hvd_core._base.listener", "hvd_core._bootstrap.hosts", "hvd_core._bootstrap.links"),
     *("hvd_core._bootstrap.peer_liveness", "hvd_core._config.plugins_file", "horovod._runner.job"),
-    *("horovod._runner.parser", "horovod._runner.run_api", "horovod._runner.wrong_python"),
-    *("horovod._runner.elastic_options", "horovod._runner.elastic_discovery"),
-    "horovod._runner.elastic_driver",
+    *("horovod._runner.arguments", "horovod._runner.run_api", "horovod._runner.elastic_launcher"),
 )
 
 

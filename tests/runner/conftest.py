@@ -9,7 +9,7 @@ from launchers import Launcher
 
 import horovod
 from harness import plain
-from horovod._runner.import_path import python_path
+from horovod._runner.environment import python_path
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def test_horovodrun_kills_ranks_on_purpose(launcher):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("helper", ["horovod._runner.agent", "keeper.py"])
+@pytest.mark.parametrize("helper", ["horovod._runner.agent", "supervisor.py"])
 def test_a_killed_helper_of_a_rank_is_the_end_of_that_rank(launcher, helper):
     """Both belong to the host "elsewhere", whose agent runs here."""
     words = ("-np", 2, "--min-np", 1, "-H", "localhost:1,elsewhere:1", "--network-interfaces", "lo")

@@ -8,14 +8,18 @@ import time
 
 import pytest
 
-from horovod._runner import elastic_names
-from horovod._runner.background import Background
-from horovod._runner.elastic_chaos import Chaos
-from horovod._runner.elastic_cooldown import Cooldown
-from horovod._runner.elastic_discovery import Discovery, FixedHosts, HostDiscovery, HostDiscoveryScript
+from horovod._runner import elastic_discovery as elastic_names
+from horovod._runner.elastic_discovery import (
+    Discovery,
+    FixedHosts,
+    HostDiscovery,
+    HostDiscoveryScript,
+    HostNames,
+)
+from horovod._runner.elastic_launcher import hosts_of
 from horovod._runner.elastic_membership import Enter, Leave, Membership, Phase, Update
-from horovod._runner.elastic_names import HostNames
-from horovod._runner.elastic_options import hosts_of
+from horovod._runner.elastic_workers import Chaos, Cooldown
+from horovod._runner.event_loop import Background
 from horovod.common.elastic import _sync_is_needed
 from horovod.common.exceptions import HostsUpdatedInterrupt
 from horovod.runner.elastic import discovery as names

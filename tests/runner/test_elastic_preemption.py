@@ -46,7 +46,7 @@ def test_a_rank_that_gets_sigterm_leaves_at_its_next_commit_and_no_step_is_lost(
 
 
 @pytest.mark.parametrize(
-    "helper", ["keeper.py", pytest.param("horovod._runner.agent", marks=pytest.mark.slow)]
+    "helper", ["supervisor.py", pytest.param("horovod._runner.agent", marks=pytest.mark.slow)]
 )
 def test_sigterm_to_a_helper_of_a_rank_is_passed_on(launcher, helper):
     """The rank of the host "elsewhere" has both: its agent, and the agent's keeper. The ranks are interpreters: a fork

@@ -8,7 +8,7 @@ from launchers import program_words
 
 import elastic_ranks
 from harness import plain
-from horovod._runner import elastic_job
+from horovod._runner import elastic_launcher as elastic_job
 from horovod.runner.launch import parse_args
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")

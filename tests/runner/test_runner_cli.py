@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod._runner.parser import make_parser
+from horovod._runner.arguments import make_parser
 from hvd_core.version import __version__
 
 MEASURE_IMPORT = Path(__file__).with_name("measure_import.py")

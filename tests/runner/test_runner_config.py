@@ -2,7 +2,7 @@
 
 import pytest
 
-from horovod._runner.config import OPTIONS, positive_time
+from horovod._runner.arguments import OPTIONS, positive_time
 from horovod.runner.launch import parse_args, set_env_from_args
 
 # Flag and value; the variable and its text; the key in the file and the value that means the same.

@@ -11,8 +11,8 @@ import pytest
 import hvd_core as hvd
 from harness import run_to_the_end
 from harness.rank import ignore_the_launcher
+from horovod._runner.job import Job, Outcome
 from horovod._runner.output import Output
-from horovod._runner.processes import Job, Outcome
 
 OTHERS, CULPRIT = (0, 1), 2
 

@@ -9,7 +9,7 @@ import pytest
 from launchers import Launcher
 
 import runner_ranks
-from horovod._runner import keeper
+from horovod._runner import supervisor
 
 LIMIT_MIB = 400
 LIMITS = ("memory.max", "memory.limit_in_bytes")
@@ -18,7 +18,7 @@ LIMITS = ("memory.max", "memory.limit_in_bytes")
 @pytest.fixture
 def group():
     """A control group that may use LIMIT_MIB, below the one of this process."""
-    above = keeper.memory_group()
+    above = supervisor.memory_group()
     if not above or not os.access(above[-1], os.W_OK):
         pytest.skip("this user cannot make a memory control group here")
     folder = Path(above[-1]) / f"hvd-test-{uuid.uuid4().hex[:8]}"
@@ -54,7 +54,7 @@ def test_a_rank_that_is_killed_for_lack_of_memory(group, tmp_path, shell):
 def test_each_process_that_the_kernel_has_killed_is_told_once(tmp_path):
     counter = tmp_path / "memory.events"
     counter.write_text("oom_kill 3\n")
-    job = keeper.Keeper(-1)
+    job = supervisor.Keeper(-1)
     job.memory_group, job.memory_kills = [str(tmp_path)], 3
     assert job.lack_of_memory() == ""
     counter.write_text("oom_kill 5\n")
@@ -77,9 +77,9 @@ def test_the_files_of_both_versions_of_control_groups(tmp_path, kills, limit, un
     inner = tmp_path / "inner"
     inner.mkdir()
     folders = [str(inner), str(tmp_path)]
-    assert keeper.memory_kills(folders) is None and keeper.memory_limit(folders) is None
+    assert supervisor.memory_kills(folders) is None and supervisor.memory_limit(folders) is None
     (inner / kills[0]).write_text(kills[1])
     (inner / limit).write_text(f"{unlimited}\n")
-    assert keeper.memory_kills(folders) == 3 and keeper.memory_limit(folders) is None
+    assert supervisor.memory_kills(folders) == 3 and supervisor.memory_limit(folders) is None
     (tmp_path / limit).write_text(f"{64 << 20}\n")
-    assert keeper.memory_limit(folders) == 64 << 20
+    assert supervisor.memory_limit(folders) == 64 << 20

@@ -5,7 +5,8 @@ import os
 import pytest
 
 from horovod._runner.hosts import HostInfo
-from horovod._runner.mpi_flavours import (
+from horovod._runner.launcher import backend_asked_for, run_job
+from horovod._runner.mpi import (
     INTEL,
     MPICH,
     OPEN_MPI,
@@ -14,10 +15,9 @@ from horovod._runner.mpi_flavours import (
     Mpi,
     find_mpirun,
     identify,
+    mpi_environment,
     start,
 )
-from horovod._runner.mpi_job import mpi_environment
-from horovod._runner.starting import backend_asked_for, run_job
 from horovod.runner.launch import parse_args
 
 # The first lines of `mpirun --version`.
@@ -201,7 +201,7 @@ def test_the_secret_of_an_encrypted_job_is_not_given_to_mpirun(installed, monkey
 
 @pytest.mark.parametrize("way", [["--mpi"], ["--gloo"], ["--min-np", "2", "--host-discovery-script", "true"]])
 def test_a_text_that_is_neither_yes_nor_no_is_found_before_anything_starts(installed, monkeypatch, way):
-    from horovod._runner.elastic_job import run_elastic_job
+    from horovod._runner.elastic_launcher import run_elastic_job
 
     monkeypatch.setenv("HOROVOD_TLS", "psk")
     args = parse_args([*way, "-np", "2", "true"])

@@ -4,15 +4,15 @@ import time
 
 import pytest
 
-from horovod._runner import mpi_output
+from horovod._runner import mpi
 from horovod._runner.output import Output
 
-_, HYDRA = mpi_output.of_hydra()
+_, HYDRA = mpi.of_hydra()
 TOKEN = "".join(part.decode().replace("\\", "") for part in HYDRA.parts[:-2])
 KINDS = {
     "hydra": (HYDRA, lambda rank: f"{TOKEN}{rank}|"),
-    "openmpi-4": (mpi_output.of_open_mpi((4, 1, 8)), lambda rank: f"[1,{rank}]<stdout>:"),
-    "openmpi-5": (mpi_output.of_open_mpi((5, 0, 11)), lambda rank: f"[1,{rank}]<stdout>: "),
+    "openmpi-4": (mpi.of_open_mpi((4, 1, 8)), lambda rank: f"[1,{rank}]<stdout>:"),
+    "openmpi-5": (mpi.of_open_mpi((5, 0, 11)), lambda rank: f"[1,{rank}]<stdout>: "),
 }
 
 
@@ -32,7 +32,7 @@ def shown(capfd):
 @pytest.mark.parametrize("step", [1, 2, 7, 1000])
 def test_pieces_become_lines(kind, shown, step):
     labels, label = kind
-    stream = mpi_output.LabelledStream(labels, Output(12), "stdout")
+    stream = mpi.LabelledStream(labels, Output(12), "stdout")
     text = (
         f"mpirun says\n{label(0)}one {label(11)}first {label(0)}[1,2 two{label(11)}second\n{label(11)}\n"
         f" mpirun again\n{label(0)} three\n{label(11)}\r50%\r{label(11)}100%\n{label(0)}open"
@@ -47,7 +47,7 @@ def test_pieces_become_lines(kind, shown, step):
 
 def test_labels_that_a_program_prints(shown):
     labels, _ = KINDS["openmpi-4"]
-    stream = mpi_output.LabelledStream(labels, Output(2), "stdout")
+    stream = mpi.LabelledStream(labels, Output(2), "stdout")
     # An mpirun in rank 1; standard error that was merged into standard output; a job that was spawned.
     stream.feed(b"[1,1]<stdout>:[1,0]<stdout>:inner\n[1,0]<stderr>:error\n[2,0]<stdout>:spawned\n")
     stream.end()
@@ -56,7 +56,7 @@ def test_labels_that_a_program_prints(shown):
 
 def test_what_is_unfinished_is_shown_after_a_moment(kind, shown):
     labels, label = kind
-    stream = mpi_output.LabelledStream(labels, Output(2), "stdout")
+    stream = mpi.LabelledStream(labels, Output(2), "stdout")
     assert stream.due() is None
     beginning = label(0)[:3]
     stream.feed(f"{label(1)}question? {beginning}".encode())

@@ -14,8 +14,8 @@ import pytest
 from launchers import program_words, send_each
 
 import runner_ranks
-from horovod._runner import keeper
-from horovod._runner.exit_codes import describe_code
+from horovod._runner import supervisor
+from horovod._runner.failures import describe_code
 
 END_S, BUSY_S = 5, 20
 
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.interpreters
 
 
 def test_the_keepers_times_leave_room_for_its_work():
-    assert keeper.REPORT_S + keeper.FAILURE_GRACE_S < END_S
-    assert keeper.LEFTOVER_WAIT_S + keeper.LEFTOVER_GRACE_S < END_S
+    assert supervisor.REPORT_S + supervisor.FAILURE_GRACE_S < END_S
+    assert supervisor.LEFTOVER_WAIT_S + supervisor.LEFTOVER_GRACE_S < END_S
 
 
 def seconds_until_end(process, limit=100):
@@ -157,7 +157,7 @@ def test_ctrl_c_is_quick_when_the_ranks_obey(launcher):
     process = launcher.start_python(2, runner_ranks.sleep)
     launcher.wait_for(2, "ready.")
     process.send_signal(signal.SIGINT)
-    assert seconds_until_end(process) < keeper.STOP_GRACE_S
+    assert seconds_until_end(process) < supervisor.STOP_GRACE_S
 
 
 def test_second_ctrl_c_kills(launcher):
@@ -168,7 +168,7 @@ def test_second_ctrl_c_kills(launcher):
     launcher.wait_until_asleep(process.pid, quiet=0.2)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    assert seconds_until_end(process) < keeper.STOP_GRACE_S - 1
+    assert seconds_until_end(process) < supervisor.STOP_GRACE_S - 1
     assert launcher.processes() == []
 
 
@@ -186,7 +186,7 @@ def test_ctrl_c_in_a_terminal(launcher):
     process = launcher.start_python(2, runner_ranks.sleep, start_new_session=True)
     launcher.wait_for(2, "ready.")
     os.killpg(process.pid, signal.SIGINT)
-    assert seconds_until_end(process) < keeper.STOP_GRACE_S
+    assert seconds_until_end(process) < supervisor.STOP_GRACE_S
     assert process.returncode == 130
     assert launcher.processes() == []
 

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from horovod._runner import addresses
-from horovod._runner.addresses import StorePlace, interface_address, source_address, store_place
-from horovod._runner.env import remote_environment
-from horovod._runner.frames import (
+from horovod._runner import hosts
+from horovod._runner.environment import remote_environment
+from horovod._runner.hosts import StorePlace, interface_address, source_address, store_place
+from horovod._runner.protocol import (
     Incoming,
     Kind,
     Outgoing,
@@ -26,7 +26,7 @@ from horovod._runner.frames import (
     split_output,
     split_result,
 )
-from horovod._runner.remote_shell import RemoteShell, agent_words
+from horovod._runner.remote_ranks import RemoteShell, agent_words
 from hvd_core._bootstrap import routes
 
 WORDS = ["python", "-c", "print('a b')"]
@@ -172,8 +172,8 @@ def test_a_local_job_stays_local():
 
 def known(monkeypatch, sources, interfaces):
     """This machine as a table: source address by host, address by interface."""
-    monkeypatch.setattr(addresses, "source_address", sources.get)
-    for module in (addresses, routes):
+    monkeypatch.setattr(hosts, "source_address", sources.get)
+    for module in (hosts, routes):
         monkeypatch.setattr(module, "interface_address", interfaces.get)
     monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(interfaces, 1)))
 

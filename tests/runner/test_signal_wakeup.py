@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod._runner.signal_wakeup import SignalWakeup
+from horovod._runner.event_loop import SignalWakeup
 
 PROGRAM = str(Path(__file__).with_name("silent_launcher.py"))
 SILENT = ["sh", "-c", "echo up; exec sleep 600"]

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from harness.spoiled import spoil
-from horovod._runner.frames import MAGIC, Incoming, Kind, ProtocolError, frame, output_frame
+from horovod._runner.protocol import MAGIC, Incoming, Kind, ProtocolError, frame, output_frame
 from horovod._runner.remote_ranks import RemoteRanks
 
 

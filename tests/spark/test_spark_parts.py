@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from horovod._runner.import_path import is_this_python
+from horovod._runner.environment import is_this_python
 from horovod._runner.output import Output, Sink
 from horovod.spark._channel import LONGEST_LINE, MOST_CHARACTERS, LineReader, RankChannel
 from horovod.spark._cluster import check_encryption, check_java

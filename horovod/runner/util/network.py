@@ -3,8 +3,7 @@
 import socket
 from collections.abc import Iterable
 
-from horovod._runner.addresses import interface_address
-from horovod._runner.hosts import is_local
+from horovod._runner.hosts import interface_address, is_local
 
 __all__ = ["filter_local_addresses", "get_driver_ip", "get_local_host_addresses"]
 

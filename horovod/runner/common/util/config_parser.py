@@ -1,12 +1,11 @@
-"""Options of the launcher as variables, under the name that programs import. ``horovod._runner.config`` defines them. Any
-thread."""
+"""Options of the launcher as environment variables, under the name that programs import."""
 
 import argparse
 from collections.abc import Collection
 from typing import Any
 
-from horovod._runner import config as _config
-from horovod._runner.config import set_env_from_args, validate_config_args
+from horovod._runner import arguments as _config
+from horovod._runner.arguments import set_env_from_args, validate_config_args
 
 __all__ = ["set_args_from_config", "set_env_from_args", "validate_config_args"]
 

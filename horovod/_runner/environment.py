@@ -6,10 +6,13 @@ For the launcher; any thread. The secret is passed only here: never on a command
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import shutil
+import sys
 from collections.abc import Mapping
 
-from horovod._runner.config import set_env_from_args
+from horovod._runner.arguments import set_env_from_args
 from horovod._runner.hosts import SlotInfo
 
 # An outer job's secret, function and list of backends must not reach the ranks of this job, nor shell functions.
@@ -92,3 +95,23 @@ def rank_environment(slot: SlotInfo) -> dict[str, str]:
         "HOROVOD_CROSS_RANK": str(slot.cross_rank),
         "HOROVOD_CROSS_SIZE": str(slot.cross_size),
     }
+
+
+# The import path that a program hands to the processes of its job: functions are pickled by names of modules.
+
+
+def python_path() -> str:
+    """The import path of this process, as PYTHONPATH for processes of the same Python."""
+    return os.pathsep.join(os.path.abspath(place) for place in sys.path)
+
+
+def is_this_python(python: str) -> bool:
+    """Whether a command is the Python of this process. Another one must not get python_path(): it may have another
+    version, and has packages of its own."""
+    found = shutil.which(python)
+    if found is None or not sys.executable:
+        return False
+    found, own = os.path.abspath(found), os.path.abspath(sys.executable)
+    # Not the resolved paths alone: the environments of one Python share its program.
+    same_folder = os.path.dirname(found) == os.path.dirname(own)
+    return found == own or (same_folder and os.path.realpath(found) == os.path.realpath(own))

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from horovod._runner.elastic_options import check_elastic, is_elastic
-from horovod._runner.function_memory import FunctionMemory
-from horovod._runner.processes import Outcome
+from horovod._runner.arguments import check_elastic, is_elastic
+from horovod._runner.functions import FunctionMemory
+from horovod._runner.job import Outcome
 
 BACKEND = "mpi"
 
@@ -45,7 +45,7 @@ def run_job(
             "(--gloo) each would be alone in its MPI. Leave --gloo out, or choose another backend."
         )
     if args.use_mpi or (asked is not None and (args.num_proc or 0) > 1):
-        from horovod._runner.mpi_job import run_mpi_job
+        from horovod._runner.mpi import run_mpi_job
 
         if not args.use_mpi:
             text = f"horovodrun: {asked} asks for the backend '{BACKEND}': mpirun starts the processes (as with --mpi)"
@@ -79,7 +79,7 @@ def _run_elastic_job(
             "one dies: an elastic job cannot use it. Choose another backend."
         )
     # Loading what only elastic jobs need would cost each start of horovodrun 10 ms.
-    from horovod._runner.elastic_job import run_elastic_job
+    from horovod._runner.elastic_launcher import run_elastic_job
 
     return run_elastic_job(args, command, started, extra_env, function)
 

@@ -2,8 +2,8 @@
 
 Started by elastic_discovery.py with the plain interpreter. For each byte on standard input the script runs once, and its
 result is written to standard output as a line of JSON: {"status", "out", "err"} or {"problem"}. A signal of the kernel to
-the script's shell alone (as shell_guard.py) would leave the commands that the shell runs. Not to be imported; only fast
-modules of the standard library.
+the script's shell alone (as in supervisor.execute()) would leave the commands that the shell runs. Not to be imported; it
+imports only fast modules of the standard library.
 """
 
 import json

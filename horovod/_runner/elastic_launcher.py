@@ -7,24 +7,22 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from horovod._runner.addresses import store_place
+from horovod._runner.arguments import check_elastic, numbers
+from horovod._runner.elastic_discovery import FixedHosts, HostDiscovery, HostDiscoveryScript, HostNames
 from horovod._runner.elastic_driver import ElasticJob
-from horovod._runner.elastic_limits import Limits
-from horovod._runner.elastic_names import HostNames
-from horovod._runner.elastic_options import check_elastic, hosts_of, numbers
-from horovod._runner.env import (
+from horovod._runner.elastic_membership import Limits
+from horovod._runner.environment import (
     GRACE,
     backend_environment,
     job_environment,
     remote_environment,
 )
-from horovod._runner.function_memory import FunctionMemory
-from horovod._runner.hosts import check_interfaces
+from horovod._runner.functions import FunctionMemory
+from horovod._runner.hosts import check_interfaces, parse_host_files, parse_hosts, slots_by_host, store_place
+from horovod._runner.job import Outcome
 from horovod._runner.local_ranks import LocalRanks, RankSpec
 from horovod._runner.output import Output
-from horovod._runner.processes import Outcome
-from horovod._runner.remote_ranks import RemoteRanks
-from horovod._runner.remote_shell import RemoteShell, agent_words
+from horovod._runner.remote_ranks import RemoteRanks, RemoteShell, agent_words
 from hvd_core._config.environment import encryption_wanted, positive_seconds, seconds_of
 
 _TIMEOUT_S = 600
@@ -88,6 +86,15 @@ class _Starter:
         port = int(server.address.rpartition(":")[2])
         addresses = {host: join_address(place.remote.get(host, place.local), port) for host in hosts}
         return server, addresses, join_address(place.local, port)
+
+
+def hosts_of(args: argparse.Namespace) -> HostDiscovery:
+    """Where the hosts of the job come from. Raises ValueError, OSError."""
+    if args.host_discovery_script is not None:
+        return HostDiscoveryScript(args.host_discovery_script, args.slots)
+    first, _, most = numbers(args)
+    text = parse_host_files(args.hostfile) if args.hostfile else args.hosts or f"localhost:{most or first}"
+    return FixedHosts(slots_by_host(parse_hosts(text)))
 
 
 def run_elastic_job(

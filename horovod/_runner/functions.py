@@ -1,12 +1,134 @@
-"""Checks and pickles the function of a job and its arguments, before anything starts. Any thread."""
+"""The function of `horovod.run` and its results, in unnamed memory files that only processes of the job hold.
+
+The launcher makes them, and so does the agent of each other host. The ranks inherit the descriptors; two variables hold
+their numbers. Any thread.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+
+FUNC_FD = "HOROVOD_RUN_FUNC_FD"
+RESULT_FD = "HOROVOD_RUN_RESULT_FD"
+
+
+def read_all(descriptor: int) -> bytes:
+    """The content of the memory file. Does not move its position, which other processes share."""
+    size, parts, done = os.fstat(descriptor).st_size, [], 0
+    while done < size:
+        parts.append(os.pread(descriptor, min(size - done, 1 << 30), done))
+        if not parts[-1]:
+            break
+        done += len(parts[-1])
+    return b"".join(parts)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Writes `data` at the beginning of the memory file."""
+    view, done = memoryview(data), 0
+    while done < len(view):
+        done += os.pwrite(descriptor, view[done : done + (1 << 30)], done)
+
+
+def append(descriptor: int, data: bytes) -> None:
+    """Appends `data` to the memory file."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+class FunctionMemory:
+    """`function`: a descriptor; `results`: rank -> descriptor. Raises OSError if the process has no descriptors left."""
+
+    def __init__(self, ranks: Iterable[int]):
+        self.function = -1
+        self.results: dict[int, int] = {}
+        try:
+            self.function = os.memfd_create("horovod-run-function")
+            for rank in ranks:
+                self.add(rank)
+        except BaseException:
+            self.close()
+            raise
+
+    def add(self, rank: int) -> None:
+        """Makes the memory for the result of one more rank. Raises OSError."""
+        self.results[rank] = os.memfd_create(f"horovod-run-result-{rank}")
+
+    def drop_if_empty(self, rank: int) -> None:
+        """Forgets a rank that has left no result."""
+        if rank in self.results and not os.fstat(self.results[rank]).st_size:
+            os.close(self.results.pop(rank))
+
+    def variables(self, rank: int) -> dict[str, str]:
+        """The variables that tell a rank the numbers of its descriptors."""
+        return {FUNC_FD: str(self.function), RESULT_FD: str(self.results[rank])}
+
+    def descriptors(self, rank: int) -> tuple[int, int]:
+        return self.function, self.results[rank]
+
+    def close(self) -> None:
+        for descriptor in [self.function, *self.results.values()]:
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.function, self.results = -1, {}
+
+
+# The function of `horovod.run` and its results, in the job's store, for ranks that inherit no descriptors.
+#
+# A process that reads or writes there has proved that it knows the job's secret, so unpickling trusts only processes of
+# this job. Any thread.
+
+FROM_STORE = "HOROVOD_RUN_FROM_STORE"
+FUNCTION = "run/function"
+# The store's own limit for one request is 16 MiB.
+_PART = 8 << 20
+
+
+def put(client, key: str, data: bytes) -> None:
+    """Stores `data` under `key`; readers see all of it or none."""
+    parts = range(0, len(data), _PART)
+    for number, start in enumerate(parts):
+        client.set(f"{key}/{number}", data[start : start + _PART])
+    client.set(f"{key}/parts", str(len(parts)).encode())
+
+
+def get(client, key: str, timeout_s: float) -> bytes:
+    """The data that put() has stored. Raises BootstrapTimeout if it is not there in time."""
+    count = int(client.get(f"{key}/parts", timeout_s))
+    return b"".join(client.get(f"{key}/{number}", timeout_s) for number in range(count))
+
+
+def result_key(rank: int) -> str:
+    return f"run/result/{rank}"
+
+
+def note_failure(client, rank: int) -> None:
+    """Records the failure of a rank; the store keeps the order of the failures."""
+    client.set(f"run/failure/{client.add('run/failures', 1)}", str(rank).encode())
+
+
+def first_failure(client) -> int | None:
+    """The rank that note_failure() was called for first."""
+    return int(client.get("run/failure/1", 5.0)) if client.add("run/failures", 0) else None
+
+
+def from_environment():
+    """A connection to the store of the job that this process belongs to, and this process's rank."""
+    from hvd_core._bootstrap.identity import identify
+    from hvd_core._bootstrap.store import StoreClient
+
+    identity = identify(os.environ)
+    store, secret = os.environ["HOROVOD_STORE"], bytes.fromhex(os.environ["HOROVOD_SECRET_KEY"])
+    return StoreClient(store, secret, identity.rank), identity.rank
+
+
+# Checks and pickles the function of a job and its arguments, before anything starts. Any thread.
 
 # Values within values that are looked at for one that cannot be pickled.
 _DEEPEST = 6

