@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from horovod._runner.arguments import make_parser
 from horovod._runner.environment import (
     backend_environment,
     is_this_python,
@@ -177,7 +176,7 @@ class Ranks:
 def base_environment(base: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
     """The ranks' variables without their places: those of this process that are not Spark's own, and `variables`."""
     kept = {name: value for name, value in base.items() if _OF_SPARK.fullmatch(name) is None}
-    return {**job_environment(kept, make_parser().parse_args([])), **variables}
+    return {**job_environment(kept), **variables}
 
 
 # ---- What tasks report to the driver, in the job's store: that they have begun, and why ranks have failed

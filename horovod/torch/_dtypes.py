@@ -4,7 +4,6 @@ Every type that the engine knows can be moved; hvd_core._frontend.element_types 
 is sent in its own type if the engine knows that type, else as bytes.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,39 +35,19 @@ def _comes_back(dtype: torch.dtype) -> bool:
 
 
 # Types that are sent as bytes.
-_AS_BYTES = frozenset(t for t in _FLOAT8 if t not in DTYPE_NUMBERS or not _comes_back(t))
-MOVABLE = frozenset(DTYPE_NUMBERS) - _AS_BYTES
+AS_BYTES = frozenset(t for t in _FLOAT8 if t not in DTYPE_NUMBERS or not _comes_back(t))
+MOVABLE = frozenset(DTYPE_NUMBERS) - AS_BYTES
 
 
 def as_sent(tensor: Any) -> Any:
     """The tensor that the engine takes for `tensor`: itself, or its bytes. A value that is not a tensor is returned
     unchanged, for the checks to refuse."""
     try:
-        if tensor.dtype in _AS_BYTES and tensor.layout is torch.strided:
+        if tensor.dtype in AS_BYTES and tensor.layout is torch.strided:
             return tensor.view(torch.uint8)
     except AttributeError:
         pass
     return tensor
-
-
-def viewed(fetch: Callable, dtype: torch.dtype) -> Callable:
-    """A function like `fetch`, whose result is bytes, that returns the result in the type `dtype`."""
-    return lambda core, handle: fetch(core, handle).view(dtype)
-
-
-def viewed_all(fetch: Callable, dtypes: list[torch.dtype]) -> Callable:
-    """As viewed(), for a group."""
-    return lambda core, handle: [t.view(dtype) for t, dtype in zip(fetch(core, handle), dtypes)]
-
-
-def returning(output: torch.Tensor, fetch: Callable) -> Callable:
-    """A function like `fetch` that returns `output`, the caller's own tensor."""
-
-    def fetch_output(core, handle):
-        fetch(core, handle)
-        return output
-
-    return fetch_output
 
 
 def why_not(tensor: torch.Tensor, reduces: bool) -> str:

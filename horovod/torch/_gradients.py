@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 from horovod.common._elastic_job import ranks_may_change
+from horovod.common.basics import engine
 from horovod.common.objects import allgather_object
 from horovod.common.process_sets import ProcessSet
 from horovod.torch._devices import come_after
-from horovod.torch._sparse import SparseReduction
-from horovod.torch._submit import REDUCIBLE, engine
+from horovod.torch._dtypes import REDUCIBLE
+from horovod.torch._operations import SparseReduction
 from horovod.torch.compression import Compression, Compressor
 from hvd_core._frontend.element_types import NUMBERS
 from hvd_core._frontend.shared_memory import shared_array

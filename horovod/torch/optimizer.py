@@ -27,11 +27,11 @@ from horovod.common.arguments import (
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
 from horovod.torch import _gradients, _initial_weights
-from horovod.torch._compilers import leave_alone
+from horovod.torch._compile import leave_alone
 from horovod.torch._gradients import check_gradient_buffers, refuse_gradient_buffers
+from horovod.torch._operations import forget_finished
 from horovod.torch._original_names import NamesOfAdasum, NamesOfReductions
 from horovod.torch._reducer import GradientReducer, keep_until_done
-from horovod.torch._submit import forget_finished
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.functions import allgather_object, broadcast_object  # noqa: F401 (see below)
 from horovod.torch.mpi_ops import (  # noqa: F401 (modified optimizers import the operations and sizes from here)
