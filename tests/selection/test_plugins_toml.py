@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from golden_texts import golden
-from hvd_core._cli.explain import choices, of_files
+from hvd_core._cli.config import choices, of_files
 from hvd_core._config.plugins_file import PluginsTomlError, read
 from hvd_core._config.plugins_toml import PluginsConfig, load, packaged_file
 from hvd_core._config.toml_lines import lines_of

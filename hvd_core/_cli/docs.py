@@ -6,11 +6,17 @@ import argparse
 import sys
 from pathlib import Path
 
-from hvd_core._cli import codes, output
+from hvd_core._cli import output
 from hvd_core._config.suggestions import did_you_mean
 from hvd_core._config.wheels import pip_install
 
 _EXAMPLE = "loopback"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument("page", metavar="PAGE", nargs="?", help="a page's name, such as backend-abi")
+    output.add_json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -23,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
         else:
             output.table(("page", "what it is about"), [(name, title) for name, _, title in rows])
             output.text("", "hvd docs PAGE prints one; they lie in " + str(next(iter(pages.values())).parent))
-        return codes.OK
+        return output.OK
     name = options.page.lower().removesuffix(".md")
     if name not in pages:
         raise ValueError(
@@ -34,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         output.document({"page": name, "file": str(pages[name]), "text": text})
     else:
         sys.stdout.write(text)
-    return codes.OK
+    return output.OK
 
 
 def find() -> dict[str, Path]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from hvd_core._cli import codes
-from hvd_core._cli.survey import config, export
+from hvd_core._cli import output
+from hvd_core._cli.plugin_list import config, export
 
 _KIT_REFUSES = (2, 3)  # wrong arguments, backend not found
 
@@ -17,8 +17,8 @@ def check(arguments: Sequence[str]) -> int:
 
     if not arguments:
         print("horovod: hvd plugin check needs the name of a backend; list: hvd plugin list", file=sys.stderr)
-        return codes.REFUSED
+        return output.REFUSED
     if not arguments[0].startswith("-"):
         export(config(), arguments[0].lower())
     code = command.main(arguments)
-    return codes.REFUSED if code in _KIT_REFUSES else code
+    return output.REFUSED if code in _KIT_REFUSES else code

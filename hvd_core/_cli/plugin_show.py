@@ -1,4 +1,8 @@
-"""``hvd plugin show NAME``: all facts about one backend that need no open device."""
+"""The collectives that a backend serves itself and those that the engine composes: one cell per collective and element
+type.
+
+The backend's slot ``query`` answers, with the engine's arguments and without a communicator.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,81 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hvd_core._cli import codes, output, served
-from hvd_core._cli.survey import config, export, pinned
+from hvd_core._cli import output
+from hvd_core._cli.plugin_list import config, export, pinned
 from hvd_core.backends.errors import BackendDescribeError, BackendError
 from hvd_core.backends.messages import option_variable
+from hvd_core.types import COLLECTIVES, DTYPES, REDUCTIONS, UNSERVED
 
 if TYPE_CHECKING:
     from hvd_core._config.plugins_toml import PluginsConfig
     from hvd_core.backends.discovery.installed_backend import InstalledBackend
+
+
+SHOWN = ("allreduce", "reduce", "reducescatter", "broadcast", "allgather", "alltoall", "barrier")
+NATIVE, EMULATED, NONE = "NATIVE", "EMULATED", "-"
+
+
+def served(query: Callable[[int, int, int], dict[str, Any]]) -> list[dict[str, Any]]:
+    """One dict per collective, element type and reduction: ``support`` is NATIVE, EMULATED (composed by the engine) or
+    "-" (not available), ``score``, ``alignment`` in bytes, ``max_count`` (0: no limit). ``query`` takes ABI numbers.
+    """
+    rows = []
+    for name in SHOWN:
+        coll = COLLECTIVES[name]
+        for type_name, dtype in DTYPES.items():
+            if name == "barrier" and dtype.number:
+                continue
+            for op, op_name in enumerate(REDUCTIONS if coll.reduces else ("",)):
+                answer = query(coll.number, dtype.number, op)
+                native = answer["support"] != UNSERVED
+                rows.append(
+                    {
+                        "collective": name,
+                        "dtype": "" if name == "barrier" else type_name,
+                        "op": op_name,
+                        "support": NATIVE if native else _composed(name, type_name, op_name),
+                        "score": answer["score"],
+                        "alignment": answer["alignment"],
+                        "max_count": answer["max_count"],
+                    }
+                )
+    return rows
+
+
+def _composed(name: str, dtype: str, op: str) -> str:
+    """Whether the engine composes an operation that the backend lacks: it does not reduce 8-bit floats, and does not
+    average bools."""
+    impossible = COLLECTIVES[name].reduces and op not in DTYPES[dtype].reductions
+    return NONE if impossible else EMULATED
+
+
+def cells(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """(columns, lines) of a table with a line per element type. A cell holds the reductions that are NATIVE ("all" if all
+    are), "yes" for collectives that only move data, "composed" for EMULATED, and "-"."""
+    names = [name for name in SHOWN if name != "barrier"]
+    lines = []
+    for dtype in DTYPES:
+        line = [dtype]
+        for name in names:
+            here = [row for row in rows if row["collective"] == name and row["dtype"] == dtype]
+            line.append(_cell([row for row in here if row["support"] != NONE]))
+        lines.append(line)
+    return ["type", *names], lines
+
+
+def _cell(possible: list[dict[str, Any]]) -> str:
+    if not possible:
+        return NONE
+    native = [row["op"] for row in possible if row["support"] == NATIVE]
+    if not native:
+        return "composed"
+    if native == [""]:
+        return "yes"
+    return "all" if len(native) == len(possible) else ", ".join(native)
+
+
+# ``hvd plugin show NAME``: all facts about one backend that need no open device.
 
 _SOURCE = "hvd plugin show"
 
@@ -33,6 +104,12 @@ class Shown:
     fault: str = ""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument("name", metavar="NAME")
+    output.add_json_option(parser)
+
+
 def run(options: argparse.Namespace) -> int:
     """Print the facts. Returns FINDINGS if the backend cannot work here; the known facts are printed nevertheless."""
     shown = gather(options.name)
@@ -40,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
         output.document(vars(shown))
     else:
         _print(shown)
-    return codes.OK if shown.facts is not None and shown.probe["available"] else codes.FINDINGS
+    return output.OK if shown.facts is not None and shown.probe["available"] else output.FINDINGS
 
 
 def gather(name: str) -> Shown:
@@ -48,7 +125,7 @@ def gather(name: str) -> Shown:
 
     Raises BackendNotInstalled, BackendDescribeError.
     """
-    from hvd_core._cli.apart import run_sandboxed
+    from hvd_core._cli.plugin_list import run_sandboxed
     from hvd_core.backends import discovery
     from hvd_core.backends.selection.trial import limits
 
@@ -134,7 +211,7 @@ def served_by(name: str, path: str, facts: dict[str, Any]) -> list[dict[str, Any
 
     if "comm" not in facts["slots"]:
         return []
-    return served.served(lambda coll, dtype, op: _core.query_backend(name, path, coll, dtype, op))
+    return served(lambda coll, dtype, op: _core.query_backend(name, path, coll, dtype, op))
 
 
 def _value(name: str, option: dict[str, Any]) -> dict[str, str]:
@@ -190,7 +267,7 @@ def _print(shown: Shown) -> None:
         output.table(("option", "type", "value", "from", "range", "what for"), rows)
     if shown.served:
         output.text("")
-        output.table(*served.cells(shown.served))
+        output.table(*cells(shown.served))
         output.text(
             "composed, and reductions that are not listed: composed by hvd-core (EMULATED); -: not available"
         )

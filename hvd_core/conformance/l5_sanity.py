@@ -10,12 +10,9 @@ import numpy as np
 from hvd_core.conformance import abi
 from hvd_core.conformance.abi import ALLREDUCE, SUM
 from hvd_core.conformance.backend import Backend, deadline
-from hvd_core.conformance.cases import Kit, case
-from hvd_core.conformance.comm import Comm
-from hvd_core.conformance.memory import HostSpace
+from hvd_core.conformance.cases import Kit, Sum, at_most, case, plain_type, served
+from hvd_core.conformance.comm import Comm, HostSpace
 from hvd_core.conformance.numerics import NUMBERS, stored
-from hvd_core.conformance.ordering import Sum, at_most, plain_type
-from hvd_core.conformance.rules import served
 from hvd_core.conformance.verdicts import FAIL, NATIVE, Composed
 
 # A backend that is slower than this part of the host path has something in it that does not belong there.

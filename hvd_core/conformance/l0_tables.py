@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes as C
+import importlib.util
+import json
 import os
 import re
 import resource
@@ -10,15 +12,20 @@ import struct
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from hvd_core._base import sandbox
 from hvd_core.backends import option_types
 from hvd_core.backends.discovery.installed_backend import ABI
 from hvd_core.backends.slots import slots
 from hvd_core.conformance import abi
 from hvd_core.conformance.abi import CAPS, OK, CollArgs, CollCaps, Error, new
-from hvd_core.conformance.alone import Bare
 from hvd_core.conformance.backend import code_name, has_slot
 from hvd_core.conformance.cases import case
+from hvd_core.conformance.session import INTERPRETER
+
+if TYPE_CHECKING:
+    from hvd_core.conformance.worker import Bare
 
 ENTRY = "hvd_backend_entry_v1"
 NAME = re.compile(r"[a-z0-9_-]{1,32}")
@@ -444,3 +451,248 @@ def required(bare: Bare) -> None:
             bare.note(
                 name, "served for no type: hvd-core composes it from allgather, which moves many more bytes"
             )
+
+
+# L0: what a backend's package says about itself, and what saying so costs.
+
+IMPORT_SECONDS = 0.1
+
+_MEASURE = """
+import sys, os, json, time, threading, importlib
+import hvd_core.backends.descriptor
+before, changed = set(sys.modules), []
+sys.addaudithook(lambda event, args: changed.append(str(args[0])) if event in ("os.putenv", "os.unsetenv") else None)
+started = time.process_time()
+module, _, attribute = sys.argv[1].partition(":")
+described = getattr(importlib.import_module(module), attribute)()
+took = time.process_time() - started
+def compiled(m):
+    return (getattr(m, "__file__", None) or "").endswith(".so")
+new = [n for n in sys.modules if n not in before and sys.modules[n] is not None]
+outside = sorted({n.split(".")[0] for n in new if compiled(sys.modules[n])} - set(sys.stdlib_module_names))
+print(json.dumps({"seconds": took, "compiled": outside, "threads": len(os.listdir("/proc/self/task")),
+    "environment": changed}))
+"""
+
+
+def described(bare: Bare):
+    """The descriptor. Skips the case if the backend is not in a wheel."""
+    if bare.target.descriptor is None:
+        bare.skip(f"the backend is not in a wheel ({bare.target.origin}): it has no descriptor")
+    return bare.target.descriptor
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers of a version without zeros at the end: (0, 3) of ``0.3.0+cuda12``."""
+    match = re.match(r"[0-9.]+", version)
+    numbers = [int(part) for part in match[0].split(".") if part] if match else []
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+@case("L0.descriptor", "the descriptor agrees with the library", ranks=0)
+def descriptor(bare: Bare) -> None:
+    told, backend = described(bare), bare.backend
+    bare.expect(
+        told.name == bare.target.name,
+        f"the descriptor's name is '{told.name}', the entry point's '{bare.target.name}'",
+    )
+    hdr = backend.api.hdr
+    bare.expect(
+        tuple(told.abi) == (hdr.major, hdr.minor),
+        f"the descriptor has ABI {told.abi[0]}.{told.abi[1]}, the library {hdr.major}.{hdr.minor}",
+    )
+    wheel, library = bare.target.version, (backend.api.version or b"").decode()
+    bare.expect(
+        not wheel or _release(wheel) == _release(library),
+        f"the wheel has version {wheel}, the library in it {library}: one of them is left of another build",
+    )
+    has = {name for name in ("device", "comm") if getattr(backend, name) is not None}
+    bare.expect(
+        set(told.provides) == has,
+        f"the descriptor provides {sorted(told.provides)}, the library has {sorted(has)}",
+    )
+    types = set(
+        filter(None, ((backend.comm.device_types or b"") if backend.comm else b"").decode().split(","))
+    )
+    if backend.device:
+        types.add(backend.device.device_type.decode())
+    if backend.caps & 128:
+        types.add("cpu")
+    bare.expect(
+        set(told.devices) <= types,
+        f"the descriptor names devices {sorted(told.devices)}, the tables {sorted(types)}",
+    )
+    one_host = bool(backend.caps & 64)
+    bare.expect(
+        not (told.spans_hosts and one_host),
+        "the descriptor has spans_hosts=True, but the communicator table declares ONE_HOST",
+    )
+    if told.library is not None:
+        bare.expect(
+            Path(told.library).is_absolute(),
+            f"the descriptor's library is not an absolute path: {told.library}",
+        )
+
+
+@case("L0.import", "describing takes under 100 ms, and imports no compiled module", ranks=0)
+def importing(bare: Bare) -> None:
+    described(bare)
+    seconds = []
+    for _ in range(3):
+        done = sandbox.run([sys.executable, "-c", _MEASURE, bare.target.entry], timeout_s=60)
+        bare.expect(not done.timed_out, "describing timed out after 60 s")
+        bare.expect(done.returncode == 0, f"describing failed: {done.stderr.strip().splitlines()[-1:]}")
+        seen = json.loads(done.stdout.splitlines()[-1])
+        seconds.append(seen["seconds"])
+    bare.expect(
+        not seen["compiled"], f"describing imports {', '.join(seen['compiled'])}; leave that to probe or load"
+    )
+    # Checked last, because an earlier fault may be the reason. Processor time, and the best of three runs, so that other
+    # work of the machine does not count.
+    bare.expect(
+        min(seconds) < IMPORT_SECONDS, f"describing takes {min(seconds) * 1000:.0f} ms; 100 ms are allowed"
+    )
+    bare.expect(seen["threads"] == 1, f"describing starts {seen['threads'] - 1} threads")
+    bare.expect(not seen["environment"], f"describing changes the environment: {seen['environment'][:3]}")
+    bare.note("describing", f"{min(seconds) * 1000:.1f} ms")
+
+
+@case(
+    "L0.probe",
+    "probe answers within its time limit, and names what is missing if the backend cannot work",
+    ranks=0,
+)
+def probing(bare: Bare) -> None:
+    from hvd_core.backends.descriptor import Unavailable
+    from hvd_core.backends.discovery.describe_and_probe import ProbeFailed, probe
+
+    told = described(bare)
+    answer = probe(told, 5.0)
+    bare.expect(not isinstance(answer, ProbeFailed), str(getattr(answer, "reason", "")))
+    if isinstance(answer, Unavailable):
+        bare.expect(bool(answer.reason), "probe answers Unavailable without a reason")
+        bare.skip(f"unavailable here: {answer.reason}")
+    bare.note("probe", answer.detail or "available")
+
+
+# L0: the backend's package works in any folder. Each place has a process of its own, which imports the package there.
+
+ODD = "a blank, ä and 中"
+_COPIED = (".py", ".toml", ".json", ".txt")
+_MOST_FILES = 10_000
+_ANSWER_S = 60.0
+
+# Describes and probes. The answer has no texts of the plugin, because they may show its path.
+_ASK = """
+import sys, json, os, importlib
+from hvd_core.backends.descriptor import Available, Unavailable
+place, entry, folder, variable = json.loads(sys.argv[1])
+os.chdir(folder)
+if place:
+    sys.path.insert(0, place)
+importlib.invalidate_caches()
+module, _, attribute = entry.partition(":")
+try:
+    told = getattr(importlib.import_module(module), attribute)()
+    if variable and getattr(told.probe(), "library", ""):
+        found = told.probe().library
+        os.symlink(os.path.dirname(found), "of the vendor")
+        os.environ[variable] = os.path.abspath(os.path.join("of the vendor", os.path.basename(found)))
+    answer = told.probe()
+    said = {Available: "available", Unavailable: "unavailable"}.get(type(answer), repr(answer))
+    why = getattr(answer, "reason", "")
+    library = told.library is not None and os.path.isfile(told.library)
+except BaseException as error:
+    said, why, library = "an exception", f"{type(error).__name__}: {error}", False
+print()
+print(json.dumps({"said": said, "why": why, "library": library}))
+"""
+
+
+@case(
+    "L0.paths",
+    "describe and probe answer alike from a folder with a blank, other letters, behind a link",
+    ranks=0,
+)
+def paths(bare: Bare) -> None:
+    described(bare)
+    entry = bare.target.entry
+    top = entry.partition(":")[0].partition(".")[0]
+    with tempfile.TemporaryDirectory() as made:
+        odd = Path(made).resolve() / ODD
+        (odd / "site").mkdir(parents=True)
+        (odd / "elsewhere").mkdir()
+        (odd / "link").symlink_to("site")
+        whole = _mirror(top, odd / "site")
+        usual = _ask("", entry, os.getcwd())
+        variable = f"HOROVOD_BACKEND_{bare.target.name.upper().replace('-', '_')}_LIBRARY"
+        asked = {
+            "another current folder": ("", odd / "elsewhere", ""),
+            "a folder with a blank and other letters": (odd / "site", os.getcwd(), ""),
+            "a folder behind a link": (odd / "link", os.getcwd(), ""),
+            "a relative folder": ("site", odd, ""),
+            "a link to the vendor's library": ("", odd / "elsewhere", variable),
+        }
+        for what, (place, folder, of_vendor) in asked.items():
+            found = _ask(str(place), entry, str(folder), of_vendor)
+            if place and not whole:  # an editable installation keeps its library somewhere else
+                found["library"] = usual["library"]
+            bare.expect(
+                (found["said"], found["library"]) == (usual["said"], usual["library"]),
+                f"with {what} {_in_words(found)}; otherwise {_in_words(usual)}",
+            )
+        bare.note("places", ", ".join(asked))
+
+
+def _mirror(top: str, site: Path) -> bool:
+    """Puts a package, or a module of one file, into ``site``: a copy of the small files and links to the others. Returns
+    whether the backend's library is among them."""
+    spec = importlib.util.find_spec(top)
+    if spec is None or spec.origin is None:
+        return False
+    if not spec.submodule_search_locations:
+        (site / Path(spec.origin).name).write_bytes(Path(spec.origin).read_bytes())
+        for beside in Path(spec.origin).parent.glob("*.hvd.toml"):
+            (site / beside.name).write_bytes(beside.read_bytes())
+        return False
+    package, found, libraries = Path(spec.origin).parent, 0, False
+    for folder, _, files in os.walk(package):
+        here = site / top / Path(folder).relative_to(package)
+        here.mkdir(parents=True, exist_ok=True)
+        for name in files:
+            found += 1
+            if found > _MOST_FILES:
+                return libraries
+            libraries |= ".so" in name
+            source = Path(folder, name)
+            if source.suffix in _COPIED:
+                (here / name).write_bytes(source.read_bytes())
+            elif source.suffix != ".pyc":
+                (here / name).symlink_to(source)
+    for libs in package.parent.glob(f"{top}*.libs"):  # where auditwheel puts what it has found
+        (site / libs.name).symlink_to(libs)
+    return libraries
+
+
+def _ask(place: str, entry: str, folder: str, variable: str = "") -> dict[str, Any]:
+    question = json.dumps([place, entry, folder, variable])
+    done = sandbox.run([*INTERPRETER, "-c", _ASK, question], timeout_s=_ANSWER_S)
+    if done.returncode is None:
+        return {"said": f"a timeout after {_ANSWER_S:g} s", "why": "", "library": False}
+    try:
+        return json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        said = done.stderr.strip().splitlines()[-1:] or [""]
+        return {
+            "said": f"a process that {sandbox.describe_exit(done.returncode)}",
+            "why": said[0],
+            "library": False,
+        }
+
+
+def _in_words(answer: dict[str, Any]) -> str:
+    text = f"the answer is {answer['said']}"
+    text += f" ({answer['why']})" if answer["why"] else ""
+    return text if answer["library"] else f"{text}, and the library of the descriptor does not exist"

@@ -2,61 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes as C
+import locale
+import os
 import threading
+from collections import Counter
 
 import numpy as np
 
 from hvd_core.conformance import abi
-from hvd_core.conformance.abi import ALLREDUCE, BROADCAST, SUM
-from hvd_core.conformance.cases import Kit, case
-from hvd_core.conformance.comm import Comm
-from hvd_core.conformance.devices import Slow
-from hvd_core.conformance.memory import Region
+from hvd_core.conformance.abi import ALLREDUCE, BROADCAST, OK, SUM, P
+from hvd_core.conformance.cases import Kit, Sum, at_most, case, plain_type, served
+from hvd_core.conformance.l0_tables import process_state
+from hvd_core.conformance.l1_devices import Slow
 from hvd_core.conformance.numerics import NUMBERS, compare, reduced, sample, stored
-from hvd_core.conformance.rules import served
-from hvd_core.conformance.verdicts import Composed
-
-
-def plain_type(kit: Kit) -> tuple[str, int]:
-    """(type, alignment) of an allreduce sum that the backend has."""
-    kit.need_comm()
-    for dtype in ("float32", "int32", "float16", "uint8"):
-        caps = served(kit, ALLREDUCE, dtype)
-        if caps is not None:
-            return dtype, caps.alignment
-    raise Composed("allreduce sum is declared for none of float32, int32, float16, uint8")
-
-
-def at_most(kit: Kit, dtype: str, count: int) -> int:
-    """The count, or as much of it as one call of an allreduce sum may have."""
-    limit = served(kit, ALLREDUCE, dtype).max_count
-    return min(count, limit) if limit else count
-
-
-class Sum:
-    """An allreduce sum of ``count`` elements, ready to be started."""
-
-    def __init__(self, kit: Kit, comm: Comm, count: int, salt: int = 0, region: Region | None = None) -> None:
-        self.dtype, alignment = plain_type(kit)
-        count = at_most(kit, self.dtype, count)
-        self.comm, self.count = comm, count
-        self.columns = [sample(self.dtype, r, count, salt) for r in range(comm.size)]
-        self.source = region or comm.space.of(self.columns[comm.rank], alignment)
-        self.out = comm.space.region(self.columns[0].nbytes, alignment)
-        self.out.poison()
-
-    def start(self, **more):
-        """The pending operation."""
-        return self.comm.start(**self.arguments(), **more)
-
-    def arguments(self) -> dict:
-        """The arguments of Comm.enqueue."""
-        lists = {"ins": [self.source], "outs": [self.out], "counts": [self.count]}
-        return {"coll": ALLREDUCE, "dtype": NUMBERS[self.dtype], "op": SUM, **lists}
-
-    def wrong(self) -> str:
-        """ "" when the result is right."""
-        return compare(self.dtype, self.out.read(stored(self.dtype)), *reduced(self.dtype, SUM, self.columns))
 
 
 @case(
@@ -285,3 +244,134 @@ def no_waiting(kit: Kit) -> None:
         kit.expect(
             not waited, "rank 0's collective did not return before the other ranks had made the same call"
         )
+
+
+# L3: calls of a backend into the host table: the calling threads, tokens and numbers, phases in pairs.
+
+
+@case(
+    "L3.host_calls",
+    "calls into the host table: from announced threads, with valid tokens and numbers, phases in pairs",
+)
+def host_calls(kit: Kit) -> None:
+    plain_type(kit)
+    host = kit.backend.host
+    for space in kit.spaces():
+        comms = [kit.comm(space), kit.comm(space)]
+        since = len(host.phases)
+        for turn in range(8):
+            pending = [Sum(kit, comm, count, turn) for comm, count in zip(comms, (17, 60_000))]
+            for step in [step.start() for step in pending]:
+                step.wait("poll" if turn % 2 else "wait")
+            for step in pending:
+                kit.expect(not step.wrong(), step.wrong())
+        kit.pause(0.05)  # a notification may be a little late
+        strangers = set(host.notified) - host.tokens
+        kit.expect(
+            not strangers,
+            f"notify with {sorted(strangers)[:3]}, which no communicator has as its notify_token",
+        )
+        known = {comm.handle.value: comm.seq for comm in comms}
+        _check_phases(kit, host.phases[since:], known)
+    kit.expect(not host.unannounced, f"T4: {', '.join(sorted(set(host.unannounced)))}")
+
+
+def _check_phases(kit: Kit, phases: list[tuple], known: dict[int, int]) -> None:
+    """phases: (communicator, seq, phase, 1 or 0) in the order of the calls; known: communicator -> its last seq."""
+    open_phases: Counter = Counter()
+    for comm, seq, phase, begins in phases:
+        what = f"activity '{phase}' of operation {seq}"
+        kit.expect(comm in known, f"{what}: of a communicator that does not exist")
+        kit.expect(1 <= seq <= known[comm], f"{what}: the last operation is number {known[comm]}")
+        kit.expect(begins in (0, 1), f"{what}: begin_end is {begins}; 1 begins, 0 ends")
+        open_phases[comm, seq, phase] += 1 if begins else -1
+        kit.expect(open_phases[comm, seq, phase] >= 0, f"{what}: the phase ends before it has begun")
+    left = [f"'{phase}' of operation {seq}" for (_, seq, phase), n in open_phases.items() if n]
+    kit.expect(not left, f"activity that never ends: {', '.join(left[:3])}")
+
+
+# L3: the backend's conduct in the process: each call comes back, and the process's own state stays as it is.
+
+
+@case(
+    "L3.calls",
+    "each call of the communicator table comes back; the slowest ones are reported",
+    ranks=2,
+    seconds=120,
+)
+def calls(kit: Kit) -> None:
+    # A call that does not come back is found by call_watch.py, whichever case it is in. This case makes every call once.
+    plain_type(kit)
+    # Longer than the watch waits, so that a rank which hangs is named before the others run into their deadlines.
+    long = kit.limit(60)
+    kit.backend.calls.longest.clear()
+    for space in kit.spaces():
+        comm = kit.comm(space, seconds=long)
+        for how in ("wait", "poll"):
+            step = Sum(kit, comm, 1000)
+            step.start(seconds=long).wait(how)
+            kit.expect(not step.wrong(), step.wrong())
+        comm.async_error()
+        if kit.backend.has("comm", "group_begin"):
+            step = Sum(kit, comm, 40)
+            for pending in comm.group([step.arguments() | {"seconds": long}]):
+                pending.wait()
+        if kit.backend.has("comm", "mem_register"):
+            handle = P()
+            region = space.region(4096, 64)
+            region.poison()
+            if kit.backend.call("comm", "mem_register", comm.handle, region.buf, C.byref(handle),
+                                allowed=(OK, abi.UNSUPPORTED)) == OK:  # fmt: skip
+                kit.backend.call("comm", "mem_deregister", comm.handle, handle)
+        if kit.backend.has("comm", "split"):
+            kit.comm(space, tag="split", parent=comm, seconds=long)
+        if kit.backend.caps & abi.CAP_ABORT:
+            other = kit.comm(space, seconds=long)
+            kit.meet()
+            other.abort()
+        comm.finalize(kit.limit(20))
+    slowest = sorted(kit.backend.calls.longest.items(), key=lambda item: -item[1])[:5]
+    kit.note("slowest calls", ", ".join(f"{slot} {seconds * 1000:.1f} ms" for slot, seconds in slowest))
+
+
+@case(
+    "L3.process",
+    "a communicator changes nothing in the process: signals, variables, folder, locale, arithmetic, standard output",
+)
+def process(kit: Kit) -> None:
+    plain_type(kit)
+    for space in kit.spaces():
+        before, variables = _state(), _variables()
+        comm = kit.comm(space)
+        step = Sum(kit, comm, 1000)
+        step.start().wait()
+        kit.expect(not step.wrong(), step.wrong())
+        now, later = _state(), _variables()
+        for what, value in now.items():
+            kit.expect(
+                value == before[what],
+                f"making and using a communicator changes the process's {what}: {before[what]} before, {value} now",
+            )
+        changed = sorted(name for name, value in variables.items() if later.get(name) != value)
+        kit.expect(
+            not changed, f"making a communicator changes or removes environment variables: {changed[:3]}"
+        )
+        added = sorted(set(later) - set(variables))
+        if added:
+            kit.note("environment variables that it adds", ", ".join(name.decode() for name in added[:5]))
+
+
+def _state() -> dict:
+    kept = process_state()
+    del kept["threads"], kept["environment variables"]
+    kept["locale"] = locale.setlocale(locale.LC_ALL)
+    for name, number in (("standard output", 1), ("standard error", 2)):
+        status = os.fstat(number)
+        kept[name] = (status.st_dev, status.st_ino)
+    return kept
+
+
+def _variables() -> dict[bytes, bytes]:
+    """The variables as C code sees them; os.environ is a copy from the process's start."""
+    pairs = (text.partition(b"=") for text in process_state()["environment variables"])
+    return {name: value for name, _, value in pairs}

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from hvd_core._cli import codes, output
-from hvd_core._cli.survey import config
+from hvd_core._cli import output
+from hvd_core._cli.plugin_list import config
 from hvd_core.backends.errors import BackendError
 from hvd_core.backends.messages import option_variable
 
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 _DEFAULT = "default"
 Row = tuple[str, str, str]  # key, value, source
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument("--explain", action="store_true", help="with the source of each value (the default)")
+    output.add_json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -37,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         )
     else:
         _print(settings, rows, table, note, fault)
-    return codes.FINDINGS if fault else codes.OK
+    return output.FINDINGS if fault else output.OK
 
 
 def choices(settings: PluginsConfig) -> Iterator[Row]:
@@ -103,7 +109,7 @@ def of_engine() -> Iterator[Row]:
 def _choice(settings: PluginsConfig) -> tuple[list[dict[str, Any]], str, str]:
     """The choice of a job of one process: (rows of the report, its note, the error or ""). A process of its own makes it,
     because it runs the code of the chosen plugins."""
-    from hvd_core._cli.apart import run_sandboxed
+    from hvd_core._cli.plugin_list import run_sandboxed
     from hvd_core.backends.selection.trial import limits
 
     done = run_sandboxed(_choose, limits(settings.probe_timeout_s))

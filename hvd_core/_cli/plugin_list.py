@@ -1,18 +1,46 @@
-"""All backends with their status, for the commands that list or examine them. A broken backend is a row too."""
+"""Runs a plugin's code in a sandbox, with a timeout for each phase, for the commands that examine backends."""
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hvd_core._base import sandbox
+from hvd_core._cli import output
+from hvd_core.backends import phases
 from hvd_core.backends.candidate import PATH, WHEEL, Candidate, Problem
 from hvd_core.backends.errors import BackendDuplicate, BackendError, BackendNotInstalled
+from hvd_core.backends.messages import of_exception
 
 if TYPE_CHECKING:
     from hvd_core._config.plugins_toml import PluginsConfig
     from hvd_core.backends.discovery.installed_backend import InstalledBackend
+
+
+def run_sandboxed(
+    work: Callable[[Callable[[object], None]], None], timeouts_s: Mapping[str, float]
+) -> sandbox.Report:
+    """Run ``work(send)``, which takes backends through their phases, in a fork. ``send(value)`` gives the caller a JSON
+    value, which is not lost if a later phase fails.
+
+    Must be called on the only thread of this process, before it has imported a plugin.
+    """
+
+    def phased(reporter: sandbox.Reporter) -> None:
+        phases.listen(reporter.enter)
+        try:
+            work(reporter.send)
+        except BaseException as error:
+            reporter.enter(phases.left_by(error))
+            raise
+
+    return sandbox.run_forked(phased, timeouts_s, describe_error=of_exception)
+
+
+# All backends with their status, for the commands that list or examine them. A broken backend is a row too.
 
 AVAILABLE, UNAVAILABLE, BROKEN = "available", "unavailable", "broken"
 DUPLICATE, VETOED, IGNORED, UNPROBED = "duplicate", "vetoed", "ignored", "not probed"
@@ -107,7 +135,7 @@ def _row(backend: InstalledBackend, settings: PluginsConfig, probing: bool) -> R
     if backend.candidate.origin not in (WHEEL, PATH):
         _examine(row, backend, settings, probing, lambda row: None)
         return row
-    from hvd_core._cli.apart import run_sandboxed
+
     from hvd_core.backends.selection.trial import limits
 
     done = run_sandboxed(
@@ -192,3 +220,54 @@ def _failed(row: Row, status: str, error: BackendError) -> Row:
     row.detail = parts.get("cause") or parts.get("found") or first
     row.fix = parts.get("fix", fix).partition("        check:")[0].partition("      check:")[0].strip()
     return row
+
+
+# ``hvd plugin list``: every backend, its origin, and whether it works on this machine.
+
+_LIST_STYLES = {BROKEN: "red", DUPLICATE: "red", UNAVAILABLE: "yellow", VETOED: "yellow", IGNORED: "dim"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument("--no-probe", action="store_true", help="do not run the backends' probes")
+    output.add_json_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the list. A broken backend is a row of the list, and does not change the exit code."""
+    settings = config()
+    rows, problems = survey(settings, probing=not options.no_probe)
+    if options.json:
+        from hvd_core.version import __version__
+
+        output.document(
+            {
+                "hvd_core": __version__,
+                "policy": settings.policy(),
+                "spec": "HOROVOD_BACKEND_SPEC" in os.environ,
+                "backends": [row.as_dict() for row in rows],
+                "problems": [{"name": p.name, "kind": p.kind, "text": p.text} for p in problems],
+            }
+        )
+        return output.OK
+    output.table(
+        ("name", "version", "from", "devices", "provides", "priority", "status"),
+        map(_cells, rows),
+        _LIST_STYLES,
+    )
+    if settings.policy():
+        output.text(f"site policy: {settings.policy()}")
+    fixes = [f"{row.name}: {row.fix}" for row in rows if row.fix and row.status != AVAILABLE]
+    if fixes:
+        output.text("fix:", *(f"  {fix}" for fix in dict.fromkeys(fixes)))
+    return output.OK
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    priority = "" if row.priority is None else f"{row.priority}" if row.automatic else "by name only"
+    place = row.distribution or {"path": f"HOROVOD_BACKEND_PATH_{row.name.upper()}"}.get(
+        row.origin, row.origin
+    )
+    status = f"{row.status}: {row.detail}" if row.detail else row.status
+    place = "embedded" if row.origin == "embedded" else place
+    return row.name, row.version, place, ", ".join(row.devices), ", ".join(row.provides), priority, status
