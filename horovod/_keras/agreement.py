@@ -5,7 +5,7 @@ gets the descriptions of all ranks, so all raise the same error. It uses the Num
 works while a graph is being traced. One thread per process set.
 
 In an elastic job a step that was traced in an earlier world is not traced again, so a new rank that traces it has
-no other rank to compare with: it takes over what the other ranks have agreed on (horovod.common.elastic_shared).
+no other rank to compare with: it takes over what the other ranks have agreed on (horovod.common._elastic_job).
 """
 
 import json
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from horovod.common import elastic_shared
+from horovod.common import _elastic_job
 from horovod.common.process_sets import ProcessSet
 from hvd_core import numpy_api
 from hvd_core._bootstrap.driver_channel import channel
@@ -88,7 +88,7 @@ def _tell() -> tuple[dict, dict]:
     return dict(_latest_number), made
 
 
-elastic_shared.share("keras.agreements", _tell, _hear)
+_elastic_job.share("keras.agreements", _tell, _hear)
 
 
 def _in_elastic_job(

@@ -1,6 +1,6 @@
 """The ranks of another host, on the launcher's side: a remote shell with an agent (agent.py) at its end.
 
-A derived class may have another way to the agent (horovod/spark/task_ranks.py). Has the interface of LocalRanks. All
+A derived class may have another way to the agent (horovod/spark/_elastic_job.py). Has the interface of LocalRanks. All
 data, the job's secret included, is sent over the remote shell's standard input and output. Runs on the thread that runs
 the selector, except request(), which a signal handler of that thread may call.
 """

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import hvd_core
+from horovod.common.arguments import Average, Sum
 from horovod.common.basics import engine, runtime
 from horovod.common.exceptions import JobEndedError
-from horovod.common.reduce_ops import Average, Sum
 from horovod.jax._trace import is_traced
 from hvd_core._bootstrap.driver_channel import channel
 from hvd_core._frontend.operations import (

@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from horovod.common.arguments import Adasum, Average
 from horovod.common.basics import engine
 from horovod.common.failed_calls import failed
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Adasum, Average
 from horovod.jax._calls import Call, check, collective
 from horovod.jax._trace import is_traced, name_in_program
 from horovod.jax.compression import Compression, Compressor

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.eager import context as _context
 
+from horovod.common.arguments import Sum
 from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Sum
 from horovod.tensorflow import _names, _xla
 from horovod.tensorflow._library import (
     UNORDERED,

@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.arguments import BOTH_GIVEN, Adasum, Average, Sum, op_from
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import BOTH_GIVEN, Adasum, Average, Sum, op_from
 from horovod.tensorflow._call import CallOptions, group_members, nothing, reported, run
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.mpi_ops import size, size_op

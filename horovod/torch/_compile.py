@@ -23,9 +23,9 @@ from typing import Any
 
 import torch
 
+from horovod.common.arguments import Average
 from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet, _temp_process_set_object, global_process_set
-from horovod.common.reduce_ops import Average
 from horovod.torch._autograd import Call, gradients, rows_of
 from horovod.torch._operations import (
     ALLGATHER,

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from horovod.common._elastic_job import ranks_may_change
 from horovod.common.basics import engine
-from horovod.common.elastic_launchers import ranks_may_change
 from horovod.common.objects import allgather_object
 from horovod.common.process_sets import ProcessSet
 from horovod.torch._devices import come_after

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from horovod.common.arguments import BOTH_GIVEN, Adasum, Average, Sum, op_from
 from horovod.common.basics import call_after_the_job, engine
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import BOTH_GIVEN, Adasum, Average, Sum, op_from
 from horovod.torch import _staging
 from horovod.torch._dtypes import MOVABLE, REDUCIBLE
 from horovod.torch._operand import BY_ADDRESS, Operand, check, dense, empty_like

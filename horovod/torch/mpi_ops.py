@@ -13,6 +13,7 @@ from typing import Any, overload
 import torch
 
 from horovod.common import exports
+from horovod.common.arguments import Average, op_from
 from horovod.common.basics import engine
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import *  # noqa: F403
@@ -23,7 +24,6 @@ from horovod.common.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from horovod.common.reduce_ops import Average, op_from
 from horovod.common.util import gpu_available, num_rank_is_power_2
 from horovod.torch._autograd import (
     Call,

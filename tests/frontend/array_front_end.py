@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from horovod.common import exports
+from horovod.common.arguments import Average
 from horovod.common.basics import call_after_the_job, engine
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import *  # noqa: F403
 from horovod.common.objects import allgather_object, broadcast_object
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from horovod.common.reduce_ops import Average
 from hvd_core._frontend import operations
 from hvd_core._frontend.operations import (
     MOVABLE,

@@ -8,7 +8,7 @@ import pytest
 import hvd_core as hvd
 from harness import on_ranks
 from harness.rank import expect
-from horovod.common import compression, gradient_arguments, reduce_ops
+from horovod.common import arguments, compression
 from horovod.common.compression import NoneCompressor
 from hvd_core import types
 from hvd_core._frontend import operations
@@ -80,35 +80,35 @@ def test_members_of_groups():
 
 
 def test_op_and_average_together():
-    assert [reduce_ops.op_from(op, None) for op in (None, reduce_ops.Max)] == [
-        reduce_ops.Average,
-        reduce_ops.Max,
+    assert [arguments.op_from(op, None) for op in (None, arguments.Max)] == [
+        arguments.Average,
+        arguments.Max,
     ]
     with pytest.warns(DeprecationWarning, match="has been replaced with `op`"):
-        assert reduce_ops.op_from(None, "a name") == reduce_ops.Average
+        assert arguments.op_from(None, "a name") == arguments.Average
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert reduce_ops.op_from(None, False, deprecated=False) == reduce_ops.Sum
+        assert arguments.op_from(None, False, deprecated=False) == arguments.Sum
     with pytest.raises(ValueError, match="supersedes average"):
-        reduce_ops.op_from(reduce_ops.Sum, False)
+        arguments.op_from(arguments.Sum, False)
 
 
 def test_arguments_of_optimizers():
     for passes in (0, -1):
         with pytest.raises(ValueError, match="backward_passes_per_step must be > 0"):
-            gradient_arguments.check_backward_passes(passes)
-    for factor, op in ((2.0, reduce_ops.Sum), (0.0, reduce_ops.Average)):
+            arguments.check_backward_passes(passes)
+    for factor, op in ((2.0, arguments.Sum), (0.0, arguments.Average)):
         with pytest.raises(ValueError, match="gradient_predivide_factor"):
-            gradient_arguments.check_predivide_factor(factor, op)
-    assert gradient_arguments.predivide_factors(4) == (0.25, 4.0)
+            arguments.check_predivide_factor(factor, op)
+    assert arguments.predivide_factors(4) == (0.25, 4.0)
     with pytest.warns(DeprecationWarning, match="num_groups"):
-        assert gradient_arguments.groups_from(2, None) == 2
-    assert gradient_arguments.groups_from(0, 3) == 3
+        assert arguments.groups_from(2, None) == 2
+    assert arguments.groups_from(0, 3) == 3
     with pytest.raises(ValueError, match="has not been registered"):
-        gradient_arguments.check_registered(hvd.ProcessSet([0]), "A tape")
+        arguments.check_registered(hvd.ProcessSet([0]), "A tape")
 
     def check(value):
-        gradient_arguments.check_groups(
+        arguments.check_groups(
             value, "strings", lambda member: isinstance(member, str), lambda member: member
         )
 

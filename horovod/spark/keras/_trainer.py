@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from horovod.common.objects import broadcast_object
-from horovod.spark.common.rank_data import RankData, columns_of, shaped
+from horovod.spark.common._data import RankData, columns_of, shaped
 
 
 def saved(model: Any) -> bytes:

@@ -11,10 +11,10 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from horovod.spark import reports
+from horovod.spark._ranks import reported_begin
 from hvd_core._bootstrap.store import StoreClient
 
 _LOOK_S = 0.1
@@ -25,16 +25,14 @@ _LOST = re.compile(r"ExecutorLostFailure \((.+?)\)(?: Reason: (.+))?")
 _OF_A_TASK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)")
 
 
-def task_function(module: str, plan: dict, sent: Any) -> Callable:
-    """The function of the tasks: run() of horovod/spark/`module`.py with its Plan and the broadcast function `sent`.
+def task_function(kind: str, plan: dict[str, Any], sent: Any) -> Callable[[Any], Iterator[Any]]:
+    """The function of the tasks: run() of _task.py with the fields of a plan and the broadcast function `sent`.
 
     Pickled by value, as it is local, so that it can say what an executor lacks."""
 
-    def run_task(_):
+    def run_task(_: Any) -> Iterator[Any]:
         try:
-            import importlib
-
-            tasks = importlib.import_module(f"horovod.spark.{module}")
+            from horovod.spark import _task
         except ImportError as error:
             import socket
             import sys
@@ -44,7 +42,7 @@ def task_function(module: str, plan: dict, sent: Any) -> Callable:
                 f"horovod.spark ({error}). Install hvd-core there as on the driver, or let spark.pyspark.python "
                 "(PYSPARK_PYTHON) name a Python that has it."
             ) from None
-        return tasks.run(tasks.Plan(**plan), sent.value)
+        return _task.run(kind, plan, sent.value)
 
     return run_task
 
@@ -97,7 +95,7 @@ class Stage:
         try:
             while not self._over.wait(_LOOK_S):
                 if until is not None and time.monotonic() >= until:
-                    if reports.begun(store) is None:
+                    if reported_begin(store) is None:
                         raise TimeoutError(
                             f"The {self._num_tasks} tasks of the job did not begin within {begin_s:g} s: a barrier stage "
                             "waits until as many slots are free at the same time. Other jobs of this Spark application "

@@ -13,6 +13,6 @@ def get_available_devices() -> list[str]:
     In the rank's process, CUDA numbers the devices that CUDA_VISIBLE_DEVICES names: `hvd.local_rank()` is the number of
     the first of these.
     """
-    from horovod.spark.rank_job import DEVICES
+    from horovod.spark._ranks import DEVICES
 
     return [address for address in os.environ.get(DEVICES, "").split(",") if address]

@@ -1,6 +1,6 @@
 """The program of each rank of a Spark job: that of horovod.run, with the channel of log_to_driver().
 
-Started as `python -m horovod.spark.rank_main`; not to be imported.
+Started as `python -m horovod.spark._rank_main`; not to be imported.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 
 from horovod._runner import run_task
-from horovod.spark import rank_channel
+from horovod.spark import _channel
 
 if __name__ == "__main__":
-    rank_channel.open_channel()
+    _channel.open_channel()
     sys.exit(run_task.main())

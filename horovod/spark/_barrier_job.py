@@ -1,6 +1,6 @@
-"""Runs a function on the ranks of one barrier stage: the driver's side. Spark starts, places and ends the tasks.
+"""horovod.spark.run, and what HorovodRunner shares with it: a function on the ranks of one barrier stage, driver's side.
 
-The driver holds the job's store and the log server. Any thread may call.
+Spark starts, places and ends the tasks. The driver holds the job's store and the log server. Any thread may call.
 """
 
 from __future__ import annotations
@@ -10,17 +10,26 @@ import os
 import pickle
 import re
 import secrets
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from horovod._runner.output import Output
-from horovod.spark import reports
-from horovod.spark.cluster import check_barrier, check_encryption, driver_host, wait_for_slots
-from horovod.spark.log_server import LogServer
-from horovod.spark.stage import Stage, forget, lost_executor, shortened, task_function
+from horovod._runner.functions import checked, pickled
+from horovod._runner.output import Output, Sink
+from horovod.spark import _ranks
+from horovod.spark._cluster import (
+    active_context,
+    check_barrier,
+    check_encryption,
+    driver_host,
+    wait_for_slots,
+)
+from horovod.spark._logs import LogServer
+from horovod.spark._stage import Stage, forget, lost_executor, shortened, task_function
 from hvd_core._base.sockets import join_address
 from hvd_core._bootstrap.store import StoreClient, StoreServer
+from hvd_core._config.settings import positive_seconds, seconds_of
 
 _FAILED_TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
 
@@ -69,9 +78,7 @@ def run_barrier_job(context: Any, function: bytes, options: Options) -> list[Any
         # Large closures make the start of each task slow; the function may hold a model.
         sent = context.broadcast(function)
         stack.callback(forget, sent)
-        stage = Stage(
-            context, options.num_proc or found, task_function("barrier_task", plan, sent), barrier=True
-        )
+        stage = Stage(context, options.num_proc or found, task_function("barrier", plan, sent), barrier=True)
         stage.follow(store, options.begin_s)
         if stage.error is not None:
             failure = _failure(stage.error, store)
@@ -82,7 +89,7 @@ def run_barrier_job(context: Any, function: bytes, options: Options) -> list[Any
 
 def _failure(error: BaseException, store: StoreClient) -> BaseException:
     """The exception for a stage that failed: that of the rank which failed first, not Spark's text of 200 lines."""
-    told = reports.failures(store)
+    told = _ranks.reported_failures(store)
     own = [entry for entry in told if not entry[0].bereaved]
     said = str(error)
     lost = lost_executor(error)
@@ -96,7 +103,7 @@ def _failure(error: BaseException, store: StoreClient) -> BaseException:
 
 def _lost_rank(said: str, store: StoreClient) -> str:
     """ "Rank 1 on host h is lost: " if Spark's text tells its task."""
-    tasks, task = reports.begun(store), _FAILED_TASK.search(said)
+    tasks, task = _ranks.reported_begin(store), _FAILED_TASK.search(said)
     if tasks is None or task is None or int(task[1]) >= len(tasks):
         return "An executor is lost: "
     host, rank = tasks[int(task[1])]
@@ -118,3 +125,61 @@ _OF_A_JOB = re.compile(
     r"HOROVOD_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME|STORE|SECRET_KEY|EPOCH|ELASTIC.*|RUN_.*"
     r"|GLOO_RENDEZVOUS_.*|CONTROLLER|BACKEND_SPEC|SPARK_LOG_FD)"
 )
+
+
+# ---- The arguments of horovod.spark.run
+
+_START_S = 600
+
+
+class DriverOutput(Output):
+    """The ranks' output on streams of the driver. `stdout`, `stderr`: objects with write() and flush(), None for those of
+    this process."""
+
+    def __init__(
+        self, num_proc: int, stdout: Any = None, stderr: Any = None, timestamp: bool = False
+    ) -> None:
+        super().__init__(num_proc, None, timestamp)
+        if stdout is not None:
+            self.stdout = Sink(stdout)
+        if stderr is not None:
+            self.stderr = self.stdout if stderr is stdout else Sink(stderr)
+
+
+def start_seconds(given: float | None, default: float = _START_S) -> float:
+    """The time for executors to register. Raises ValueError for a wrong number."""
+    if given is not None:
+        return positive_seconds(str(given), "start_timeout")
+    return seconds_of(os.environ, "HOROVOD_SPARK_START_TIMEOUT", default)
+
+
+def interface_variables(nics: Iterable[str] | None) -> dict[str, str]:
+    """The ranks' variables for the network interfaces that were named."""
+    names = sorted([nics] if isinstance(nics, str) else nics or ())
+    return {"HOROVOD_GLOO_IFACE": names[0], "NCCL_SOCKET_IFNAME": ",".join(names)} if names else {}
+
+
+def run_barrier(given: dict[str, Any]) -> list[Any]:
+    """Implements horovod.spark.run. `given`: its parameters by name."""
+    call = checked("horovod.spark.run", given["fn"], given["args"], given["kwargs"])
+    if given["use_mpi"]:
+        raise ValueError(
+            "horovod.spark.run(use_mpi=True): the ranks of a Spark job are started by Spark, not by mpirun. Leave "
+            "use_mpi out; the backend mpi cannot be used on Spark."
+        )
+    if given["extra_mpi_args"]:
+        warnings.warn(
+            "horovod.spark.run(extra_mpi_args=...) has no effect: no mpirun starts the ranks", stacklevel=3
+        )
+    context = active_context("horovod.spark.run")
+    num_proc = given["num_proc"] if given["num_proc"] is not None else context.defaultParallelism
+    if num_proc < 1:
+        raise ValueError(f"horovod.spark.run(num_proc={num_proc}): at least 1 process is needed")
+    variables = driver_variables(given["env"]) | interface_variables(given["nics"])
+    seconds = start_seconds(given["start_timeout"])
+    output = DriverOutput(
+        num_proc, given["stdout"], given["stderr"], bool(given["prefix_output_with_timestamp"])
+    )
+    options = Options(num_proc, seconds, seconds, variables, given["executable"], output)
+    function = pickled("horovod.spark.run", *call)
+    return run_barrier_job(context, function, options)

@@ -10,7 +10,7 @@ import cloudpickle
 import numpy as np
 import torch
 
-from horovod.spark.common.rank_data import RankData, columns_of, shaped
+from horovod.spark.common._data import RankData, columns_of, shaped
 
 
 def loaded(data: bytes, device: Any = "cpu") -> Any:

@@ -1,5 +1,4 @@
-"""Implements horovod.spark.run_elastic: the driver of elastic jobs (horovod/_runner/elastic_driver.py) with
-tasks of Spark as slots.
+"""horovod.spark.run_elastic: the driver of elastic jobs (horovod/_runner/elastic_driver.py) with tasks of Spark as slots.
 
 Spark starts and places the tasks of one stage without a barrier, and starts another task where one is lost. Blocks its
 thread until the job is over; Ctrl-C ends the job.
@@ -11,6 +10,8 @@ import contextlib
 import os
 import pickle
 import secrets
+import selectors
+import socket
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -24,18 +25,162 @@ from horovod._runner.failures import failure_of
 from horovod._runner.functions import FunctionMemory, checked, pickled, read_all
 from horovod._runner.job import Outcome
 from horovod._runner.output import Output
-from horovod.spark.barrier_job import driver_variables
-from horovod.spark.cluster import (
+from horovod._runner.protocol import Incoming, Outgoing, ProtocolError
+from horovod._runner.remote_ranks import RemoteRanks
+from horovod.spark._barrier_job import DriverOutput, driver_variables, interface_variables, start_seconds
+from horovod.spark._cluster import (
     active_context,
     check_encryption,
     driver_host,
     has_dynamic_allocation,
     wait_for_slots,
 )
-from horovod.spark.runner import DriverOutput, interface_variables, start_seconds
-from horovod.spark.stage import Stage, forget, lost_executor, shortened, task_function
-from horovod.spark.task_ranks import TaskPool, TaskRanks
+from horovod.spark._logs import AuthenticatedListener
+from horovod.spark._stage import Stage, forget, lost_executor, shortened, task_function
+from horovod.spark._task import LONGEST_FACTS, PURPOSE, facts_of, notice_silence, veiled
 from hvd_core._config.settings import seconds_of
+
+# ---- The slots as the driver sees them: connections of tasks, and the workers at their ends. On the selector's thread
+
+
+class TaskPool:
+    """The tasks that wait for a worker. `port`: where they connect to; `heard`: a task has connected once."""
+
+    def __init__(self, host: str, secret: bytes) -> None:
+        self._listener = AuthenticatedListener(host, secret, PURPOSE)
+        self.port = self._listener.port
+        self.heard = False
+        self._new: dict[socket.socket, Incoming] = {}  # have not described themselves yet
+        self._idle: dict[str, list[socket.socket]] = {}
+        self._spaces: dict[str, list[str]] = {}  # of a host, in the order in which they were heard of
+        self._selector: selectors.BaseSelector | None = None
+
+    def begin(self, selector: selectors.BaseSelector, note: Callable[[str], None]) -> None:
+        self._selector, self._note = selector, note
+        self._listener.begin(selector, self._admit, self._refused)
+
+    def due(self) -> list[float]:
+        return self._listener.due()
+
+    def advance(self, now: float) -> None:
+        self._listener.advance(now)
+
+    def idle(self) -> dict[str, int]:
+        """The number of waiting tasks of each host."""
+        return {host: len(tasks) for host, tasks in self._idle.items() if tasks}
+
+    def take(self, host: str) -> socket.socket | None:
+        """A waiting task of a host, which is the caller's from now on."""
+        if not self._idle.get(host):
+            return None
+        peer = self._idle[host].pop(0)
+        self._selector.unregister(peer)
+        return peer
+
+    def close(self) -> None:
+        """Ends the waiting tasks."""
+        self._listener.close()
+        for peer in [*self._new, *(peer for tasks in self._idle.values() for peer in tasks)]:
+            peer.close()
+        self._new.clear()
+        self._idle.clear()
+
+    def _refused(self, reason: str) -> None:
+        self._note(f"the driver refused a connection: {reason}")
+
+    def _admit(self, peer: socket.socket, rest: bytes) -> None:
+        notice_silence(peer)
+        self.heard = True
+        self._new[peer] = Incoming()
+        self._selector.register(peer, selectors.EVENT_READ, lambda: self._read(peer))
+        if rest:
+            self._learn(peer, rest)
+
+    def _read(self, peer: socket.socket) -> None:
+        try:
+            data = peer.recv(LONGEST_FACTS)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data and peer in self._new:
+            self._learn(peer, data)
+        else:  # the task has ended; or it speaks before it is asked
+            self._drop(peer)
+
+    def _learn(self, peer: socket.socket, data: bytes) -> None:
+        try:
+            frames = self._new[peer].feed(data)
+            if not frames:
+                return
+            facts = facts_of(*frames[0])
+        except ProtocolError as error:
+            self._refused(str(error))
+            self._drop(peer)
+            return
+        del self._new[peer]
+        self._idle.setdefault(self._name(facts.host, facts.space), []).append(peer)
+
+    def _name(self, host: str, space: str) -> str:
+        """The host's name; containers of one host are hosts of their own."""
+        spaces = self._spaces.setdefault(host, [])
+        if space not in spaces:
+            spaces.append(space)
+        number = spaces.index(space)
+        return host if number == 0 else f"{host}#{number + 1}"
+
+    def _drop(self, peer: socket.socket) -> None:
+        self._new.pop(peer, None)
+        for tasks in self._idle.values():
+            if peer in tasks:
+                tasks.remove(peer)
+        self._selector.unregister(peer)
+        peer.close()
+
+
+class TaskRanks(RemoteRanks):
+    """A worker in a task of Spark. `task`: the connection, which this object owns from now on; `secret`: the job's."""
+
+    def __init__(
+        self,
+        host: str,
+        task: socket.socket,
+        ranks: Mapping[int, Mapping[str, str]],
+        function: FunctionMemory,
+        channel: str,
+        secret: bytes,
+    ) -> None:
+        # The task has the command, the other variables and the function.
+        super().__init__(host, [], [], ranks, {}, None, function, channel)
+        self._task, self._secret = task, secret
+
+    def _connect(self) -> None:
+        self._outgoing = Outgoing(os.dup(self._task.fileno()), self._introduction())
+        self._readers = {"stdout": os.dup(self._task.fileno())}
+
+    def tell(self, rank: int, data: bytes) -> None:
+        """As RemoteRanks.tell()."""
+        super().tell(rank, veiled(data, self._secret))
+
+    def hang_up(self) -> None:
+        """As RemoteRanks.hang_up(). Other descriptors of the connection are open still."""
+        if self._outgoing is not None:
+            try:
+                self._task.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass  # the task is gone
+        super().hang_up()
+
+    def close(self) -> None:
+        """As RemoteRanks.close()."""
+        super().close()
+        self._task.close()
+
+    def _describe_end(self) -> str:
+        return "the Spark task of the slot has ended, or its executor is lost"
+
+
+# ---- The job
 
 _TIMEOUT_S = 600
 _GRACE_S = 600
@@ -176,7 +321,7 @@ class _Slots(FixedHosts):
         return self._slots()
 
 
-def run_from_arguments(given: dict[str, Any]) -> list[Any]:
+def run_elastic(given: dict[str, Any]) -> list[Any]:
     """Implements horovod.spark.run_elastic. `given`: its parameters by name."""
     caller = "horovod.spark.run_elastic"
     call = checked(caller, given["fn"], given["args"], given["kwargs"])
@@ -254,7 +399,7 @@ def _run(
         stack.callback(pool.close)
         job = SparkElasticJob(limits, pool, listen, name, secret, memory, begin_s, output, verbose)
         plan = {"driver": join_address(name, pool.port), "secret": secret, "variables": dict(variables)}
-        stage = Stage(context, limits.most, task_function("elastic_task", plan, sent), False, job.wake)
+        stage = Stage(context, limits.most, task_function("elastic", plan, sent), False, job.wake)
         job.watch(lambda: stage.over)
         try:
             outcome = job.run()

@@ -6,34 +6,323 @@ thread of a rank calls all of this.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import enum
+import errno
+import hashlib
+import io
+import logging
 import os
+import pickle
 import queue
+import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 import hvd_core
-from horovod.common import elastic_step, elastic_values
-from horovod.common.durable_commits import DurableCommits
-from horovod.common.elastic_values import has_state
 from horovod.common.exceptions import HostsUpdatedInterrupt
+from horovod.common.exports import rank
+from horovod.common.objects import Pickler
 from hvd_core._bootstrap.driver_channel import channel
 from hvd_core._runtime.refusals import reported
 
-__all__ = [
-    "HostUpdateResult",
-    "ObjectState",
-    "State",
-    "VariablesState",
-    "WorkerNotificationManager",
-    "commit_async",
-    "notification_manager",
-    "require_same_names",
-]
+# ---- Tensors that all ranks have already
+#
+# After a death all survivors have restored the same commit, so nothing has to be sent but what they have for themselves
+# (the running statistics of a batch norm, say). Each rank computes a short sum over each tensor, which takes a fraction
+# of the time that sending does, and the sums are compared.
 
+# A prime number of words, so that no common shape repeats in a column.
+_COLUMNS = 1021
+_in_step = False
+
+
+@contextlib.contextmanager
+def syncing(in_step: bool) -> Iterator[None]:
+    """A context in which states are sent. `in_step`: all ranks have restored the same commit; equal on all ranks."""
+    global _in_step
+    _in_step = in_step
+    try:
+        yield
+    finally:
+        _in_step = False
+
+
+def is_in_step() -> bool:
+    """Whether alike() compares anything."""
+    return _in_step
+
+
+def alike(arrays: Sequence[Any]) -> list[bool]:
+    """Whether each of the arrays is the same on all ranks. If the ranks are not in step, all of them count as different.
+
+    A collective call of all ranks, with the copies that they have restored. Raises HorovodInternalError: a rank is gone.
+
+    Args:
+        arrays: what np.asarray() takes, best without a copy. None, or an array of objects, is never the same.
+    """
+    if not _in_step or not arrays:
+        return [False] * len(arrays)
+    found = [None if array is None else np.asarray(array) for array in arrays]
+    found = [None if array is None or array.dtype.hasobject else array for array in found]
+    sums = np.stack([_sum_of(array) for array in found])
+    of_ranks = hvd_core.allgather(sums, "horovod.elastic.sums").reshape(-1, 2)
+    if len(of_ranks) != len(sums) * hvd_core.size():
+        return [False] * len(arrays)
+    same = (of_ranks.reshape(hvd_core.size(), len(sums), 2) == sums).all(axis=(0, 2))
+    return [array is not None and bool(ok) for array, ok in zip(found, same)]
+
+
+def _sum_of(array: np.ndarray | None) -> np.ndarray:
+    """128 bits that differ if the array does: a hash of the sums of the columns, as a hash of all bytes takes longer than
+    sending them."""
+    found = hashlib.blake2b(digest_size=16)
+    if array is not None:
+        whole = np.ascontiguousarray(array)
+        found.update(f"{whole.dtype} {whole.shape}".encode())
+        data = whole.reshape(-1).view(np.uint8)
+        rows = data.nbytes // (8 * _COLUMNS)
+        if rows > 8:
+            summed = data[: rows * 8 * _COLUMNS]
+            found.update(summed.view(np.uint64).reshape(rows, _COLUMNS).sum(axis=0))
+            data = data[summed.nbytes :]
+        found.update(data)
+    return np.frombuffer(found.digest(), np.int64)
+
+
+# ---- Copies of values: in memory, as bytes for other ranks, and in files
+#
+# A value may refer to objects that a copy must not double: the model, the optimizer, the state itself. Copies refer to
+# the same objects, and on another rank to that rank's.
+
+# Types of values that need no copy, and refer to nothing.
+ATOMS = (bool, int, float, complex, str, bytes, type(None))
+
+_WAY_OUT = (
+    "Keep it outside of the state, or give its class the methods state_dict() and load_state_dict(): then it stays the "
+    "same object, and its state is saved and restored."
+)
+
+# Objects that stay as they are, by names that are equal on all ranks.
+References = Callable[[], Mapping[str, Any]]
+
+
+def has_state(value: Any) -> bool:
+    """Whether a value is saved and restored through its own methods."""
+    kind = type(value)
+    return callable(getattr(kind, "state_dict", None)) and callable(getattr(kind, "load_state_dict", None))
+
+
+def copy_values(values: dict[str, Any], references: References) -> dict[str, Any]:
+    """A deep copy of named values.
+
+    Raises:
+        TypeError: a value cannot be copied; the text names it.
+    """
+    if all(type(value) in ATOMS for value in values.values()):
+        return dict(values)
+    kept = list(references().values())
+    try:
+        return copy.deepcopy(values, _memo(kept))
+    except Exception as error:
+        name = _first_that_fails(values, lambda value: copy.deepcopy(value, _memo(kept)))
+        raise TypeError(
+            f"The value {name!r} of the state cannot be copied ({type(error).__name__}: {error}). {_WAY_OUT}"
+        ) from error
+
+
+def _memo(kept: list) -> dict[int, Any]:
+    return {id(value): value for value in kept}
+
+
+def _first_that_fails(values: dict[str, Any], function: Callable[[Any], Any]) -> str:
+    for name, value in values.items():
+        try:
+            function(value)
+        except Exception:
+            return name
+    return ", ".join(values)
+
+
+class Sent:
+    """Values on the way to other ranks, where they arrive as bytes for unpacked(). The function that sends them pickles
+    them, and so reports an error of pickling.
+
+    Args:
+        values: by name.
+        note: anything that goes with them.
+    """
+
+    def __init__(self, values: dict[str, Any], note: Any, references: References) -> None:
+        self._values, self._note, self._references = values, note, references
+
+    def __reduce__(self) -> tuple:
+        return bytes, (self._packed(),)
+
+    def _packed(self) -> bytes:
+        try:
+            return _packed((self._values, self._note), self._references)
+        except Exception as error:
+            name = _first_that_fails(self._values, lambda value: _packed(value, self._references))
+            raise TypeError(
+                f"The value {name!r} of the state cannot be sent to other ranks ({type(error).__name__}: {error}). "
+                f"{_WAY_OUT}"
+            ) from error
+
+
+def _packed(value: Any, references: References) -> bytes:
+    file = io.BytesIO()
+    save_value(value, file, references, Pickler)
+    return file.getvalue()
+
+
+def unpacked(data: bytes, references: References) -> tuple[dict[str, Any], Any]:
+    """The values that another rank has sent, and the note."""
+    return load_value(io.BytesIO(data), references)
+
+
+def save_value(value: Any, file: Any, references: References, pickler: type = pickle.Pickler) -> None:
+    """Pickle a value into a file, with the names of the objects that it refers to."""
+    names = {id(kept): name for name, kept in references().items()}
+
+    class WithReferences(pickler):  # type: ignore[misc, valid-type]
+        def persistent_id(self, found: Any) -> str | None:
+            return names.get(id(found))
+
+    WithReferences(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+
+
+def load_value(file: Any, references: References) -> Any:
+    """What save() has written. Raises pickle.UnpicklingError if it refers to an object that is not here."""
+
+    class WithReferences(pickle.Unpickler):
+        def persistent_load(self, name: str) -> Any:
+            try:
+                return references()[name]
+            except KeyError:
+                raise pickle.UnpicklingError(
+                    f"it refers to {name!r}, which this state does not have"
+                ) from None
+
+    return WithReferences(file).load()
+
+
+# ---- Commits in files
+
+_log = logging.getLogger("horovod")
+
+
+class DurableCommits:
+    """Writes every n-th commit of a state to a file, on rank 0.
+
+    Args:
+        state: has the methods durable_parts(), set_durable_parts() and _references().
+        path: of the file. A commit replaces it as a whole.
+        every: commits from one that is written to the next.
+    """
+
+    def __init__(self, state: Any, path: str | os.PathLike, every: int) -> None:
+        if not isinstance(every, int) or every < 1:
+            raise ValueError(f"keep_commits() needs an int of at least 1 for `every`, but found {every!r}.")
+        self._state, self._path, self._every = state, os.fspath(path), every
+        self._checked = self._tidied = False
+        self.commits = 0  # of the job: new ranks get the number of rank 0
+
+    def load(self) -> bool:
+        """Gives the state the commit in the file. Returns False if there is no file.
+
+        Raises:
+            ValueError: the file holds no commit of a state like this one.
+        """
+        try:
+            with open(self._path, "rb") as file:
+                parts = load_value(file, self._state._references)
+        except FileNotFoundError:
+            return False
+        except (pickle.UnpicklingError, EOFError, AttributeError, ImportError) as error:
+            raise ValueError(f"{self._path} holds no commit that can be read: {error}. Delete it.") from None
+        try:
+            self._state.set_durable_parts(parts)
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"{self._path} holds a commit of another state than this one ({error}). Delete it, or give the state the "
+                "values that it had."
+            ) from None
+        return True
+
+    def committed(self) -> None:
+        """The state has just been committed. A file that cannot be written is told in the log; training goes on. Raises
+        ValueError at the first commit of a rank, whichever it is, if the state cannot be pickled."""
+        if not self._checked:
+            self._check()
+            self._checked = True
+        self.commits += 1
+        if rank() != 0 or self.commits % self._every:
+            return
+        new = f"{self._path}.{os.getpid()}.new"
+        try:
+            if not self._tidied:
+                self._remove_leftovers()
+                self._tidied = True
+            with open(new, "wb") as file:
+                save_value(self._state.durable_parts(), file, self._state._references)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(new, self._path)
+            self._sync_folder()
+        except OSError as error:
+            _log.error("horovod: commit %d could not be written: %s", self.commits, error)
+            with contextlib.suppress(OSError):
+                os.unlink(new)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(new)
+            raise
+
+    def _remove_leftovers(self) -> None:
+        """Removes what processes left that were killed while they wrote. No other process may write: this is rank 0."""
+        folder, name = os.path.split(self._path)
+        for entry in os.listdir(folder or os.curdir):
+            if entry.startswith(f"{name}.") and re.fullmatch(r"[0-9]+\.new", entry[len(name) + 1 :]):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(folder, entry))
+
+    def _sync_folder(self) -> None:
+        """Until the folder is on the disk too, a machine that fails has the file of the commit before."""
+        folder = os.open(os.path.dirname(self._path) or os.curdir, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # some file systems of networks do it by themselves
+                raise
+        finally:
+            os.close(folder)
+
+    def _check(self) -> None:
+        for group, values in self._state.durable_parts().items():
+            named = values.items() if isinstance(values, dict) else [(group, values)]
+            for name, value in named:
+                try:
+                    save_value(value, _Nowhere(), self._state._references)
+                except Exception as error:  # of the value's own methods, too
+                    raise ValueError(
+                        f"keep_commits(): the value {name!r} of the state cannot be written to {self._path}, as it "
+                        f"cannot be pickled ({type(error).__name__}: {error}). Keep something in its place that can."
+                    ) from None
+
+
+class _Nowhere:
+    """A file that forgets what is written to it."""
+
+    def write(self, data: Any) -> int:
+        return memoryview(data).nbytes
+
+
+# ---- States
 
 _PLAIN = "a plain value"
 _UPDATE = "horovod.elastic.update"
@@ -242,7 +531,7 @@ class ObjectState(State):
         self._owners, self._saved_state = self._copies_of(self._present())
 
     def restore(self) -> None:
-        self._set(elastic_values.copied(self._saved_state, self._references), self._owners)
+        self._set(copy_values(self._saved_state, self._references), self._owners)
 
     def sync(self) -> None:
         self._require_same_values()
@@ -289,7 +578,7 @@ class ObjectState(State):
     def _copies_of(self, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """New values of _owners and _saved_state."""
         owners, contents = _taken_apart(values)
-        return owners, elastic_values.copied(contents, self._references)
+        return owners, copy_values(contents, self._references)
 
     def _set(self, values: dict[str, Any], owners: dict[str, Any]) -> None:
         for name, value in values.items():
@@ -300,11 +589,11 @@ class ObjectState(State):
     def _take_sent(self, values: dict[str, Any], note: Any = None) -> Any:
         """Set the values of rank 0, and return its `note`. This rank's values that have a state take that of rank 0."""
         owners, contents = _taken_apart(values)
-        sent = elastic_values.Sent(contents, note, self._references)
+        sent = Sent(contents, note, self._references)
         found = self._bcast_object(sent if self._rank() == 0 else None)
         if found is sent:
             return note
-        contents, note = elastic_values.unpacked(found, self._references)
+        contents, note = unpacked(found, self._references)
         for name in contents:
             self._saved_state.setdefault(name)  # plain values that only rank 0 had
         self._set(contents, owners)
@@ -334,10 +623,10 @@ class VariablesState(ObjectState):
 
     def _that_differ(self, variables: list, save: Callable[[], None]) -> list:
         """Those of the variables that the ranks do not have alike. `save` copies all of them to `_copies`."""
-        if not elastic_step.is_in_step():
+        if not is_in_step():
             return variables
         save()  # they are the committed ones, but for what reset callbacks have done
-        return [variable for variable, same in zip(variables, elastic_step.alike(self._copies)) if not same]
+        return [variable for variable, same in zip(variables, alike(self._copies)) if not same]
 
 
 def commit_async(state: State) -> None:
