@@ -13,7 +13,7 @@ from horovod._runner.launch_spec import LaunchSpec, check_command, check_encrypt
 from horovod._runner.local_ranks import LocalRanks, RankSpec
 from horovod._runner.output import Output
 from horovod._runner.remote_ranks import RemoteRanks, RemoteShell, agent_words
-from hvd_core._config.environment import encryption_wanted
+from hvd_core._config.settings import encryption_wanted
 
 
 class Starter:

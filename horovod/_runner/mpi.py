@@ -33,7 +33,7 @@ from horovod._runner.job import Job, Outcome
 from horovod._runner.launch_spec import LaunchSpec, Placement, check_command
 from horovod._runner.local_ranks import LocalRanks, RankSpec
 from horovod._runner.output import PARTIAL_LINE_S, Output, RankStream, rank_label
-from hvd_core._config.environment import encryption_wanted
+from hvd_core._config.settings import encryption_wanted
 
 _LONGEST_LABEL = 64
 

@@ -1,6 +1,6 @@
 """The ranks of another host, on the launcher's side: a remote shell with an agent (agent.py) at its end.
 
-A derived class may have another way to the agent (horovod/spark/task_ranks.py). Has the interface of LocalRanks. All
+A derived class may have another way to the agent (horovod/spark/_elastic_job.py). Has the interface of LocalRanks. All
 data, the job's secret included, is sent over the remote shell's standard input and output. Runs on the thread that runs
 the selector, except request(), which a signal handler of that thread may call.
 """
@@ -39,7 +39,7 @@ from horovod._runner.protocol import (
     split_result,
 )
 from hvd_core._base.logs import printable
-from hvd_core._config.environment import seconds_of
+from hvd_core._config.settings import seconds_of
 
 # Builds the command that runs another command on a host: ssh, or the template of --remote-shell.
 #

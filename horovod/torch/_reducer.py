@@ -46,7 +46,7 @@ from horovod.torch._operations import (
     start_sparse,
 )
 from horovod.torch.compression import Compression, Compressor
-from hvd_core._frontend.reductions import ENGINE_NUMBERS
+from hvd_core._frontend.operations import ENGINE_NUMBERS
 from hvd_core._runtime.refusals import report
 
 # The hook that is called when the gradient of a parameter is complete. Used by _reducer.py.

@@ -8,9 +8,8 @@ from torch.nn.parameter import is_lazy
 
 from horovod.common.exports import rank
 from horovod.common.failed_calls import reported_for_each
-from horovod.common.objects import allgather_object, broadcast_object, name_of_size
+from horovod.common.objects import allgather_object, broadcast_object, name_of_size, prepared, require_same
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.structures import prepared, require_same
 from horovod.torch._gradients import empty_sparse
 from horovod.torch._operations import BROADCAST, start, synchronize
 from hvd_core._runtime.refusals import reported

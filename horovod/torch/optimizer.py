@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 
-from horovod.common.elastic_launchers import ranks_may_change
-from horovod.common.gradient_arguments import (
+from horovod.common._elastic_job import ranks_may_change
+from horovod.common.arguments import (
+    Adasum,
+    Average,
     check_backward_passes,
     check_groups,
     check_predivide_factor,
@@ -24,7 +26,6 @@ from horovod.common.gradient_arguments import (
     predivide_factors,
 )
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Adasum, Average
 from horovod.common.util import split_list
 from horovod.torch import _gradients, _initial_weights
 from horovod.torch._compile import leave_alone

@@ -16,18 +16,18 @@ from horovod.torch import _devices, _staging
 from horovod.torch._dtypes import DTYPE_NUMBERS, MOVABLE
 from horovod.torch._operand import BY_ADDRESS, check, in_host_form
 from horovod.torch.distributed._work import Done, Work, Works, seconds_of
-from hvd_core._frontend import reductions
-from hvd_core._frontend.reductions import ENGINE_NUMBERS
+from hvd_core._frontend import operations
+from hvd_core._frontend.operations import ENGINE_NUMBERS
 from hvd_core._runtime.process_sets import ProcessSet, temporary
 from hvd_core._runtime.refusals import reported
 
 _OPS = {
-    "SUM": ENGINE_NUMBERS[reductions.Sum],
-    "AVG": ENGINE_NUMBERS[reductions.Average],
-    "MIN": ENGINE_NUMBERS[reductions.Min],
-    "MAX": ENGINE_NUMBERS[reductions.Max],
-    "PRODUCT": ENGINE_NUMBERS[reductions.Product],
-    "PREMUL_SUM": ENGINE_NUMBERS[reductions.Sum],
+    "SUM": ENGINE_NUMBERS[operations.Sum],
+    "AVG": ENGINE_NUMBERS[operations.Average],
+    "MIN": ENGINE_NUMBERS[operations.Min],
+    "MAX": ENGINE_NUMBERS[operations.Max],
+    "PRODUCT": ENGINE_NUMBERS[operations.Product],
+    "PREMUL_SUM": ENGINE_NUMBERS[operations.Sum],
 }
 
 
