@@ -1,12 +1,16 @@
 """Horovod's API on the hvd_core engine: `import horovod.torch as hvd`, `horovod.run`, `horovodrun`.
 
 This package imports neither a framework nor the engine: Spark drivers and launchers import it on machines that have
-neither. Programs import the framework modules by name; the version is looked up at its first use.
+neither. Programs import the framework modules by name; the version is looked up at its first use. The import of a
+module of the original that is missing here names its replacement (_compat.py).
 """
 
+from horovod import _compat
 from horovod.runner import run
 
 __all__ = ["__version__", "run"]
+
+_compat.install()
 
 
 def __getattr__(name: str) -> str:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         stop_timeline,
     )
     from hvd_core.errors import HorovodInternalError
-    from hvd_core.numpy_face import (
+    from hvd_core.numpy_api import (
         Adasum,
         Average,
         Max,
@@ -177,7 +177,7 @@ if not TYPE_CHECKING:
         "hvd_core._runtime.runtime",
         "hvd_core._runtime.process_sets",
         "hvd_core.errors",
-        "hvd_core.numpy_face",
+        "hvd_core.numpy_api",
     )
 
     def __getattr__(name):

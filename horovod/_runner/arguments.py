@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,12 @@ def no_jsrun(environ: Mapping[str, str]) -> str:
     hosts = lsf_hosts(environ)
     where = f"-H {hosts}" if hosts else "-H and the hosts of this job"
     return f"{text}Start with horovodrun {where} if ssh works between the hosts, or with the mpirun of the job (--mpi)."
+
+
+def check_supported(args: argparse.Namespace) -> None:
+    """Raises NotImplementedError that names the option if this version does not support it."""
+    if args.use_jsrun:
+        raise NotImplementedError(no_jsrun(os.environ))
 
 
 def no_number(environ: Mapping[str, str]) -> str:
@@ -156,8 +163,10 @@ def check_elastic(args: argparse.Namespace) -> None:
 
 
 def numbers(args: argparse.Namespace) -> tuple[int, int, int | None]:
-    """(the slots with which the job begins, the fewest and the most ranks)"""
+    """(the number of ranks with which a job begins, the fewest and the most). Raises ValueError if none was given."""
     first = args.num_proc if args.num_proc is not None else args.min_num_proc
+    if first is None:
+        raise ValueError(no_number(os.environ))
     least = args.min_num_proc if args.min_num_proc is not None else first
     return first, least, args.max_num_proc
 
@@ -181,7 +190,7 @@ cpu_list.__name__ = "core or comma-separated cores"
 
 def positive_time(text: str | float) -> float:
     """Seconds, an int where that is exact. Raises ValueError where a rank would too."""
-    from hvd_core._config.environment import positive_seconds  # late: the parser needs no engine
+    from hvd_core._config.settings import positive_seconds  # late: the parser needs no engine
 
     seconds = positive_seconds(str(text), "this time")
     return int(seconds) if seconds.is_integer() else seconds
@@ -458,7 +467,8 @@ def make_parser() -> argparse.ArgumentParser:
         usage="horovodrun -np N [option ...] command [argument ...]",
         description=_DESCRIPTION,
     )
-    add, switch = parser.add_argument, {"action": "store_const", "const": True}
+    add = parser.add_argument
+    switch: dict[str, Any] = {"action": "store_const", "const": True}
     add("-v", "--version", **switch, help="print the version and exit")
     add("-np", "--num-proc", dest="num_proc", type=int, help="number of processes")
     add("-cb", "--check-build", **switch, help="print frameworks, backends and versions, and exit")
@@ -536,11 +546,11 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-class HorovodArgs:
+class HorovodArgs(argparse.Namespace):
     """All options of horovodrun as attributes, each None until the program sets it.
 
     `run_func`: a function without arguments to call on each rank, in place of `command`, a list of words.
     """
 
     def __init__(self) -> None:
-        vars(self).update(vars(make_parser().parse_args([])), command=None)
+        super().__init__(**{**vars(make_parser().parse_args([])), "command": None})

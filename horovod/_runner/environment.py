@@ -5,14 +5,12 @@ For the launcher; any thread. The secret is passed only here: never on a command
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
 import sys
 from collections.abc import Mapping
 
-from horovod._runner.arguments import set_env_from_args
 from horovod._runner.hosts import SlotInfo
 
 # An outer job's secret, function and list of backends must not reach the ranks of this job, nor shell functions.
@@ -32,22 +30,10 @@ SECRET = "HOROVOD_SECRET_KEY"
 GRACE = "HOROVOD_PREEMPTION_GRACE"
 
 
-def job_environment(base: Mapping[str, str], args: argparse.Namespace) -> dict[str, str]:
-    """The variables of all ranks: `base` (os.environ) and those that the options set.
-
-    Deliberately not set: OMP_NUM_THREADS and CPU binding (the caller's choice), HOROVOD_CPU_OPERATIONS (it
-    would choose a backend), HOROVOD_GLOO_IFACE and NCCL_SOCKET_IFNAME unless interfaces were named.
-    """
+def job_environment(base: Mapping[str, str], options: Mapping[str, str] = {}) -> dict[str, str]:
+    """The variables of all ranks: `base` (os.environ), and those that the options set."""
     env = {name: value for name, value in base.items() if _NOT_PASSED.fullmatch(name) is None}
-    set_env_from_args(env, args)
-    if args.start_timeout is not None:
-        env["HOROVOD_START_TIMEOUT"] = str(args.start_timeout)
-    if args.tcp_flag:
-        env["NCCL_IB_DISABLE"] = "1"
-    if args.nics:
-        nics = sorted(args.nics)
-        env["HOROVOD_GLOO_IFACE"] = nics[0]
-        env["NCCL_SOCKET_IFNAME"] = ",".join(nics)
+    env |= options
     env["HOROVOD_CONTROLLER"] = "gloo"
     # Output must appear at once, not when a buffer of 8 KiB is full.
     env["PYTHONUNBUFFERED"] = "1"
@@ -74,13 +60,13 @@ def backend_environment(env: Mapping[str, str]) -> dict[str, str]:
     """The list of installed backends, so that the ranks need not search: a search reads a file per installed
     distribution, on every rank. Empty if HOROVOD_BACKEND names embedded backends for everything, which need no
     search."""
-    from hvd_core.backends import discovery
-    from hvd_core.backends.discovery.backend_spec import VARIABLE
+    from hvd_core.backends import _discovery
+    from hvd_core.backends._discovery.entry_points import VARIABLE
 
     rules = [rule for rule in env.get("HOROVOD_BACKEND", "").split(",") if rule.strip()]
     # DEVICE=NAME leaves the other device types to the automatic choice.
     everything = any("=" not in rule for rule in rules)
-    found = discovery.launcher_spec(rule.rpartition("=")[2] for rule in rules if everything)
+    found = _discovery.launcher_spec(rule.rpartition("=")[2] for rule in rules if everything)
     return {} if found is None else {VARIABLE: found}
 
 

@@ -137,10 +137,12 @@ def parse_host_lines(lines: Iterable[str], where: str, default_slots: int | None
     return hosts
 
 
-def parse_host_files(path: str | os.PathLike) -> str:
-    """A hostfile as a -H string: lines "HOST slots=N", "HOST:N" or "HOST", which is one slot.
+def read_hostfile(path: str | os.PathLike[str]) -> list[HostInfo]:
+    """The hosts of a file with lines "HOST slots=N", "HOST:N" or "HOST", which is one slot.
 
-    Raises ValueError, OSError.
+    Raises:
+        ValueError: a line is not valid, or the file names no host.
+        OSError: the file cannot be read.
     """
     try:
         with open(path, encoding="utf-8-sig") as lines:  # editors of Windows write a mark in front
@@ -149,7 +151,12 @@ def parse_host_files(path: str | os.PathLike) -> str:
         raise ValueError(f"{path} is not a text in UTF-8: {error}.") from None
     if not hosts:
         raise ValueError(f"{path} names no host; expected lines of the form 'HOST slots=N'.")
-    return ",".join(map(str, hosts))
+    return hosts
+
+
+def parse_host_files(path: str | os.PathLike[str]) -> str:
+    """The hosts of a hostfile as a -H string, for programs. Raises the exceptions of read_hostfile()."""
+    return ",".join(map(str, read_hostfile(path)))
 
 
 def get_host_assignments(

@@ -1,90 +1,156 @@
-"""Decides whether horovodrun itself (job.py) or mpirun (mpi_job.py) starts the ranks of a command or a function.
+"""Starts a job: its ranks are started by horovodrun itself (here), by mpirun (mpi.py), or are those of an elastic job
+(elastic_launcher.py).
 
 A rank of the backend "mpi" that mpirun has not started is alone in its MPI_COMM_WORLD. So mpirun starts a job that
-names that backend, even without --mpi. For the launcher; blocks its thread.
+names that backend, even without --mpi. Blocks its thread.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
+import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from horovod._runner.arguments import check_elastic, is_elastic
+from horovod._runner.environment import (
+    SECRET,
+    backend_environment,
+    rank_environment,
+    remote_environment,
+    store_environment,
+)
+from horovod._runner.failures import EndedRanks
 from horovod._runner.functions import FunctionMemory
-from horovod._runner.job import Outcome
+from horovod._runner.hosts import SlotInfo, store_place
+from horovod._runner.job import Job, Outcome
+from horovod._runner.launch_spec import (
+    LaunchSpec,
+    Placement,
+    check_command,
+    check_encryption_library,
+    check_proc,
+)
+from horovod._runner.local_ranks import LocalRanks, RankSpec
+from horovod._runner.output import Output
+from horovod._runner.remote_ranks import RemoteRanks, RemoteShell, agent_words
+from hvd_core._config.settings import encryption_wanted
 
 BACKEND = "mpi"
 
 
 class Stoppable(Protocol):
-    """A job that runs."""
+    """A running job."""
 
     def stop(self) -> None:
         """Ends the job. May be called from a signal handler, and repeatedly."""
 
 
-def run_job(
-    args: argparse.Namespace,
-    command: Sequence[str],
-    started: Callable[[Stoppable], None],
-    extra_env: dict[str, str] | None = None,
-    function: FunctionMemory | None = None,
-) -> Outcome:
-    """Runs `command` once per rank and returns when no process of it is left. Arguments and exceptions: job.run_job and
-    mpi_job.run_mpi_job, and elastic_job.run_elastic_job."""
-    check_elastic(args)
-    if is_elastic(args):
-        return _run_elastic_job(args, command, started, extra_env, function)
-    asked = None if args.use_mpi else backend_asked_for(os.environ)
-    if args.use_gloo and asked is not None and (args.num_proc or 0) > 1:
-        raise ValueError(
-            f"{asked} asks for the backend '{BACKEND}', whose processes mpirun must start: started by horovodrun itself "
-            "(--gloo) each would be alone in its MPI. Leave --gloo out, or choose another backend."
-        )
-    if args.use_mpi or (asked is not None and (args.num_proc or 0) > 1):
+def run_job(spec: LaunchSpec, started: Callable[[Stoppable], None] = lambda job: None) -> Outcome:
+    """Runs a job, and returns when none of its processes is left.
+
+    Args:
+        spec: the job.
+        started: is called with the running job before any process exists, for signal handlers.
+
+    Raises:
+        ValueError: the job cannot run as it is described.
+        OSError: processes or output files cannot be made.
+        OutputClosedError: the reader of the output has gone.
+    """
+    source = None if spec.use_mpi else source_of_backend_mpi(os.environ)
+    if spec.elastic is not None:
+        if source is not None:
+            raise ValueError(
+                f"{source} asks for the backend '{BACKEND}', whose processes mpirun must start, and MPI ends all of them "
+                "when one dies: an elastic job cannot use it. Choose another backend."
+            )
+        # Loading what only elastic jobs need would cost each start of horovodrun 10 ms.
+        from horovod._runner.elastic_launcher import run_elastic_job
+
+        return run_elastic_job(spec, started)
+    if source is not None and spec.num_proc > 1:
+        if spec.use_gloo:
+            raise ValueError(
+                f"{source} asks for the backend '{BACKEND}', whose processes mpirun must start: started by horovodrun "
+                "itself (--gloo) each would be alone in its MPI. Leave --gloo out, or choose another backend."
+            )
+        _note(f"{source} asks for the backend '{BACKEND}': mpirun starts the processes (as with --mpi)")
+    if spec.use_mpi or (source is not None and spec.num_proc > 1):
         from horovod._runner.mpi import run_mpi_job
 
-        if not args.use_mpi:
-            text = f"horovodrun: {asked} asks for the backend '{BACKEND}': mpirun starts the processes (as with --mpi)"
-            print(text, file=sys.stderr, flush=True)
-        return run_mpi_job(args, command, started, extra_env, function)
-    for option, value in (("--mpi-args", args.mpi_args), ("--binding-args", args.binding_args)):
+        return run_mpi_job(spec, started)
+    for option, value in (("--mpi-args", spec.mpi_args), ("--binding-args", spec.binding_args)):
         if value:
             raise ValueError(f"{option} is for mpirun, which does not start this job. Add --mpi.")
     controller = os.environ.get("HOROVOD_CONTROLLER", "").strip().lower()
     if controller not in ("", "gloo"):
-        text = (
-            f"horovodrun: HOROVOD_CONTROLLER={controller} is ignored; mpirun starts the processes with --mpi"
-        )
-        print(text, file=sys.stderr, flush=True)
-    from horovod._runner.job import run_job as run_own_job
-
-    return run_own_job(args, command, started, extra_env, function)
+        _note(f"HOROVOD_CONTROLLER={controller} is ignored; mpirun starts the processes with --mpi")
+    return _run_own_job(spec, started)
 
 
-def _run_elastic_job(
-    args: argparse.Namespace,
-    command: Sequence[str],
-    started: Callable[[Stoppable], None],
-    extra_env: dict[str, str] | None,
-    function: FunctionMemory | None,
-) -> Outcome:
-    asked = backend_asked_for(os.environ)
-    if asked is not None:
-        raise ValueError(
-            f"{asked} asks for the backend '{BACKEND}', whose processes mpirun must start, and MPI ends all of them when "
-            "one dies: an elastic job cannot use it. Choose another backend."
-        )
-    # Loading what only elastic jobs need would cost each start of horovodrun 10 ms.
-    from horovod._runner.elastic_launcher import run_elastic_job
-
-    return run_elastic_job(args, command, started, extra_env, function)
+def _note(text: str) -> None:
+    print(f"horovodrun: {text}", file=sys.stderr, flush=True)
 
 
-def backend_asked_for(environ: Mapping[str, str]) -> str | None:
+def _run_own_job(spec: LaunchSpec, started: Callable[[Stoppable], None]) -> Outcome:
+    placement = spec.place()
+    env = {**spec.env, **backend_environment(spec.env)}
+    encrypted = encryption_wanted(env)
+    if placement.local:
+        check_command(spec.command)
+        check_proc()
+    remote = placement.remote
+    shell = RemoteShell.of(spec) if remote else None
+    if remote and encrypted:
+        check_encryption_library()
+    place = store_place(list(remote), spec.store_interfaces, shell.resolve if shell else str)
+    output = Output(len(placement.slots), spec.output_folder, spec.timestamps)
+    # Imported late, because the parser, --version and wrong arguments need no engine.
+    from hvd_core._base.sockets import join_address
+    from hvd_core._bootstrap.store import StoreServer
+
+    secret = secrets.token_bytes(32)
+    server = StoreServer(host=place.listen, secret=secret)
+    try:
+        port = int(server.address.rpartition(":")[2])
+        sites: list[LocalRanks | RemoteRanks] = []
+        here = {**env, **store_environment(join_address(place.local, port), secret)}
+        if placement.local:
+            ranks = [_rank_spec(slot, spec.command, spec.function) for slot in placement.local]
+            sites.append(LocalRanks(ranks, here))
+        for host, slots in remote.items():
+            address = join_address(place.remote[host], port)
+            common = {**remote_environment(env), **store_environment(address, secret)}
+            own = {slot.rank: rank_environment(slot) for slot in slots}
+            words = shell.command(host, agent_words(spec.python_there))
+            sites.append(RemoteRanks(host, words, spec.command, own, common, address, spec.function))
+        if spec.verbose:
+            _describe(output, placement, here, server.address)
+        ends = EndedRanks(join_address(place.local, port), secret)
+        job = Job(sites, output, spec.verbose, spec.start_timeout_s, ends=ends)
+        started(job)
+        return job.run()
+    finally:
+        server.close()
+
+
+def _rank_spec(slot: SlotInfo, command: Sequence[str], function: FunctionMemory | None) -> RankSpec:
+    variables = rank_environment(slot)
+    if function is None:
+        return RankSpec(slot.rank, command, variables)
+    variables.update(function.variables(slot.rank))
+    return RankSpec(slot.rank, command, variables, function.descriptors(slot.rank))
+
+
+def _describe(output: Output, placement: Placement, env: Mapping[str, str], store: str) -> None:
+    output.stderr.note(f"horovodrun: {len(placement.slots)} processes on {placement}, store {store}")
+    for name in sorted(env):
+        if name.startswith("HOROVOD_") and name != SECRET:
+            output.stderr.note(f"horovodrun: {name}={env[name]}")
+
+
+def source_of_backend_mpi(environ: Mapping[str, str]) -> str | None:
     """The variable, or the line of a plugins.toml, that names the backend mpi, if that backend is installed here; else
     None.
 
@@ -104,12 +170,12 @@ def backend_asked_for(environ: Mapping[str, str]) -> str | None:
 
 
 def _installed(environ: Mapping[str, str]) -> bool:
-    from hvd_core.backends import discovery
-    from hvd_core.backends.discovery import registry
+    from hvd_core.backends import _discovery
+    from hvd_core.backends._discovery import registry
 
     if environ.get(f"HOROVOD_BACKEND_PATH_{BACKEND.upper()}"):
         return True
     try:
-        return BACKEND in {found.name for found in (*registry.local(), *discovery.wheels())}
+        return BACKEND in {found.name for found in (*registry.local(), *_discovery.wheels())}
     except ValueError:
         return False

@@ -7,7 +7,6 @@ writes in several calls (Python unbuffered, C's standard error), would be mixed.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import re
@@ -24,17 +23,17 @@ from pathlib import Path
 from horovod._runner import functions
 from horovod._runner.environment import (
     backend_environment,
-    job_environment,
     remote_environment,
     store_environment,
 )
 from horovod._runner.failures import shell_code
 from horovod._runner.functions import FunctionMemory, read_all, write_all
-from horovod._runner.hosts import HostInfo, check_interfaces, store_place
-from horovod._runner.job import Job, Outcome, Placement, assign_slots, check_command, name_list, start_timeout
+from horovod._runner.hosts import HostInfo, store_place
+from horovod._runner.job import Job, Outcome
+from horovod._runner.launch_spec import LaunchSpec, Placement, check_command
 from horovod._runner.local_ranks import LocalRanks, RankSpec
 from horovod._runner.output import PARTIAL_LINE_S, Output, RankStream, rank_label
-from hvd_core._config.environment import encryption_wanted
+from hvd_core._config.settings import encryption_wanted
 
 _LONGEST_LABEL = 64
 
@@ -372,44 +371,31 @@ _MPI_OWN = re.compile(r"(OMPI|PMIX|PRTE|OPAL|HYDRA|MPIR|I_MPI)_\w+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def run_mpi_job(
-    args: argparse.Namespace,
-    command: Sequence[str],
-    started: Callable[[MpiJob], None],
-    extra_env: Mapping[str, str] | None = None,
-    function: FunctionMemory | None = None,
-) -> MpiOutcome:
-    """Runs `command` once per rank with mpirun, and returns when no process of it is left here.
-
-    `started` is called with the MpiJob before any process exists, for signal handlers. `function`: a function that the
-    ranks read from the store, and the memory that gets their results. Raises ValueError, OSError.
-    """
-    placement = assign_slots(args)
-    if args.nics:
-        check_interfaces(args.nics)
+def run_mpi_job(spec: LaunchSpec, started: Callable[[MpiJob], None]) -> Outcome:
+    """Runs a job with mpirun, and returns when no process of it is left here. Arguments and exceptions:
+    launcher.run_job(). The ranks read a function from the store, and write their results to it."""
+    placement, function = spec.place(), spec.function
     for slot in placement.slots:
         if ":" in slot.hostname:
             raise ValueError(
                 f"mpirun takes no address of IPv6 as a host's name: give {slot.hostname} a name."
             )
-    if args.remote_shell:
+    if spec.remote_shell:
         raise ValueError(
             "--remote-shell works only if horovodrun itself starts the processes. mpirun has an option of its own: "
             "--mpi-args='--mca plm_rsh_agent COMMAND' for Open MPI, --mpi-args='-launcher-exec COMMAND' for MPICH."
         )
-    env = mpi_environment({**job_environment(os.environ, args), **(extra_env or {})}, placement)
-    if encryption_wanted(env) and placement.remote():
+    env = mpi_environment(spec.env, placement)
+    if encryption_wanted(env) and placement.remote:
         raise ValueError(
             "HOROVOD_TLS=1: mpirun would pass the job's secret on to other hosts by connections of its own, which are "
             "not encrypted as a rule. Start the job without --mpi: horovodrun then sends the secret over ssh."
         )
     env |= backend_environment(env)
-    start_timeout(args, env)  # a wrong one is an error here, before the ranks
     mpi = find_mpirun(os.environ)
-    if placement.local():
-        check_command(command)
-    named = sorted(args.nics) if args.nics else name_list(env.get("HOROVOD_GLOO_IFACE"))
-    place = store_place(list(placement.remote()), named)
+    if placement.local:
+        check_command(spec.command)
+    place = store_place(list(placement.remote), spec.store_interfaces)
     if len(set(place.remote.values())) > 1:
         # mpirun gives all ranks one environment, so there can be only one address.
         addresses = ", ".join(f"{host} by {address}" for host, address in place.remote.items())
@@ -417,7 +403,7 @@ def run_mpi_job(
             f"The other hosts are behind different addresses of this machine ({addresses}), and mpirun gives all "
             "processes the same one. Name an interface that all hosts reach with --network-interfaces."
         )
-    output = Output(len(placement.slots), timestamp=bool(args.prefix_output_with_timestamp))
+    output = Output(len(placement.slots), timestamp=spec.timestamps)
     # Imported late, because wrong arguments need no engine.
     from hvd_core._base.sockets import join_address
     from hvd_core._bootstrap.store import StoreServer
@@ -430,9 +416,9 @@ def run_mpi_job(
             env[functions.FROM_STORE] = "1"
             with _client(server, secret) as client:
                 functions.put(client, functions.FUNCTION, read_all(function.function))
-        made = start(mpi, _launch_options(args, mpi, placement, env), command)
+        made = start(mpi, _launch_options(spec, mpi, placement, env), spec.command)
         env |= made.env
-        if args.verbose:
+        if spec.verbose:
             output.stderr.note(f"horovodrun: {mpi.describe()}, store {server.address}")
             output.stderr.note(f"horovodrun: {shlex.join(made.words)}")
         job = MpiJob(made, env, output)
@@ -452,7 +438,7 @@ def mpi_environment(env: Mapping[str, str], placement: Placement) -> dict[str, s
     if not made.keys().isdisjoint(_OUTER_RANK):
         made = {name: value for name, value in made.items() if _OUTER_MPI.fullmatch(name) is None}
     made["HOROVOD_CONTROLLER"] = "mpi"
-    here = len(placement.local())
+    here = len(placement.local)
     if here > len(os.sched_getaffinity(0)):
         # More ranks than cores: Open MPI sees enough slots, so by default all ranks would spin.
         made.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
@@ -460,31 +446,28 @@ def mpi_environment(env: Mapping[str, str], placement: Placement) -> dict[str, s
 
 
 def _launch_options(
-    args: argparse.Namespace, mpi: Mpi, placement: Placement, env: Mapping[str, str]
+    spec: LaunchSpec, mpi: Mpi, placement: Placement, env: Mapping[str, str]
 ) -> LaunchOptions:
-    counts: dict[str, int] = {}
-    for slot in placement.slots:
-        counts[slot.hostname] = counts.get(slot.hostname, 0) + 1
     export: list[str] = []
-    if placement.remote():
+    if placement.remote:
         export = sorted(
             name
             for name in remote_environment(env)
             if _NAME.fullmatch(name) and _MPI_OWN.fullmatch(name) is None
         )
-    if args.output_filename and mpi.hydra:
+    if spec.output_folder and mpi.hydra:
         for rank in range(len(placement.slots)):
-            Path(args.output_filename, f"rank.{rank}").mkdir(parents=True, exist_ok=True)
-    port, identity = args.ssh_port, args.ssh_identity_file
+            Path(spec.output_folder, f"rank.{rank}").mkdir(parents=True, exist_ok=True)
+    port, identity = spec.ssh_port, spec.ssh_identity_file
     return LaunchOptions(
-        hosts=[HostInfo(host, count) for host, count in counts.items()],
+        hosts=[HostInfo(host, count) for host, count in placement.counts.items()],
         export=export,
-        binding=None if args.binding_args is None else _words("--binding-args", args.binding_args),
-        more=_words("--mpi-args", args.mpi_args or ""),
-        interfaces=sorted(args.nics or ()),
-        tcp=bool(args.tcp_flag),
+        binding=None if spec.binding_args is None else _words("--binding-args", spec.binding_args),
+        more=_words("--mpi-args", spec.mpi_args or ""),
+        interfaces=spec.interfaces,
+        tcp=spec.tcp,
         ssh=[*([] if port is None else ["-p", str(port)]), *([] if identity is None else ["-i", identity])],
-        folder=args.output_filename and os.path.abspath(args.output_filename),
+        folder=spec.output_folder and os.path.abspath(spec.output_folder),
     )
 
 

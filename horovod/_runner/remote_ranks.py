@@ -1,6 +1,6 @@
 """The ranks of another host, on the launcher's side: a remote shell with an agent (agent.py) at its end.
 
-A derived class may have another way to the agent (horovod/spark/task_ranks.py). Has the interface of LocalRanks. All
+A derived class may have another way to the agent (horovod/spark/_elastic_job.py). Has the interface of LocalRanks. All
 data, the job's secret included, is sent over the remote shell's standard input and output. Runs on the thread that runs
 the selector, except request(), which a signal handler of that thread may call.
 """
@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from horovod._runner.functions import FunctionMemory, append
+from horovod._runner.launch_spec import LaunchSpec
 from horovod._runner.local_ranks import Listener
 from horovod._runner.protocol import (
     MAGIC,
@@ -38,6 +39,7 @@ from horovod._runner.protocol import (
     split_result,
 )
 from hvd_core._base.logs import printable
+from hvd_core._config.settings import seconds_of
 
 # Builds the command that runs another command on a host: ssh, or the template of --remote-shell.
 #
@@ -100,6 +102,13 @@ class RemoteShell:
         quoting = os.path.basename(self._words[0]) in _QUOTING
         if quoting and not any("{command}" in word for word in self._words):
             self._words.append("{command}")
+
+    @classmethod
+    def of(cls, spec: LaunchSpec) -> RemoteShell:
+        """The remote shell of a job."""
+        template = spec.remote_shell or spec.env.get("HOROVOD_REMOTE_SHELL")
+        silence_s = seconds_of(spec.env, "HOROVOD_GLOO_TIMEOUT_SECONDS")
+        return cls(template, spec.ssh_port, spec.ssh_identity_file, spec.start_timeout_s, silence_s)
 
     def command(self, host: str, words: Sequence[str]) -> list[str]:
         """The command to execute here so that `words` are executed on `host`. Raises ValueError if the host name starts

@@ -11,13 +11,15 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from horovod._runner.arguments import is_elastic, make_parser, numbers
+from horovod._runner.arguments import HorovodArgs, check_supported, is_elastic
 from horovod._runner.environment import is_this_python, python_path
 from horovod._runner.failures import failure_of
 from horovod._runner.functions import FunctionMemory, checked, pickled, read_all, write_all
-from horovod._runner.job import Outcome, check_supported
+from horovod._runner.job import Outcome
+from horovod._runner.launch_spec import LaunchSpec
 from horovod._runner.launcher import run_job
 
 _OLD_NAMES = {
@@ -63,7 +65,7 @@ def _settings(arguments: dict[str, Any]) -> argparse.Namespace:
         raise ValueError("Argument hosts and hostfile only allow one provided.")
     if given["use_gloo"] and given["use_mpi"]:
         raise ValueError("Argument use_gloo and use_mpi only allow one set True.")
-    settings = make_parser().parse_args([])
+    settings = HorovodArgs()
     for name in _SAME:
         setattr(settings, name, given[name])
     if settings.num_proc is None and not is_elastic(settings):
@@ -88,35 +90,33 @@ def run_from_arguments(arguments: dict[str, Any]) -> list[Any]:
     return run_function(_settings(arguments), *call)
 
 
-def run_function(settings: argparse.Namespace, func: Callable, args: tuple, kwargs: dict) -> list[Any]:
-    """The results of `func(*args, **kwargs)` on the ranks of a job. `settings`: the options of horovodrun.
+def run_function(
+    options: argparse.Namespace, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Any]:
+    """The results of `func(*args, **kwargs)` on the ranks of a job. `options`: those of horovodrun.
 
     Raises the exceptions of horovod.run.
     """
     data = pickled("horovod.run", func, args, kwargs)
-    python = settings.executable or sys.executable
+    python = options.executable or sys.executable
     # With other hosts it may be there and not here; run_job() looks where there are ranks here.
-    elastic = is_elastic(settings)
-    elsewhere = settings.hosts or settings.hostfile or settings.host_discovery_script
+    elsewhere = options.hosts or options.hostfile or options.host_discovery_script
     if elsewhere is None and shutil.which(python) is None:
         raise ValueError(f"The Python interpreter {python!r} was not found or cannot be executed.")
-    memory = FunctionMemory(() if elastic else range(settings.num_proc))
+    env = {"PYTHONPATH": python_path()} if is_this_python(python) else {}
+    spec = LaunchSpec.from_options(options, [python, "-m", "horovod._runner.run_task"], env)
+    elastic = spec.elastic is not None
+    memory = FunctionMemory(() if elastic else range(spec.num_proc))
     try:
         write_all(memory.function, data)
-        outcome = run_job(
-            settings,
-            [python, "-m", "horovod._runner.run_task"],
-            started=lambda job: None,
-            extra_env={"PYTHONPATH": python_path()} if is_this_python(python) else {},
-            function=memory,
-        )
+        outcome = run_job(replace(spec, function=memory))
         if type(outcome) is Outcome:
             _correct_the_cause(outcome, memory.results)
         text = outcome.error_text()
-        if text is None and not elastic:
+        if text is None and spec.elastic is None:
             return [_result(rank, place) for rank, place in memory.results.items()]
         if text is None:
-            return _results_of_last_world(outcome.last_world, memory.results, numbers(settings)[1])
+            return _results_of_last_world(outcome.last_world, memory.results, spec.elastic.least)
         error = _failure(outcome, memory.results, python, "process" if elastic else "rank")
         raise error from error.__cause__
     finally:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from horovod._runner.arguments import (
     INTRODUCTION,
     check_elastic,
+    check_supported,
     load_config_file,
     make_parser,
     no_number,
@@ -27,7 +28,7 @@ from horovod._runner.arguments import (
     set_env_from_args,
     validate_config_args,
 )
-from horovod._runner.job import check_supported
+from horovod._runner.launch_spec import LaunchSpec
 from horovod._runner.launcher import Stoppable, run_job
 from horovod._runner.output import OutputClosedError
 from horovod._runner.run_api import run_function
@@ -130,10 +131,9 @@ def _run(args: argparse.Namespace) -> list | None:
     Raises RuntimeError that names the first rank that fails, and the exceptions of parse_args().
     """
     validate_config_args(args)
-    check_supported(args)
     if args.run_func is not None:
         return run_function(args, args.run_func, (), {})
-    text = run_job(args, args.command, lambda job: None).error_text()
+    text = run_job(LaunchSpec.from_options(args, args.command)).error_text()
     if text is not None:
         raise RuntimeError(text)
     return None
@@ -144,7 +144,7 @@ def _run_command(args: argparse.Namespace) -> int:
     signals = _Signals()
     signals.install()
     try:
-        outcome = run_job(args, args.command, signals.attach)
+        outcome = run_job(LaunchSpec.from_options(args, args.command), signals.attach)
     except OutputClosedError:
         return 128 + signal.SIGPIPE
     if signals.received is not None:

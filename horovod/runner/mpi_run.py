@@ -2,10 +2,9 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
+from horovod._compat import missing_attribute
 from horovod._runner import mpi
-from horovod.common.missing import missing_part
 
 __all__ = ["is_intel_mpi", "is_mpich", "is_open_mpi", "is_spectrum_mpi", "mpi_available"]
 
@@ -42,7 +41,4 @@ def is_intel_mpi(env: Mapping[str, str] | None = None) -> bool:
     return _kind(env) == mpi.INTEL
 
 
-def __getattr__(name: str) -> Any:
-    if name == "mpi_run":
-        raise missing_part(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = missing_attribute(__name__)

@@ -25,7 +25,7 @@ from hvd_core._base.sockets import (
 from hvd_core._bootstrap import affinity, launchers, limits
 from hvd_core._bootstrap.launchers.identity import Identity, identify
 from hvd_core._bootstrap.store.job_members import is_communicator, name_ranks, select
-from hvd_core._config.environment import encryption_wanted, seconds_of
+from hvd_core._config.settings import encryption_wanted, seconds_of
 
 if TYPE_CHECKING:
     # A job of one process needs none of these.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hvd_core._config.environment import EngineSettings, variable_of
+from hvd_core._config.settings import EngineSettings, variable_of
 
 if TYPE_CHECKING:
     from hvd_core._bootstrap import ShmLink, TcpLink, World

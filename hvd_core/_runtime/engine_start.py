@@ -16,11 +16,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hvd_core._base import logs, native
-from hvd_core._config.environment import EngineSettings
+from hvd_core._config.settings import EngineSettings
 from hvd_core._runtime import crash_reports
 from hvd_core._runtime.current_job import Job
 from hvd_core._runtime.process_sets import ProcessSet, describe_sets
-from hvd_core.backends import phases
+from hvd_core.backends import _phases
 from hvd_core.backends.errors import BackendError
 from hvd_core.errors import JobEndedError
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hvd_core._bootstrap import World
     from hvd_core._core import Engine
     from hvd_core._runtime.engine_config import EngineConfig
-    from hvd_core.backends.selection.at_init import JobBackends
+    from hvd_core.backends._selection.job import JobBackends
 
 _log = logging.getLogger("horovod")
 # What the engine says about a rank whose end it has seen (describe(), peers_gone()).
@@ -50,17 +50,17 @@ class _PhaseTimeout:
     def __init__(self, core: ModuleType, world: World, start_timeout_s: float) -> None:
         self._core, self._world, self._seconds = core, world, self.SHARE * start_timeout_s
 
-    def note(self, now: phases.Running) -> None:
+    def note(self, now: _phases.Running) -> None:
         world = self._world
         self._core.limit_phase(
-            phases.in_words(now), self._seconds, world.segment_fd, world.segment_bytes, world.rank
+            _phases.in_words(now), self._seconds, world.segment_fd, world.segment_bytes, world.rank
         )
 
 
 _phase_timeout: _PhaseTimeout | None = None
 
 
-def _note_phase(now: phases.Running) -> None:
+def _note_phase(now: _phases.Running) -> None:
     if _phase_timeout is not None:
         _phase_timeout.note(now)
 
@@ -121,8 +121,8 @@ def _start_engine(
     global _phase_timeout
     from hvd_core import _bootstrap
     from hvd_core._bootstrap import limits
-    from hvd_core._config.environment import read_environment, read_log_settings
-    from hvd_core.backends.selection import at_init
+    from hvd_core._config.settings import read_environment, read_log_settings
+    from hvd_core.backends._selection import job as selection
 
     core = native.load()
     settings = read_environment()
@@ -130,9 +130,9 @@ def _start_engine(
     last_calls = crash_reports.record_last_call(os.environ)
     world = _bootstrap.connect(environ, deadline_s=settings.start_timeout_s, comm=comm)
     _phase_timeout = _PhaseTimeout(core, world, settings.start_timeout_s)
-    phases.listen(_note_phase)
+    _phases.listen(_note_phase)
     try:
-        backends, plugins, static = at_init.decide(
+        backends, plugins, static = selection.decide(
             world, backend, settings, lambda: _compared_sets(process_sets, world.comm)
         )
         affinity = _followed(settings.thread_affinity, plugins.affinity_mode, world.local_rank == 0)
@@ -150,7 +150,7 @@ def _start_engine(
         if lost is not None:
             raise lost from error
         raise
-    at_init.log_report(backends.plan, world.rank, engine)
+    selection.log_report(backends.plan, world.rank, engine)
     return Job(world, engine, backends), static
 
 
@@ -169,7 +169,7 @@ def _created(
     from hvd_core import _bootstrap
     from hvd_core._observe.watch import start as watch
     from hvd_core._runtime import doctor_endpoint
-    from hvd_core.backends.selection import at_init
+    from hvd_core.backends._selection import job as selection
 
     config = _config(world, settings, backends, affinity, last_calls)
     rings = watch.facts(world, config.observe)
@@ -182,7 +182,7 @@ def _created(
     except BackendError as error:
         if _RANK_LOST.search(str(error)):
             raise _bootstrap.RankLost(str(error)) from None
-        raise at_init.with_alternative(error, backends.plan) from None
+        raise selection.with_alternative(error, backends.plan) from None
     _engines += 1
     watch.start(settings, world, rings, doctor_endpoint.backends(config))
     return engine
@@ -200,7 +200,7 @@ def _config(
         LinkConfig,
         bells_of,
     )
-    from hvd_core.backends.discovery.registry import host_math
+    from hvd_core.backends._discovery.registry import host_math
 
     core, fault = engine_core(affinity, world.local_cores, world.local_rank)
     if fault and world.local_rank == 0:

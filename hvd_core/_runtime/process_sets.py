@@ -442,11 +442,11 @@ class ProcessSets:
         """The engine's arguments for a set with backends of its own: their configuration, and the choice as a text."""
         if process_set.backend is None:
             return ()
-        from hvd_core.backends.selection import at_init
+        from hvd_core.backends._selection import job as selection
 
         with reported("add_process_set", None, None):
             members = [rank for rank in process_set.ranks or () if 0 <= rank < self._job.world.size]
-            return at_init.for_set(self._job, members, process_set.backend)
+            return selection.for_set(self._job, members, process_set.backend)
 
     def _claim(self, process_set: ProcessSet) -> ProcessSet | None:
         """The set of these ranks and backends that waits for the program to ask for it, and that `process_set` has

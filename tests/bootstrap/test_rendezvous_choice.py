@@ -14,7 +14,7 @@ from hvd_core._bootstrap import BootstrapError, connect, launchers, rendezvous
 from hvd_core._bootstrap.launchers.identity import identify
 from hvd_core._bootstrap.rendezvous import mpi4py_support
 from hvd_core._bootstrap.rendezvous.pmi import Pmi1
-from hvd_core._cli.launcher_step import launcher_step
+from hvd_core._cli.plugin_doctor import launcher_step
 
 STEP = {
     "SLURM_PROCID": "1",

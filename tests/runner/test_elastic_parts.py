@@ -16,10 +16,11 @@ from horovod._runner.elastic_discovery import (
     HostDiscoveryScript,
     HostNames,
 )
-from horovod._runner.elastic_launcher import hosts_of
+from horovod._runner.elastic_launcher import host_source
 from horovod._runner.elastic_membership import Enter, Leave, Membership, Phase, Update
 from horovod._runner.elastic_workers import Chaos, Cooldown
 from horovod._runner.event_loop import Background
+from horovod._runner.launch_spec import LaunchSpec
 from horovod.common.elastic import _sync_is_needed
 from horovod.common.exceptions import HostsUpdatedInterrupt
 from horovod.runner.elastic import discovery as names
@@ -66,7 +67,9 @@ def test_the_slots_of_a_host_that_is_listed_twice_add_up(tmp_path):
         (["-hostfile", str(nodes)], {"a": 2, "b": 3}),
     ):
         args = parse_args(["-np", "4", "--min-np", "2", *given, "true"])
-        assert hosts_of(args).find_available_hosts_and_slots() == slots
+        assert (
+            host_source(LaunchSpec.from_options(args, args.command)).find_available_hosts_and_slots() == slots
+        )
 
 
 @pytest.mark.parametrize(

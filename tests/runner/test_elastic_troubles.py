@@ -8,7 +8,8 @@ from launchers import program_words
 
 import elastic_ranks
 from harness import plain
-from horovod._runner import elastic_launcher as elastic_job
+from horovod._runner import elastic_launcher
+from horovod._runner.launch_spec import LaunchSpec
 from horovod.runner.launch import parse_args
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
@@ -16,7 +17,7 @@ pytest.importorskip("hvd_core._core", reason="the engine is not built")
 
 def test_a_world_whose_store_cannot_be_opened_is_formed_later(tmp_path, monkeypatch, capfd):
     opened = []
-    open_store = elastic_job._Starter.open_store
+    open_store = elastic_launcher.Starter.open_store
 
     def fails_once(self, hosts, secret):
         opened.append(hosts)
@@ -24,11 +25,11 @@ def test_a_world_whose_store_cannot_be_opened_is_formed_later(tmp_path, monkeypa
             raise OSError("no port is left")
         return open_store(self, hosts, secret)
 
-    monkeypatch.setattr(elastic_job._Starter, "open_store", fails_once)
+    monkeypatch.setattr(elastic_launcher.Starter, "open_store", fails_once)
     monkeypatch.chdir(tmp_path)
     command = program_words(elastic_ranks.dies_in_its_first_init, python=plain.python())
     args = parse_args(["-np", "3", "--min-np", "2", *command])
-    outcome = elastic_job.run_elastic_job(args, args.command, lambda job: None)
+    outcome = elastic_launcher.run_elastic_job(LaunchSpec.from_options(args, args.command), lambda job: None)
     assert outcome.exit_code == 0
     out, err = capfd.readouterr()
     assert "world 2 cannot be formed now: no port is left" in err

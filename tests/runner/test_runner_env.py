@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import runner_ranks
-from horovod._runner.job import start_timeout
+from horovod._runner.launch_spec import start_timeout
 from horovod.runner.launch import parse_args
 from hvd_core._bootstrap import connect
 from hvd_core._config import read_environment

@@ -5,7 +5,8 @@ import os
 import pytest
 
 from horovod._runner.hosts import HostInfo
-from horovod._runner.launcher import backend_asked_for, run_job
+from horovod._runner.launch_spec import LaunchSpec
+from horovod._runner.launcher import run_job, source_of_backend_mpi
 from horovod._runner.mpi import (
     INTEL,
     MPICH,
@@ -171,15 +172,15 @@ def installed(tmp_path, monkeypatch):
 )
 def test_when_the_backend_mpi_is_asked_for(installed, variable, value, asked):
     env = {**os.environ, variable: value}
-    assert backend_asked_for(env) == (variable if asked else None)
+    assert source_of_backend_mpi(env) == (variable if asked else None)
     # An image may name a backend that is not there: the ranks say so, and need no mpirun for it.
     del env["HOROVOD_BACKEND_PATH_MPI"]
-    assert backend_asked_for(env) in (None, variable if asked else None)
+    assert source_of_backend_mpi(env) in (None, variable if asked else None)
 
 
 def test_asked_for_by_a_file(installed):
     (installed / "plugins.toml").write_text('[selection]\nbackend = ["shm", "mpi"]\n')
-    source = backend_asked_for({**os.environ, "HOROVOD_PLUGINS_TOML": str(installed / "plugins.toml")})
+    source = source_of_backend_mpi({**os.environ, "HOROVOD_PLUGINS_TOML": str(installed / "plugins.toml")})
     assert source == f"{installed / 'plugins.toml'}:2"
 
 
@@ -187,7 +188,7 @@ def test_gloo_and_the_backend_mpi_contradict(installed, monkeypatch):
     monkeypatch.setenv("HOROVOD_BACKEND", "mpi")
     args = parse_args(["--gloo", "-np", "2", "true"])
     with pytest.raises(ValueError, match=r"\(--gloo\) each would be alone in its MPI"):
-        run_job(args, args.command, print)
+        run_job(LaunchSpec.from_options(args, args.command))
 
 
 @pytest.mark.parametrize("asked", ["0", "1"])
@@ -195,24 +196,21 @@ def test_the_secret_of_an_encrypted_job_is_not_given_to_mpirun(installed, monkey
     monkeypatch.setenv("HOROVOD_TLS", asked)
     args = parse_args(["--mpi", "-np", "2", "-H", "a.invalid:1,b.invalid:1", "true"])
     with pytest.raises(ValueError) as raised:
-        run_job(args, args.command, print)
+        run_job(LaunchSpec.from_options(args, args.command))
     assert ("mpirun would pass the job's secret on" in str(raised.value)) == (asked == "1")
 
 
 @pytest.mark.parametrize("way", [["--mpi"], ["--gloo"], ["--min-np", "2", "--host-discovery-script", "true"]])
 def test_a_text_that_is_neither_yes_nor_no_is_found_before_anything_starts(installed, monkeypatch, way):
-    from horovod._runner.elastic_launcher import run_elastic_job
-
     monkeypatch.setenv("HOROVOD_TLS", "psk")
     args = parse_args([*way, "-np", "2", "true"])
     with pytest.raises(ValueError, match=r"HOROVOD_TLS='?psk'? is neither 0 nor 1"):
-        (run_elastic_job if "--min-np" in way else run_job)(args, args.command, print)
+        run_job(LaunchSpec.from_options(args, args.command))
 
 
 def test_an_outer_jobs_variables_do_not_reach_the_ranks():
-    from horovod._runner.job import assign_slots
-
-    placement = assign_slots(parse_args(["--mpi", "-np", "2", "true"]))
+    args = parse_args(["--mpi", "-np", "2", "true"])
+    placement = LaunchSpec.from_options(args, args.command).place()
     outer = {
         **{
             f"HOROVOD_{name}": "1"

@@ -1,5 +1,0 @@
-"""In place of the original's data loaders. Importing it raises ImportError that names what to use instead."""
-
-from horovod.common.missing import missing_part
-
-raise missing_part(__name__)

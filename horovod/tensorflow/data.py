@@ -1,5 +1,0 @@
-"""In place of the original's service for tf.data. Importing it raises ImportError that names what to use instead."""
-
-from horovod.common.missing import missing_part
-
-raise missing_part(__name__)
