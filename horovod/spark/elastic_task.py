@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from horovod._runner.agent import Agent, check_protocol
 from horovod._runner.environment import backend_environment, python_path
 from horovod._runner.functions import FunctionMemory, write_all
-from horovod._runner.local_ranks import LocalRanks, RankSpec
+from horovod._runner.local_ranks import LocalRanks
 from horovod._runner.protocol import decode_env
+from horovod._runner.site import RankSpec
 from horovod.spark.barrier_task import own_facts
 from horovod.spark.rank_job import DEVICES, base_environment
 from horovod.spark.task_frames import PURPOSE, facts_frame, notice_silence, veiled

@@ -22,8 +22,9 @@ from horovod._runner.environment import (
 from horovod._runner.failures import EndedRanks, RankFailure, failure_of
 from horovod._runner.functions import FunctionMemory, read_all, write_all
 from horovod._runner.job import Job, Outcome
-from horovod._runner.local_ranks import LocalRanks, RankSpec
+from horovod._runner.local_ranks import LocalRanks
 from horovod._runner.output import Output
+from horovod._runner.site import RankSpec
 from horovod.spark.placement import Place
 from horovod.spark.rank_channel import DESCRIPTOR, LineReader
 
