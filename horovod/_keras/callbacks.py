@@ -1,7 +1,7 @@
 """The callbacks of ``horovod.keras.callbacks`` and ``horovod.tensorflow.keras.callbacks``, as mixins.
 
-front_end.callback_classes() puts the ``Callback`` of a Keras behind each mixin, and that Keras into ``_hvd_keras``. They
-work with Keras 2 and 3 and on all backends. Keras calls them, on the thread that trains.
+The public classes put the ``Callback`` of their Keras behind each mixin, and that Keras into ``_hvd_keras``. They work
+with Keras 2 and 3 and on all backends. Keras calls them, on the thread that trains.
 """
 
 from types import ModuleType
@@ -13,8 +13,17 @@ from horovod._keras.agreement import require_same_everywhere
 from horovod._keras.backends import backend_of, keras_package, major_version
 from horovod._keras.values import broadcast_model
 from horovod.common.process_sets import ProcessSet, global_process_set
-from hvd_core import numpy_face
+from hvd_core import numpy_api
 from hvd_core._runtime import runtime
+
+# The public classes; see also the names at the end.
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]
 
 # Reading and changing the learning rate of an optimizer of any Keras while it trains.
 
@@ -76,7 +85,7 @@ def _velocities(optimizer: Any) -> list:
     return []
 
 
-class BroadcastGlobalVariables:
+class BroadcastGlobalVariablesCallback:
     """Gives all ranks the weights of the root's model, and the variables of its optimizer, at the end of the first batch.
 
     By then model and optimizer are built. The changes that the batch made on other ranks are overwritten. Random initial
@@ -128,7 +137,7 @@ class BroadcastGlobalVariables:
         self.broadcast_done = True
 
 
-class MetricAverage:
+class MetricAverageCallback:
     """Averages the metrics of an epoch (numbers and arrays) over the ranks. Put it before the callbacks that use metrics:
     checkpoints, early stopping, ReduceLROnPlateau, TensorBoard.
 
@@ -165,7 +174,7 @@ class MetricAverage:
                 f"{logs[not_numbers[0]]!r:.80}."
             )
         values = np.concatenate([found[name].ravel() for name in names])
-        averages = numpy_face.allreduce(values, name="keras.metrics.average", op=numpy_face.Average)
+        averages = numpy_api.allreduce(values, name="keras.metrics.average", op=numpy_api.Average)
         for name, part in zip(
             names, np.split(averages, np.cumsum([found[name].size for name in names])[:-1])
         ):
@@ -188,7 +197,7 @@ def _text_of(name: str, value: np.ndarray | None) -> str:
     return f"{name} {value.shape}" if value.shape else name
 
 
-class LearningRateSchedule:
+class LearningRateScheduleCallback:
     """Sets the learning rate to `initial_lr` times a factor, from the epoch `start_epoch` until before `end_epoch`.
 
     Args:
@@ -277,7 +286,7 @@ class LearningRateSchedule:
             logs["lr"] = get_learning_rate(keras_package(self._hvd_keras), self.model.optimizer)
 
 
-class LearningRateWarmup(LearningRateSchedule):
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """Raises the learning rate with every batch from `initial_lr` / hvd.size() to `initial_lr` over some epochs.
 
     At the beginning of training the learning rate for large batches is too high. In epoch e (a fraction, counted at the
@@ -323,10 +332,8 @@ class LearningRateWarmup(LearningRateSchedule):
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 
 
-class BestModel:
+class BestModelCheckpoint:
     """Keras' ModelCheckpoint with save_best_only=True. Set its attribute `filepath` before training."""
-
-    _hvd_base = "ModelCheckpoint"
 
     def __init__(
         self,
@@ -357,7 +364,7 @@ class BestModel:
         return super()._save_model(*args, **kwargs)
 
 
-class BestModelWeightsLast(BestModel):
+class BestModelCheckpointWeightsLast(BestModelCheckpoint):
     # horovod.keras has Horovod's order of parameters, with save_weights_only at the end.
     def __init__(
         self,
@@ -370,20 +377,11 @@ class BestModelWeightsLast(BestModel):
         super().__init__(monitor, verbose, save_weights_only, mode, save_freq)
 
 
-BestModelWeightsLast.__doc__ = BestModel.__doc__
+BestModelCheckpointWeightsLast.__doc__ = BestModelCheckpoint.__doc__
 
 # The original's names, for isinstance(): its Spark estimators and their copies look for schedules among callbacks.
-BestModelCheckpointImpl = BestModel
-BroadcastGlobalVariablesCallbackImpl = BroadcastGlobalVariables
-LearningRateScheduleCallbackImpl = LearningRateSchedule
-LearningRateWarmupCallbackImpl = LearningRateWarmup
-MetricAverageCallbackImpl = MetricAverage
-
-# By the names of the public classes.
-CALLBACKS = {
-    "BestModelCheckpoint": BestModel,
-    "BroadcastGlobalVariablesCallback": BroadcastGlobalVariables,
-    "LearningRateScheduleCallback": LearningRateSchedule,
-    "LearningRateWarmupCallback": LearningRateWarmup,
-    "MetricAverageCallback": MetricAverage,
-}
+BestModelCheckpointImpl = BestModelCheckpoint
+BroadcastGlobalVariablesCallbackImpl = BroadcastGlobalVariablesCallback
+LearningRateScheduleCallbackImpl = LearningRateScheduleCallback
+LearningRateWarmupCallbackImpl = LearningRateWarmupCallback
+MetricAverageCallbackImpl = MetricAverageCallback

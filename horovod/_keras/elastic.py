@@ -6,30 +6,38 @@ attributes `batch` and `epoch`. For Keras 2 and 3, on every backend. One thread 
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from horovod._keras import callbacks
 from horovod._keras.backends import backend_of, keras_package, major_version
-from horovod._keras.front_end import callback_classes
 from horovod._keras.values import entries_of, optimizer_variables
-from horovod.common.elastic import restart, run_fn
-from horovod.common.elastic_states import VariablesState
+from horovod.common._elastic_state import VariablesState
+from horovod.common.elastic import commit_async, restart, run_fn, worker_id, workers
 from horovod.common.exports import rank
-from horovod.common.objects import broadcast_object
-from horovod.common.structures import require_same
+from horovod.common.objects import broadcast_object, require_same
 from hvd_core._runtime import runtime
 
-__all__ = ["KerasModelState", "contents_for"]
+__all__ = [
+    "CommitStateCallback",
+    "KerasState",
+    "RescaleLearningRateCallback",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "commit_async",
+    "run",
+    "worker_id",
+    "workers",
+]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class KerasModelState(VariablesState):
+class KerasState(VariablesState):
     """The state of a training with Keras, for ``hvd.elastic.run``.
 
     Args:
-        keras: the Keras module of the model.
         model: a built model.
         optimizer: its optimizer; None: `model.optimizer`. It is built if it is not built yet, so that a new rank has
             its variables.
@@ -42,9 +50,11 @@ class KerasModelState(VariablesState):
         ValueError: the model is not built.
     """
 
-    def __init__(self, keras: ModuleType, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
+    _hvd_keras: ModuleType
+
+    def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
         self.model, self.optimizer = model, optimizer or getattr(model, "optimizer", None)
-        self._keras = keras_package(keras)
+        self._keras = keras_package(self._hvd_keras)
         self._backend = backend_of(self._keras)
         if not getattr(model, "built", True):
             raise ValueError(
@@ -125,7 +135,7 @@ def _broadcast(value: Any) -> Any:
     return broadcast_object(value, 0, name="horovod.elastic.values")
 
 
-class CommitState:
+class CommitStateCallback:
     """Calls `state.commit()` after every `batches_per_commit` batches, and at the end of each epoch.
 
     A commit costs a copy of the model and the optimizer. A failure loses the training since the last commit.
@@ -162,7 +172,7 @@ class CommitState:
         self.state.commit()
 
 
-class UpdateBatchState:
+class UpdateBatchStateCallback:
     """Sets `state.batch` to the number of the batch that has ended, and to 0 after each epoch.
 
     Put it before CommitStateCallback, so that the committed number is the current one. After a reset `params["steps"]`,
@@ -192,7 +202,7 @@ class UpdateBatchState:
         self.state.batch = 0
 
 
-class UpdateEpochState:
+class UpdateEpochStateCallback:
     """Sets `state.epoch` to the number of epochs that have ended, before this training and in it.
 
     Put it before CommitStateCallback. Continue training with ``model.fit(epochs=epochs, initial_epoch=state.epoch)``,
@@ -209,7 +219,7 @@ class UpdateEpochState:
         self.state.epoch += 1
 
 
-class RescaleLearningRate:
+class RescaleLearningRateCallback:
     """Sets the learning rate to `initial_lr` * hvd.size() when the number of ranks has changed.
 
     With a number of warm-up batches the rate goes from its present value to the new one step by step, as a jump of the
@@ -265,60 +275,33 @@ class RescaleLearningRate:
             callbacks.correct_momentum(keras, optimizer, after / before)
 
 
-# By the names of the public classes.
-CALLBACKS = {
-    "CommitStateCallback": CommitState,
-    "RescaleLearningRateCallback": RescaleLearningRate,
-    "UpdateBatchStateCallback": UpdateBatchState,
-    "UpdateEpochStateCallback": UpdateEpochState,
-}
+def run(keras: ModuleType, func: Function) -> Function:
+    """Decorate a training function whose first parameter is a state: it is called again when ranks have changed.
 
+        state = hvd.elastic.KerasState(model, batch=0, epoch=0)
 
-# What ``horovod.keras.elastic`` and ``horovod.tensorflow.keras.elastic`` contain, for one Keras module.
+        @hvd.elastic.run
+        def train(state):
+            callbacks = [
+                hvd.elastic.UpdateEpochStateCallback(state),
+                hvd.elastic.UpdateBatchStateCallback(state),
+                hvd.elastic.CommitStateCallback(state),
+            ]
+            model.fit(
+                data,
+                epochs=10,
+                initial_epoch=state.epoch,
+                steps_per_epoch=500 // hvd.size(),
+                callbacks=callbacks,
+            )
 
+        train(state)
 
-def contents_for(keras: ModuleType, module: str) -> types.SimpleNamespace:
-    """KerasState, run() and the callbacks, as attributes. `module`: the name of the public module."""
+    Each call begins with the state of the last commit, on all ranks. It is called again after the death of a rank, also
+    if a compiled training step has noticed it, and after a commit at which ranks were added or removed. Mistakes of the
+    program (a mismatch of ranks, a wrong argument) are raised at once.
 
-    def run(func: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorate a training function whose first parameter is a state: it is called again when ranks have changed.
-
-            state = hvd.elastic.KerasState(model, batch=0, epoch=0)
-
-            @hvd.elastic.run
-            def train(state):
-                callbacks = [
-                    hvd.elastic.UpdateEpochStateCallback(state),
-                    hvd.elastic.UpdateBatchStateCallback(state),
-                    hvd.elastic.CommitStateCallback(state),
-                ]
-                model.fit(
-                    data,
-                    epochs=10,
-                    initial_epoch=state.epoch,
-                    steps_per_epoch=500 // hvd.size(),
-                    callbacks=callbacks,
-                )
-
-            train(state)
-
-        Each call begins with the state of the last commit, on all ranks. It is called again after the death of a rank,
-        also if a compiled training step has noticed it, and after a commit at which ranks were added or removed. Mistakes
-        of the program (a mismatch of ranks, a wrong argument) are raised at once.
-
-        Returns:
-            A function with the parameters and the result of `func`.
-        """
-        return run_fn(func, restart, backend_of(keras_package(keras)).may_be_of_operation)
-
-    class KerasState(KerasModelState):
-        __doc__ = KerasModelState.__doc__.replace("        keras: the Keras module of the model.\n", "")
-
-        def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
-            super().__init__(keras, model, optimizer, **kwargs)
-
-    found = callback_classes(keras, module, CALLBACKS)
-    for made in (run, KerasState):
-        made.__module__, made.__qualname__ = module, made.__name__
-        setattr(found, made.__name__, made)
-    return found
+    Returns:
+        A function with the parameters and the result of `func`.
+    """
+    return run_fn(func, restart, backend_of(keras_package(keras)).may_be_of_operation)

@@ -1,25 +1,48 @@
-"""Makes the functions and callback classes of ``horovod.keras`` and ``horovod.tensorflow.keras``.
+"""The functions of ``horovod.keras`` and ``horovod.tensorflow.keras``.
 
-The two modules offer the same for two Keras modules, `keras` and `tf.keras`. The functions here and in `values` take the
-Keras module as their first parameter; public_functions() binds it. The callbacks in `callbacks` and `elastic` are mixins;
-callback_class() puts the Callback of a Keras behind one.
+The two modules offer the same for two Keras modules, `keras` and `tf.keras`. The functions here, in `values`, `saving`
+and `elastic` take the Keras module as their first parameter; bind() makes the public functions of them. The callbacks in
+`callbacks` and `elastic` are mixins.
 """
 
 import inspect
-import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from types import ModuleType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from horovod._keras import patches
 from horovod._keras.compression import Compression
 from horovod._keras.optimizer import create_distributed_optimizer, list_of_layers
 from horovod._keras.saving import load_model
 from horovod._keras.values import allgather, allreduce, broadcast, broadcast_global_variables, reducescatter
-from horovod.common import exports
-from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Average
+from horovod.common.arguments import Average
+from horovod.common.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+
+# The names of the two modules, beside those of horovod.common.exports and their submodules.
+__all__ = [
+    "Compression",
+    "DistributedOptimizer",
+    "PartialDistributedOptimizer",
+    "ProcessSet",
+    "add_process_set",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "broadcast_global_variables",
+    "global_process_set",
+    "load_model",
+    "reducescatter",
+    "remove_process_set",
+]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def DistributedOptimizer(
@@ -142,81 +165,33 @@ def PartialDistributedOptimizer(
     )
 
 
-_FUNCTIONS = (
-    *(DistributedOptimizer, PartialDistributedOptimizer, load_model),
-    *(allgather, allreduce, broadcast, broadcast_global_variables, reducescatter),
-)
-
-
-def public_functions(
-    keras: ModuleType, module: str, first_after_op: Sequence[str] = ()
-) -> types.SimpleNamespace:
-    """The functions of a front end for one Keras module, as attributes under their names.
-
-    Args:
-        keras: the Keras module that the functions work with.
-        module: name of the public module that the functions belong to.
-        first_after_op: parameters that follow `op` directly in the signature of DistributedOptimizer.
-    """
-    functions = {function.__name__: _bound(function, keras, module) for function in _FUNCTIONS}
-    functions["init"] = _init(keras)
-    if first_after_op:
-        functions["DistributedOptimizer"] = _bound(DistributedOptimizer, keras, module, first_after_op)
-    return types.SimpleNamespace(**functions)
-
-
-def _init(keras: ModuleType) -> Callable:
-    """init(), after which programs may call this Keras in older ways."""
-
-    @wraps(exports.init)
-    def init(*args: Any, **kwargs: Any) -> None:
-        patches.accept_older_calls(keras)
-        exports.init(*args, **kwargs)
-
-    return init
-
-
-def _bound(
-    function: Callable, keras: ModuleType, module: str, first_after_op: Sequence[str] = ()
-) -> Callable:
-    """`function` without its first parameter, for which it gets `keras`."""
-    signature = inspect.signature(function)
-    parameters = dict(list(signature.parameters.items())[1:])
-    if first_after_op:
-        names = [name for name in parameters if name not in first_after_op]
-        place = names.index("op") + 1
-        names[place:place] = first_after_op
-        parameters = {name: parameters[name] for name in names}
-    signature = signature.replace(parameters=list(parameters.values()))
+def bind(
+    function: Callable[Concatenate[ModuleType, _P], _R], keras: ModuleType, module: str
+) -> Callable[_P, _R]:
+    """`function` without its first parameter, for which it gets `keras`. `module`: the public module that has it."""
 
     @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if first_after_op:
-            return function(keras, **signature.bind(*args, **kwargs).arguments)
+    def bound(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         return function(keras, *args, **kwargs)
 
-    del call.__wrapped__  # its signature has the parameter `keras`
-    call.__signature__ = signature
-    call.__annotations__ = {k: v for k, v in function.__annotations__.items() if k != "keras"}
-    call.__module__ = module
-    return call
+    signature = inspect.signature(function)
+    own = {
+        "__module__": module,
+        "__annotations__": {k: v for k, v in function.__annotations__.items() if k != "keras"},
+        "__signature__": signature.replace(parameters=list(signature.parameters.values())[1:]),
+    }
+    vars(bound).pop("__wrapped__")  # its signature has the parameter `keras`
+    for name, value in own.items():
+        setattr(bound, name, value)
+    return bound
 
 
-def callback_classes(keras: ModuleType, module: str, mixins: Mapping[str, type]) -> types.SimpleNamespace:
-    """The callback classes of a front end for one Keras module, as attributes under their names.
+def init_for(keras: ModuleType, init: Callable[_P, _R]) -> Callable[_P, _R]:
+    """`init` (hvd.init), after which programs may call this Keras in older ways."""
 
-    Args:
-        keras: the Keras module whose callbacks they are.
-        module: name of the public module that the classes belong to.
-        mixins: by the names of the classes. A mixin says in `_hvd_base` which class of keras.callbacks comes behind it;
-            without it, Callback does.
-    """
-    return types.SimpleNamespace(
-        **{name: _callback_class(name, mixin, keras, module) for name, mixin in mixins.items()}
-    )
+    @wraps(init)
+    def init_and_patch(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        patches.accept_older_calls(keras)
+        return init(*args, **kwargs)
 
-
-def _callback_class(name: str, mixin: type, keras: ModuleType, module: str) -> type:
-    base = getattr(keras.callbacks, getattr(mixin, "_hvd_base", "Callback"))
-    contents = {"__module__": module, "__qualname__": name, "__doc__": mixin.__doc__, "_hvd_keras": keras}
-    return types.new_class(name, (mixin, base), {}, lambda namespace: namespace.update(contents))
+    return init_and_patch

@@ -190,7 +190,7 @@ cpu_list.__name__ = "core or comma-separated cores"
 
 def positive_time(text: str | float) -> float:
     """Seconds, an int where that is exact. Raises ValueError where a rank would too."""
-    from hvd_core._config.environment import positive_seconds  # late: the parser needs no engine
+    from hvd_core._config.settings import positive_seconds  # late: the parser needs no engine
 
     seconds = positive_seconds(str(text), "this time")
     return int(seconds) if seconds.is_integer() else seconds

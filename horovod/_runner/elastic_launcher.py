@@ -15,7 +15,7 @@ from horovod._runner.local_ranks import LocalRanks
 from horovod._runner.output import Output
 from horovod._runner.remote_ranks import RemoteRanks, RemoteShell, agent_words
 from horovod._runner.site import RankSpec
-from hvd_core._config.environment import encryption_wanted
+from hvd_core._config.settings import encryption_wanted
 
 if TYPE_CHECKING:
     from hvd_core._bootstrap.store import StoreServer

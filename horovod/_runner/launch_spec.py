@@ -26,7 +26,7 @@ from horovod._runner.hosts import (
     parse_hosts,
     read_hostfile,
 )
-from hvd_core._config.environment import positive_seconds, seconds_of
+from hvd_core._config.settings import positive_seconds, seconds_of
 
 # Timeouts of elastic jobs.
 _TIMEOUT_S = 600.0

@@ -35,7 +35,7 @@ from horovod._runner.local_ranks import LocalRanks
 from horovod._runner.output import Output
 from horovod._runner.remote_ranks import RemoteRanks, RemoteShell, agent_words
 from horovod._runner.site import RankSpec
-from hvd_core._config.environment import encryption_wanted
+from hvd_core._config.settings import encryption_wanted
 
 BACKEND = "mpi"
 
@@ -171,12 +171,12 @@ def source_of_backend_mpi(environ: Mapping[str, str]) -> str | None:
 
 
 def _installed(environ: Mapping[str, str]) -> bool:
-    from hvd_core.backends import discovery
-    from hvd_core.backends.discovery import registry
+    from hvd_core.backends import _discovery
+    from hvd_core.backends._discovery import registry
 
     if environ.get(f"HOROVOD_BACKEND_PATH_{BACKEND.upper()}"):
         return True
     try:
-        return BACKEND in {found.name for found in (*registry.local(), *discovery.wheels())}
+        return BACKEND in {found.name for found in (*registry.local(), *_discovery.wheels())}
     except ValueError:
         return False

@@ -39,7 +39,7 @@ from horovod._runner.launch_spec import LaunchSpec, Placement, check_command
 from horovod._runner.local_ranks import LocalRanks
 from horovod._runner.output import PARTIAL_LINE_S, Output, OutputStream, RankStream, rank_label
 from horovod._runner.site import RankSpec, Site
-from hvd_core._config.environment import encryption_wanted
+from hvd_core._config.settings import encryption_wanted
 
 if TYPE_CHECKING:
     from hvd_core._bootstrap.store import StoreClient, StoreServer

@@ -40,7 +40,7 @@ from horovod._runner.protocol import (
 )
 from horovod._runner.site import Listener, Site, SiteState
 from hvd_core._base.logs import printable
-from hvd_core._config.environment import seconds_of
+from hvd_core._config.settings import seconds_of
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 # These join the words of a command by spaces and let a shell split them again.

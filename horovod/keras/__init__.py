@@ -1,49 +1,32 @@
 """Horovod for Keras: ``import horovod.keras as hvd``.
 
-For Keras 3 on TensorFlow or PyTorch (environment variable KERAS_BACKEND), and for Keras 2. Loads the framework that Keras
-runs on, and no other. ``horovod.tensorflow.keras`` is the same for `tf.keras`.
+For Keras 3 on TensorFlow, PyTorch or JAX (environment variable KERAS_BACKEND), and for Keras 2. Loads the framework that
+Keras runs on, and no other. ``horovod.tensorflow.keras`` is the same for `tf.keras`.
 """
 
 import keras
 
 from horovod._keras import front_end as _front_end
-from horovod._keras.compression import Compression
+from horovod._keras.compression import Compression as Compression
 from horovod.common import exports as _exports
 from horovod.common.exports import *  # noqa: F403
-from horovod.common.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from horovod.keras import callbacks, elastic
+from horovod.common.process_sets import ProcessSet as ProcessSet
+from horovod.common.process_sets import add_process_set as add_process_set
+from horovod.common.process_sets import global_process_set as global_process_set
+from horovod.common.process_sets import remove_process_set as remove_process_set
+from horovod.keras import callbacks as callbacks
+from horovod.keras import elastic as elastic
 
-__all__ = [
-    *_exports.__all__,
-    "Compression",
-    "DistributedOptimizer",
-    "PartialDistributedOptimizer",
-    "ProcessSet",
-    "add_process_set",
-    "allgather",
-    "allreduce",
-    "broadcast",
-    "broadcast_global_variables",
-    "callbacks",
-    "elastic",
-    "global_process_set",
-    "load_model",
-    "reducescatter",
-    "remove_process_set",
-]
+__all__ = ["callbacks", "elastic"]
+__all__ += _exports.__all__
+__all__ += _front_end.__all__
 
-_functions = _front_end.public_functions(keras, __name__)
-DistributedOptimizer = _functions.DistributedOptimizer
-PartialDistributedOptimizer = _functions.PartialDistributedOptimizer
-allgather = _functions.allgather
-allreduce = _functions.allreduce
-broadcast = _functions.broadcast
-broadcast_global_variables = _functions.broadcast_global_variables
-init = _functions.init
-load_model = _functions.load_model
-reducescatter = _functions.reducescatter
+init = _front_end.init_for(keras, _exports.init)
+DistributedOptimizer = _front_end.bind(_front_end.DistributedOptimizer, keras, __name__)
+PartialDistributedOptimizer = _front_end.bind(_front_end.PartialDistributedOptimizer, keras, __name__)
+allgather = _front_end.bind(_front_end.allgather, keras, __name__)
+allreduce = _front_end.bind(_front_end.allreduce, keras, __name__)
+broadcast = _front_end.bind(_front_end.broadcast, keras, __name__)
+broadcast_global_variables = _front_end.bind(_front_end.broadcast_global_variables, keras, __name__)
+load_model = _front_end.bind(_front_end.load_model, keras, __name__)
+reducescatter = _front_end.bind(_front_end.reducescatter, keras, __name__)

@@ -1,25 +1,33 @@
-"""Callbacks for ``model.fit``: ``hvd.callbacks.BroadcastGlobalVariablesCallback(0)`` and others.
-
-help() and horovod._keras.callbacks describe them.
-"""
+"""Callbacks for ``model.fit``: ``hvd.callbacks.BroadcastGlobalVariablesCallback(0)`` and others."""
 
 import keras
 
-from horovod._keras.callbacks import CALLBACKS as _CALLBACKS
-from horovod._keras.callbacks import BestModelWeightsLast as _BestModelWeightsLast
-from horovod._keras.front_end import callback_classes as _callback_classes
+from horovod._keras import callbacks as _callbacks
 
-__all__ = [
-    "BestModelCheckpoint",
-    "BroadcastGlobalVariablesCallback",
-    "LearningRateScheduleCallback",
-    "LearningRateWarmupCallback",
-    "MetricAverageCallback",
-]
+__all__: list[str] = []
+__all__ += _callbacks.__all__
 
-_classes = _callback_classes(keras, __name__, {**_CALLBACKS, "BestModelCheckpoint": _BestModelWeightsLast})
-BestModelCheckpoint = _classes.BestModelCheckpoint
-BroadcastGlobalVariablesCallback = _classes.BroadcastGlobalVariablesCallback
-LearningRateScheduleCallback = _classes.LearningRateScheduleCallback
-LearningRateWarmupCallback = _classes.LearningRateWarmupCallback
-MetricAverageCallback = _classes.MetricAverageCallback
+
+class BestModelCheckpoint(_callbacks.BestModelCheckpointWeightsLast, keras.callbacks.ModelCheckpoint):
+    __doc__ = _callbacks.BestModelCheckpointWeightsLast.__doc__
+    _hvd_keras = keras
+
+
+class BroadcastGlobalVariablesCallback(_callbacks.BroadcastGlobalVariablesCallback, keras.callbacks.Callback):
+    __doc__ = _callbacks.BroadcastGlobalVariablesCallback.__doc__
+    _hvd_keras = keras
+
+
+class LearningRateScheduleCallback(_callbacks.LearningRateScheduleCallback, keras.callbacks.Callback):
+    __doc__ = _callbacks.LearningRateScheduleCallback.__doc__
+    _hvd_keras = keras
+
+
+class LearningRateWarmupCallback(_callbacks.LearningRateWarmupCallback, keras.callbacks.Callback):
+    __doc__ = _callbacks.LearningRateWarmupCallback.__doc__
+    _hvd_keras = keras
+
+
+class MetricAverageCallback(_callbacks.MetricAverageCallback, keras.callbacks.Callback):
+    __doc__ = _callbacks.MetricAverageCallback.__doc__
+    _hvd_keras = keras

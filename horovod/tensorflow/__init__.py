@@ -3,7 +3,7 @@
 For TensorFlow 2.15 and later: eager, in tf.function, and in the graphs and sessions of tf.compat.v1.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod.common import exports
 from horovod.common.exceptions import HorovodInternalError
@@ -82,7 +82,7 @@ __all__ = [
     "LocalGradientAggregationHelper",
     "PartialDistributedGradientTape",
     "ProcessSet",
-    "SyncBatchNormalization",  # noqa: F405 (see __getattr__)
+    "SyncBatchNormalization",
     "_DistributedAdasumOptimizer",
     "_DistributedOptimizer",
     "_allreduce",
@@ -138,10 +138,14 @@ def _check_has_gpu() -> bool:
     return gpu_available()
 
 
-def __getattr__(name: str) -> Any:
-    # Made at first use: it needs Keras, and a program without Keras must work where Keras cannot be imported.
-    if name == "SyncBatchNormalization":
-        from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
+if TYPE_CHECKING:
+    from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
+else:
 
-        return SyncBatchNormalization
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        # Made at first use: it needs Keras, and a program without Keras must work where Keras cannot be imported.
+        if name == "SyncBatchNormalization":
+            from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
+
+            return SyncBatchNormalization
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,79 +1,45 @@
-"""The common path of all operations: checks of the arguments, names, and the refusal of a call on all ranks.
+"""The common path of all operations: checks of the arguments, names, and the failure of a call on all ranks.
 
-Used by the modules of this package and by ``horovod._keras``. Any thread; inside a function that is being traced, the
-thread that traces it.
+``run()`` takes a call from the Python functions of this package, and ends in the generated function of a TensorFlow
+operation. Any thread; inside a function that is being traced, the thread that traces it.
 """
 
 import contextlib
+import operator
 import re
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.eager import context as _context
 
+from horovod.common.arguments import Sum
 from horovod.common.exports import _basics
-from horovod.common.process_sets import ProcessSet
+from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import _names, _xla
-from horovod.tensorflow._library import UNORDERED, operations, register_devices, run_in_parallel
-from horovod.tensorflow.util import plain
-from hvd_core._frontend import element_types, groups
+from horovod.tensorflow._library import (
+    UNORDERED,
+    let_run_unordered,
+    operations,
+    register_devices,
+    run_in_parallel,
+)
+from horovod.tensorflow.util import do_not_convert
+from hvd_core._frontend import operations as frontend_operations
+from hvd_core._frontend.operations import engine_number, members_of, some_members_of, unsupported_text
 from hvd_core._runtime import current_job, process_sets, refusals
 from hvd_core._runtime.process_sets import is_registered, number_of
 
-# The order of join and barrier inside functions.
-#
-# They run after the operations before them in the program, and before the operations after them. Our other operations run
-# at any time within their function. TensorFlow itself orders branches, loops and calls of functions relative to a join or
-# barrier. Used by the thread that traces a function.
 
-_UNORDERED = "_horovod_unordered"
-_FENCE = "_horovod_fence"
-
-
-def note(op: tf.Operation) -> None:
-    """Remember an operation that may run at any time, for the next join or barrier."""
-    graph = op.graph
-    if graph.building_function:
-        if not hasattr(graph, _UNORDERED):
-            setattr(graph, _UNORDERED, [])
-        getattr(graph, _UNORDERED).append(op)
-
-
-def after_fence(graph: tf.Graph) -> contextlib.AbstractContextManager:
-    """A context: operations made within it run after the last join or barrier of this function, branch or loop."""
-    fence = getattr(graph, _FENCE, None)
-    return contextlib.nullcontext() if fence is None else graph.control_dependencies([fence])
-
-
-def before_fence(graph: tf.Graph) -> contextlib.AbstractContextManager:
-    """A context: operations made within it run after all earlier operations, also after those that stand before the
-    branch or loop around it."""
-    if not graph.building_function:
-        return contextlib.nullcontext()
-    earlier = list(getattr(graph, _UNORDERED, ()))
-    part = graph
-    while _names.is_part(part):
-        part = part.outer_graph
-        earlier += getattr(part, _UNORDERED, ())
-    return graph.control_dependencies(earlier)
-
-
-def note_fence(op: tf.Operation) -> None:
-    """Remember a join or barrier, which was made within before_fence(), for the operations after it."""
-    if op.graph.building_function:
-        setattr(op.graph, _UNORDERED, [])
-        setattr(op.graph, _FENCE, op)
-
-
-def _dtypes(names: frozenset) -> frozenset:
+def _dtypes(names: frozenset[str]) -> frozenset[Any]:
     """TensorFlow's dtypes of these names, as far as this TensorFlow has them."""
     # 8-bit floats are in tf.dtypes.experimental before they are in tf.
     found = (getattr(tf.dtypes.experimental, name, None) or getattr(tf, name, None) for name in names)
     return frozenset(dtype for dtype in found if dtype is not None)
 
 
-REDUCIBLE = _dtypes(element_types.REDUCIBLE)
-MOVABLE = _dtypes(element_types.MOVABLE)
+REDUCIBLE = _dtypes(frontend_operations.REDUCIBLE)
+MOVABLE = _dtypes(frontend_operations.MOVABLE)
 
 _devices_known = False
 
@@ -94,21 +60,55 @@ def _snake(kind: str) -> str:
 _FUNCTIONS = {kind: getattr(operations, _snake(kind)) for kind in UNORDERED}
 
 
-class CallIdentity(NamedTuple):
-    """The operation, name and process set of a call: how the other ranks know which call failed, if it fails here."""
+class CallOptions(NamedTuple):
+    """The arguments of a call, without the tensors.
 
-    operation: str  # of hvd_core._frontend.operations
-    name: Any
-    process_set: ProcessSet
+    Attributes:
+        operation: "allreduce", "allgather", "broadcast", "alltoall", "reducescatter" or "barrier".
+        name: the caller's argument; identifies the call across ranks.
+        process_set: the ranks that take part.
+        ignore_name_scope: leave the graph's name scopes out of the name.
+        op, prescale_factor, postscale_factor: of a reduction.
+        root_rank: of a broadcast.
+    """
+
+    operation: str
+    name: Any = None
+    process_set: ProcessSet = global_process_set
     ignore_name_scope: bool = False
+    op: int = Sum
+    prescale_factor: float = 1.0
+    postscale_factor: float = 1.0
+    root_rank: Any = 0
 
 
-def report(call: CallIdentity, error: BaseException | str) -> None:
+class reported:
+    """A context manager for the steps before a call of an operation: an exception that leaves it is reported to the other
+    ranks as the failure of the call (see hvd_core._runtime.refusals)."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: CallOptions) -> None:
+        self._call = call
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            report(self._call, error)
+
+
+def report(call: CallOptions, error: BaseException | str) -> None:
     """Let the other ranks' matching call fail: this rank's call failed before the engine knew of it.
 
-    To be called in the guard of a function (see hvd_core._runtime.refusals), which then raises `error` again. Does
-    nothing before init() and for an unregistered process set, and in a graph for a call without a name: such a name is
-    made of the names of tensors, and there may be no tensor. The other ranks' calls then fail when this rank ends.
+    Does nothing before init() and for an unregistered process set, and in a graph for a call without a name: such a name
+    is made of the names of tensors, and there may be no tensor. The other ranks' calls then fail when this rank ends.
 
     Args:
         error: the reason that the other ranks get.
@@ -121,7 +121,7 @@ def report(call: CallIdentity, error: BaseException | str) -> None:
     refusals.report(call.operation, name, call.process_set, error, call.operation)
 
 
-def nothing(function: str, call: CallIdentity) -> list:
+def nothing(function: str, call: CallOptions) -> list[tf.Tensor]:
     """The result of a grouped operation without tensors. Nothing is sent. If the groups of other ranks have tensors,
     their calls fail."""
     report(call, f"{function}() was called there with an empty list.")
@@ -136,7 +136,7 @@ def prepare_devices() -> None:
         register_devices()
 
 
-def set_number(process_set: Any) -> int:
+def process_set_number(process_set: Any) -> int:
     """The number of a process set. Raises ValueError for a value that is no registered set."""
     number = number_of(process_set)
     if number and not _context.executing_eagerly():
@@ -148,65 +148,54 @@ def set_number(process_set: Any) -> int:
     return number
 
 
-def factor_text(value: float, argument: str) -> str:
-    """A factor as the operations take it: as text, because TensorFlow rounds attributes that are numbers to 32 bits.
-
-    Raises:
-        ValueError: `value` is not a number.
-    """
-    if isinstance(value, float) and value == 1.0:
-        return "1"
-    try:
-        return repr(float(value))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{argument} must be a number, but is {value!r:.80}: {error}") from None
-
-
-def check_name(name: Any) -> None:
-    """Raise TypeError for a name that is not a str, ValueError for one that TensorFlow cannot take."""
-    if name is None:
-        return
-    if not isinstance(name, str):
-        raise TypeError(f"name must be a str, but found {type(name).__name__}: {name!r:.80}.")
-    name.encode()
-
-
-def checked_tensor(value: Any, allowed: frozenset, call: CallIdentity) -> tf.Tensor:
-    """`value` as a tensor, whose dtype is one of `allowed`.
-
-    Raises:
-        ValueError: the dtype is not allowed. TypeError: the name is not a str. The errors of tf.convert_to_tensor().
-    """
-    check_name(call.name)
-    tensor = value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
-    dtype = tensor.dtype
-    if dtype not in allowed:
-        raise ValueError(element_types.unsupported_text(dtype.name, reduces=dtype in MOVABLE))
-    return tensor
-
-
-def group_members(values: Any) -> list:
+def group_members(values: Any) -> list[Any]:
     """The members of a group as a new list, which may be empty. Rows of a tensor count as members.
 
     Raises:
         ValueError: `values` cannot be iterated over. The errors of a generator.
     """
-    return groups.members_of(values, ())
+    return members_of(values, ())
 
 
-def checked_tensors(values: Any, allowed: frozenset, call: CallIdentity) -> list[tf.Tensor]:
-    """The members of a group as tensors, at least one.
+@do_not_convert
+def run(kind: str, given: Any, call: CallOptions, **attributes: Any) -> Any:
+    """Check a call, and perform its operation.
+
+    Args:
+        kind: the type of a TensorFlow operation, such as "HorovodAllreduce". "HorovodGrouped..." takes a list.
+        given: the tensors, or what tf.convert_to_tensor() accepts.
+        call: the other arguments.
+        attributes: more attributes of the TensorFlow operation.
+
+    Returns:
+        The outputs of the generated function.
 
     Raises:
-        ValueError: `values` is empty, one tensor, or cannot be iterated over. The errors of a generator and of
-            checked_tensor().
+        ValueError, TypeError: an argument makes no sense. The matching calls of the other ranks fail.
     """
-    members = groups.some_members_of(values, tf.Tensor)
-    return [checked_tensor(member, allowed, call) for member in members]
+    with reported(call):
+        attributes["process_set_id"] = process_set_number(call.process_set)
+        reduces = call.operation in ("allreduce", "reducescatter")
+        if reduces:
+            attributes["reduce_op"] = engine_number(call.op)
+            attributes["prescale_factor"] = _factor_text(call.prescale_factor, "prescale_factor")
+            attributes["postscale_factor"] = _factor_text(call.postscale_factor, "postscale_factor")
+        elif call.operation == "broadcast":
+            attributes["root_rank"] = _root_number(call.root_rank)
+        _check_name(call.name)
+        allowed = REDUCIBLE if reduces else MOVABLE
+        tensors: Any
+        if kind.startswith("HorovodGrouped"):
+            tensors = [_checked(member, allowed) for member in some_members_of(given, tf.Tensor)]
+        else:
+            tensors = _checked(given, allowed)
+        if call.operation == "reducescatter":
+            _require_rows(tensors if isinstance(tensors, list) else [tensors], kind)
+    return perform(kind, tensors, attributes, call)
 
 
-@plain
-def perform(kind: str, tensors: Any, attributes: dict[str, Any], call: CallIdentity) -> Any:
+@do_not_convert
+def perform(kind: str, tensors: Any, attributes: dict[str, Any], call: CallOptions) -> Any:
     """Run the operation `kind`, or, in a graph, add it to the graph.
 
     Args:
@@ -231,23 +220,108 @@ def perform(kind: str, tensors: Any, attributes: dict[str, Any], call: CallIdent
     agreed = _names.negotiated(graph, name, call.ignore_name_scope)
     if _xla.compiles(graph):
         return _xla.perform(kind, tensors, attributes, agreed)
+    let_run_unordered()
     if _names.is_by_round(graph):
         attributes = {**attributes, "by_round": True}
-    with after_fence(graph):
-        return without_order(function(tensors, tensor_name=agreed, name=_names.node_name(name), **attributes))
+    with _after_fence(graph):
+        return _unordered(function(tensors, tensor_name=agreed, name=_names.node_name(name), **attributes))
 
 
-def without_order(outputs: Any) -> Any:
-    """`outputs` of a generated function in a graph, after its operation was allowed to run as soon as its inputs are
-    there."""
+def _unordered(outputs: Any) -> Any:
+    """The outputs of a generated function in a graph, whose operation may now run as soon as its inputs are there."""
     first = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
     op = first if isinstance(first, tf.Operation) else first.op
     run_in_parallel(op)
-    note(op)
+    _note_unordered(op)
     return outputs
 
 
-def require_rows(tensors: list[tf.Tensor], kind: str) -> None:
+def _root_number(root_rank: Any) -> int:
+    """`root_rank` as an int of 32 bits. Raises ValueError if it is not one."""
+    with contextlib.suppress(TypeError):
+        root = operator.index(root_rank)
+        # The engine refuses a number that is not a rank. A number of more bits would be another one there.
+        if -(1 << 31) <= root < 1 << 31:
+            return root
+    raise ValueError(f"root_rank must be the number of a rank, but is {root_rank!r:.80}.")
+
+
+def _factor_text(value: float, argument: str) -> str:
+    """A factor as the operations take it: as text, because TensorFlow rounds attributes that are numbers to 32 bits.
+
+    Raises:
+        ValueError: `value` is not a number.
+    """
+    if isinstance(value, float) and value == 1.0:
+        return "1"
+    try:
+        return repr(float(value))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{argument} must be a number, but is {value!r:.80}: {error}") from None
+
+
+def _check_name(name: Any) -> None:
+    """Raise TypeError for a name that is not a str, ValueError for one that TensorFlow cannot take."""
+    if name is None:
+        return
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a str, but found {type(name).__name__}: {name!r:.80}.")
+    name.encode()
+
+
+def _checked(value: Any, allowed: frozenset[Any]) -> tf.Tensor:
+    """`value` as a tensor. Raises ValueError if its dtype is not allowed, and the errors of tf.convert_to_tensor()."""
+    tensor = value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
+    dtype = tensor.dtype
+    if dtype not in allowed:
+        raise ValueError(unsupported_text(dtype.name, reduces=dtype in MOVABLE))
+    return tensor
+
+
+def _require_rows(tensors: list[tf.Tensor], kind: str) -> None:
     """Raise ValueError if one of `tensors` is known to be a scalar."""
     if any(tensor.shape.rank == 0 for tensor in tensors):
         raise ValueError(f"{kind} does not support scalar inputs.")
+
+
+# The order of join and barrier inside functions: they run after the operations before them in the program, and before the
+# operations after them. Our other operations run at any time within their function. TensorFlow itself orders branches,
+# loops and calls of functions relative to a join or barrier.
+
+_UNORDERED = "_horovod_unordered"
+_FENCE = "_horovod_fence"
+
+
+def _note_unordered(op: tf.Operation) -> None:
+    """Remember an operation that may run at any time, for the next join or barrier."""
+    graph = op.graph
+    if graph.building_function:
+        if not hasattr(graph, _UNORDERED):
+            setattr(graph, _UNORDERED, [])
+        getattr(graph, _UNORDERED).append(op)
+
+
+def _after_fence(graph: tf.Graph) -> contextlib.AbstractContextManager[object]:
+    """A context: operations made within it run after the last join or barrier of this function, branch or loop."""
+    fence = getattr(graph, _FENCE, None)
+    return contextlib.nullcontext() if fence is None else graph.control_dependencies([fence])
+
+
+def before_fence(graph: tf.Graph) -> contextlib.AbstractContextManager[object]:
+    """A context: operations made within it run after all earlier operations, also after those that stand before the
+    branch or loop around it."""
+    if not graph.building_function:
+        return contextlib.nullcontext()
+    earlier = list(getattr(graph, _UNORDERED, ()))
+    part = graph
+    while _names.is_part(part):
+        part = part.outer_graph
+        earlier += getattr(part, _UNORDERED, ())
+    return graph.control_dependencies(earlier)
+
+
+def note_fence(op: tf.Operation) -> None:
+    """Remember a join or barrier, which was made within before_fence(), for the operations after it."""
+    if op.graph.building_function:
+        setattr(op.graph, _UNORDERED, [])
+        setattr(op.graph, _FENCE, op)

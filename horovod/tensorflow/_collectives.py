@@ -8,31 +8,18 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.arguments import BOTH_GIVEN, Adasum, Average, Sum, op_from
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import BOTH_GIVEN, Adasum, Average, Sum, op_from
-from horovod.tensorflow._call import (
-    CallIdentity,
-    group_members,
-    nothing,
-    report,
-)
+from horovod.tensorflow._call import CallOptions, group_members, nothing, reported, run
 from horovod.tensorflow.compression import Compression, Compressor
-from horovod.tensorflow.mpi_ops import (
-    _allreduce,
-    _grouped_allreduce,
-    _grouped_reducescatter,
-    _reducescatter,
-    grouped_allgather,
-    size,
-    size_op,
-)
-from horovod.tensorflow.util import decided_at_run_time, in_xla, on_device, plain
-from hvd_core._frontend.reductions import text_of
+from horovod.tensorflow.mpi_ops import size, size_op
+from horovod.tensorflow.util import decided_at_run_time, do_not_convert, in_xla, on_device
+from hvd_core._frontend.operations import text_of
 
 __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
 
 
-@plain
+@do_not_convert
 def allreduce(
     tensor: Any,
     average: Any = None,
@@ -73,34 +60,23 @@ def allreduce(
         tf.errors.InvalidArgumentError: an argument makes no sense, on this rank or on another.
         tf.errors.UnknownError: a rank is gone or the job has ended.
     """
-    call = CallIdentity("allreduce", name, process_set, ignore_name_scope)
-    try:
-        op = _reduce_op(op, average)
-        is_sparse = isinstance(tensor, tf.IndexedSlices)
+    is_sparse = isinstance(tensor, tf.IndexedSlices)
+    call = CallOptions(
+        "allgather" if is_sparse else "allreduce", name, process_set, ignore_name_scope,
+        prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+    )  # fmt: skip
+    with reported(call), on_device(device_sparse if is_sparse else device_dense):
+        call = call._replace(op=_reduce_op(op, average))
         if is_sparse:
-            call = call._replace(operation="allgather")
-            _check_slices(op, prescale_factor, postscale_factor)
-        # The two scopes of a device are the same: TensorFlow looks at the name in the first of them.
-        with on_device(device_sparse if is_sparse else device_dense):
-            if not is_sparse:
-                sent, context = compression.compress(tf.convert_to_tensor(tensor))
-    except BaseException as error:
-        report(call, error)
-        raise
+            _check_slices(call)
+        else:
+            sent, context = compression.compress(tf.convert_to_tensor(tensor))
     if is_sparse:
         with on_device(device_sparse):
-            return _allreduce_slices(tensor, op, name, process_set, ignore_name_scope)
+            return _allreduce_slices(tensor, call)
+    # This scope of the device is the same as the one above: TensorFlow looks at the name when it enters the first.
     with on_device(device_dense):
-        reduced = _allreduce(
-            sent,
-            name=name,
-            op=op,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            ignore_name_scope=ignore_name_scope,
-            process_set=process_set,
-        )
-        return compression.decompress(reduced, context)
+        return compression.decompress(run("HorovodAllreduce", sent, call), context)
 
 
 def _reduce_op(op: int | None, average: Any) -> int:
@@ -111,9 +87,9 @@ def _reduce_op(op: int | None, average: Any) -> int:
     return op_from(op, average, stacklevel=4)
 
 
-def _check_slices(op: int, prescale_factor: float, postscale_factor: float) -> None:
-    """Raise NotImplementedError if tf.IndexedSlices cannot be reduced with these arguments."""
-    problem = why_not_slices(op, prescale_factor, postscale_factor)
+def _check_slices(call: CallOptions) -> None:
+    """Raise NotImplementedError if tf.IndexedSlices cannot be reduced with these options."""
+    problem = why_not_slices(call.op, call.prescale_factor, call.postscale_factor)
     if problem:
         raise NotImplementedError(problem)
 
@@ -135,27 +111,19 @@ def why_not_slices(op: int, prescale_factor: float, postscale_factor: float) -> 
     return ""
 
 
-def _allreduce_slices(
-    slices: tf.IndexedSlices, op: int, name: str | None, process_set: ProcessSet, ignore_name_scope: bool
-) -> Any:
+def _allreduce_slices(slices: tf.IndexedSlices, call: CallOptions) -> Any:
     if in_xla():
         # XLA has to know the number of gathered rows when it compiles, and nothing tells it.
-        return _allreduce(
-            tf.convert_to_tensor(slices), name=name, op=op, ignore_name_scope=ignore_name_scope, process_set=process_set
-        )  # fmt: skip
-    values, indices = grouped_allgather(
-        [slices.values, slices.indices],
-        name=name,
-        ignore_name_scope=ignore_name_scope,
-        process_set=process_set,
-    )
-    if op == Average:
+        return run("HorovodAllreduce", tf.convert_to_tensor(slices), call._replace(operation="allreduce"))
+    values, indices = run("HorovodGroupedAllgather", [slices.values, slices.indices], call)
+    if call.op == Average:
+        process_set = call.process_set
         ranks = size_op(process_set.process_set_id) if decided_at_run_time() else process_set.size()
         values = values / tf.cast(ranks, values.dtype)  # of integers, a true division: floats
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
 
 
-@plain
+@do_not_convert
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: Any = None,
@@ -183,47 +151,31 @@ def grouped_allreduce(
     Raises:
         The errors of allreduce(); also if the ranks' groups differ.
     """
-    call = CallIdentity("allreduce", name, process_set, ignore_name_scope)
-    try:
-        op = _reduce_op(op, average)
+    call = CallOptions(
+        "allreduce", name, process_set, ignore_name_scope,
+        prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+    )  # fmt: skip
+    with reported(call):
+        call = call._replace(op=_reduce_op(op, average))
         results = group_members(tensors)
-        sparse = [i for i, tensor in enumerate(results) if isinstance(tensor, tf.IndexedSlices)]
-        dense = [i for i in range(len(results)) if i not in sparse]
-        if sparse:
-            if not dense:
-                call = call._replace(operation="allgather", name=_name_of_slices(name, sparse[0]))
-            _check_slices(op, prescale_factor, postscale_factor)
-        with on_device(device_dense):
-            packed = [compression.compress(tf.convert_to_tensor(results[i])) for i in dense]
-    except BaseException as error:
-        report(call, error)
-        raise
     if not results:
         return nothing("grouped_allreduce", call)
+    sparse = [i for i, tensor in enumerate(results) if isinstance(tensor, tf.IndexedSlices)]
+    dense = [i for i in range(len(results)) if i not in sparse]
+    of_slices = [call._replace(operation="allgather", name=_name_of_slices(name, i)) for i in sparse]
+    with reported(call if dense else of_slices[0]):
+        if sparse:
+            _check_slices(call)
+        with on_device(device_dense):
+            packed = [compression.compress(tf.convert_to_tensor(results[i])) for i in dense]
     with on_device(device_dense):
         if packed:
-            reduced = _grouped_allreduce(
-                [sent for sent, _ in packed],
-                name=name,
-                op=op,
-                prescale_factor=prescale_factor,
-                postscale_factor=postscale_factor,
-                ignore_name_scope=ignore_name_scope,
-                process_set=process_set,
-            )
+            reduced = run("HorovodGroupedAllreduce", [sent for sent, _ in packed], call)
             for i, tensor, (_, context) in zip(dense, reduced, packed):
                 results[i] = compression.decompress(tensor, context)
-    for i in sparse:
-        results[i] = allreduce(
-            results[i],
-            device_sparse=device_sparse,
-            op=op,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            name=_name_of_slices(name, i),
-            process_set=process_set,
-            ignore_name_scope=ignore_name_scope,
-        )
+    with on_device(device_sparse):
+        for i, options in zip(sparse, of_slices):
+            results[i] = _allreduce_slices(results[i], options)
     return results
 
 
@@ -232,7 +184,7 @@ def _name_of_slices(name: Any, place: int) -> str | None:
     return None if name is None else f"{name}.{place}"
 
 
-@plain
+@do_not_convert
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
@@ -258,19 +210,14 @@ def reducescatter(
     Raises:
         The errors of allreduce(). NotImplementedError: `tensor` is tf.IndexedSlices, or `op` is Adasum.
     """
-    (result,) = _scatter(
-        [tensor], device_dense, compression, op, CallIdentity("reducescatter", name, process_set, ignore_name_scope),
-        lambda sent: [
-            _reducescatter(
-                sent[0], name=name, op=op, ignore_name_scope=ignore_name_scope, process_set=process_set,
-                prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-            )
-        ],
-    )  # fmt: skip
+    call = CallOptions(
+        "reducescatter", name, process_set, ignore_name_scope, op, prescale_factor, postscale_factor
+    )
+    (result,) = _scatter([tensor], device_dense, compression, call)
     return result
 
 
-@plain
+@do_not_convert
 def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = "",
@@ -293,37 +240,36 @@ def grouped_reducescatter(
     Raises:
         The errors of reducescatter().
     """
-    call = CallIdentity("reducescatter", None, process_set)
-    try:
-        tensors = group_members(tensors)
-    except BaseException as error:
-        report(call, error)
-        raise
-    if not tensors:
+    call = CallOptions("reducescatter", None, process_set, False, op, prescale_factor, postscale_factor)
+    with reported(call):
+        members = group_members(tensors)
+    if not members:
         return nothing("grouped_reducescatter", call)
-    return _scatter(
-        tensors, device_dense, compression, op, call,
-        lambda sent: _grouped_reducescatter(
-            sent, op=op, process_set=process_set, prescale_factor=prescale_factor, postscale_factor=postscale_factor
-        ),
-    )  # fmt: skip
+    return _scatter(members, device_dense, compression, call, grouped=True)
 
 
-def _scatter(tensors, device_dense, compression, op, call, scatter) -> list[tf.Tensor]:
-    try:
+def _scatter(
+    tensors: list[Any],
+    device_dense: str,
+    compression: type[Compressor],
+    call: CallOptions,
+    grouped: bool = False,
+) -> list[tf.Tensor]:
+    with reported(call):
         if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
             raise NotImplementedError(
                 "reducescatter does not support tf.IndexedSlices. Pass tf.convert_to_tensor(slices)."
             )
-        if op == Adasum:
+        if call.op == Adasum:
             raise NotImplementedError(
                 "The Adasum reduction cannot be scattered. Use hvd.Average, Sum, Min, Max or Product."
             )
         with on_device(device_dense):
             packed = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
-    except BaseException as error:
-        report(call, error)
-        raise
     with on_device(device_dense):
-        scattered = scatter([sent for sent, _ in packed])
+        sent = [tensor for tensor, _ in packed]
+        if grouped:
+            scattered = run("HorovodGroupedReducescatter", sent, call)
+        else:
+            scattered = [run("HorovodReducescatter", sent[0], call)]
         return [compression.decompress(t, context) for t, (_, context) in zip(scattered, packed)]

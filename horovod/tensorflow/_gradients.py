@@ -8,24 +8,24 @@ after another, so all gradients are reduced in groups.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from horovod.common.gradient_arguments import check_groups, groups_from, predivide_factors
+from horovod.common.arguments import Adasum, check_groups, groups_from, predivide_factors
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Adasum
 from horovod.common.util import split_list
 from horovod.tensorflow import _names
-from horovod.tensorflow._call import REDUCIBLE, CallIdentity, report
+from horovod.tensorflow._call import REDUCIBLE, CallOptions, report
 from horovod.tensorflow._collectives import allreduce, grouped_allreduce, why_not_slices
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.mpi_ops import Average, process_set_included_op, size_op
 from horovod.tensorflow.util import (
     _cache,
     decided_at_run_time,
+    do_not_convert,
     in_xla,
-    plain,
     plain_variable,
     ref,
     refs_to_vars,
@@ -56,7 +56,7 @@ def fail_together(names: list[str], process_set: ProcessSet) -> Iterator[Callabl
         if not tf.executing_eagerly():
             for name in names:
                 if name not in begun[-1:]:
-                    report(CallIdentity("allreduce", name, process_set, True), error)
+                    report(CallOptions("allreduce", name, process_set, True), error)
         raise
 
 
@@ -78,7 +78,7 @@ def description_of_group(grads: list, vars: Sequence[Any] | None, places: list[i
     """A sentence for an error: the kinds of the gradients that this rank has put in a group."""
 
     def listed(found: list[int]) -> str:
-        labels = ["" if vars is None else _names.of_variable(vars[i]) for i in found]
+        labels = ["" if vars is None else _names.variable_label(vars[i]) for i in found]
         return ", ".join(f"{i} ({label})" if label else str(i) for i, label in zip(found, labels)) or "none"
 
     absent = [i for i in places if grads[i] is None]
@@ -122,7 +122,7 @@ def takes_part(process_set: ProcessSet) -> bool:
     return bool(process_set.included()) and process_set.size() > 1
 
 
-@plain
+@do_not_convert
 def scaled_local(gradient: Any, process_set: ProcessSet) -> Any:
     """A gradient that is not reduced, divided by the size of the process set, as if the other ranks had zeros."""
     if gradient is None or not process_set.included():
@@ -138,10 +138,11 @@ def scaled_local(gradient: Any, process_set: ProcessSet) -> Any:
     return divide(gradient)
 
 
-class GradientReduction:
-    """Reduces lists of gradients, with options that are given once.
+@dataclass(frozen=True)
+class GradientOptions:
+    """How a tape or an optimizer reduces gradients.
 
-    Args:
+    Attributes:
         name: of the tape or optimizer; operations' names begin with it.
         device_dense, device_sparse, compression, op, process_set: as in allreduce().
         sparse_as_dense: make tf.IndexedSlices tensors first.
@@ -149,32 +150,42 @@ class GradientReduction:
         groups: None, a number of groups, or lists of variables whose gradients are reduced together.
     """
 
-    autograph_info__ = plain(lambda: None).autograph_info__  # marks instances as plain() marks functions
+    name: str
+    device_dense: str = ""
+    device_sparse: str = ""
+    compression: type[Compressor] = Compression.none
+    sparse_as_dense: bool = False
+    op: int = Average
+    gradient_predivide_factor: float = 1.0
+    groups: Any = None
+    process_set: ProcessSet = global_process_set
 
-    def __init__(
-        self,
-        name: str,
-        device_dense: str = "",
-        device_sparse: str = "",
-        compression: type[Compressor] = Compression.none,
-        sparse_as_dense: bool = False,
-        op: int = Average,
-        gradient_predivide_factor: float = 1.0,
-        groups: Any = None,
-        process_set: ProcessSet = global_process_set,
-    ) -> None:
-        self.name = name
-        self._devices = {"device_dense": device_dense, "device_sparse": device_sparse}
-        self._compression = compression
-        self._sparse_as_dense = sparse_as_dense
-        self._op = op
-        self._factors = dict(
-            zip(("prescale_factor", "postscale_factor"), predivide_factors(gradient_predivide_factor))
-        )
-        self._groups = groups
-        self.process_set = process_set
 
-    @plain
+class GradientReduction:
+    """Reduces lists of gradients, with options that are given once."""
+
+    autograph_info__: ClassVar[dict[str, Any]] = {}  # marks instances as do_not_convert() marks functions
+
+    def __init__(self, options: GradientOptions) -> None:
+        self.options = options
+        self.name, self.process_set, self._op = options.name, options.process_set, options.op
+        prescale_factor, postscale_factor = predivide_factors(options.gradient_predivide_factor)
+        self._of_slices = {
+            "device_dense": options.device_dense,
+            "device_sparse": options.device_sparse,
+            "compression": options.compression,
+            "op": options.op,
+            "process_set": options.process_set,
+            "ignore_name_scope": True,
+        }
+        # Gathered rows are divided after they have been gathered, so a predivision would change nothing.
+        self._of_tensors = {
+            **self._of_slices,
+            "prescale_factor": prescale_factor,
+            "postscale_factor": postscale_factor,
+        }
+
+    @do_not_convert
     def __call__(
         self, grads: Sequence[Any], vars: Sequence[Any] | None = None, use_generic_names: bool = False
     ) -> list:
@@ -195,12 +206,12 @@ class GradientReduction:
         if not grads or not (elastic or takes_part(self.process_set)):
             return grads
         with tf.name_scope(f"{self.name}_Allreduce"):
-            call = self.name if use_generic_names else _names.of_call(self.name)
+            call = self.name if use_generic_names else _names.call_prefix(self.name)
             names = [f"{call}.grad_{i}" for i in range(len(grads))]
             if vars is not None and not use_generic_names:
-                labels = [_names.of_variable(v) for v in vars]
+                labels = [_names.variable_label(v) for v in vars]
                 names = [f"{name}.{label}" if label else name for name, label in zip(names, labels)]
-            if self._sparse_as_dense or in_xla():  # XLA has to know how many rows there are
+            if self.options.sparse_as_dense or in_xla():  # XLA has to know how many rows there are
                 grads = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
             together, single = self._partition(grads, vars)
             groups = {f"{call}.group_{number}": places for number, places in enumerate(together)}
@@ -255,16 +266,16 @@ class GradientReduction:
         """The places of the gradients of each group, and the places of the other gradients. The same on all ranks, also
         where ranks have None or tf.IndexedSlices in different places."""
         everything = list(range(len(grads)))
-        if isinstance(self._groups, int):
-            return split_list(everything, self._groups), []
+        if isinstance(self.options.groups, int):
+            return split_list(everything, self.options.groups), []
         together = []
-        if self._groups is not None:
+        if self.options.groups is not None:
             if vars is None:
                 raise ValueError(
                     "groups of variables can only be used where the gradients' variables are known."
                 )
             place_of = {ref(v): i for i, v in enumerate(vars)}
-            for group in self._groups:
+            for group in self.options.groups:
                 places = [place_of.get(ref(v)) for v in group]
                 together.append([i for i in places if i is not None])
             together = [group for group in together if group]
@@ -278,23 +289,15 @@ class GradientReduction:
             part[0] for part in parts if len(part) == 1
         ]
 
-    def _options_of(self, gradient: Any) -> dict:
-        # Gathered rows are divided after they have been gathered, so a predivision would change nothing.
-        factors = {} if isinstance(gradient, tf.IndexedSlices) else self._factors
-        return {"op": self._op, "process_set": self.process_set, "ignore_name_scope": True, **factors}
-
     def _reduce_one(self, gradient: Any, name: str) -> Any:
-        return _allreduce_cond(
-            gradient, compression=self._compression, name=name, **self._devices, **self._options_of(gradient)
-        )
+        options = self._of_slices if isinstance(gradient, tf.IndexedSlices) else self._of_tensors
+        return _allreduce_cond(gradient, name=name, **options)
 
     def _reduce_group(self, grads: list, places: list[int], vars: Any, name: str, results: list) -> list:
         """Put a group's reduced tensors into `results`. Returns all outputs of the reduction, stand-ins included."""
         packed = [tensor_to_reduce(grads[i], vars, i) for i in places]
         try:
-            reduced = _grouped_allreduce_cond(
-                packed, compression=self._compression, name=name, **self._devices, **self._options_of(None)
-            )
+            reduced = _grouped_allreduce_cond(packed, name=name, **self._of_tensors)
         except tf.errors.FailedPreconditionError as error:
             raise type(error)(
                 None, None, f"{error.message} {description_of_group(grads, vars, places)}"
@@ -356,7 +359,7 @@ def _reduced_by_members(process_set: ProcessSet, reduce: Callable, leave: Callab
     return reduce() if takes_part(process_set) else leave()
 
 
-@plain
+@do_not_convert
 def _allreduce_cond(
     tensor: Any, *args: Any, process_set: ProcessSet = global_process_set, **options: Any
 ) -> Any:
@@ -369,7 +372,7 @@ def _allreduce_cond(
     )
 
 
-@plain
+@do_not_convert
 def _grouped_allreduce_cond(
     tensors: Sequence[Any], *args: Any, process_set: ProcessSet = global_process_set, **options: Any
 ) -> list:
@@ -381,7 +384,7 @@ def _grouped_allreduce_cond(
     )
 
 
-@plain
+@do_not_convert
 def _make_allreduce_grads_fn(
     name: str,
     device_dense: str,
@@ -395,30 +398,14 @@ def _make_allreduce_grads_fn(
 ) -> GradientReduction:
     """A function that reduces lists of gradients: ``reduce(grads, vars=None, use_generic_names=False)``."""
     return GradientReduction(
-        name,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        groups,
-        process_set,
-    )
+        GradientOptions(
+            name, device_dense, device_sparse, compression, sparse_as_dense,
+            op, gradient_predivide_factor, groups, process_set,
+        )
+    )  # fmt: skip
 
 
-@_cache
-def _cached_reduction(
-    name, device_dense, device_sparse, compression, sparse_as_dense, op, factor, groups, process_set
-):
-    if isinstance(groups, tuple):
-        groups = refs_to_vars(groups)
-    return GradientReduction(
-        name, device_dense, device_sparse, compression, sparse_as_dense, op, factor, groups, process_set
-    )
-
-
-@plain
+@do_not_convert
 def _make_cached_allreduce_grads_fn(
     name: str,
     device_dense: str,
@@ -431,16 +418,24 @@ def _make_cached_allreduce_grads_fn(
     process_set: ProcessSet = global_process_set,
 ) -> GradientReduction:
     """As _make_allreduce_grads_fn(), but the same object for equal arguments."""
-    if isinstance(groups, (list, tuple)):
-        groups = vars_to_refs(groups)
+    return cached_reduction(
+        GradientOptions(
+            name, device_dense, device_sparse, compression, sparse_as_dense,
+            op, gradient_predivide_factor, groups, process_set,
+        )
+    )  # fmt: skip
+
+
+def cached_reduction(options: GradientOptions) -> GradientReduction:
+    """A reduction with these options, the same object for equal options."""
+    groups = options.groups
     return _cached_reduction(
-        name,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        groups,
-        process_set,
+        replace(options, groups=vars_to_refs(groups) if isinstance(groups, (list, tuple)) else groups)
     )
+
+
+@_cache
+def _cached_reduction(options: GradientOptions) -> GradientReduction:
+    if isinstance(options.groups, tuple):  # references to variables, which can be hashed
+        options = replace(options, groups=refs_to_vars(options.groups))
+    return GradientReduction(options)

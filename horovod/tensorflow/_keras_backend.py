@@ -13,10 +13,10 @@ import tensorflow as tf
 from horovod._keras.agreement import DENSE, SPARSE32, SPARSE64
 from horovod._keras.backends import Backend
 from horovod._keras.options import Options
+from horovod.common.arguments import Average
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Average
 from horovod.tensorflow import mpi_ops
-from horovod.tensorflow._call import CallIdentity, report
+from horovod.tensorflow._call import CallOptions, report
 from horovod.tensorflow._gradients import _GROUP_BYTES, _NEIGHBOUR_BYTES, _depending_on
 from horovod.tensorflow.functions import require_same_variables
 from horovod.tensorflow.util import decided_at_run_time, in_xla, may_be_of_operation, values_of
@@ -269,7 +269,7 @@ class TensorFlowBackend(Backend):
     def report(
         self, operation: str, name: str | None, error: BaseException | str, process_set: ProcessSet
     ) -> None:
-        report(CallIdentity(operation, name, process_set, True), error)
+        report(CallOptions(operation, name, process_set, True), error)
 
     @contextmanager
     def _reported(self, operation: str, name: str | None, process_set: ProcessSet):

@@ -6,6 +6,7 @@ call of an operation raises ImportError. Any thread that holds the GIL.
 """
 
 import ctypes
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -16,8 +17,8 @@ import tensorflow as tf
 
 import hvd_core
 from horovod.common.basics import runtime
-from horovod.tensorflow.util import plain
-from hvd_core._frontend import staged
+from horovod.tensorflow.util import do_not_convert
+from hvd_core._frontend import memory
 
 PATH = Path(__file__).parent / "lib" / "libhvd_tf.so"
 
@@ -83,8 +84,10 @@ class _Unavailable:
         return raise_reason
 
 
-def _let_run_unordered() -> None:
-    """Tell TensorFlow that our operations need no program order, as it decides for its own collectives.
+@functools.cache
+def let_run_unordered() -> None:
+    """Tell TensorFlow that our operations need no program order, as it decides for its own collectives. Called before the
+    first operation is added to a graph.
 
     Otherwise, and if kernels hold a thread until their operation is done, they run in the program's order, which is
     correct but slow.
@@ -115,8 +118,6 @@ except ImportError as _error:
     # Importing must work where compiled parts are missing (a documentation build, a Spark driver). Calls raise
     # ImportError.
     operations = library = _Unavailable(_error)
-else:
-    _let_run_unordered()
 
 
 def run_in_parallel(op: tf.Operation) -> None:
@@ -141,7 +142,7 @@ def register_devices() -> None:
     with _lock:
         for kind in sorted(types):
             device_type = "cuda" if kind == "GPU" else kind.lower()
-            refusal = staged.refusal(device_type)
+            refusal = memory.refusal(device_type)
             served = library.hvd_tf_register_device(kind.encode(), refusal.encode())
             if served == -1:
                 raise RuntimeError(library.hvd_tf_problems().decode())
@@ -153,15 +154,12 @@ def register_devices() -> None:
                     "horovod: no backend works on memory of TensorFlow's %s devices in this job; TensorFlow copies "
                     "their tensors to host memory and back for each operation.\n  fix: %s, on all hosts",
                     kind,
-                    staged.remedy(device_type),
+                    memory.remedy(device_type),
                 )
 
 
-# The gradient functions of the operations, by the operation's type.
-#
-# ``mpi_ops`` fills the table when it is imported; ``_xla`` reads it when it makes an operation in a compiled
-# function. So neither of them imports the other.
-
+# The gradient functions of the operations, by the operation's type. ``mpi_ops`` fills the table when it is imported;
+# ``_xla`` reads it when it makes an operation in a compiled function.
 GRADIENTS: dict[str, Callable] = {}
 
 
@@ -169,7 +167,7 @@ def register_gradient(kind: str) -> Callable[[Callable], Callable]:
     """A decorator that makes a function the gradient of the operation `kind`, in TensorFlow and in GRADIENTS."""
 
     def register(function: Callable) -> Callable:
-        GRADIENTS[kind] = plain(function)
+        GRADIENTS[kind] = do_not_convert(function)
         return tf.RegisterGradient(kind)(function)
 
     return register

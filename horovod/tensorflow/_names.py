@@ -103,7 +103,7 @@ def negotiated(graph: tf.Graph, name: str, ignore_name_scope: bool = False) -> s
 # variable. When an operation is made whose name is taken in the graph, a number is appended (`_names.negotiated`).
 
 
-def of_call(kind: str) -> str:
+def call_prefix(kind: str) -> str:
     """The beginning of the names of operations that `kind` (a tape, an optimizer) makes now: with the function's name, if
     one is being traced."""
     if tf.executing_eagerly():
@@ -112,7 +112,7 @@ def of_call(kind: str) -> str:
     return f"{function}/{kind}" if function else kind
 
 
-def of_variable(variable: Any) -> str:
+def variable_label(variable: Any) -> str:
     """The last part of a variable's name, without a counter at its end; empty if the variable has no name."""
     name = getattr(variable, "name", None)
     if not isinstance(name, str):

@@ -5,18 +5,23 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.arguments import Adasum, Average, Sum, check_backward_passes, check_predivide_factor
 from horovod.common.exports import rank
-from horovod.common.gradient_arguments import check_backward_passes, check_predivide_factor
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Adasum, Average, Sum
-from horovod.tensorflow._gradients import _make_allreduce_grads_fn, checked_groups, scaled_local, takes_part
+from horovod.tensorflow._gradients import (
+    GradientOptions,
+    GradientReduction,
+    checked_groups,
+    scaled_local,
+    takes_part,
+)
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.gradient_aggregation import (
     LocalGradientAggregationHelper,
     _local_variable,
     _true_after,
 )
-from horovod.tensorflow.util import _executing_eagerly, plain, ref
+from horovod.tensorflow.util import _executing_eagerly, do_not_convert, ref
 
 __all__ = ["DistributedOptimizer"]
 
@@ -72,17 +77,12 @@ class _DistributedOptimizer(WrappedOptimizer):
         name = name or f"Distributed{type(optimizer).__name__}"
         super().__init__(optimizer, name, use_locking, process_set)
         self._scale_local_gradients = scale_local_gradients
-        self._allreduce_grads = _make_allreduce_grads_fn(
-            name,
-            device_dense,
-            device_sparse,
-            compression,
-            sparse_as_dense,
-            op,
-            gradient_predivide_factor,
-            groups,
-            process_set,
-        )
+        self._allreduce_grads = GradientReduction(
+            GradientOptions(
+                name, device_dense, device_sparse, compression, sparse_as_dense,
+                op, gradient_predivide_factor, groups, process_set,
+            )
+        )  # fmt: skip
         self._agg_helper = None
         if backward_passes_per_step > 1:
             self._agg_helper = LocalGradientAggregationHelper(
@@ -102,7 +102,7 @@ class _DistributedOptimizer(WrappedOptimizer):
         if self._agg_helper is not None:
             self._agg_helper.register_local_var(var)
 
-    @plain
+    @do_not_convert
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """The pairs (gradient, variable) of the wrapped optimizer, the gradients reduced over all ranks.
 
@@ -128,7 +128,7 @@ class _DistributedOptimizer(WrappedOptimizer):
             grads[i] = gradient
         return list(zip(grads, variables))
 
-    @plain
+    @do_not_convert
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """Apply gradients by the wrapped optimizer, in each `backward_passes_per_step`-th pass.
 
@@ -181,16 +181,18 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
         self._backward_passes_per_step = backward_passes_per_step
         # The graph, the counter of passes, and the variables' values before the first of several passes.
         self._pass_variables: Any = None
-        self._combine = _make_allreduce_grads_fn(
-            name, device_dense, device_sparse, compression, False, Adasum, process_set=process_set
+        self._combine = GradientReduction(
+            GradientOptions(
+                name, device_dense, device_sparse, compression, op=Adasum, process_set=process_set
+            )
         )
 
-    @plain
+    @do_not_convert
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """As of the wrapped optimizer: the gradients of this rank, not reduced."""
         return self._optimizer.compute_gradients(*args, **kwargs)
 
-    @plain
+    @do_not_convert
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
         """Make a step of the wrapped optimizer. Each `backward_passes_per_step`-th step combines the ranks' changes.
 
@@ -269,7 +271,7 @@ def _is_keras(optimizer: Any) -> bool:
     )
 
 
-@plain
+@do_not_convert
 def DistributedOptimizer(
     optimizer: Any,
     name: str | None = None,

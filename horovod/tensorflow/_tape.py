@@ -8,16 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from horovod._keras import patches
-from horovod.common.gradient_arguments import check_predivide_factor
+from horovod.common.arguments import Average, check_predivide_factor
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Average
-from horovod.tensorflow._gradients import (
-    _make_cached_allreduce_grads_fn,
-    checked_groups,
-    scaled_local,
-)
+from horovod.tensorflow._gradients import GradientOptions, cached_reduction, checked_groups, scaled_local
 from horovod.tensorflow.compression import Compression, Compressor
-from horovod.tensorflow.util import plain, plain_variable, ref
+from horovod.tensorflow.util import do_not_convert, plain_variable, ref
 
 __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
@@ -28,12 +23,12 @@ class _DistributedTape:
 
     __slots__ = ("_hvd_local", "_hvd_reduce", "_hvd_scale_local")
 
-    @plain
+    @do_not_convert
     def register_local_source(self, source: Any) -> None:
         """Leave the gradient of a variable (or of a list of them) as this rank computes it."""
         self._hvd_local.update(ref(v) for v in tf.nest.flatten(source))
 
-    @plain
+    @do_not_convert
     def gradient(
         self,
         target: Any,
@@ -69,7 +64,7 @@ class _DistributedTape:
                 grads[i] = scaled_local(grads[i], self._hvd_reduce.process_set)
         return tf.nest.pack_sequence_as(sources, grads) if tf.nest.is_nested(sources) else grads[0]
 
-    @plain
+    @do_not_convert
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list, list]:
@@ -88,12 +83,12 @@ class _DistributedTape:
             p for p, is_local in zip(pairs, local) if not is_local
         ]
 
-    @plain
+    @do_not_convert
     def jacobian(self, *args: Any, **options: Any) -> Any:
         """As tf.GradientTape: for this rank's `target`; nothing is reduced."""
         return self._hvd_plain().jacobian(*args, **options)
 
-    @plain
+    @do_not_convert
     def batch_jacobian(self, *args: Any, **options: Any) -> Any:
         """As tf.GradientTape: for this rank's `target`; nothing is reduced."""
         return self._hvd_plain().batch_jacobian(*args, **options)
@@ -106,7 +101,7 @@ class _DistributedTape:
         return tape
 
 
-@plain
+@do_not_convert
 def DistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -147,23 +142,14 @@ def DistributedGradientTape(
     """
     _prepare_keras()
     check_predivide_factor(gradient_predivide_factor, op)
-    groups = checked_groups(num_groups, groups)
-    plain_class = type(gradtape)
-    reduce = _make_cached_allreduce_grads_fn(
-        "DistributedGradientTape",
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        groups,
-        process_set,
-    )
-    distributed_class = _distributed_class(plain_class)
+    options = GradientOptions(
+        "DistributedGradientTape", device_dense, device_sparse, compression, sparse_as_dense,
+        op, gradient_predivide_factor, checked_groups(num_groups, groups), process_set,
+    )  # fmt: skip
+    distributed_class = _distributed_class(type(gradtape))
     tape = distributed_class.__new__(distributed_class)
     tape.__dict__ = gradtape.__dict__
-    tape._hvd_reduce = reduce
+    tape._hvd_reduce = cached_reduction(options)
     tape._hvd_local = set()
     tape._hvd_scale_local = scale_local_gradients
     return tape
@@ -181,7 +167,7 @@ def _distributed_class(plain_class: type) -> type:
     return type(plain_class.__name__, (_DistributedTape, plain_class), {"__doc__": plain_class.__doc__})
 
 
-@plain
+@do_not_convert
 def PartialDistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",

@@ -16,8 +16,8 @@ from tensorflow.python.ops import control_flow_util
 from horovod.common.exports import _basics
 from horovod.tensorflow import _names, _xla_call_text
 from horovod.tensorflow._library import GRADIENTS, library
-from horovod.tensorflow.util import plain
-from hvd_core._frontend.rows import scattered_rows
+from horovod.tensorflow.util import do_not_convert
+from hvd_core._frontend.operations import scattered_rows
 
 _TOKEN = "_horovod_token"
 _ORDERED = "_horovod_ordered"
@@ -96,11 +96,11 @@ def perform(kind: str, tensors: Any, attributes: dict[str, Any], name: str) -> A
     single = not isinstance(tensors, list)
 
     @tf.custom_gradient
-    @plain
+    @do_not_convert
     def call(*inputs: tf.Tensor) -> Any:
         outputs = _emit(kind, inputs, attributes)
 
-        @plain
+        @do_not_convert
         def gradient(*grads: tf.Tensor) -> Any:
             # With a tape around the function the gradient has a function of its own, which is compiled too, but does not
             # say so.

@@ -8,9 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod._keras.elastic import KerasModelState
+from horovod._keras.elastic import KerasState
+from horovod.common._elastic_state import VariablesState
 from horovod.common.elastic import commit_async, restart, run_fn, worker_id, workers
-from horovod.common.elastic_states import VariablesState
 from horovod.common.exports import rank
 from horovod.common.process_sets import global_process_set
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables, require_same_variables
@@ -118,7 +118,7 @@ class TensorFlowState(VariablesState):
             self._copies = self._session.run(list(self.variables)) if self.variables else []
 
 
-class TensorFlowKerasState(KerasModelState):
+class TensorFlowKerasState(KerasState):
     """A model of Keras, its optimizer and plain values that survive a change of the ranks, for ``hvd.elastic.run``.
 
     Args:
@@ -134,7 +134,8 @@ class TensorFlowKerasState(KerasModelState):
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
         from tensorflow import keras  # a program without Keras must work where Keras cannot be imported
 
-        super().__init__(keras, model, optimizer, **kwargs)
+        self._hvd_keras = keras
+        super().__init__(model, optimizer, **kwargs)
 
 
 def _broadcast(value: Any) -> Any:

@@ -7,12 +7,18 @@ import tensorflow as tf
 
 from horovod.common import objects
 from horovod.common.exceptions import OperationFailedError
+from horovod.common.objects import StructuresDiffer, prepared, require_same
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.structures import StructuresDiffer, prepared, require_same
 from horovod.tensorflow import _names
-from horovod.tensorflow._call import CallIdentity, nothing, report
+from horovod.tensorflow._call import CallOptions, nothing, reported
 from horovod.tensorflow.mpi_ops import broadcast, broadcast_
-from horovod.tensorflow.util import _executing_eagerly, decided_at_run_time, flat_variables, on_device, plain
+from horovod.tensorflow.util import (
+    _executing_eagerly,
+    decided_at_run_time,
+    do_not_convert,
+    flat_variables,
+    on_device,
+)
 
 __all__ = [
     "allgather_object",
@@ -27,7 +33,7 @@ __all__ = [
 _GROUP_BYTES = 128 << 20
 
 
-@plain
+@do_not_convert
 def broadcast_variables(
     variables: Any,
     root_rank: int,
@@ -56,7 +62,7 @@ def broadcast_variables(
             in the text means two groups with seven variables in total.
         tf.errors.InvalidArgumentError, tf.errors.UnknownError: see allreduce().
     """
-    name = _names.of_call("broadcast_variables") if name is None else name
+    name = _names.call_prefix("broadcast_variables") if name is None else name
     if _executing_eagerly():
         with prepared(name, process_set):
             found = _variables_of(variables)
@@ -65,13 +71,10 @@ def broadcast_variables(
         for number, group in enumerate(groups):
             broadcast_(group, root_rank, name=f"{name}.group_{number}", process_set=process_set)
         return None
-    first = CallIdentity("broadcast", f"{name}.structure", process_set)
-    try:
+    first = CallOptions("broadcast", f"{name}.structure", process_set)
+    with reported(first):
         found = _variables_of(variables)
         groups = [] if process_set.size() == 1 and not decided_at_run_time() else _groups(found)
-    except BaseException as error:
-        report(first, error)
-        raise
     if not groups:
         if not found:
             nothing("broadcast_variables", first)
@@ -134,7 +137,7 @@ def _groups(variables: list) -> list[list]:
     return groups
 
 
-@plain
+@do_not_convert
 def broadcast_global_variables(
     root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
@@ -159,7 +162,7 @@ def broadcast_global_variables(
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank, process_set, name=name)
 
 
-@plain
+@do_not_convert
 def broadcast_object(
     obj: Any = None,
     root_rank: int = 0,
@@ -185,7 +188,7 @@ def broadcast_object(
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
 
-@plain
+@do_not_convert
 def broadcast_object_fn(
     root_rank: int = 0,
     session: Any = None,
@@ -196,7 +199,7 @@ def broadcast_object_fn(
     return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
 
 
-@plain
+@do_not_convert
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.common.gradient_arguments import check_backward_passes
+from horovod.common.arguments import check_backward_passes
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow._gradients import scaled_local
-from horovod.tensorflow.util import plain, ref
+from horovod.tensorflow.util import do_not_convert, ref
 
 __all__ = ["LocalGradientAggregationHelper"]
 
@@ -76,7 +76,7 @@ class LocalGradientAggregationHelper:
         """Do not reduce the gradient of this variable (or of a list of them)."""
         self._local_vars.update(ref(v) for v in tf.nest.flatten(var))
 
-    @plain
+    @do_not_convert
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list:
         """Add the gradients of one pass.
 
@@ -115,7 +115,7 @@ class LocalGradientAggregationHelper:
             result[i] = gradient
         return result
 
-    @plain
+    @do_not_convert
     def apply_gradients(
         self, apply_grads_closure: Callable, optimizer: Any, *args: Any, **kwargs: Any
     ) -> Any:

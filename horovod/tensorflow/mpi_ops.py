@@ -4,13 +4,13 @@ Each operation returns new tensors and has a gradient. Importing this loads the 
 the gradients. Any thread; inside a function that is being traced, the thread that traces it.
 """
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from horovod.common import exports
+from horovod.common.arguments import Average, Sum, op_from
 from horovod.common.exports import *  # noqa: F403
 from horovod.common.exports import _basics
 from horovod.common.process_sets import (
@@ -20,29 +20,22 @@ from horovod.common.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from horovod.common.reduce_ops import Average, Sum, op_from
 from horovod.tensorflow import _xla
 from horovod.tensorflow._call import (
-    MOVABLE,
     REDUCIBLE,
-    CallIdentity,
+    CallOptions,
     before_fence,
-    checked_tensor,
-    checked_tensors,
-    factor_text,
     note_fence,
     nothing,
-    perform,
     prepare_devices,
-    report,
-    require_rows,
-    set_number,
+    process_set_number,
+    reported,
+    run,
 )
 from horovod.tensorflow._library import operations, register_gradient
 from horovod.tensorflow._library import operations as MPI_LIB
-from horovod.tensorflow.util import plain
-from hvd_core._frontend.operations import gradient_name
-from hvd_core._frontend.reductions import OF_ENGINE_NUMBER, engine_number
+from horovod.tensorflow.util import do_not_convert
+from hvd_core._frontend.operations import OF_ENGINE_NUMBER, gradient_name
 
 __all__ = [
     "MPI_LIB",
@@ -74,16 +67,7 @@ __all__ += exports.__all__
 # allreduce and reducescatter, of one tensor or of a group: functions that return new tensors and have gradients.
 
 
-def _attributes(call, op, prescale_factor, postscale_factor) -> dict[str, Any]:
-    return {
-        "process_set_id": set_number(call.process_set),
-        "reduce_op": engine_number(op),
-        "prescale_factor": factor_text(prescale_factor, "prescale_factor"),
-        "postscale_factor": factor_text(postscale_factor, "postscale_factor"),
-    }
-
-
-@plain
+@do_not_convert
 def _allreduce(
     tensor: Any,
     name: str | None = None,
@@ -114,17 +98,13 @@ def _allreduce(
             tf.errors.UnknownError: the job has ended, or a rank is gone. These come from the call that runs the
             operation, on every rank.
     """
-    call = CallIdentity("allreduce", name, process_set, ignore_name_scope)
-    try:
-        attributes = _attributes(call, op, prescale_factor, postscale_factor)
-        tensor = checked_tensor(tensor, REDUCIBLE, call)
-    except BaseException as error:
-        report(call, error)
-        raise
-    return perform("HorovodAllreduce", tensor, attributes, call)
+    call = CallOptions(
+        "allreduce", name, process_set, ignore_name_scope, op, prescale_factor, postscale_factor
+    )
+    return run("HorovodAllreduce", tensor, call)
 
 
-@plain
+@do_not_convert
 def _grouped_allreduce(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -135,17 +115,13 @@ def _grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """Reduce several tensors as one operation. As `_allreduce`; their types may differ. Returns a list."""
-    call = CallIdentity("allreduce", name, process_set, ignore_name_scope)
-    try:
-        attributes = _attributes(call, op, prescale_factor, postscale_factor)
-        tensors = checked_tensors(tensors, REDUCIBLE, call)
-    except BaseException as error:
-        report(call, error)
-        raise
-    return perform("HorovodGroupedAllreduce", tensors, attributes, call)
+    call = CallOptions(
+        "allreduce", name, process_set, ignore_name_scope, op, prescale_factor, postscale_factor
+    )
+    return run("HorovodGroupedAllreduce", tensors, call)
 
 
-@plain
+@do_not_convert
 def _reducescatter(
     tensor: Any,
     name: str | None = None,
@@ -168,18 +144,13 @@ def _reducescatter(
     Raises:
         ValueError: also for a scalar. The other errors of `_allreduce`.
     """
-    call = CallIdentity("reducescatter", name, process_set, ignore_name_scope)
-    try:
-        attributes = _attributes(call, op, prescale_factor, postscale_factor)
-        tensor = checked_tensor(tensor, REDUCIBLE, call)
-        require_rows([tensor], "HorovodReducescatter")
-    except BaseException as error:
-        report(call, error)
-        raise
-    return perform("HorovodReducescatter", tensor, attributes, call)
+    call = CallOptions(
+        "reducescatter", name, process_set, ignore_name_scope, op, prescale_factor, postscale_factor
+    )
+    return run("HorovodReducescatter", tensor, call)
 
 
-@plain
+@do_not_convert
 def _grouped_reducescatter(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -190,21 +161,16 @@ def _grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:
     """Reduce and scatter several tensors as one operation. As `_reducescatter`. Returns a list."""
-    call = CallIdentity("reducescatter", name, process_set, ignore_name_scope)
-    try:
-        attributes = _attributes(call, op, prescale_factor, postscale_factor)
-        tensors = checked_tensors(tensors, REDUCIBLE, call)
-        require_rows(tensors, "HorovodGroupedReducescatter")
-    except BaseException as error:
-        report(call, error)
-        raise
-    return perform("HorovodGroupedReducescatter", tensors, attributes, call)
+    call = CallOptions(
+        "reducescatter", name, process_set, ignore_name_scope, op, prescale_factor, postscale_factor
+    )
+    return run("HorovodGroupedReducescatter", tensors, call)
 
 
 # allgather, broadcast and alltoall, of one tensor or of a group: functions that return new tensors and have gradients.
 
 
-@plain
+@do_not_convert
 def allgather(
     tensor: Any,
     name: str | None = None,
@@ -224,17 +190,10 @@ def allgather(
     Raises:
         As hvd.allreduce.
     """
-    call = CallIdentity("allgather", name, process_set, ignore_name_scope)
-    try:
-        attributes = {"process_set_id": set_number(process_set)}
-        tensor = checked_tensor(tensor, MOVABLE, call)
-    except BaseException as error:
-        report(call, error)
-        raise
-    return perform("HorovodAllgather", tensor, attributes, call)
+    return run("HorovodAllgather", tensor, CallOptions("allgather", name, process_set, ignore_name_scope))
 
 
-@plain
+@do_not_convert
 def grouped_allgather(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -242,17 +201,12 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """Gather several tensors as one operation. As `allgather`; their dtypes may differ. Returns a list."""
-    call = CallIdentity("allgather", name, process_set, ignore_name_scope)
-    try:
-        attributes = {"process_set_id": set_number(process_set)}
-        tensors = checked_tensors(tensors, MOVABLE, call)
-    except BaseException as error:
-        report(call, error)
-        raise
-    return perform("HorovodGroupedAllgather", tensors, attributes, call)
+    return run(
+        "HorovodGroupedAllgather", tensors, CallOptions("allgather", name, process_set, ignore_name_scope)
+    )
 
 
-@plain
+@do_not_convert
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -273,17 +227,11 @@ def broadcast(
     Raises:
         As hvd.allreduce.
     """
-    call = CallIdentity("broadcast", name, process_set, ignore_name_scope)
-    try:
-        attributes = {"process_set_id": set_number(process_set), "root_rank": _root_number(root_rank)}
-        tensor = checked_tensor(tensor, MOVABLE, call)
-    except BaseException as error:
-        report(call, error)
-        raise
-    return perform("HorovodBroadcast", tensor, attributes, call)
+    call = CallOptions("broadcast", name, process_set, ignore_name_scope, root_rank=root_rank)
+    return run("HorovodBroadcast", tensor, call)
 
 
-@plain
+@do_not_convert
 def broadcast_(
     variables: Sequence[Any],
     root_rank: int,
@@ -303,21 +251,18 @@ def broadcast_(
     Raises:
         As hvd.allreduce.
     """
-    call = CallIdentity("broadcast", name, process_set)
-    try:
-        attributes = {"process_set_id": set_number(process_set), "root_rank": _root_number(root_rank)}
+    call = CallOptions("broadcast", name, process_set, root_rank=root_rank)
+    with reported(call):
+        process_set_number(process_set)
         variables = list(variables)
         for variable in variables:
             if not hasattr(variable, "assign"):
                 raise ValueError(f"broadcast_() takes variables, but found {variable!r:.80}.")
         # The value is a copy: the operation must not see a later assignment.
-        values = [checked_tensor(_value_of(v), MOVABLE, call) for v in variables]
-    except BaseException as error:
-        report(call, error)
-        raise
+        values = [_value_of(variable) for variable in variables]
     if not variables:
         return nothing("broadcast_", call)
-    results = perform("HorovodGroupedBroadcast", values, attributes, call)
+    results = run("HorovodGroupedBroadcast", values, call)
     assigned = [_assign(variable, value) for variable, value in zip(variables, results)]
     if tf.executing_eagerly():
         return list(results)
@@ -325,7 +270,7 @@ def broadcast_(
         return [tf.identity(value) for value in results]
 
 
-@plain
+@do_not_convert
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -347,32 +292,14 @@ def alltoall(
     Raises:
         As hvd.allreduce. tf.errors.InvalidArgumentError on all ranks for wrong splits.
     """
-    call = CallIdentity("alltoall", name, process_set, ignore_name_scope)
-    try:
-        attributes: dict[str, Any] = {"process_set_id": set_number(process_set)}
-        tensor = checked_tensor(tensor, MOVABLE, call)
-        if splits is None:
-            attributes["splits"] = []
-        else:
+    call = CallOptions("alltoall", name, process_set, ignore_name_scope)
+    attributes: dict[str, Any] = {"splits": []}
+    if splits is not None:
+        with reported(call):
             attributes["splits"] = [_splits_tensor(splits)]
             attributes["Treceived"] = attributes["splits"][0].dtype
-    except BaseException as error:
-        report(call, error)
-        raise
-    output, received = perform("HorovodAlltoall", tensor, attributes, call)
+    output, received = run("HorovodAlltoall", tensor, call, **attributes)
     return output if splits is None else (output, received)
-
-
-def _root_number(root_rank: Any) -> int:
-    """`root_rank` as an int of 32 bits. Raises ValueError if it is not one."""
-    try:
-        root = operator.index(root_rank)
-        # The engine refuses a number that is not a rank. A number of more bits would be another one there.
-        if -(1 << 31) <= root < 1 << 31:
-            return root
-    except TypeError:
-        pass
-    raise ValueError(f"root_rank must be the number of a rank, but is {root_rank!r:.80}.")
 
 
 def _splits_tensor(splits: Any) -> tf.Tensor:
@@ -405,13 +332,11 @@ def _assign(variable: Any, value: tf.Tensor) -> Any:
 # The operations without tensors: join, barrier, and facts about the job as operations of a graph.
 
 _FACTS = {
-    "HorovodRank": lambda _, name: operations.horovod_rank(name=name),
-    "HorovodLocalRank": lambda _, name: operations.horovod_local_rank(name=name),
-    "HorovodSize": lambda number, name: operations.horovod_size(process_set_id=number, name=name),
-    "HorovodLocalSize": lambda _, name: operations.horovod_local_size(name=name),
-    "HorovodProcessSetIncluded": lambda number, name: operations.horovod_process_set_included(
-        process_set_id=number, name=name
-    ),
+    "Rank": operations.horovod_rank,
+    "LocalRank": operations.horovod_local_rank,
+    "Size": operations.horovod_size,
+    "LocalSize": operations.horovod_local_size,
+    "ProcessSetIncluded": operations.horovod_process_set_included,
 }
 
 
@@ -421,13 +346,15 @@ def _refuse_xla(operation: str) -> None:
         raise _xla.not_compilable(operation)
 
 
-def _fact(kind: str, process_set_id: int, name: str | None) -> tf.Tensor:
+def _fact(kind: str, name: str | None, process_set_id: int | None = None) -> tf.Tensor:
+    """A fact about the job, or about a process set. `kind`: the type of the operation, without "Horovod"."""
     if _xla.is_traced_for_xla():
-        return _xla.fact(kind, process_set_id)
-    return _FACTS[kind](process_set_id, name)
+        return _xla.fact(f"Horovod{kind}", process_set_id or 0)
+    of_set = {} if process_set_id is None else {"process_set_id": process_set_id}
+    return _FACTS[kind](name=name, **of_set)
 
 
-@plain
+@do_not_convert
 def join() -> tf.Tensor:
     """Announce that this rank has no more data, and wait until all ranks have joined.
 
@@ -451,7 +378,7 @@ def join() -> tf.Tensor:
     return last
 
 
-@plain
+@do_not_convert
 def barrier(process_set: ProcessSet = global_process_set) -> tf.Operation | None:
     """Wait until all ranks of a process set have called barrier().
 
@@ -466,11 +393,8 @@ def barrier(process_set: ProcessSet = global_process_set) -> tf.Operation | None
     """
     _refuse_xla("hvd.barrier")
     prepare_devices()
-    try:
-        number = set_number(process_set)
-    except BaseException as error:
-        report(CallIdentity("barrier", None, process_set), error)
-        raise
+    with reported(CallOptions("barrier", None, process_set)):
+        number = process_set_number(process_set)
     if tf.executing_eagerly():
         operations.horovod_barrier(process_set_id=number, blocking=True)
         return None
@@ -480,38 +404,38 @@ def barrier(process_set: ProcessSet = global_process_set) -> tf.Operation | None
     return None if operation.graph.building_function else operation
 
 
-@plain
+@do_not_convert
 def rank_op(name: str | None = None) -> tf.Tensor:
     """This process's rank, looked up whenever the graph runs. Scalar int32."""
-    return _fact("HorovodRank", 0, name)
+    return _fact("Rank", name)
 
 
-@plain
+@do_not_convert
 def local_rank_op(name: str | None = None) -> tf.Tensor:
     """This process's index on its host, looked up whenever the graph runs. Scalar int32."""
-    return _fact("HorovodLocalRank", 0, name)
+    return _fact("LocalRank", name)
 
 
-@plain
+@do_not_convert
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
     """The number of ranks of a process set, looked up whenever the graph runs. Scalar int32."""
-    return _fact("HorovodSize", process_set_id, name)
+    return _fact("Size", name, process_set_id)
 
 
-@plain
+@do_not_convert
 def local_size_op(name: str | None = None) -> tf.Tensor:
     """The number of processes on this host, looked up whenever the graph runs. Scalar int32."""
-    return _fact("HorovodLocalSize", 0, name)
+    return _fact("LocalSize", name)
 
 
-@plain
+@do_not_convert
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
     """1 if this process is a member of the process set, 0 if not, -3 if no set has this id, -1 before init(). Scalar
     int32, looked up whenever the graph runs."""
-    return _fact("HorovodProcessSetIncluded", process_set_id, name)
+    return _fact("ProcessSetIncluded", name, process_set_id)
 
 
-for _kind in ("Rank", "LocalRank", "Size", "LocalSize", "ProcessSetIncluded", "Join", "Barrier"):
+for _kind in (*_FACTS, "Join", "Barrier"):
     tf.no_gradient(f"Horovod{_kind}")
 
 
@@ -525,31 +449,28 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _process_set(number: int) -> ProcessSet:
-    return global_process_set if number == 0 else _temp_process_set_object(number)
-
-
 class _ForwardOperation:
-    """An operation whose gradient is computed: its attributes as arguments of the gradient's own operations."""
+    """An operation whose gradient is computed, and the options of the calls that its gradient makes."""
 
     def __init__(self, op: Any) -> None:
         self.op = op
-        self.process_set = _process_set(op.get_attr("process_set_id"))
+        number = op.get_attr("process_set_id")
+        self.process_set = global_process_set if number == 0 else _temp_process_set_object(number)
 
-    def name(self, suffix: str = "grad") -> dict[str, Any]:
-        """The arguments that name an operation of the gradient."""
-        name = _text(self.op.get_attr("tensor_name")) or None
-        return {"name": gradient_name(name, suffix), "ignore_name_scope": True}
+    def options(self, operation: str, suffix: str = "grad", **changes: Any) -> CallOptions:
+        """Options for an operation of the gradient, named after this operation."""
+        name = gradient_name(_text(self.op.get_attr("tensor_name")) or None, suffix)
+        return CallOptions(operation, name, self.process_set, True, **changes)
 
-    def reduction(self) -> dict[str, Any]:
-        """The arguments of the same reduction."""
+    def reduction(self) -> CallOptions:
+        """Options for the same reduction."""
         get = self.op.get_attr
-        return {
-            "op": OF_ENGINE_NUMBER[get("reduce_op")],
-            "prescale_factor": float(_text(get("prescale_factor"))),
-            "postscale_factor": float(_text(get("postscale_factor"))),
-            "process_set": self.process_set,
-        }
+        return self.options(
+            "allreduce",
+            op=OF_ENGINE_NUMBER[get("reduce_op")],
+            prescale_factor=float(_text(get("prescale_factor"))),
+            postscale_factor=float(_text(get("postscale_factor"))),
+        )
 
     def output_gradients(self, grads: Sequence[Any]) -> list[tf.Tensor]:
         """`grads`, with zeros for outputs on which the loss does not depend: a group must be the same on all ranks."""
@@ -561,21 +482,19 @@ class _ForwardOperation:
 
 @register_gradient("HorovodAllreduce")
 def _allreduce_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
-    forward = _ForwardOperation(op)
-    return _allreduce(grad, **forward.reduction(), **forward.name())
+    return run("HorovodAllreduce", grad, _ForwardOperation(op).reduction())
 
 
 @register_gradient("HorovodGroupedAllreduce")
 def _grouped_allreduce_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
     forward = _ForwardOperation(op)
-    return _grouped_allreduce(forward.output_gradients(grads), **forward.reduction(), **forward.name())
+    return run("HorovodGroupedAllreduce", forward.output_gradients(grads), forward.reduction())
 
 
 @register_gradient("HorovodBroadcast")
 def _broadcast_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
-    forward = _ForwardOperation(op)
-    reduced = _allreduce(grad, op=Average, process_set=forward.process_set, **forward.name())
-    return _zero_but_on_root(op, [reduced])[0]
+    mean = run("HorovodAllreduce", grad, _ForwardOperation(op).options("allreduce", op=Average))
+    return _zero_but_on_root(op, [mean])[0]
 
 
 @register_gradient("HorovodGroupedBroadcast")
@@ -594,8 +513,8 @@ def _means_of_members(op: Any, grads: Sequence[Any], of_means: Callable) -> list
     if not indices:
         return result
     gradients = forward.output_gradients(grads)
-    means = _grouped_allreduce(
-        [gradients[i] for i in indices], op=Average, process_set=forward.process_set, **forward.name()
+    means = run(
+        "HorovodGroupedAllreduce", [gradients[i] for i in indices], forward.options("allreduce", op=Average)
     )
     for i, own in zip(indices, of_means(forward, means, indices)):
         result[i] = own
@@ -611,8 +530,8 @@ def _zero_but_on_root(op: Any, grads: list[tf.Tensor]) -> list[tf.Tensor]:
 @register_gradient("HorovodAllgather")
 def _allgather_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
     forward = _ForwardOperation(op)
-    reduced = _allreduce(grad, op=Average, process_set=forward.process_set, **forward.name())
-    return _own_rows(forward, [reduced], [0])[0]
+    mean = run("HorovodAllreduce", grad, forward.options("allreduce", op=Average))
+    return _own_rows(forward, [mean], [0])[0]
 
 
 @register_gradient("HorovodGroupedAllgather")
@@ -628,8 +547,10 @@ def _own_rows(forward: _ForwardOperation, grads: list[tf.Tensor], indices: list[
         return [grad[place * n : (place + 1) * n] for grad, n in zip(grads, (t.shape[0] for t in inputs))]
     rows = [tf.shape(tensor, tf.int64)[0] for tensor in inputs]
     me = tf.cast(rank_op(), tf.int64)
-    table = allgather(
-        tf.expand_dims(tf.stack([me, *rows]), 0), process_set=forward.process_set, **forward.name("grad_rows")
+    table = run(
+        "HorovodAllgather",
+        tf.expand_dims(tf.stack([me, *rows]), 0),
+        forward.options("allgather", "grad_rows"),
     )
     place = tf.argmax(tf.equal(table[:, 0], me))
     begins = tf.reduce_sum(table[:place, 1:], axis=0)
@@ -644,9 +565,15 @@ def _own_rows(forward: _ForwardOperation, grads: list[tf.Tensor], indices: list[
 def _alltoall_grad(op: Any, grad: tf.Tensor, _received: Any) -> Any:
     forward = _ForwardOperation(op)
     if _xla.is_traced_for_xla():  # there alltoall takes no splits
-        return alltoall(grad, process_set=forward.process_set, **forward.name())
+        return run("HorovodAlltoall", grad, forward.options("alltoall"), splits=[])[0]
     received = op.outputs[1]
-    back, _ = alltoall(grad, splits=received, process_set=forward.process_set, **forward.name())
+    back, _ = run(
+        "HorovodAlltoall",
+        grad,
+        forward.options("alltoall"),
+        splits=[received],
+        Treceived=received.dtype,
+    )
     tensor, *splits = op.inputs
     # Rows beyond the sum of the splits were not sent.
     missing = tf.shape(tensor)[0] - tf.shape(back)[0]
@@ -660,21 +587,21 @@ def _alltoall_grad(op: Any, grad: tf.Tensor, _received: Any) -> Any:
 def _reducescatter_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
     forward = _ForwardOperation(op)
     (grad,) = _scaled_for_scatter(forward, [grad])
-    return _with_input_shapes(op, [allgather(grad, process_set=forward.process_set, **forward.name())])[0]
+    return _with_input_shapes(op, [run("HorovodAllgather", grad, forward.options("allgather"))])[0]
 
 
 @register_gradient("HorovodGroupedReducescatter")
 def _grouped_reducescatter_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
     forward = _ForwardOperation(op)
-    grads = _scaled_for_scatter(forward, forward.output_gradients(grads))
-    return _with_input_shapes(op, grouped_allgather(grads, process_set=forward.process_set, **forward.name()))
+    scaled = _scaled_for_scatter(forward, forward.output_gradients(grads))
+    return _with_input_shapes(op, run("HorovodGroupedAllgather", scaled, forward.options("allgather")))
 
 
 def _scaled_for_scatter(forward: _ForwardOperation, grads: list[tf.Tensor]) -> list[tf.Tensor]:
     """Horovod's rule: the gradient of Average, which is multiplied by the size of the process set for Sum."""
     reduction = forward.reduction()
-    scale = reduction["prescale_factor"] * reduction["postscale_factor"]
-    if reduction["op"] == Sum:
+    scale = reduction.prescale_factor * reduction.postscale_factor
+    if reduction.op == Sum:
         size = size_op(forward.process_set.process_set_id)
         grads = [grad * tf.cast(size, grad.dtype) for grad in grads]
     return grads if scale == 1.0 else [grad * tf.cast(scale, grad.dtype) for grad in grads]

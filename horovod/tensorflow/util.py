@@ -10,12 +10,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.common.elastic_launchers import ranks_may_change
+from horovod.common._elastic_job import ranks_may_change
 
 __all__ = ["refs_to_vars", "vars_to_refs"]
 
 
-def plain(function: Callable) -> Callable:
+def do_not_convert(function: Callable) -> Callable:
     """Tell AutoGraph to call a function as it is: rewriting it costs tens of milliseconds, and so does each function that
     it calls. Sets AutoGraph's mark, as its decorator costs each eager call more."""
     function.autograph_info__ = {}

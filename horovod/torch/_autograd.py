@@ -4,14 +4,29 @@ The gradient of a named operation is communicated under ``NAME.grad``, that of a
 ranks must run the backwards of unnamed operations in the same order. Called on autograd's threads.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
 import torch
 
+from horovod.common.arguments import Average, Sum
 from horovod.common.exports import _basics
-from horovod.common.reduce_ops import Average, Sum, op_from
-from horovod.torch import _async_ops as ops
-from horovod.torch import _async_scatter as scatter
-from horovod.torch._async_gather import allgather_async, grouped_allgather_async
-from horovod.torch._submit import synchronize
+from horovod.common.process_sets import ProcessSet
+from horovod.torch._operations import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    BROADCAST,
+    REDUCESCATTER,
+    Operation,
+    complete,
+    resolve_op,
+    start,
+    synchronize,
+)
 from hvd_core._frontend.operations import gradient_name
 
 __all__ = [
@@ -26,117 +41,213 @@ __all__ = [
 ]
 
 
-def _average(grad: torch.Tensor, name: str | None, process_set) -> torch.Tensor:
-    return HorovodAllreduce.apply(grad.contiguous(), None, name, Average, 1.0, 1.0, process_set)
+@dataclass
+class Call:
+    """A call whose gradients may be asked for.
+
+    Attributes:
+        operation, name, process_set, arguments, grouped: as for `_operations.start`.
+        rows: dimension 0 of each tensor.
+        received: of an alltoall, how many rows came from each rank.
+    """
+
+    operation: Operation
+    name: str | None
+    process_set: ProcessSet
+    arguments: tuple[Any, ...] = ()
+    grouped: bool = False
+    rows: list[int] = field(default_factory=list)
+    received: torch.Tensor | None = None
 
 
-def _own_rows(gathered: torch.Tensor, sizes: torch.Tensor, process_set) -> torch.Tensor:
+def differentiable(call: Call, tensors: Sequence[torch.Tensor]) -> Any:
+    """Carry out a call by its autograd Function. Returns what the operation returns; a group's result is a tuple."""
+    function, order = _FUNCTIONS[call.operation, call.grouped]
+    apply: Callable[..., Any] = function.apply
+    arguments = order(call.name, call.process_set, *call.arguments)
+    return apply(*arguments, *tensors) if call.grouped else apply(tensors[0], *arguments)
+
+
+def gradients(call: Call, grads: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The gradients of the tensors of a call, from those of its results. They are communicated, and differentiable."""
+    return _GRADIENTS[call.operation](call, [grad.contiguous() for grad in grads])
+
+
+# ------------------------------------------------------------------------------------- the gradient of each operation
+
+
+def _like(call: Call, operation: Operation, grads: list[torch.Tensor], *arguments: Any) -> list[torch.Tensor]:
+    """Another operation on the gradients of a call, under the gradient's name."""
+    name = gradient_name(call.name)
+    found = differentiable(Call(operation, name, call.process_set, arguments, call.grouped), grads)
+    return list(found) if call.grouped else [found]
+
+
+def _of_allreduce(call: Call, grads: list[torch.Tensor]) -> list[torch.Tensor]:
+    return _like(call, ALLREDUCE, grads, *call.arguments)
+
+
+def _of_allgather(call: Call, grads: list[torch.Tensor]) -> list[torch.Tensor]:
+    """This rank's rows of the AVERAGE over ranks of the incoming gradients."""
+    mine = torch.tensor([call.rows], dtype=torch.int64)
+    handle = start(ALLGATHER, mine, gradient_name(call.name, "grad.sizes"), call.process_set)
+    averaged = _like(call, ALLREDUCE, grads, Average, 1.0, 1.0)
+    sizes = synchronize(handle)
+    return [_own_rows(grad, sizes[:, i], call.process_set) for i, grad in enumerate(averaged)]
+
+
+def _own_rows(gathered: torch.Tensor, sizes: torch.Tensor, process_set: ProcessSet) -> torch.Tensor:
     """The rows of `gathered` that this rank has contributed; `sizes` holds dimension 0 of every rank."""
-    me = process_set.rank()
+    me = process_set.rank() or 0
     rows = gathered.narrow(0, int(sizes[:me].sum()), int(sizes[me]))
     # A view would keep the rows of all ranks alive. If the program differentiates again, the graph keeps them anyway.
     return rows if torch.is_grad_enabled() else rows.clone()
+
+
+def _of_broadcast(call: Call, grads: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The AVERAGE over ranks at the root, and zero elsewhere."""
+    averaged = _like(call, ALLREDUCE, grads, Average, 1.0, 1.0)
+    return averaged if _basics.rank() == call.arguments[0] else [grad * 0 for grad in averaged]
+
+
+def _of_alltoall(call: Call, grads: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Each row of the incoming gradient goes back to the rank that it came from; rows that were not sent get zeros."""
+    ((grad, _),) = _like(call, ALLTOALL, grads, call.received)
+    unsent = call.rows[0] - grad.shape[0]
+    if unsent:
+        grad = torch.cat([grad, grad.new_zeros((unsent, *grad.shape[1:]))])
+    return [grad]
+
+
+def _of_reducescatter(call: Call, grads: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The allgather of the incoming gradients, times the factors, and times the number of ranks for Sum."""
+    op, prescale_factor, postscale_factor = call.arguments
+    if op not in (Average, Sum):
+        raise NotImplementedError("Reducescatter is differentiable with hvd.Average and hvd.Sum only.")
+    scale = prescale_factor * postscale_factor * ((call.process_set.size() or 1) if op == Sum else 1)
+    gathered = _like(call, ALLGATHER, grads)
+    return gathered if scale == 1 else [grad * scale for grad in gathered]
+
+
+_GRADIENTS: dict[Operation, Callable[[Call, list[torch.Tensor]], list[torch.Tensor]]] = {
+    ALLREDUCE: _of_allreduce,
+    ALLGATHER: _of_allgather,
+    BROADCAST: _of_broadcast,
+    ALLTOALL: _of_alltoall,
+    REDUCESCATTER: _of_reducescatter,
+}
+
+
+# ------------------------------------------------------------------------- the Functions, with Horovod's signatures
+
+
+def rows_of(tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """Dimension 0 of each tensor, 0 for a number."""
+    return [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors]
+
+
+def _forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> Any:
+    given = tensors if call.grouped else tensors[0]
+    result = complete(
+        call.operation, given, call.name, call.process_set, call.arguments, grouped=call.grouped
+    )
+    call.rows = rows_of(tensors)
+    ctx.call = call
+    return tuple(result) if call.grouped else result
+
+
+def _backward(ctx: Any, grads: Sequence[torch.Tensor], others: int) -> tuple[torch.Tensor | None, ...]:
+    """The gradients for a Function that has `others` arguments beside its tensors."""
+    nothing = [None] * others
+    found = gradients(ctx.call, grads)
+    return (*nothing, *found) if ctx.call.grouped else (*found, *nothing)
 
 
 class HorovodAllreduce(torch.autograd.Function):
     """Allreduce; its gradient is the same allreduce of the incoming gradient."""
 
     @staticmethod
-    def forward(ctx, tensor, average, name, op, prescale_factor, postscale_factor, process_set):
-        handle = ops.allreduce_async(
-            tensor, average, name, op, prescale_factor, postscale_factor, process_set
-        )
-        op = op_from(op, average, deprecated=False)
-        ctx.arguments = (op, prescale_factor, postscale_factor, process_set)
-        ctx.name = name
-        return synchronize(handle)
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        average: Any,
+        name: str | None,
+        op: int | None,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: ProcessSet,
+    ) -> torch.Tensor:
+        op = resolve_op(op, average, "allreduce", name, process_set)
+        arguments = (op, prescale_factor, postscale_factor)
+        result: torch.Tensor = _forward(ctx, Call(ALLREDUCE, name, process_set, arguments), tensor)
+        return result
 
     @staticmethod
-    def backward(ctx, grad_output):
-        reduced = HorovodAllreduce.apply(
-            grad_output.contiguous(), None, gradient_name(ctx.name), *ctx.arguments
-        )
-        return reduced, None, None, None, None, None, None
+    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
+        return _backward(ctx, [grad_output], 6)
 
 
 class HorovodGroupedAllreduce(torch.autograd.Function):
     """Grouped allreduce; its gradient is the same grouped allreduce of the incoming gradients."""
 
     @staticmethod
-    def forward(ctx, average, name, op, prescale_factor, postscale_factor, process_set, *tensors):
-        handle = ops.grouped_allreduce_async(
-            tensors, average, name, op, prescale_factor, postscale_factor, process_set
-        )
-        op = op_from(op, average, deprecated=False)
-        ctx.arguments = (op, prescale_factor, postscale_factor, process_set)
-        ctx.name = name
-        return tuple(synchronize(handle))
+    def forward(
+        ctx: Any,
+        average: Any,
+        name: str | None,
+        op: int | None,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: ProcessSet,
+        *tensors: torch.Tensor,
+    ) -> Any:
+        op = resolve_op(op, average, "grouped_allreduce", name, process_set)
+        arguments = (op, prescale_factor, postscale_factor)
+        return _forward(ctx, Call(ALLREDUCE, name, process_set, arguments, grouped=True), *tensors)
 
     @staticmethod
-    def backward(ctx, *grad_outputs):
-        grads = [grad.contiguous() for grad in grad_outputs]
-        reduced = HorovodGroupedAllreduce.apply(None, gradient_name(ctx.name), *ctx.arguments, *grads)
-        return (None, None, None, None, None, None, *reduced)
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> Any:
+        return _backward(ctx, grad_outputs, 6)
 
 
 class HorovodAllgather(torch.autograd.Function):
     """Allgather; its gradient is this rank's rows of the AVERAGE over ranks of the incoming gradient."""
 
     @staticmethod
-    def forward(ctx, tensor, name, process_set):
-        handle = allgather_async(tensor, name, process_set)
-        ctx.rows = tensor.shape[0] if tensor.dim() else 0
-        ctx.name = name
-        ctx.process_set = process_set
-        return synchronize(handle)
+    def forward(ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> torch.Tensor:
+        result: torch.Tensor = _forward(ctx, Call(ALLGATHER, name, process_set), tensor)
+        return result
 
     @staticmethod
-    def backward(ctx, grad_output):
-        rows = torch.tensor([ctx.rows], dtype=torch.int64)
-        sizes = allgather_async(rows, gradient_name(ctx.name, "grad.sizes"), ctx.process_set)
-        averaged = _average(grad_output, gradient_name(ctx.name), ctx.process_set)
-        return _own_rows(averaged, synchronize(sizes), ctx.process_set), None, None
+    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
+        return _backward(ctx, [grad_output], 2)
 
 
 class HorovodGroupedAllgather(torch.autograd.Function):
     """Grouped allgather; its gradient is as that of HorovodAllgather, with one grouped allreduce."""
 
     @staticmethod
-    def forward(ctx, name, process_set, *tensors):
-        handle = grouped_allgather_async(tensors, name, process_set)
-        ctx.rows = [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors]
-        ctx.name = name
-        ctx.process_set = process_set
-        return tuple(synchronize(handle))
+    def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor) -> Any:
+        return _forward(ctx, Call(ALLGATHER, name, process_set, grouped=True), *tensors)
 
     @staticmethod
-    def backward(ctx, *grad_outputs):
-        rows = torch.tensor([ctx.rows], dtype=torch.int64)
-        handle = allgather_async(rows, gradient_name(ctx.name, "grad.sizes"), ctx.process_set)
-        grads = [grad.contiguous() for grad in grad_outputs]
-        arguments = (Average, 1.0, 1.0, ctx.process_set)
-        averaged = HorovodGroupedAllreduce.apply(None, gradient_name(ctx.name), *arguments, *grads)
-        sizes = synchronize(handle)
-        own = [_own_rows(grad, sizes[:, i], ctx.process_set) for i, grad in enumerate(averaged)]
-        return (None, None, *own)
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> Any:
+        return _backward(ctx, grad_outputs, 2)
 
 
 class HorovodBroadcast(torch.autograd.Function):
     """Broadcast; its gradient is the AVERAGE over ranks at the root and zero elsewhere."""
 
     @staticmethod
-    def forward(ctx, tensor, root_rank, name, process_set):
-        ctx.root_rank = root_rank
-        ctx.name = name
-        ctx.process_set = process_set
-        return synchronize(ops.broadcast_async(tensor, root_rank, name, process_set))
+    def forward(
+        ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
+    ) -> torch.Tensor:
+        result: torch.Tensor = _forward(ctx, Call(BROADCAST, name, process_set, (root_rank,)), tensor)
+        return result
 
     @staticmethod
-    def backward(ctx, grad_output):
-        averaged = _average(grad_output, gradient_name(ctx.name), ctx.process_set)
-        if _basics.rank() != ctx.root_rank:
-            averaged = averaged * 0
-        return averaged, None, None, None
+    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
+        return _backward(ctx, [grad_output], 3)
 
 
 class HorovodAlltoall(torch.autograd.Function):
@@ -146,76 +257,88 @@ class HorovodAlltoall(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, tensor, splits, name, process_set):
-        ctx.name = name
-        ctx.process_set = process_set
-        output, ctx.received = synchronize(scatter.alltoall_async(tensor, splits, name, process_set))
-        ctx.rows = tensor.shape[0]
+    def forward(
+        ctx: Any, tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet
+    ) -> Any:
+        output, ctx.call.received = _forward(ctx, Call(ALLTOALL, name, process_set, (splits,)), tensor)
         if splits is None:
             return output
-        ctx.mark_non_differentiable(ctx.received)
-        return output, ctx.received
+        ctx.mark_non_differentiable(ctx.call.received)
+        return output, ctx.call.received
 
     @staticmethod
-    def backward(ctx, grad_output, *_):
-        name = gradient_name(ctx.name)
-        grad, _ = HorovodAlltoall.apply(grad_output.contiguous(), ctx.received, name, ctx.process_set)
-        unsent = ctx.rows - grad.shape[0]
-        if unsent:
-            grad = torch.cat([grad, grad.new_zeros((unsent, *grad.shape[1:]))])
-        return grad, None, None, None
-
-
-class _Scattered:
-    """The arguments of a reducescatter that its gradient depends on."""
-
-    def __init__(self, name, op, process_set, prescale_factor, postscale_factor):
-        self.name = name
-        self.op = op
-        self.process_set = process_set
-        self.factor = prescale_factor * postscale_factor
-
-    def scale(self) -> float:
-        """The factor of the gathered gradients."""
-        if self.op not in (Average, Sum):
-            raise NotImplementedError("Reducescatter is differentiable with hvd.Average and hvd.Sum only.")
-        return self.factor * (self.process_set.size() if self.op == Sum else 1)
+    def backward(ctx: Any, grad_output: torch.Tensor, *_: Any) -> Any:
+        return _backward(ctx, [grad_output], 3)
 
 
 class HorovodReducescatter(torch.autograd.Function):
     """Reducescatter; its gradient is the allgather of the incoming gradient, times the number of ranks for Sum."""
 
     @staticmethod
-    def forward(ctx, tensor, name, op, process_set, prescale_factor, postscale_factor):
-        arguments = (name, op, process_set, prescale_factor, postscale_factor)
-        handle = scatter.reducescatter_async(tensor, *arguments)
-        ctx.made = _Scattered(*arguments)
-        return synchronize(handle)
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        name: str | None,
+        op: int,
+        process_set: ProcessSet,
+        prescale_factor: float,
+        postscale_factor: float,
+    ) -> torch.Tensor:
+        arguments = (op, prescale_factor, postscale_factor)
+        result: torch.Tensor = _forward(ctx, Call(REDUCESCATTER, name, process_set, arguments), tensor)
+        return result
 
     @staticmethod
-    def backward(ctx, grad_output):
-        scale = ctx.made.scale()
-        gathered = HorovodAllgather.apply(
-            grad_output.contiguous(), gradient_name(ctx.made.name), ctx.made.process_set
-        )
-        return gathered if scale == 1 else gathered * scale, None, None, None, None, None
+    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
+        return _backward(ctx, [grad_output], 5)
 
 
 class HorovodGroupedReducescatter(torch.autograd.Function):
     """Grouped reducescatter; its gradient is as that of HorovodReducescatter, with one grouped allgather."""
 
     @staticmethod
-    def forward(ctx, name, op, process_set, prescale_factor, postscale_factor, *tensors):
-        arguments = (name, op, process_set, prescale_factor, postscale_factor)
-        handle = scatter.grouped_reducescatter_async(tensors, *arguments)
-        ctx.made = _Scattered(*arguments)
-        return tuple(synchronize(handle))
+    def forward(
+        ctx: Any,
+        name: str | None,
+        op: int,
+        process_set: ProcessSet,
+        prescale_factor: float,
+        postscale_factor: float,
+        *tensors: torch.Tensor,
+    ) -> Any:
+        arguments = (op, prescale_factor, postscale_factor)
+        return _forward(ctx, Call(REDUCESCATTER, name, process_set, arguments, grouped=True), *tensors)
 
     @staticmethod
-    def backward(ctx, *grad_outputs):
-        scale = ctx.made.scale()
-        grads = [grad.contiguous() for grad in grad_outputs]
-        gathered = HorovodGroupedAllgather.apply(gradient_name(ctx.made.name), ctx.made.process_set, *grads)
-        if scale != 1:
-            gathered = [grad * scale for grad in gathered]
-        return (None, None, None, None, None, *gathered)
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> Any:
+        return _backward(ctx, grad_outputs, 5)
+
+
+_Order = Callable[..., tuple[Any, ...]]
+
+
+def _of_reduction(name: str | None, process_set: ProcessSet, *arguments: Any) -> tuple[Any, ...]:
+    return (None, name, *arguments, process_set)
+
+
+def _plain(name: str | None, process_set: ProcessSet, *arguments: Any) -> tuple[Any, ...]:
+    return (*arguments, name, process_set)
+
+
+def _of_scattering(
+    name: str | None, process_set: ProcessSet, op: int, prescale: float, postscale: float
+) -> tuple[Any, ...]:
+    return (name, op, process_set, prescale, postscale)
+
+
+# (operation, grouped) -> its Function, and the order of the Function's arguments beside the tensors.
+_FUNCTIONS: dict[tuple[Operation, bool], tuple[type[torch.autograd.Function], _Order]] = {
+    (ALLREDUCE, False): (HorovodAllreduce, _of_reduction),
+    (ALLREDUCE, True): (HorovodGroupedAllreduce, _of_reduction),
+    (ALLGATHER, False): (HorovodAllgather, _plain),
+    (ALLGATHER, True): (HorovodGroupedAllgather, _plain),
+    (BROADCAST, False): (HorovodBroadcast, _plain),
+    (ALLTOALL, False): (HorovodAlltoall, _plain),
+    (REDUCESCATTER, False): (HorovodReducescatter, _of_scattering),
+    (REDUCESCATTER, True): (HorovodGroupedReducescatter, _of_scattering),
+}

@@ -1,24 +1,23 @@
 """PyTorch's types that can be communicated, and the types in which they are sent. Tables and pure functions; any thread.
 
-Every type that the engine knows can be moved; hvd_core._frontend.element_types says which can be reduced. An 8-bit float
+Every type that the engine knows can be moved; hvd_core._frontend.operations says which can be reduced. An 8-bit float
 is sent in its own type if the engine knows that type, else as bytes.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils.dlpack import from_dlpack
 
 from horovod.common.basics import UNAVAILABLE
-from hvd_core._frontend import element_types
+from hvd_core._frontend import operations
 
 # The engine's numbers of PyTorch's types.
 DTYPE_NUMBERS = {
-    getattr(torch, name): number for name, number in element_types.NUMBERS.items() if hasattr(torch, name)
+    getattr(torch, name): number for name, number in operations.DTYPE_NUMBERS.items() if hasattr(torch, name)
 }
 
-REDUCIBLE = frozenset(getattr(torch, name) for name in element_types.REDUCIBLE if hasattr(torch, name))
+REDUCIBLE = frozenset(getattr(torch, name) for name in operations.REDUCIBLE if hasattr(torch, name))
 
 _FLOAT8 = frozenset(
     getattr(torch, name)
@@ -36,39 +35,19 @@ def _comes_back(dtype: torch.dtype) -> bool:
 
 
 # Types that are sent as bytes.
-_AS_BYTES = frozenset(t for t in _FLOAT8 if t not in DTYPE_NUMBERS or not _comes_back(t))
-MOVABLE = frozenset(DTYPE_NUMBERS) - _AS_BYTES
+AS_BYTES = frozenset(t for t in _FLOAT8 if t not in DTYPE_NUMBERS or not _comes_back(t))
+MOVABLE = frozenset(DTYPE_NUMBERS) - AS_BYTES
 
 
 def as_sent(tensor: Any) -> Any:
     """The tensor that the engine takes for `tensor`: itself, or its bytes. A value that is not a tensor is returned
     unchanged, for the checks to refuse."""
     try:
-        if tensor.dtype in _AS_BYTES and tensor.layout is torch.strided:
+        if tensor.dtype in AS_BYTES and tensor.layout is torch.strided:
             return tensor.view(torch.uint8)
     except AttributeError:
         pass
     return tensor
-
-
-def viewed(fetch: Callable, dtype: torch.dtype) -> Callable:
-    """A function like `fetch`, whose result is bytes, that returns the result in the type `dtype`."""
-    return lambda core, handle: fetch(core, handle).view(dtype)
-
-
-def viewed_all(fetch: Callable, dtypes: list[torch.dtype]) -> Callable:
-    """As viewed(), for a group."""
-    return lambda core, handle: [t.view(dtype) for t, dtype in zip(fetch(core, handle), dtypes)]
-
-
-def returning(output: torch.Tensor, fetch: Callable) -> Callable:
-    """A function like `fetch` that returns `output`, the caller's own tensor."""
-
-    def fetch_output(core, handle):
-        fetch(core, handle)
-        return output
-
-    return fetch_output
 
 
 def why_not(tensor: torch.Tensor, reduces: bool) -> str:

@@ -13,15 +13,16 @@ from typing import Any
 
 import torch
 
-from horovod.common.elastic_launchers import ranks_may_change
+from horovod.common._elastic_job import ranks_may_change
+from horovod.common.basics import engine
 from horovod.common.objects import allgather_object
 from horovod.common.process_sets import ProcessSet
 from horovod.torch._devices import come_after
-from horovod.torch._sparse import SparseReduction
-from horovod.torch._submit import REDUCIBLE, engine
+from horovod.torch._dtypes import REDUCIBLE
+from horovod.torch._operations import SparseReduction
 from horovod.torch.compression import Compression, Compressor
-from hvd_core._frontend.element_types import NUMBERS
-from hvd_core._frontend.shared_memory import shared_array
+from hvd_core._frontend.memory import shared_array
+from hvd_core._frontend.operations import DTYPE_NUMBERS
 
 # The records of a GradientReducer: one for each parameter and each group. Data, for _reducer.py only.
 
@@ -326,7 +327,7 @@ def share_memory(slots: Iterable[Slot], wire_dtype: torch.dtype | None, process_
         places.append(end)
         nbytes = slot.param.numel() * dtype.itemsize
         end += (nbytes + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
-    memory, why = shared_array(engine(), [end], NUMBERS["uint8"], process_set.process_set_id)
+    memory, why = shared_array(engine(), [end], DTYPE_NUMBERS["uint8"], process_set.process_set_id)
     if why:
         return refuse_gradient_buffers(why, process_set)
     storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()

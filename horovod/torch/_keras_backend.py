@@ -11,8 +11,8 @@ import horovod.torch as hvd
 from horovod._keras.agreement import SPARSE64
 from horovod._keras.backends import Backend
 from horovod._keras.options import Options
+from horovod.common.arguments import Average
 from horovod.common.process_sets import ProcessSet
-from horovod.common.reduce_ops import Average
 from horovod.torch._initial_weights import values_of
 from hvd_core._runtime.refusals import report, reported
 

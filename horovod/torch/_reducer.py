@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
+from horovod.common.basics import engine
+from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import _gradients
-from horovod.torch._async_ops import reduce_group_into, reduce_into
 from horovod.torch._devices import stream_of
 from horovod.torch._gradients import (
     Group,
@@ -33,18 +34,19 @@ from horovod.torch._gradients import (
     wire_form,
 )
 from horovod.torch._initial_weights import Unannounced
-from horovod.torch._sparse import SparseReduction, sparse_allreduce_async
-from horovod.torch._submit import (
-    BY_ADDRESS,
-    HorovodInternalError,
+from horovod.torch._operand import BY_ADDRESS
+from horovod.torch._operations import (
+    ALLREDUCE,
+    SparseReduction,
     _handle_map,
-    engine,
     forget,
     forget_each,
     settle_each,
+    start,
+    start_sparse,
 )
 from horovod.torch.compression import BF16Compressor, Compression, FP16Compressor
-from hvd_core._frontend.reductions import ENGINE_NUMBERS
+from hvd_core._frontend.operations import ENGINE_NUMBERS
 from hvd_core._runtime.refusals import report
 
 # The hook that is called when the gradient of a parameter is complete. Used by _reducer.py.
@@ -318,7 +320,7 @@ class GradientReducer:
             names.append(slot.wire_name)
         if not quick:
             return
-        # As reduce_into(), without the checks whose result is the same for all gradients.
+        # As start_plain(), without the checks whose result is the same for all gradients.
         submitted: list[int | BaseException | None] = []
         others = []
         try:
@@ -360,12 +362,14 @@ class GradientReducer:
                 self._unannounced.announce(slot.wire_name, self.process_set, bool(sparse))
             reported = True
             if sparse:
-                slot.handle = sparse_allreduce_async(grad, slot.name, self.op, self.process_set)
+                slot.handle = start_sparse(grad, slot.name, self.op, self.process_set)
             else:
                 slot.sent = sent
                 _gradients.note_sent(slot)
                 self.on_device = self.on_device or not sent.is_cpu
-                slot.handle = reduce_into(sent, sent, slot.name, self.op, *self.factors, self.process_set)
+                slot.handle = start(
+                    ALLREDUCE, sent, slot.name, self.process_set, (self.op, *self.factors), in_place=True
+                )
                 self._handles.append(slot.handle)
             self.active.append(slot)
         except Exception as error:
@@ -398,7 +402,10 @@ class GradientReducer:
             if self._unannounced:
                 self._unannounced.announce(f"grouped_allreduce.{group.name}", self.process_set)
             reported = True
-            handle = reduce_group_into(sent, sent, group.name, self.op, *self.factors, self.process_set)
+            arguments = (self.op, *self.factors)
+            handle = start(
+                ALLREDUCE, sent, group.name, self.process_set, arguments, grouped=True, in_place=True
+            )
         except Exception as error:
             self._failed(group.slots, error)
             if not reported:

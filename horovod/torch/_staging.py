@@ -29,7 +29,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.torch import _devices
 from horovod.torch._devices import streams_of
 from horovod.torch._dtypes import DTYPE_NUMBERS
-from hvd_core._frontend import staged
+from hvd_core._frontend import memory
 from hvd_core._runtime import current_job
 
 # The helper thread that waits for copies from devices to host memory, and then lets their operations begin.
@@ -154,9 +154,9 @@ def why_not(tensor: torch.Tensor) -> str:
             "The tensor is on the device 'meta', where tensors have no data, so there is nothing to communicate. Give it "
             "memory first, such as module.to_empty(device=...) followed by the initialisation of the values."
         )
-    text = staged.refusal(kind)
+    text = memory.refusal(kind)
     if not text:
-        staged.warn_once(kind)
+        memory.warn_once(kind)
     return text
 
 

@@ -8,12 +8,10 @@ from torch.nn.parameter import is_lazy
 
 from horovod.common.exports import rank
 from horovod.common.failed_calls import reported_for_each
-from horovod.common.objects import allgather_object, broadcast_object, name_of_size
+from horovod.common.objects import allgather_object, broadcast_object, name_of_size, prepared, require_same
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.structures import prepared, require_same
-from horovod.torch._async_ops import broadcast_async_
 from horovod.torch._gradients import empty_sparse
-from horovod.torch._submit import synchronize
+from horovod.torch._operations import BROADCAST, start, synchronize
 from hvd_core._runtime.refusals import reported
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
@@ -62,8 +60,10 @@ def broadcast_parameters(
             target = param.detach()
             plain = target.resolve_conj().resolve_neg().contiguous()
             sent = _as_real(plain)
-            wire_name = waiting.pop(0)  # broadcast_async_() reports its own failure
-            pending.append((broadcast_async_(sent, root_rank, wire_name, process_set), plain, target))
+            wire_name = waiting.pop(0)  # start() reports its own failure
+            pending.append(
+                (start(BROADCAST, sent, wire_name, process_set, (root_rank,), in_place=True), plain, target)
+            )
         for handle, plain, target in pending:
             synchronize(handle)
             if plain is not target:

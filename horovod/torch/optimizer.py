@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
-from horovod.common.elastic_launchers import ranks_may_change
-from horovod.common.gradient_arguments import (
+from horovod.common._elastic_job import ranks_may_change
+from horovod.common.arguments import (
+    Adasum,
+    Average,
     check_backward_passes,
     check_groups,
     check_predivide_factor,
@@ -23,14 +25,13 @@ from horovod.common.gradient_arguments import (
     predivide_factors,
 )
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Adasum, Average
 from horovod.common.util import split_list
 from horovod.torch import _gradients, _initial_weights
-from horovod.torch._compilers import leave_alone
+from horovod.torch._compile import leave_alone
 from horovod.torch._gradients import check_gradient_buffers, refuse_gradient_buffers
+from horovod.torch._operations import forget_finished
 from horovod.torch._original_names import NamesOfAdasum, NamesOfReductions
 from horovod.torch._reducer import GradientReducer, keep_until_done
-from horovod.torch._submit import forget_finished
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.functions import allgather_object, broadcast_object  # noqa: F401 (see below)
 from horovod.torch.mpi_ops import (  # noqa: F401 (modified optimizers import the operations and sizes from here)

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from horovod.common.arguments import Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Sum
 from horovod.torch import _compile
 from horovod.torch.mpi_ops import allgather, allreduce
 

@@ -1,4 +1,4 @@
-"""The import of horovod.keras changes nothing of Keras; init() does."""
+"""Imports of horovod.keras and horovod.tensorflow change nothing of Keras and TensorFlow; init() does."""
 
 import subprocess
 from pathlib import Path
@@ -15,8 +15,10 @@ need("keras")
     ("framework", "module"),
     [
         ("torch", "horovod.keras"),
+        ("jax", "horovod.keras"),
         ("tensorflow", "horovod.keras"),
         ("tensorflow", "horovod.tensorflow.keras"),
+        ("tensorflow", "horovod.tensorflow"),
     ],
 )
 def test_the_import_leaves_keras_alone(framework, module):

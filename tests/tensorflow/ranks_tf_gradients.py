@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from horovod.tensorflow import mpi_ops
-from horovod.tensorflow._call import CallIdentity, perform
+from horovod.tensorflow._call import CallOptions, perform
 from tf_support import ME, RANKS, SIZE, data, graph_function, near
 
 v1 = tf.compat.v1
@@ -129,7 +129,7 @@ def check_broadcast():
     root = SIZE - 1
     wanted = mean_of(given(r) for r in RANKS) * float(root == ME)
     attributes = {"process_set_id": 0, "root_rank": root}
-    call = CallIdentity("broadcast", None, hvd.global_process_set)
+    call = CallOptions("broadcast", None, hvd.global_process_set)
     in_all_ways(
         (lambda x: hvd.broadcast(x, root), wanted, True),
         (lambda x: perform("HorovodGroupedBroadcast", [x, x > 0], attributes, call)[:1], wanted, True),

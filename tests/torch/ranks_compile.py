@@ -13,7 +13,7 @@ import torch._dynamo as dynamo
 
 import horovod.torch as hvd
 from dynamo_support import breaks, compiled
-from horovod.torch import _async_ops, _compilers, _library, _reducer
+from horovod.torch import _compile, _operations, _reducer
 from support import raises, same_everywhere
 from training import agree, batch_of, layer_of, loss_of, model_of, sgd, train_alone
 
@@ -114,7 +114,7 @@ def in_turns(x):
 
 
 def need_effects():
-    if not _library.HAS_EFFECTS:
+    if not _compile.HAS_EFFECTS:
         import pytest
 
         pytest.skip("ranks whose graphs differ want ops that are marked effectful: PyTorch 2.11")
@@ -326,8 +326,8 @@ def check_a_compiled_backward():
         return step
 
     agree(trained(make_step), train_alone(sgd))
-    for module in (_reducer, _async_ops, sys.modules["hvd_core._runtime.runtime"]):
-        compiled_here = [code.co_name for code in _compilers._codes_of(module) if compiled_forms(code)]
+    for module in (_reducer, _operations, sys.modules["hvd_core._runtime.runtime"]):
+        compiled_here = [code.co_name for code in _compile._codes_of(module) if compiled_forms(code)]
         assert not compiled_here, compiled_here
 
 

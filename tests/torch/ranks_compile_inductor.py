@@ -18,7 +18,7 @@ from training import agree, loss_of, sgd, train_alone
 
 def check_order_where_one_rank_compiles():
     need_effects()
-    # Without _compilers.keep_order() inductor moves the third reduction to the front.
+    # Without _compile._keep_order() inductor moves the third reduction to the front.
     function = compiled(in_turns, "inductor") if ME == 0 else in_turns
     x = torch.arange(8.0).requires_grad_()
     function(x).backward()

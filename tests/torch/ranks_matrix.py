@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 import horovod.torch as hvd
-from horovod.torch._submit import BY_ADDRESS
+from horovod.torch._operand import BY_ADDRESS
 from support import FLOATS, REDUCIBLE, TOLERANCE, as_float64, data_of, reduced
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "engine"))

@@ -11,8 +11,8 @@ import horovod.torch as hvd
 from harness.heap import bytes_in_memory
 from harness.rank import await_told, interrupted, tell
 from horovod.common.exceptions import HorovodInternalError
+from horovod.torch._operand import BY_ADDRESS
 from horovod.torch._reducer import ABANDONED, wait_for
-from horovod.torch._submit import BY_ADDRESS
 from support import raises
 
 ME = hvd.rank()

@@ -7,7 +7,8 @@ import torch
 
 import horovod.torch as hvd
 from harness.rank import needs
-from horovod.torch._submit import BY_ADDRESS, engine
+from horovod.common.basics import engine
+from horovod.torch._operand import BY_ADDRESS
 from support import raises, same_everywhere
 from training import ME, SIZE, agree, model_of, sgd, train_alone
 

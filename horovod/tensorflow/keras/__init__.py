@@ -4,48 +4,71 @@ The same as ``horovod.keras``, for the Keras that TensorFlow has. One signature 
 `backward_passes_per_step` and `average_aggregated_gradients` come earlier in DistributedOptimizer().
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 from tensorflow import keras
 
 from horovod._keras import front_end as _front_end
-from horovod._keras.compression import Compression
+from horovod._keras.compression import Compression as Compression
 from horovod.common import exports as _exports
+from horovod.common.arguments import Average as _Average
 from horovod.common.exports import *  # noqa: F403
-from horovod.common.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from horovod.tensorflow.keras import callbacks, elastic
+from horovod.common.process_sets import ProcessSet as ProcessSet
+from horovod.common.process_sets import add_process_set as add_process_set
+from horovod.common.process_sets import global_process_set as global_process_set
+from horovod.common.process_sets import remove_process_set as remove_process_set
+from horovod.tensorflow.keras import callbacks as callbacks
+from horovod.tensorflow.keras import elastic as elastic
 
-__all__ = [
-    *_exports.__all__,
-    "Compression",
-    "DistributedOptimizer",
-    "PartialDistributedOptimizer",
-    "ProcessSet",
-    "add_process_set",
-    "allgather",
-    "allreduce",
-    "broadcast",
-    "broadcast_global_variables",
-    "callbacks",
-    "elastic",
-    "global_process_set",
-    "load_model",
-    "reducescatter",
-    "remove_process_set",
-]
+__all__ = ["callbacks", "elastic"]
+__all__ += _exports.__all__
+__all__ += _front_end.__all__
 
-_functions = _front_end.public_functions(
-    keras, __name__, first_after_op=("backward_passes_per_step", "average_aggregated_gradients")
-)
-DistributedOptimizer = _functions.DistributedOptimizer
-PartialDistributedOptimizer = _functions.PartialDistributedOptimizer
-allgather = _functions.allgather
-allreduce = _functions.allreduce
-broadcast = _functions.broadcast
-broadcast_global_variables = _functions.broadcast_global_variables
-init = _functions.init
-load_model = _functions.load_model
-reducescatter = _functions.reducescatter
+init = _front_end.init_for(keras, _exports.init)
+PartialDistributedOptimizer = _front_end.bind(_front_end.PartialDistributedOptimizer, keras, __name__)
+allgather = _front_end.bind(_front_end.allgather, keras, __name__)
+allreduce = _front_end.bind(_front_end.allreduce, keras, __name__)
+broadcast = _front_end.bind(_front_end.broadcast, keras, __name__)
+broadcast_global_variables = _front_end.bind(_front_end.broadcast_global_variables, keras, __name__)
+load_model = _front_end.bind(_front_end.load_model, keras, __name__)
+reducescatter = _front_end.bind(_front_end.reducescatter, keras, __name__)
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = _Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: int | Sequence[Any] | None = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Wrap an optimizer of Keras so that it uses gradients reduced over all ranks. See horovod.keras."""
+    return _front_end.DistributedOptimizer(
+        keras,
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        num_groups,
+        groups,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        process_set,
+        scale_local_gradients,
+    )
+
+
+DistributedOptimizer.__doc__ = _front_end.DistributedOptimizer.__doc__

@@ -15,20 +15,20 @@ from torch.distributed import AllreduceOptions, ReduceOp
 from horovod.common.basics import UNAVAILABLE, engine
 from horovod.torch import _devices, _staging
 from horovod.torch._dtypes import DTYPE_NUMBERS, MOVABLE
-from horovod.torch._submit import BY_ADDRESS, check, operands
+from horovod.torch._operand import BY_ADDRESS, check, in_host_form
 from horovod.torch.distributed._work import Done, Work, Works, seconds_of
-from hvd_core._frontend import reductions
-from hvd_core._frontend.reductions import ENGINE_NUMBERS
+from hvd_core._frontend import operations
+from hvd_core._frontend.operations import ENGINE_NUMBERS
 from hvd_core._runtime.process_sets import ProcessSet, temporary
 from hvd_core._runtime.refusals import report
 
 _OPS = {
-    "SUM": ENGINE_NUMBERS[reductions.Sum],
-    "AVG": ENGINE_NUMBERS[reductions.Average],
-    "MIN": ENGINE_NUMBERS[reductions.Min],
-    "MAX": ENGINE_NUMBERS[reductions.Max],
-    "PRODUCT": ENGINE_NUMBERS[reductions.Product],
-    "PREMUL_SUM": ENGINE_NUMBERS[reductions.Sum],
+    "SUM": ENGINE_NUMBERS[operations.Sum],
+    "AVG": ENGINE_NUMBERS[operations.Average],
+    "MIN": ENGINE_NUMBERS[operations.Min],
+    "MAX": ENGINE_NUMBERS[operations.Max],
+    "PRODUCT": ENGINE_NUMBERS[operations.Product],
+    "PREMUL_SUM": ENGINE_NUMBERS[operations.Sum],
 }
 
 
@@ -174,8 +174,8 @@ class Taken:
         # The operation on a device; None in host memory.
         self.device: _devices.Submitted | _staging.Staged | None = None
         if first.is_cpu:
-            self.sources = operands(inputs)
-            self.targets = self.sources if outputs is inputs else operands(outputs)
+            self.sources = in_host_form(inputs)
+            self.targets = self.sources if outputs is inputs else in_host_form(outputs)
             return
         if text := _devices.several_devices([*inputs, *outputs]):
             raise ValueError(f"hvd: {text}")

@@ -1,0 +1,221 @@
+"""The tensors of a call in the form that the engine takes, and the results that are made of what it returns.
+
+The engine takes a tensor in host memory unchanged if its type has DLPack's C exchange API, and as an address otherwise
+(older torch, or HOROVOD_TORCH_NO_DLPACK_API=1). Tensors on devices: `_devices`; on devices that no backend serves:
+`_staging`. Any thread that holds the GIL.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from horovod.common.basics import engine
+from horovod.common.process_sets import ProcessSet
+from horovod.torch import _devices, _staging
+from horovod.torch._devices import reference
+from horovod.torch._dtypes import AS_BYTES, MOVABLE, REDUCIBLE, as_sent, why_not
+from hvd_core._runtime.process_sets import why_no_number
+
+if TYPE_CHECKING:
+    from hvd_core._core import Engine
+
+_Value = TypeVar("_Value")
+
+# Read once: asking per call would cost more than the answer saves.
+BY_ADDRESS = (
+    not hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+    or os.environ.get("HOROVOD_TORCH_NO_DLPACK_API", "0") == "1"
+)
+
+# ---------------------------------------------------------------------------------------------------------- checks
+
+
+def reject(tensor: Any, allowed: frozenset[torch.dtype], process_set: Any) -> bool:
+    """Raise the error that says why `tensor` cannot be communicated. Called when a check has failed; returns the result
+    of `check` if nothing is wrong.
+
+    Raises:
+        ValueError: not a tensor, a type or layout that is not supported, not contiguous, on a device that no backend
+            serves, or the process set is not registered.
+    """
+    if not isinstance(process_set, ProcessSet):
+        text = why_no_number(process_set)
+    elif not isinstance(tensor, torch.Tensor):
+        text = f"A torch.Tensor is required, but found {type(tensor).__name__}: {tensor!r:.80}."
+    elif tensor.layout is not torch.strided or tensor.dtype not in allowed:
+        text = why_not(tensor, allowed is REDUCIBLE)
+    elif (
+        not tensor.is_cpu
+        and not _devices.is_served(tensor, engine())
+        and (refusal := _staging.why_not(tensor))
+    ):
+        text = refusal
+    elif not tensor.is_contiguous():
+        text = (
+            f"Tensor is required to be contiguous. Its shape is {tuple(tensor.shape)}, its strides are "
+            f"{tensor.stride()}: pass tensor.contiguous(), and copy the result back."
+        )
+    elif tensor.is_neg():
+        # Its memory holds the values with the other sign.
+        text = (
+            "Tensor has the negative bit set, as the imaginary part of a conjugated tensor has. "
+            "Pass tensor.resolve_neg()."
+        )
+    elif process_set.process_set_id is None:
+        text = why_no_number(process_set)
+    else:
+        return not tensor.is_cpu
+    raise ValueError(text)
+
+
+def check(tensor: Any, allowed: frozenset[torch.dtype], process_set: Any) -> bool:
+    """Whether `tensor` is on a device, rather than in host memory.
+
+    Raises ValueError unless it is contiguous, of an allowed type, on a device that is served, and the set registered.
+    """
+    try:
+        if (
+            tensor.dtype in allowed
+            and tensor.is_cpu
+            and tensor.is_contiguous()
+            and not tensor.is_neg()
+            and process_set.process_set_id is not None
+        ):
+            return False
+    except (AttributeError, RuntimeError):
+        pass  # no tensor, or a layout without strides
+    return reject(tensor, allowed, process_set)
+
+
+def check_all(tensors: Sequence[Any], allowed: frozenset[torch.dtype], process_set: Any) -> bool:
+    """Whether the tensors of a call are on a device: `check` for each, all on the same one."""
+    on_device = False
+    for tensor in tensors:
+        if check(tensor, allowed, process_set):
+            on_device = True
+    if on_device and (text := _devices.several_devices(tensors)):
+        raise ValueError(text)
+    return on_device
+
+
+def dense(tensor: _Value) -> _Value:
+    """A tensor that is only sent, as one that is contiguous. Any other value unchanged, for the checks to refuse."""
+    if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and not tensor.is_contiguous():
+        return tensor.contiguous()
+    return tensor
+
+
+def empty_like(tensor: _Value) -> _Value:
+    """A new tensor for the result. A value that is not a tensor is returned unchanged, for the checks to refuse.
+
+    Raises:
+        ValueError: the tensor has a layout that is not supported and that PyTorch makes no tensor of, such as mkldnn's.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
+    try:
+        return torch.empty_like(tensor, requires_grad=False)
+    except NotImplementedError as error:
+        raise ValueError(why_not(tensor, reduces=False)) from error
+
+
+def in_host_form(tensors: list[torch.Tensor]) -> list[Any]:
+    """The form in which the engine takes tensors in host memory."""
+    return [reference(t) for t in tensors] if BY_ADDRESS else tensors
+
+
+# --------------------------------------------------------------------------------------------------------- Operand
+
+
+class Operand:
+    """The tensors of one call: `sources` and `targets` for the engine, and the results for the caller.
+
+    Args:
+        tensors: of the caller. They are contiguous, or the call fails.
+        outputs: where the results go: `tensors` itself for an operation in place; None: the engine allocates them.
+        allowed: the types that the operation takes.
+        process_set: of the call.
+        grouped: the call is that of a group: its result is a list, and the engine takes lists.
+        reads, writes: whether the operation reads `tensors` and writes the outputs on this rank.
+
+    Attributes:
+        is_staged: the operation begins when the tensors have been copied to host memory.
+        needs_finish: the results have to be fetched from the engine, or the stream of a device has to wait for them.
+        splits: of an alltoall, whose result is a pair: the type and the device of the second tensor, which says how many
+            rows came from each rank.
+
+    Raises:
+        ValueError: see reject().
+    """
+
+    __slots__ = (
+        "_count", "_device", "_grouped", "_outputs", "_types",
+        "is_staged", "needs_finish", "sources", "splits", "targets",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        tensors: list[Any],
+        outputs: list[Any] | None,
+        allowed: frozenset[torch.dtype],
+        process_set: Any,
+        grouped: bool,
+        reads: bool = True,
+        writes: bool = True,
+    ):
+        sent, received = tensors, outputs
+        self._types: list[torch.dtype] | None = None
+        if allowed is MOVABLE and not AS_BYTES.isdisjoint([getattr(t, "dtype", None) for t in tensors]):
+            sent = [as_sent(tensor) for tensor in tensors]
+            if outputs is not None:
+                received = sent if outputs is tensors else [as_sent(tensor) for tensor in outputs]
+            self._types = [getattr(tensor, "dtype", None) for tensor in tensors]
+        self._grouped, self._outputs, self._count = grouped, outputs, len(tensors)
+        self._device: _devices.Submitted | _staging.Staged | None = None
+        self.is_staged = False
+        self.needs_finish = outputs is None
+        self.splits: tuple[torch.dtype, torch.device | None] | None = None
+        sources: Sequence[Any]
+        targets: Sequence[Any]
+        if check_all(sent, allowed, process_set):
+            self._device = device = _staging.submitted(sent, received, engine(), reads, writes)
+            self.is_staged, self.needs_finish = device.deferred, True
+            sources, targets = device.sources, device.targets
+        else:
+            sources = targets = in_host_form(sent)
+            if received is not None and received is not sent:
+                targets = in_host_form(received)
+        self.sources: Any = sources if grouped else sources[0]
+        self.targets: Any = None if outputs is None else targets if grouped else targets[0]
+
+    def begin(self, core: Engine, handle: int, wait: bool) -> None:
+        """Let the submitted operation begin, if it has not. The engine keeps the tensors from here on."""
+        self.sources = self.targets = None
+        if self._device is not None:
+            self._device.begin(core, handle, wait)
+
+    def outputs(self) -> Any:
+        """The caller's outputs: a tensor, or a list for a group."""
+        assert self._outputs is not None
+        return self._outputs if self._grouped else self._outputs[0]
+
+    def finish(self, core: Engine, handle: int) -> Any:
+        """The results of an operation that is done, or on a device enqueued: then the current stream waits for it."""
+        results: Sequence[torch.Tensor] = ()
+        if self._device is not None:
+            results = self._device.all(core, handle)
+        elif self._outputs is None:
+            results = [from_dlpack(core.output(handle, i)) for i in range(self._count)]
+        if self._outputs is not None:
+            return self.outputs()
+        if self._types is not None:  # a type that is sent as bytes is returned as bytes
+            results = [each.view(dtype) for each, dtype in zip(results, self._types)]
+        if self.splits is None:
+            return results if self._grouped else results[0]
+        dtype, device = self.splits
+        return results[0], torch.tensor(core.received_splits(handle, 0), dtype=dtype, device=device)

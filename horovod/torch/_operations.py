@@ -1,0 +1,515 @@
+"""The collectives: a table of operations, and the two ways to call one, from which all public functions are made.
+
+start() hands a call to the engine and returns a handle; complete() waits for the result. The tensors of a call are an
+`Operand`; what differs between the operations stands in the classes here. A small allreduce of a plain tensor takes the
+short way of start_plain(). Unnamed operations are matched in the order of submission, so all ranks must submit those in
+the same order; named ones may be submitted in any order. Any thread that holds the GIL (backward hooks run on autograd's
+threads).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from horovod.common.arguments import BOTH_GIVEN, Adasum, Average, Sum, op_from
+from horovod.common.basics import call_after_the_job, engine
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.exports import _basics
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.torch import _staging
+from horovod.torch._dtypes import MOVABLE, REDUCIBLE
+from horovod.torch._operand import BY_ADDRESS, Operand, check, dense, empty_like
+from hvd_core._frontend import operations
+from hvd_core._frontend.operations import ENGINE_NUMBERS, engine_number, request_name, row_counts
+from hvd_core._runtime.refusals import refuse, reported
+
+if TYPE_CHECKING:
+    from hvd_core._core import Engine
+
+
+class UnsupportedOpError(ValueError, NotImplementedError):
+    """An operation does not have this reduce op: a ValueError, and the NotImplementedError (a RuntimeError) that programs
+    catch."""
+
+
+def resolve_op(op: int | None, average: Any, prefix: str, name: str | None, process_set: ProcessSet) -> int:
+    """The reduce op that the arguments `op` and `average` of a public function mean together, which calls this.
+
+    Raises:
+        ValueError: both are given. The other ranks' calls fail too.
+    """
+    if op is not None and average is not None:
+        refuse("allreduce", request_name(prefix, name), process_set, BOTH_GIVEN)
+    return op_from(op, average, stacklevel=4)
+
+
+# The arguments of a call that are the operation's own, such as (op, prescale_factor, postscale_factor).
+Arguments = tuple[Any, ...]
+
+# ------------------------------------------------------------------------------------------------------- the table
+
+
+class Operation:
+    """A collective: which tensors it takes, where its results go, and how the engine is called.
+
+    Attributes:
+        name: the engine's.
+        grouped_name: what names of requests for groups begin with; those for one tensor begin with `name`.
+        types: of the tensors that it takes.
+        waits: the engine's call can wait for the result of a single tensor, which spares a handle.
+    """
+
+    name: str
+    types: frozenset[torch.dtype]
+    waits = False
+
+    def __init__(self) -> None:
+        self.grouped_name = f"grouped_{self.name}"
+
+    def operand(
+        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, arguments: Arguments
+    ) -> Operand:
+        """The tensors of a call with these arguments."""
+        return Operand(tensors, None, self.types, process_set, grouped)
+
+    def values(self, arguments: Arguments) -> Arguments:
+        """The arguments of a call, such as a reduce op, as the engine takes them."""
+        return arguments
+
+    def request(
+        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, values: Arguments
+    ) -> int:
+        """Submit to the engine. Returns the handle, 0 with `wait`."""
+        raise NotImplementedError
+
+
+class _Allreduce(Operation):
+    """Arguments: op, prescale_factor, postscale_factor."""
+
+    name, types, waits = "allreduce", REDUCIBLE, True
+
+    def operand(
+        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, arguments: Arguments
+    ) -> Operand:
+        outputs = tensors if in_place else [empty_like(tensor) for tensor in tensors]
+        return Operand(tensors, outputs, self.types, process_set, grouped)
+
+    def values(self, arguments: Arguments) -> Arguments:
+        op, *factors = arguments
+        return _number_of(Average if op is None else op), *factors
+
+    def request(
+        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, values: Arguments
+    ) -> int:
+        number, prescale, postscale = values
+        return core.allreduce(
+            operand.sources, operand.targets, name, number, prescale, postscale, set_id, wait
+        )
+
+
+class _Allgather(Operation):
+    """No arguments."""
+
+    name, types = "allgather", MOVABLE
+
+    def request(
+        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, values: Arguments
+    ) -> int:
+        return core.allgather(operand.sources, name, set_id)
+
+
+class _Broadcast(Operation):
+    """Argument: root_rank."""
+
+    name, types, waits = "broadcast", MOVABLE, True
+
+    def operand(
+        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, arguments: Arguments
+    ) -> Operand:
+        outputs = tensors if in_place else [empty_like(tensor) for tensor in tensors]
+        # Only copies from and to a device depend on it.
+        is_root = not getattr(tensors[0], "is_cpu", True) and _basics.rank() == arguments[0]
+        writes = not (is_root and in_place)
+        return Operand(tensors, outputs, self.types, process_set, grouped, is_root, writes)
+
+    def request(
+        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, values: Arguments
+    ) -> int:
+        return core.broadcast(operand.sources, operand.targets, values[0], name, set_id, wait)
+
+
+class _Alltoall(Operation):
+    """Argument: splits. The result is a pair: the received rows, and how many came from each rank."""
+
+    name, types = "alltoall", MOVABLE
+
+    def operand(
+        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, arguments: Arguments
+    ) -> Operand:
+        splits = arguments[0]
+        operand = Operand(tensors, None, self.types, process_set, grouped)
+        is_tensor = isinstance(splits, torch.Tensor)
+        operand.splits = (splits.dtype, splits.device) if is_tensor else (torch.int32, None)
+        return operand
+
+    def values(self, arguments: Arguments) -> Arguments:
+        splits = arguments[0]
+        if splits is None:
+            return ([],)
+        if not isinstance(splits, torch.Tensor):
+            return ([row_counts(splits)],)
+        if splits.dim() != 1:
+            raise ValueError(f"alltoall expects a 1D splits tensor, not one of shape {tuple(splits.shape)}.")
+        if splits.is_floating_point() or splits.is_complex() or splits.dtype is torch.bool:
+            raise ValueError(
+                f"alltoall expects splits to contain 32-bit integer elements, not {splits.dtype}."
+            )
+        return ([splits.tolist()],)
+
+    def request(
+        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, values: Arguments
+    ) -> int:
+        return core.alltoall(operand.sources, values[0], name, set_id)
+
+
+class _Reducescatter(Operation):
+    """Arguments: op, prescale_factor, postscale_factor."""
+
+    name, types = "reducescatter", REDUCIBLE
+
+    def operand(
+        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, arguments: Arguments
+    ) -> Operand:
+        for tensor in tensors:
+            check(tensor, self.types, process_set)  # before it is asked for its rows
+            if not tensor.dim():
+                raise ValueError("Reducescatter does not support scalar inputs")
+        set_id: Any = process_set.process_set_id
+        core = engine()
+        outputs = [t.new_empty((core.scattered_rows(t.shape[0], set_id), *t.shape[1:])) for t in tensors]
+        return Operand(tensors, outputs, self.types, process_set, grouped)
+
+    def values(self, arguments: Arguments) -> Arguments:
+        op, *factors = arguments
+        number = _number_of(op)
+        if op == Adasum:
+            raise UnsupportedOpError(
+                "Reducescatter has no op Adasum. Use hvd.Average, Sum, Min, Max or Product."
+            )
+        return number, *factors
+
+    def request(
+        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, values: Arguments
+    ) -> int:
+        number, prescale, postscale = values
+        return core.reducescatter(operand.sources, operand.targets, name, number, prescale, postscale, set_id)
+
+
+ALLREDUCE = _Allreduce()
+ALLGATHER = _Allgather()
+BROADCAST = _Broadcast()
+ALLTOALL = _Alltoall()
+REDUCESCATTER = _Reducescatter()
+
+
+def _number_of(op: Any) -> int:
+    """The engine's number of a reduce op. Raises UnsupportedOpError if `op` is no reduce op."""
+    try:
+        return engine_number(op)
+    except ValueError as error:
+        raise UnsupportedOpError(str(error)) from None
+
+
+# --------------------------------------------------------------------------------------------------------- calling
+
+
+def plain_output(tensor: Any) -> torch.Tensor | None:
+    """A new tensor for the result of start_plain(); None if the tensor is none in host memory, or needs a gradient."""
+    try:
+        if tensor.is_cpu and tensor.layout is torch.strided:
+            if tensor.requires_grad and torch.is_grad_enabled():
+                return None
+            return torch.empty_like(tensor, requires_grad=False)
+    except Exception:  # no tensor, or no memory; the long way fails too, and reports it
+        pass
+    return None
+
+
+def start_plain(
+    tensor: Any,
+    output: Any,
+    name: Any,
+    op: Any,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: Any,
+    wait: bool,
+) -> int | None:
+    """Submit an allreduce of `tensor` into `output` if neither they nor the arguments need a conversion, as mostly.
+
+    Returns:
+        The handle, 0 with `wait`; None if the call is another one, and nothing has been done.
+    """
+    if op is None:
+        op = Average
+    if BY_ADDRESS or op.__class__ is not int or op not in ENGINE_NUMBERS:
+        return None
+    if process_set.__class__ is not ProcessSet:
+        return None
+    # The engine says whether it takes the tensors, the name and the factors unchanged.
+    handle: int | None = engine().reduce_plain(
+        tensor,
+        output,
+        name,
+        ENGINE_NUMBERS[op],
+        prescale_factor,
+        postscale_factor,
+        process_set.process_set_id,
+        wait,
+    )
+    if handle:
+        _handle_map[handle] = output
+    return handle
+
+
+def start(
+    operation: Operation,
+    tensors: Any,
+    name: str | None,
+    process_set: ProcessSet,
+    arguments: Arguments = (),
+    *,
+    grouped: bool = False,
+    in_place: bool = False,
+) -> int:
+    """Submit an operation, and return its handle for poll() and synchronize().
+
+    Args:
+        operation: of the table.
+        tensors: a tensor, or with `grouped` a list of them, not empty: one all-or-nothing operation.
+        name: the caller's; None numbers the call.
+        process_set: the ranks that take part.
+        arguments: those of the operation's class.
+        in_place: the results replace the tensors.
+
+    Raises:
+        ValueError: Horovod is not initialized, or the tensors or arguments do not fit. The other ranks' calls fail too.
+    """
+    if operation is ALLREDUCE and not grouped:
+        output = tensors if in_place else plain_output(tensors)
+        if output is not None:
+            op, prescale, postscale = arguments
+            handle = start_plain(tensors, output, name, op, prescale, postscale, process_set, False)
+            if handle is not None:
+                return handle
+    return _submit(operation, tensors, name, process_set, arguments, grouped, in_place, False)[0]
+
+
+def complete(
+    operation: Operation,
+    tensors: Any,
+    name: str | None,
+    process_set: ProcessSet,
+    arguments: Arguments = (),
+    *,
+    grouped: bool = False,
+    in_place: bool = False,
+) -> Any:
+    """As start(), but wait for the result and return it: a tensor, a list for a group, a pair for an alltoall.
+
+    Raises:
+        ValueError: as start(). HorovodInternalError: the operation failed, here or on another rank.
+    """
+    handle, operand = _submit(operation, tensors, name, process_set, arguments, grouped, in_place, True)
+    return synchronize(handle) if handle else operand.outputs()
+
+
+def _submit(
+    operation: Operation,
+    tensors: Any,
+    name: Any,
+    process_set: Any,
+    arguments: Arguments,
+    grouped: bool,
+    in_place: bool,
+    wait: bool,
+) -> tuple[int, Operand]:
+    core = engine()  # fails before init()
+    prefix = operation.grouped_name if grouped else operation.name
+    with reported(operation.name, name, process_set, prefix):
+        full_name = None if name is None else f"{prefix}.{name}"
+        given = operations.some_members_of(tensors, torch.Tensor) if grouped else [tensors]
+        if not in_place:
+            given = [dense(tensor) for tensor in given]
+        operand = operation.operand(given, in_place, grouped, process_set, arguments)
+        values = operation.values(arguments)
+        set_id = process_set.process_set_id
+    engine_waits = wait and operation.waits and not grouped and not operand.is_staged
+    handle = operation.request(core, operand, full_name, set_id, engine_waits, values)
+    if handle:
+        _handle_map[handle] = operand if operand.needs_finish else operand.outputs()
+        operand.begin(core, handle, wait)
+    return handle, operand
+
+
+# --------------------------------------------------------------------------------------------------------- handles
+
+# handle -> output, or an Operand that makes it. The engine holds on to the tensors while it reads and writes their
+# memory. The output itself and no tuple with it: Python's garbage collector would run more often.
+_handle_map: dict[int, Any] = {}
+_UNKNOWN = object()
+
+call_after_the_job(_handle_map.clear)
+
+
+def poll(handle: int) -> bool:
+    """Whether an asynchronous operation is complete, so that `synchronize` would not block.
+
+        handle = hvd.allreduce_async(tensor)
+        while not hvd.poll(handle):
+            compute_something_else()
+        result = hvd.synchronize(handle)
+
+    Args:
+        handle: the result of an ``..._async`` function.
+
+    Raises:
+        ValueError: there is no such operation, or it has been synchronized already.
+    """
+    if handle not in _handle_map:
+        raise ValueError(f"Handle {handle} was not created or has been cleared.")
+    staged = _staging.STAGED.get(handle) if _staging.STAGED else None
+    return engine().poll(handle) if staged is None else staged.poll(engine(), handle)
+
+
+def synchronize(handle: Any) -> Any:
+    """Wait for an asynchronous operation and return its output. A handle can be synchronized once.
+
+    The GIL is released while waiting, and Ctrl-C works. On a device the output is ready for work that is given to the
+    current stream from now on; poll() says whether the work itself is done.
+
+        handles = [hvd.allreduce_async(t, name=f"t.{i}") for i, t in enumerate(tensors)]
+        results = [hvd.synchronize(handle) for handle in handles]
+
+    Args:
+        handle: the result of an ``..._async`` function, sparse_allreduce_async included.
+
+    Returns:
+        The output tensor, a list of tensors for a grouped operation, None for an unknown handle.
+
+    Raises:
+        HorovodInternalError: the operation failed, here or on another rank, or the job was shut down.
+    """
+    output = _handle_map.get(handle, _UNKNOWN)
+    if output is _UNKNOWN:
+        return handle() if callable(handle) else None
+    core = engine()
+    if output.__class__ is not Operand:
+        core.finish(handle, _handle_map)
+        return output
+    # Not in a finally clause: after Ctrl-C the operation is still pending.
+    try:
+        core.wait(handle)
+        output = output.finish(core, handle)
+    except HorovodInternalError:
+        forget(core, handle)
+        raise
+    forget(core, handle)
+    return output
+
+
+def settle(core: Engine, handle: int) -> None:
+    """Let the current stream wait for an operation on a device that `core` has enqueued. In host memory, do nothing."""
+    output = _handle_map[handle]
+    if isinstance(output, Operand):
+        output.finish(core, handle)
+
+
+def settle_each(core: Engine, handles: list[int]) -> None:
+    """Wait for operations on devices, and settle() each of them. Raises HorovodInternalError if one has failed, when all
+    have ended."""
+    if any(handle in _staging.STAGED for handle in handles):
+        _staging.wait_for_each(core, handles, settle)
+        return
+    core.wait_many(handles)
+    for handle in handles:
+        settle(core, handle)
+
+
+def forget(core: Engine, handle: int) -> None:
+    """Delete a finished handle and the references to its tensors."""
+    if _handle_map.pop(handle, _UNKNOWN) is not _UNKNOWN:
+        core.release(handle)
+
+
+def forget_each(core: Engine, handles: list[int]) -> None:
+    """forget() for each of the handles. The engine first: after Ctrl-C between the two, the rest is found and deleted."""
+    core.release_each(handles)
+    for handle in handles:
+        _handle_map.pop(handle, None)
+
+
+def forget_finished(handles: Iterable[int]) -> None:
+    """Delete those of the handles that are finished. The engine still uses the tensors of the others."""
+    core = engine()
+    for handle in handles:
+        if handle in _handle_map and core.poll(handle):
+            forget(core, handle)
+
+
+# -------------------------------------------------------------------------------------------------- sparse tensors
+
+
+def start_sparse(
+    tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
+) -> SparseReduction:
+    """Submit the reduction of a sparse tensor: two allgathers, of the indices and of the values. See mpi_ops."""
+    engine()  # fails before init()
+    first_name, second_name = (None, None) if name is None else (f"{name}.indices", f"{name}.values")
+    with (
+        reported("allgather", second_name, process_set, "allgather"),
+        reported("allgather", first_name, process_set, "allgather"),
+    ):
+        if op not in (Average, Sum):
+            raise NotImplementedError("Sparse tensors can be reduced with hvd.Average and hvd.Sum only.")
+        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.sparse_coo:
+            found = getattr(tensor, "layout", type(tensor))
+            raise ValueError(f"A sparse COO tensor is required, but found {found}.")
+        shape = tensor.shape
+        tensor = tensor.detach().coalesce()
+        indices = tensor.indices().transpose(0, 1).contiguous()
+        values = tensor.values().contiguous()
+        check(values, REDUCIBLE, process_set)
+        divisor = (process_set.size() or 1) if op == Average else 1
+    with reported("allgather", second_name, process_set, "allgather"):
+        first = start(ALLGATHER, indices, first_name, process_set)  # reports its own failure
+    return SparseReduction((first, start(ALLGATHER, values, second_name, process_set)), shape, divisor)
+
+
+class SparseReduction:
+    """A pending sparse allreduce; calling it waits and returns the sparse tensor."""
+
+    def __init__(self, handles: tuple[int, int], shape: torch.Size, divisor: int):
+        self.handles = handles
+        self._shape = shape
+        self._divisor = divisor
+
+    def __call__(self) -> torch.Tensor:
+        # Wait for both, also when the first has failed: every rank submits both or fails both.
+        gathered: list[torch.Tensor] = []
+        failure = None
+        for handle in self.handles:
+            try:
+                gathered.append(synchronize(handle))
+            except HorovodInternalError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        indices, values = gathered
+        if self._divisor > 1:
+            rounding = None if values.is_floating_point() else "trunc"
+            values = torch.div(values, self._divisor, rounding_mode=rounding)
+        return torch.sparse_coo_tensor(indices.transpose(0, 1), values, self._shape, check_invariants=False)
