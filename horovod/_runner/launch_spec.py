@@ -217,8 +217,9 @@ def _hosts(options: argparse.Namespace, slots_here: int) -> list[HostInfo]:
 
 
 def _preemption_grace_s(options: argparse.Namespace) -> float | None:
-    if options.preemption_grace is not None or not os.environ.get(GRACE):
-        return options.preemption_grace
+    given: int | None = options.preemption_grace
+    if given is not None or not os.environ.get(GRACE):
+        return given
     return positive_seconds(os.environ[GRACE], GRACE)
 
 

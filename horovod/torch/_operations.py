@@ -259,16 +259,10 @@ def start_plain(
         return None
     if process_set.__class__ is not ProcessSet:
         return None
-    # The engine says whether it takes the tensors, the name and the factors unchanged.
-    handle: int | None = engine().reduce_plain(
-        tensor,
-        output,
-        name,
-        ENGINE_NUMBERS[op],
-        prescale_factor,
-        postscale_factor,
-        process_set.process_set_id,
-        wait,
+    set_id: Any = process_set.process_set_id
+    # The engine says whether it takes the tensors, the name, the factors and the set unchanged.
+    handle = engine().reduce_plain(
+        tensor, output, name, ENGINE_NUMBERS[op], prescale_factor, postscale_factor, set_id, wait
     )
     if handle:
         _handle_map[handle] = output
