@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hvd_core._bootstrap import driver_channel
+from hvd_core._config.settings import flag_of
 from hvd_core._runtime import current_job
 from hvd_core._runtime.host_arrays import gathered_integers
 from hvd_core._runtime.refusals import reported
@@ -626,8 +627,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def _require_dynamic() -> None:
-    text = os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "").strip().lower()
-    if text in ("", "0", "false", "no", "off"):
+    if not flag_of(os.environ, "HOROVOD_DYNAMIC_PROCESS_SETS"):
         raise ValueError(_NEEDS_DYNAMIC)
 
 

@@ -317,6 +317,6 @@ def stop_timeline() -> None:
 
 
 def _all_ranks() -> bool:
-    from hvd_core._config import read_environment
+    from hvd_core._config.settings import read_environment
 
     return read_environment().timeline_all_ranks
