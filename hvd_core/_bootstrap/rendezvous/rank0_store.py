@@ -17,8 +17,7 @@ import socket
 import sys
 from collections.abc import Mapping
 
-from hvd_core._base.addresses import named_address
-from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline, split_address
+from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline, named_address, split_address
 from hvd_core._bootstrap.launchers.identity import RANK0_SCHEME, Identity
 from hvd_core._bootstrap.rendezvous.base import FAREWELL_SECONDS, Rendezvous
 from hvd_core._bootstrap.rendezvous.launcher_store import PersistentRendezvous, next_count

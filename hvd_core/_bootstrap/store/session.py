@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 from hvd_core._base.logs import printable
 from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline, RankLost
 from hvd_core._bootstrap.launchers.identity import Identity
-from hvd_core._bootstrap.launchers.peer_liveness import PeerLiveness, never_came
-from hvd_core._bootstrap.launchers.process import LauncherProcess
+from hvd_core._bootstrap.launchers.process import LauncherProcess, PeerLiveness, never_came
 from hvd_core._bootstrap.store import Gathered, StoreClient, read_gathered
 from hvd_core._bootstrap.store.job_members import MembersDisagree, members_from_json
 
