@@ -25,7 +25,7 @@ from hvd_core._bootstrap.store import StoreClient, StoreServer
 
 _log = logging.getLogger("horovod")
 # Of a launcher's rank: it has connected to the store, and its process has ended (set by its last will).
-_CONNECTED, _GONE = "hvd/lasting/here/{}", "hvd/lasting/gone/{}"
+_CONNECTED, _GONE = "hvd/rank0-store/connected/{}", "hvd/rank0-store/gone/{}"
 # By process and address: a forked child has neither the server nor the right to speak to the process manager.
 _stores: dict[tuple[int, str], Rank0Store] = {}
 

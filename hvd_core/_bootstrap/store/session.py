@@ -34,6 +34,11 @@ Found = TypeVar("Found")
 OnTimeout = Callable[[], str]
 
 
+def secondary_failure_key(launcher_rank: int) -> str:
+    """The counter by which a launcher's rank reports that it fails because of another rank."""
+    return f"hvd/bereaved/{launcher_rank}"
+
+
 class Session:
     """The store under a prefix that belongs to this init() (``epoch``) alone.
 
@@ -260,7 +265,7 @@ class Session:
     def _report_secondary_failure(self) -> None:
         """Reports to the launcher that this rank fails because another one has failed before."""
         with contextlib.suppress(BootstrapError):
-            self.store.add(f"hvd/bereaved/{self._launcher_rank}", 1)
+            self.store.add(secondary_failure_key(self._launcher_rank), 1)
 
     def fail(self, error: BaseException) -> None:
         """Publishes the failure of this rank. The other ranks see the first failure only."""
