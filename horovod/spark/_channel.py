@@ -10,6 +10,8 @@ import os
 import socket
 import threading
 
+from hvd_core._base.messages import LineBuffer, line_of
+
 DESCRIPTOR = "HOROVOD_SPARK_LOG_FD"
 # Documented for log_to_driver.
 MOST_CHARACTERS = 4000
@@ -38,7 +40,7 @@ class RankChannel:
                 return
             said = {"text": message[:MOST_CHARACTERS], "dropped": self._dropped}
             self._dropped = 0
-            self._unsent = json.dumps(said).encode() + b"\n"
+            self._unsent = line_of(said)
             self._flush()
 
     def _flush(self) -> bool:
@@ -82,13 +84,13 @@ class LineReader:
     """The task's side: makes messages of the bytes of one channel. A line that is too long is left out."""
 
     def __init__(self) -> None:
-        self._unread = b""
+        self._lines = LineBuffer(longest=0)
 
     def feed(self, data: bytes) -> list[str]:
         """The texts that are complete now."""
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        if len(self._unread) > LONGEST_LINE:
-            self._unread = b""
+        lines = self._lines.feed(data)
+        if len(self._lines.rest) > LONGEST_LINE:
+            self._lines.take_rest()
         found = []
         for line in lines:
             try:

@@ -25,7 +25,7 @@ from horovod._runner.failures import failure_of
 from horovod._runner.functions import FunctionMemory, checked, pickled, read_all
 from horovod._runner.job import Outcome
 from horovod._runner.output import Output
-from horovod._runner.protocol import Incoming, Outgoing, ProtocolError
+from horovod._runner.protocol import Outgoing
 from horovod._runner.remote_ranks import RemoteRanks
 from horovod.spark._barrier_job import DriverOutput, driver_variables, interface_variables, start_seconds
 from horovod.spark._cluster import (
@@ -35,9 +35,12 @@ from horovod.spark._cluster import (
     has_dynamic_allocation,
     wait_for_slots,
 )
-from horovod.spark._logs import AuthenticatedListener
+from horovod.spark._logs import no_descriptor
 from horovod.spark._stage import Stage, forget, lost_executor, shortened, task_function
-from horovod.spark._task import LONGEST_FACTS, PURPOSE, facts_of, notice_silence, veiled
+from horovod.spark._task import LONGEST_FACTS, PURPOSE, facts_of, masked, notice_silence
+from hvd_core._base.auth import ServerHandshake
+from hvd_core._base.listener import AuthenticatedListener, listen
+from hvd_core._base.messages import FrameBuffer, ProtocolError
 from hvd_core._config.environment import seconds_of
 
 # ---- The slots as the driver sees them: connections of tasks, and the workers at their ends. On the selector's thread
@@ -47,17 +50,25 @@ class TaskPool:
     """The tasks that wait for a worker. `port`: where they connect to; `heard`: a task has connected once."""
 
     def __init__(self, host: str, secret: bytes) -> None:
-        self._listener = AuthenticatedListener(host, secret, PURPOSE)
-        self.port = self._listener.port
+        listener = listen(host)
+        self.port: int = listener.getsockname()[1]
+        self._listener = AuthenticatedListener(
+            listener,
+            secret,
+            PURPOSE,
+            self._admit,
+            self._refused,
+            lambda error: self._refused(no_descriptor(error)),
+        )
         self.heard = False
-        self._new: dict[socket.socket, Incoming] = {}  # have not described themselves yet
+        self._new: dict[socket.socket, FrameBuffer] = {}  # have not described themselves yet
         self._idle: dict[str, list[socket.socket]] = {}
         self._spaces: dict[str, list[str]] = {}  # of a host, in the order in which they were heard of
-        self._selector: selectors.BaseSelector | None = None
+        self._selector: selectors.BaseSelector
 
     def begin(self, selector: selectors.BaseSelector, note: Callable[[str], None]) -> None:
         self._selector, self._note = selector, note
-        self._listener.begin(selector, self._admit, self._refused)
+        self._listener.register(selector)
 
     def due(self) -> list[float]:
         return self._listener.due()
@@ -88,13 +99,13 @@ class TaskPool:
     def _refused(self, reason: str) -> None:
         self._note(f"the driver refused a connection: {reason}")
 
-    def _admit(self, peer: socket.socket, rest: bytes) -> None:
+    def _admit(self, peer: socket.socket, handshake: ServerHandshake) -> None:
         notice_silence(peer)
         self.heard = True
-        self._new[peer] = Incoming()
+        self._new[peer] = FrameBuffer()
         self._selector.register(peer, selectors.EVENT_READ, lambda: self._read(peer))
-        if rest:
-            self._learn(peer, rest)
+        if handshake.rest:
+            self._learn(peer, handshake.rest)
 
     def _read(self, peer: socket.socket) -> None:
         try:
@@ -160,7 +171,7 @@ class TaskRanks(RemoteRanks):
 
     def tell(self, rank: int, data: bytes) -> None:
         """As RemoteRanks.tell()."""
-        super().tell(rank, veiled(data, self._secret))
+        super().tell(rank, masked(data, self._secret))
 
     def hang_up(self) -> None:
         """As RemoteRanks.hang_up(). Other descriptors of the connection are open still."""

@@ -24,7 +24,7 @@ from horovod._runner.environment import SECRET, backend_environment, python_path
 from horovod._runner.functions import FunctionMemory, write_all
 from horovod._runner.local_ranks import LocalRanks, RankSpec
 from horovod._runner.output import Output
-from horovod._runner.protocol import Kind, ProtocolError, decode_env, frame
+from horovod._runner.protocol import Kind, decode_env
 from horovod.spark._logs import LogSender
 from horovod.spark._ranks import (
     DEVICES,
@@ -40,6 +40,7 @@ from horovod.spark._ranks import (
     note_failure,
 )
 from hvd_core._base.auth import NO_RANK, client_handshake
+from hvd_core._base.messages import ProtocolError, frame, line_of
 from hvd_core._base.sockets import BootstrapError, Deadline, split_address
 from hvd_core._bootstrap import encryption
 from hvd_core._bootstrap.store import StoreClient
@@ -167,7 +168,7 @@ def facts_of(kind: int, payload: bytes) -> TaskFacts:
         raise ProtocolError(f"a task described itself wrongly: {error}") from None
 
 
-def veiled(message: bytes, key: bytes) -> bytes:
+def masked(message: bytes, key: bytes) -> bytes:
     """A message for a worker with the secret of its world made unreadable. Applied again, it is readable again."""
     said = json.loads(message)
     variables = said.get("env")
@@ -177,7 +178,7 @@ def veiled(message: bytes, key: bytes) -> bytes:
     # Each world has a key of its own, so that no two secrets are hidden by the same one.
     pad = hmac.new(key, b"secret of world %d" % int(variables["HOROVOD_EPOCH"]), hashlib.sha256).digest()
     said["env"] = {**variables, SECRET: bytes(a ^ b for a, b in zip(secret, pad, strict=True)).hex()}
-    return json.dumps(said).encode() + b"\n"
+    return line_of(said)
 
 
 # ---- A task of an elastic job: a slot, in which the driver starts workers, one after the other
@@ -233,7 +234,7 @@ class TaskAgent(Agent):
         self._ranks = LocalRanks(specs, env)
 
     def _tell(self, rank: int, data: bytes) -> None:
-        super()._tell(rank, veiled(data, self._plan.secret))
+        super()._tell(rank, masked(data, self._plan.secret))
 
     def _hear_signals(self, numbers: bytes) -> None:
         self.signalled = True
