@@ -60,18 +60,18 @@ _channel: RankChannel | None = None
 
 
 def open_channel() -> None:
-    """Takes over the descriptor that the task has handed down, if there is one. Called once, before the function."""
+    """Takes over the descriptor that the task has passed, if there is one. Called once, before the function."""
     global _channel
-    told = os.environ.pop(DESCRIPTOR, None)
-    if told is not None:
-        _channel = RankChannel(int(told))
+    descriptor = os.environ.pop(DESCRIPTOR, None)
+    if descriptor is not None:
+        _channel = RankChannel(int(descriptor))
 
 
 def log_to_driver(message: object) -> None:
-    """Shows `message` where the driver of this rank's job writes its output; of a long text, the first 4000 characters.
+    """Shows `message` where the driver of this rank's job writes its output; of a long one, the first 4000 characters.
 
-    Returns at once: a message is dropped, and counted in the next one, if the driver does not keep up. Outside of a job
-    the text is printed.
+    Returns immediately: a message is dropped, and counted in the next one, if the driver does not keep up. Outside of a
+    job the message is printed.
     """
     text = str(message)[:MOST_CHARACTERS]
     if _channel is None:
@@ -87,7 +87,7 @@ class LineReader:
         self._lines = LineBuffer(longest=0)
 
     def feed(self, data: bytes) -> list[str]:
-        """The texts that are complete now."""
+        """The messages that are complete now."""
         lines = self._lines.feed(data)
         if len(self._lines.rest) > LONGEST_LINE:
             self._lines.take_rest()

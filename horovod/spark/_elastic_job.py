@@ -1,7 +1,7 @@
 """horovod.spark.run_elastic: the driver of elastic jobs (horovod/_runner/elastic_driver.py) with tasks of Spark as slots.
 
 Spark starts and places the tasks of one stage without a barrier, and starts another task where one is lost. Blocks its
-thread until the job is over; Ctrl-C ends the job.
+thread until the job has ended; Ctrl-C ends the job.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from horovod._runner.elastic_discovery import FixedHosts
+from horovod._runner.elastic_discovery import FixedHosts, HostNames
 from horovod._runner.elastic_driver import ElasticJob
 from horovod._runner.elastic_membership import Failure, Limits, Phase
 from horovod._runner.event_loop import Background
@@ -47,7 +47,7 @@ from hvd_core._config.environment import seconds_of
 
 
 class TaskPool:
-    """The tasks that wait for a worker. `port`: where they connect to; `heard`: a task has connected once."""
+    """The tasks that wait for a worker. `port`: where they connect to; `was_reached`: a task has connected once."""
 
     def __init__(self, host: str, secret: bytes) -> None:
         listener = listen(host)
@@ -60,10 +60,10 @@ class TaskPool:
             self._refused,
             lambda error: self._refused(no_descriptor(error)),
         )
-        self.heard = False
+        self.was_reached = False
         self._new: dict[socket.socket, FrameBuffer] = {}  # have not described themselves yet
         self._idle: dict[str, list[socket.socket]] = {}
-        self._spaces: dict[str, list[str]] = {}  # of a host, in the order in which they were heard of
+        self._spaces: dict[str, list[str]] = {}  # of a host, in the order in which they connected
         self._selector: selectors.BaseSelector
 
     def begin(self, selector: selectors.BaseSelector, note: Callable[[str], None]) -> None:
@@ -101,7 +101,7 @@ class TaskPool:
 
     def _admit(self, peer: socket.socket, handshake: ServerHandshake) -> None:
         notice_silence(peer)
-        self.heard = True
+        self.was_reached = True
         self._new[peer] = FrameBuffer()
         self._selector.register(peer, selectors.EVENT_READ, lambda: self._read(peer))
         if handshake.rest:
@@ -116,7 +116,7 @@ class TaskPool:
             data = b""
         if data and peer in self._new:
             self._learn(peer, data)
-        else:  # the task has ended; or it speaks before it is asked
+        else:  # the task has ended; or it sends something unexpected
             self._drop(peer)
 
     def _learn(self, peer: socket.socket, data: bytes) -> None:
@@ -196,18 +196,19 @@ class TaskRanks(RemoteRanks):
 _TIMEOUT_S = 600
 _GRACE_S = 600
 _INIT_S = 600.0
-# A task answers at once, as it waits for that.
+# A task answers immediately, as it waits for that.
 _ANSWER_S = 60.0
 # After a failure a host pauses, also if it is not the only one: the executor there may have been started anew.
 _PAUSE_S = (1.0, 60.0)
-# The tasks see the end of the job by themselves in this time, but those that have not begun, for want of a slot.
+# The tasks see the end of the job by themselves in this time, except those that have not begun because no slot is free.
 _STAGE_END_S = 5.0
 
 
-class _Names:
-    """In place of HostNames: each host is another machine, whose name is only shown."""
+class _Names(HostNames):
+    """Each host is another machine, whose name is only shown."""
 
-    here = None
+    def __init__(self) -> None:
+        super().__init__(resolve=str)
 
     def begin(self, background: Background, changed: Callable[[], None], note: Callable[[str], None]) -> None:
         pass
@@ -236,19 +237,19 @@ class SparkElasticJob(ElasticJob):
     ) -> None:
         self._pool, self._listen, self._name, self._secret = pool, listen, name, secret
         self._memory, self._begin_s, self._since = memory, begin_s, time.monotonic()
-        self._stage_over: Callable[[], bool] = lambda: False
+        self._stage_ended: Callable[[], bool] = lambda: False
         slots = _Slots(self.slots)
         ends = memory.drop_if_empty
         super().__init__(limits, slots, self._make_site, ends, self._open_store, _Names(), output, verbose)
         pool.begin(self._selector, self._note)
 
-    def watch(self, stage_over: Callable[[], bool]) -> None:
+    def watch(self, stage_ended: Callable[[], bool]) -> None:
         """Lets the job end with Spark's stage."""
-        self._stage_over = stage_over
+        self._stage_ended = stage_ended
 
     def wake(self) -> None:
-        """Any thread: the stage is over."""
-        with contextlib.suppress(OSError):  # the job is over, too
+        """Any thread: the stage has ended."""
+        with contextlib.suppress(OSError):  # the job has ended, too
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
 
@@ -291,9 +292,9 @@ class SparkElasticJob(ElasticJob):
         super()._advance(now)
         if self._membership.phase is Phase.ENDING:
             return
-        if self._stage_over():
+        if self._stage_ended():
             why = "the Spark stage whose tasks are the slots has ended"
-            if not self._pool.heard:
+            if not self._pool.was_reached:
                 why += (
                     f", and none of its tasks has reached the driver at {self._name}, port {self._pool.port}. Is there a "
                     "firewall, or is spark.driver.host wrong?"
@@ -347,7 +348,10 @@ def run_elastic(given: dict[str, Any]) -> list[Any]:
     begin_s = start_seconds(given["start_timeout"])
     variables = driver_variables(given["env"]) | interface_variables(given["nics"])
     output = DriverOutput(
-        limits.most, given["stdout"], given["stderr"], bool(given["prefix_output_with_timestamp"])
+        limits.most or limits.first,
+        given["stdout"],
+        given["stderr"],
+        bool(given["prefix_output_with_timestamp"]),
     )
     function = pickled(caller, *call)
     if not has_dynamic_allocation(context):
@@ -358,17 +362,17 @@ def run_elastic(given: dict[str, Any]) -> list[Any]:
 def _limits(given: Mapping[str, Any], parallelism: int) -> Limits:
     """Raises ValueError for numbers that make no sense."""
 
-    def number(name: str, default: int | None, low: int) -> int | None:
-        value = given[name] if given[name] is not None else default
+    def optional(name: str, low: int) -> int | None:
+        value = given[name]
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
             raise ValueError(
                 f"horovod.spark.run_elastic({name}={value!r}): an integer of at least {low} is needed"
             )
         return value
 
-    least, most = number("min_num_proc", None, 1), number("max_num_proc", None, 1)
-    first = number("num_proc", least or parallelism, 1)
-    least, most = least or first, most or first
+    given_least, given_most = optional("min_num_proc", 1), optional("max_num_proc", 1)
+    first = optional("num_proc", 1) or given_least or parallelism
+    least, most = given_least or first, given_most or first
     if not least <= first <= most:
         raise ValueError(
             f"horovod.spark.run_elastic(num_proc={first}, min_num_proc={least}, max_num_proc={most}): they must not "
@@ -379,10 +383,10 @@ def _limits(given: Mapping[str, Any], parallelism: int) -> Limits:
         first,
         least,
         most,
-        number("elastic_timeout", None, 1) or seconds_of(environ, "HOROVOD_ELASTIC_TIMEOUT", _TIMEOUT_S),
+        optional("elastic_timeout", 1) or seconds_of(environ, "HOROVOD_ELASTIC_TIMEOUT", _TIMEOUT_S),
         seconds_of(environ, "HOROVOD_ELASTIC_GRACE", _GRACE_S),
         _ANSWER_S,
-        number("reset_limit", None, 0),
+        optional("reset_limit", 0),
         _PAUSE_S,
         init_s=_INIT_S,
     )
@@ -410,8 +414,10 @@ def _run(
         stack.callback(pool.close)
         job = SparkElasticJob(limits, pool, listen, name, secret, memory, begin_s, output, verbose)
         plan = {"driver": join_address(name, pool.port), "secret": secret, "variables": dict(variables)}
-        stage = Stage(context, limits.most, task_function("elastic", plan, sent), False, job.wake)
-        job.watch(lambda: stage.over)
+        stage = Stage(
+            context, limits.most or limits.first, task_function("elastic", plan, sent), False, job.wake
+        )
+        job.watch(lambda: stage.has_ended)
         try:
             outcome = job.run()
         finally:

@@ -1,7 +1,7 @@
-"""The connections over which the tasks of a barrier job send the ranks' output and log_to_driver()'s texts to the driver.
+"""Connections over which the tasks of a barrier job send the ranks' output and log_to_driver()'s messages to the driver.
 
 Frames of the launcher (horovod/_runner/protocol.py) over a connection whose client has proved the job's secret
-(hvd_core/_base/auth.py): OUTPUT as there, HEARD with a text.
+(hvd_core/_base/auth.py): OUTPUT as there, HEARD with a message.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LogSender:
             self._add(output_frame(rank, stream, data))
 
     def message(self, rank: int, text: str) -> None:
-        """Passes on a text of log_to_driver()."""
+        """Passes on a message of log_to_driver()."""
         self._add(channel_frame(Kind.HEARD, rank, text.encode(errors="replace")))
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ _DRAIN_S = 5.0
 
 
 class LogServer:
-    """Listens on `host`, on a port of its own; `port` is its number. `show(rank, text)`: called with the texts of
+    """Listens on `host`, on a free port, `port`. `show(rank, text)`: called with the messages of
     log_to_driver(). close() after the job."""
 
     def __init__(

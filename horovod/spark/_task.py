@@ -35,9 +35,9 @@ from horovod.spark._ranks import (
     assign,
     await_cause,
     base_environment,
-    bereaved,
     note_begun,
     note_failure,
+    secondary_failures,
 )
 from hvd_core._base.auth import NO_RANK, client_handshake
 from hvd_core._base.messages import ProtocolError, frame, line_of
@@ -55,7 +55,7 @@ def run(kind: str, plan: dict[str, Any], function: bytes) -> Iterator[Any]:
 
 # ---- A task of a barrier job: one rank
 
-# A rank that failed because of another one tells it this much later than the other one at most.
+# A rank that failed because of another one reports it this much later than the other one at most.
 _CAUSE_S = 10.0
 # What Spark shows of a failure; the driver gets all of it.
 _LONGEST_TEXT = 20_000
@@ -64,7 +64,7 @@ _SPACES = ("pid", "net", "mnt", "ipc")
 
 @dataclass(frozen=True)
 class BarrierPlan:
-    """What all tasks are told. `store`, `log`: addresses on the driver. `variables`: of the ranks, besides those of the
+    """What all tasks receive. `store`, `log`: addresses on the driver. `variables`: of the ranks, besides those of the
     executor. `python`: the ranks' interpreter, None for the executor's. `show_output`: the driver shows what the ranks
     print. Holds the job's secret: keep it out of logs."""
 
@@ -102,18 +102,18 @@ def run_barrier_task(plan: BarrierPlan, function: bytes) -> Iterator[tuple[int, 
         ends = RankEnds(plan.store, plan.secret, encrypted)
         shown = log.output if plan.show_output else None
         outcome = RankJob(ranks.site, Output(place.slot.size), ends, log.message, shown).run()
-        failure = ranks.failure(outcome, bereaved(plan.store, plan.secret, [rank], encrypted))
+        failure = ranks.failure(outcome, secondary_failures(plan.store, plan.secret, [rank], encrypted))
         if failure is not None:
             log.close()
             note_failure(store, failure, place.slot.hostname, plan.python or sys.executable)
             if failure.bereaved:
                 await_cause(store, _CAUSE_S)
-            told = failure.text[-_LONGEST_TEXT:]
-            raise RuntimeError(f"rank {rank} on host {place.slot.hostname} failed: {told}")
-        yield rank, ranks.result(rank)
+            reason = failure.text[-_LONGEST_TEXT:]
+            raise RuntimeError(f"rank {rank} on host {place.slot.hostname} failed: {reason}")
+        yield rank, ranks.result(rank) or b""
 
 
-def own_facts(context) -> TaskFacts:
+def own_facts(context: Any) -> TaskFacts:
     """The facts of this task. `context`: its TaskContext."""
     spaces = []
     for name in _SPACES:
@@ -126,7 +126,7 @@ def own_facts(context) -> TaskFacts:
     return TaskFacts(socket.gethostname(), " ".join(spaces), devices)
 
 
-def _facts(text: str) -> dict:
+def _facts(text: str) -> dict[str, Any]:
     said = json.loads(text)
     return {**said, "devices": tuple(said["devices"])}
 
@@ -134,7 +134,7 @@ def _facts(text: str) -> dict:
 # ---- Frames: what an idle task of an elastic job and the driver send each other, before the agents' protocol
 #
 # A task connects, proves the job's secret, and describes itself. When the driver needs its slot it sends the job of one
-# worker; when it closes the connection the task is over. The secrets of worlds are masked: the stage's function, which
+# worker; when it closes the connection the task ends. The secrets of worlds are masked: the stage's function, which
 # holds the key, may travel over an encrypted connection of Spark, and this connection is not encrypted.
 
 PURPOSE = b"spark-slot"
@@ -175,7 +175,7 @@ def masked(message: bytes, key: bytes) -> bytes:
     if variables is None:
         return message
     secret = bytes.fromhex(variables[SECRET])
-    # Each world has a key of its own, so that no two secrets are hidden by the same one.
+    # Each world has its own key, so that no two secrets are hidden by the same one.
     pad = hmac.new(key, b"secret of world %d" % int(variables["HOROVOD_EPOCH"]), hashlib.sha256).digest()
     said["env"] = {**variables, SECRET: bytes(a ^ b for a, b in zip(secret, pad, strict=True)).hex()}
     return line_of(said)
@@ -193,7 +193,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class ElasticPlan:
-    """What all tasks are told. `driver`: where the driver listens for tasks. `variables`: of the workers, besides those
+    """What all tasks receive. `driver`: where the driver listens for tasks. `variables`: of the workers, besides those
     of the executor. Holds the job's secret: keep it out of logs."""
 
     driver: str
@@ -215,7 +215,7 @@ class TaskAgent(Agent):
         self._plan, self._function_bytes, self._devices = plan, function, devices
         self.signalled = False
 
-    def _prepare(self, job: dict) -> None:
+    def _prepare(self, job: dict[str, Any]) -> None:
         check_protocol(job)
         numbers = [entry["rank"] for entry in job["ranks"]]
         self._memory = FunctionMemory(numbers)
@@ -280,7 +280,7 @@ def run_elastic_task(plan: ElasticPlan, function: bytes) -> Iterator[int]:
 
 
 def _connected(plan: ElasticPlan, first: bool) -> socket.socket | None:
-    """A connection that has proved the secret; None if the job is over."""
+    """A connection that has proved the secret; None if the job has ended."""
     deadline, channel = Deadline(_CONNECT_S), None
     try:
         channel = socket.create_connection(split_address(plan.driver), timeout=_CONNECT_S)
@@ -288,7 +288,7 @@ def _connected(plan: ElasticPlan, first: bool) -> socket.socket | None:
     except (BootstrapError, OSError) as error:
         if channel is not None:
             channel.close()
-        # A refusal is the end of the job as a rule: a task that begins late. The driver tells if no task has come.
+        # A refusal is the end of the job as a rule: a task that begins late. The driver reports it if no task has come.
         if first and not isinstance(error, ConnectionRefusedError):
             raise OSError(
                 f"the executor on host {socket.gethostname()} does not reach the driver at {plan.driver} ({error}). Is "
@@ -301,7 +301,7 @@ def _connected(plan: ElasticPlan, first: bool) -> socket.socket | None:
     return channel
 
 
-def _wait_for_worker(channel: socket.socket, facts) -> bool:
+def _wait_for_worker(channel: socket.socket, facts: TaskFacts) -> bool:
     """Returns False when the driver needs this slot no more."""
     with contextlib.suppress(OSError):
         channel.sendall(facts_frame(facts))
