@@ -635,7 +635,7 @@ def commit_async(state: State) -> None:
 
     For TorchState. Parameters and the optimizer's state are copied by another thread, which ends before the next
     ``optimizer.step()`` changes them; ``loss.backward()`` and the next batch continue meanwhile. Do not change parameters
-    by other means before ``state.wait()``: the commit is lost then. Other states do as in commit(); a commit of TensorFlow's
-    variables costs nothing anyway.
+    by other means before ``state.wait()``: the commit is lost then. Other states do as in commit(); a commit of
+    TensorFlow's variables costs nothing anyway.
     """
     state.commit_async()

@@ -240,8 +240,8 @@ def note_failure(store: StoreClient, failure: RankFailure, host: str, python: st
 
 
 def await_cause(store: StoreClient, seconds: float) -> None:
-    """Waits until a rank has reported a failure that is not secondary. Spark ends all tasks as soon as one fails: the task
-    of a rank with a secondary failure must not be the first."""
+    """Waits until a rank has reported a failure that is not secondary. Spark ends all tasks as soon as one fails: the
+    task of a rank with a secondary failure must not be the first."""
     try:
         store.get(_CAUSE, seconds)
     except BootstrapError:
