@@ -16,7 +16,7 @@ import numpy as np
 
 from horovod.common import _elastic_job
 from horovod.common.process_sets import ProcessSet
-from hvd_core import numpy_face
+from hvd_core import numpy_api
 from hvd_core._bootstrap.driver_channel import channel
 from hvd_core._runtime import runtime
 
@@ -143,10 +143,10 @@ def kinds_on_any_rank(kinds: list[int], agreement: StepAgreement, process_set: P
 
     For eager steps in which some variables have no gradient: which ones may differ between steps and between ranks.
     """
-    found = numpy_face.allreduce(
+    found = numpy_api.allreduce(
         np.asarray(kinds, dtype=np.uint8),
         name=f"keras.{agreement.number}.presence",
-        op=numpy_face.Max,
+        op=numpy_api.Max,
         process_set=process_set,
     )
     return found.tolist()
@@ -195,7 +195,7 @@ def values_of_all_ranks(value: object, name: str, process_set: ProcessSet | None
     """The `value` of each rank, in rank order. It must be a value that JSON can represent."""
     text = json.dumps(value).encode()
     framed = np.frombuffer(len(text).to_bytes(8, "little") + text, dtype=np.uint8)
-    everything = numpy_face.allgather(framed, name=name, process_set=process_set).tobytes()
+    everything = numpy_api.allgather(framed, name=name, process_set=process_set).tobytes()
     values = []
     while everything:
         end = 8 + int.from_bytes(everything[:8], "little")

@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from hvd_core.backends import discovery
-from hvd_core.backends.candidate import PATH, WHEEL
+from hvd_core.backends import _discovery
+from hvd_core.backends._candidate import PATH, WHEEL
+from hvd_core.backends._discovery import registry
+from hvd_core.backends._discovery.installed_backend import InstalledBackend, describe
 from hvd_core.backends.descriptor import BackendDescriptor
-from hvd_core.backends.discovery import registry
-from hvd_core.backends.discovery.describe_and_probe import describe
-from hvd_core.backends.discovery.installed_backend import InstalledBackend
 from hvd_core.backends.errors import BackendError
 
 _log = logging.getLogger("horovod")
@@ -71,7 +70,7 @@ def warn_about_controller(environ: Mapping[str, str], world: Any, plan: Any) -> 
 def _installed() -> tuple[InstalledBackend, ...]:
     """Every backend; both, if two wheels offer a backend of one name. Our own, if the search itself fails."""
     try:
-        return discovery.installed()
+        return _discovery.installed()
     except (BackendError, ValueError):
         return registry.embedded()
 
@@ -103,7 +102,7 @@ def _described(candidate: Any) -> BackendDescriptor | None:
 def _version_code(candidate: Any) -> int:
     from hvd_core._core import backend_fact
 
-    found = discovery.lookup(candidate.name, "nccl_built()")
+    found = _discovery.lookup(candidate.name, "nccl_built()")
     try:
         return int(backend_fact(found.name, str(found.path()), "version_code") or 0)
     except (BackendError, ValueError):

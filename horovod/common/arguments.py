@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from horovod.common.process_sets import ProcessSet
-from hvd_core._frontend.reductions import Adasum, Average, Max, Min, Product, Sum
+from hvd_core._frontend.operations import Adasum, Average, Max, Min, Product, Sum
 
 __all__ = [
     "BOTH_GIVEN",

@@ -19,10 +19,10 @@ from horovod.common.process_sets import (
     remove_process_set,
 )
 from hvd_core._base import native
-from hvd_core._frontend import reductions
+from hvd_core._frontend import operations
 from hvd_core._runtime import engine_start
 from hvd_core._runtime.current_job import call_after_the_job
-from hvd_core.backends.selection.backend_report import BackendReport
+from hvd_core.backends._selection.plan import BackendReport
 
 if TYPE_CHECKING:
     from hvd_core._core import Engine
@@ -72,12 +72,12 @@ def _wait_for_all_ranks_to_start_mpi() -> None:
     """
     import numpy
 
-    from hvd_core import numpy_face
+    from hvd_core import numpy_api
     from hvd_core._bootstrap import BootstrapError
     from hvd_core.errors import HorovodInternalError
 
     try:
-        numpy_face.allreduce(numpy.zeros(1), op=reductions.Sum, name="horovod.mpi_threads_supported")
+        numpy_api.allreduce(numpy.zeros(1), op=operations.Sum, name="horovod.mpi_threads_supported")
     except HorovodInternalError as error:
         raise BootstrapError(
             f"MPI starts on all ranks together, and not all of them have called mpi_threads_supported(): {error}"
@@ -87,12 +87,12 @@ def _wait_for_all_ranks_to_start_mpi() -> None:
 class HorovodBasics:
     """The basics as methods of one object, reachable by programs as ``hvd.mpi_ops._basics``."""
 
-    Average = reductions.Average
-    Sum = reductions.Sum
-    Adasum = reductions.Adasum
-    Min = reductions.Min
-    Max = reductions.Max
-    Product = reductions.Product
+    Average = operations.Average
+    Sum = operations.Sum
+    Adasum = operations.Adasum
+    Min = operations.Min
+    Max = operations.Max
+    Product = operations.Product
 
     HOROVOD_PROCESS_SET_ERROR_INIT = -1
     HOROVOD_PROCESS_SET_ERROR_DYNAMIC = -2

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvd_core._core import TensorRef
-from hvd_core._frontend.element_types import NUMBERS, REDUCIBLE, unsupported_text
+from hvd_core._frontend.operations import DTYPE_NUMBERS, REDUCIBLE, unsupported_text
 
 # MXNet 1.9.1, its last release, uses six names that NumPy 1.24 took away; they are put back before it is imported.
 
@@ -139,7 +139,7 @@ def reference(array: NDArray, writes: bool) -> TensorRef:
         check_call(_LIB.MXNDArrayWaitToRead(array.handle))
     address = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
-    return TensorRef(address.value or 0, array.shape, NUMBERS[_type_name(array)], owner=array)
+    return TensorRef(address.value or 0, array.shape, DTYPE_NUMBERS[_type_name(array)], owner=array)
 
 
 def empty(shape: tuple[int, ...], like: NDArray) -> NDArray:

@@ -9,7 +9,7 @@ from horovod.common.objects import Entry, allgather_object, broadcast_object, pr
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.mxnet._arrays import NDArray, Parameter, check, mx
 from horovod.mxnet.mpi_ops import broadcast_
-from hvd_core._frontend.element_types import MOVABLE
+from hvd_core._frontend.operations import MOVABLE
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_parameters"]
 

@@ -20,11 +20,8 @@ from horovod.common.failed_calls import reported_for_each
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.mxnet._arrays import NDArray, check, empty, reference
 from hvd_core._core import Engine
-from hvd_core._frontend import groups
-from hvd_core._frontend.element_types import MOVABLE, REDUCIBLE
-from hvd_core._frontend.operations import request_name
-from hvd_core._frontend.reductions import engine_number
-from hvd_core._frontend.rows import row_counts
+from hvd_core._frontend import operations
+from hvd_core._frontend.operations import MOVABLE, REDUCIBLE, engine_number, request_name, row_counts
 from hvd_core._runtime.process_sets import number_of
 from hvd_core._runtime.refusals import report
 
@@ -285,7 +282,7 @@ def _members(operation: str, prefix: str, tensors: Any, name: Any, process_set: 
     if prefix == operation:
         return [tensors]
     with _guard(operation, prefix, name, process_set):
-        members = groups.members_of(tensors, NDArray)
+        members = operations.members_of(tensors, NDArray)
     if not members:
         report(operation, name, process_set, f"{prefix}() was called there with an empty list.", prefix)
     return members

@@ -18,8 +18,7 @@ from horovod.common.util import split_list
 from horovod.mxnet._arrays import NDArray, Optimizer, Parameter, Trainer, check, reference
 from horovod.mxnet.compression import Compression, Compressor
 from hvd_core._core import Engine
-from hvd_core._frontend.element_types import REDUCIBLE
-from hvd_core._frontend.reductions import engine_number
+from hvd_core._frontend.operations import REDUCIBLE, engine_number
 from hvd_core._runtime.process_sets import number_of
 
 __all__ = ["DistributedOptimizer", "DistributedTrainer"]

@@ -29,7 +29,7 @@ from horovod.spark._logs import LogServer
 from horovod.spark._stage import Stage, forget, lost_executor, shortened, task_function
 from hvd_core._base.sockets import join_address
 from hvd_core._bootstrap.store import StoreClient, StoreServer
-from hvd_core._config.environment import positive_seconds, seconds_of
+from hvd_core._config.settings import positive_seconds, seconds_of
 
 _FAILED_TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
 
@@ -90,7 +90,7 @@ def run_barrier_job(context: Any, function: bytes, options: Options) -> list[Any
 def _failure(error: BaseException, store: StoreClient) -> BaseException:
     """The exception for a stage that failed: that of the rank which failed first, not Spark's message of 200 lines."""
     reported = _ranks.reported_failures(store)
-    own = [entry for entry in reported if not entry[0].bereaved]
+    own = [entry for entry in reported if not entry[0].secondary]
     said = str(error)
     lost = lost_executor(error)
     if lost is not None and not own:

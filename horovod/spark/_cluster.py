@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from hvd_core._config.environment import encryption_wanted
+from hvd_core._config.settings import encryption_wanted
 
 # ---- The Java that PySpark is about to start: another version makes Spark fail with a message of its own
 

@@ -20,7 +20,7 @@ from typing import Any
 from horovod._runner.elastic_discovery import FixedHosts, HostNames
 from horovod._runner.elastic_driver import ElasticJob
 from horovod._runner.elastic_membership import Failure, Limits, Phase
-from horovod._runner.event_loop import Background
+from horovod._runner.event_loop import EventLoop
 from horovod._runner.failures import failure_of
 from horovod._runner.functions import FunctionMemory, checked, pickled, read_all
 from horovod._runner.job import Outcome
@@ -41,7 +41,8 @@ from horovod.spark._task import LONGEST_FACTS, PURPOSE, facts_of, masked, notice
 from hvd_core._base.auth import ServerHandshake
 from hvd_core._base.listener import AuthenticatedListener, listen
 from hvd_core._base.messages import FrameBuffer, ProtocolError
-from hvd_core._config.environment import seconds_of
+from hvd_core._bootstrap.store import StoreServer
+from hvd_core._config.settings import seconds_of
 
 # ---- The slots as the driver sees them: connections of tasks, and the workers at their ends. On the selector's thread
 
@@ -169,9 +170,9 @@ class TaskRanks(RemoteRanks):
         self._outgoing = Outgoing(os.dup(self._task.fileno()), self._introduction())
         self._readers = {"stdout": os.dup(self._task.fileno())}
 
-    def tell(self, rank: int, data: bytes) -> None:
-        """As RemoteRanks.tell()."""
-        super().tell(rank, masked(data, self._secret))
+    def send(self, rank: int, data: bytes) -> None:
+        """As RemoteRanks.send()."""
+        super().send(rank, masked(data, self._secret))
 
     def hang_up(self) -> None:
         """As RemoteRanks.hang_up(). Other descriptors of the connection are open still."""
@@ -193,8 +194,6 @@ class TaskRanks(RemoteRanks):
 
 # ---- The job
 
-_TIMEOUT_S = 600
-_GRACE_S = 600
 _INIT_S = 600.0
 # A task answers immediately, as it waits for that.
 _ANSWER_S = 60.0
@@ -210,7 +209,7 @@ class _Names(HostNames):
     def __init__(self) -> None:
         super().__init__(resolve=str)
 
-    def begin(self, background: Background, changed: Callable[[], None], note: Callable[[str], None]) -> None:
+    def begin(self, loop: EventLoop, changed: Callable[[], None], note: Callable[[str], None]) -> None:
         pass
 
     def merged(self, hosts: dict[str, int]) -> dict[str, int]:
@@ -241,7 +240,7 @@ class SparkElasticJob(ElasticJob):
         slots = _Slots(self.slots)
         ends = memory.drop_if_empty
         super().__init__(limits, slots, self._make_site, ends, self._open_store, _Names(), output, verbose)
-        pool.begin(self._selector, self._note)
+        pool.begin(self._loop.selector, self._note)
 
     def watch(self, stage_ended: Callable[[], bool]) -> None:
         """Lets the job end with Spark's stage."""
@@ -249,9 +248,7 @@ class SparkElasticJob(ElasticJob):
 
     def wake(self) -> None:
         """Any thread: the stage has ended."""
-        with contextlib.suppress(OSError):  # the job has ended, too
-            if self._wake >= 0:
-                os.eventfd_write(self._wake, 1)
+        self._loop.wake()
 
     def host_of(self, number: int) -> str:
         """The host of a worker."""
@@ -275,9 +272,8 @@ class SparkElasticJob(ElasticJob):
         own = {number: {"HOROVOD_HOSTNAME": host}}
         return TaskRanks(host, task, own, self._memory, DESCRIPTOR, self._secret)
 
-    def _open_store(self, hosts: Sequence[str], secret: bytes) -> tuple[object, Mapping[str, str], str]:
+    def _open_store(self, hosts: Sequence[str], secret: bytes) -> tuple[StoreServer, Mapping[str, str], str]:
         from hvd_core._base.sockets import join_address
-        from hvd_core._bootstrap.store import StoreServer
 
         server = StoreServer(host=self._listen, secret=secret)
         port = int(server.address.rpartition(":")[2])
@@ -383,8 +379,8 @@ def _limits(given: Mapping[str, Any], parallelism: int) -> Limits:
         first,
         least,
         most,
-        optional("elastic_timeout", 1) or seconds_of(environ, "HOROVOD_ELASTIC_TIMEOUT", _TIMEOUT_S),
-        seconds_of(environ, "HOROVOD_ELASTIC_GRACE", _GRACE_S),
+        optional("elastic_timeout", 1) or seconds_of(environ, "HOROVOD_ELASTIC_TIMEOUT"),
+        seconds_of(environ, "HOROVOD_ELASTIC_GRACE"),
         _ANSWER_S,
         optional("reset_limit", 0),
         _PAUSE_S,

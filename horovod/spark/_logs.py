@@ -1,7 +1,7 @@
 """Connections over which the tasks of a barrier job send the ranks' output and log_to_driver()'s messages to the driver.
 
 Frames of the launcher (horovod/_runner/protocol.py) over a connection whose client has proved the job's secret
-(hvd_core/_base/auth.py): OUTPUT as there, HEARD with a message.
+(hvd_core/_base/auth.py): OUTPUT as there, MESSAGE with a message.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from horovod._runner.local_ranks import STREAMS
 from horovod._runner.output import Output, OutputClosedError, RankStream
 from horovod._runner.protocol import Kind, channel_frame, output_frame, split_output, split_result
+from horovod._runner.site import STREAMS
 from hvd_core._base.auth import ServerHandshake, client_handshake
 from hvd_core._base.listener import AuthenticatedListener, listen
 from hvd_core._base.messages import FrameBuffer, ProtocolError
@@ -58,7 +58,7 @@ class LogSender:
 
     def message(self, rank: int, text: str) -> None:
         """Passes on a message of log_to_driver()."""
-        self._add(channel_frame(Kind.HEARD, rank, text.encode(errors="replace")))
+        self._add(channel_frame(Kind.MESSAGE, rank, text.encode(errors="replace")))
 
     def close(self) -> None:
         """Sends the rest, for some seconds at most, and ends the connection."""
@@ -264,7 +264,7 @@ class LogServer:
             if (rank, stream) not in self._streams:
                 self._streams[rank, stream] = self._output.stream(rank, STREAMS[stream])
             self._write(lambda: self._streams[rank, stream].feed(data))
-        elif kind == Kind.HEARD:
+        elif kind == Kind.MESSAGE:
             rank, text = split_result(payload)
             self._write(lambda: self._show(rank, text.decode(errors="replace")))
         else:

@@ -22,9 +22,10 @@ from typing import Any
 from horovod._runner.agent import Agent, check_protocol
 from horovod._runner.environment import SECRET, backend_environment, python_path
 from horovod._runner.functions import FunctionMemory, write_all
-from horovod._runner.local_ranks import LocalRanks, RankSpec
+from horovod._runner.local_ranks import LocalRanks
 from horovod._runner.output import Output
 from horovod._runner.protocol import Kind, decode_env
+from horovod._runner.site import RankSpec
 from horovod.spark._logs import LogSender
 from horovod.spark._ranks import (
     DEVICES,
@@ -106,7 +107,7 @@ def run_barrier_task(plan: BarrierPlan, function: bytes) -> Iterator[tuple[int, 
         if failure is not None:
             log.close()
             note_failure(store, failure, place.slot.hostname, plan.python or sys.executable)
-            if failure.bereaved:
+            if failure.secondary:
                 await_cause(store, _CAUSE_S)
             reason = failure.text[-_LONGEST_TEXT:]
             raise RuntimeError(f"rank {rank} on host {place.slot.hostname} failed: {reason}")
@@ -233,16 +234,16 @@ class TaskAgent(Agent):
             specs.append(RankSpec(entry["rank"], command, own, keep, job["channel"]))
         self._ranks = LocalRanks(specs, env)
 
-    def _tell(self, rank: int, data: bytes) -> None:
-        super()._tell(rank, masked(data, self._plan.secret))
+    def _send(self, rank: int, data: bytes) -> None:
+        super()._send(rank, masked(data, self._plan.secret))
 
-    def _hear_signals(self, numbers: bytes) -> None:
+    def _signals_received(self, numbers: bytes) -> None:
         self.signalled = True
         self._lose_launcher()
 
     def close(self) -> None:
         """Releases what run() has left."""
-        self._selector.close()
+        self._loop.close()
         if self._memory is not None:
             self._memory.close()
         os.close(self._copy)

@@ -14,7 +14,7 @@ from horovod.tensorflow._call import CallOptions, group_members, nothing, report
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.mpi_ops import size, size_op
 from horovod.tensorflow.util import decided_at_run_time, do_not_convert, in_xla, on_device
-from hvd_core._frontend.reductions import text_of
+from hvd_core._frontend.operations import text_of
 
 __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
 

@@ -35,8 +35,7 @@ from horovod.tensorflow._call import (
 from horovod.tensorflow._library import operations, register_gradient
 from horovod.tensorflow._library import operations as MPI_LIB
 from horovod.tensorflow.util import do_not_convert
-from hvd_core._frontend.operations import gradient_name
-from hvd_core._frontend.reductions import OF_ENGINE_NUMBER
+from hvd_core._frontend.operations import OF_ENGINE_NUMBER, gradient_name
 
 __all__ = [
     "MPI_LIB",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_core._cli import output
-from hvd_core._config.suggestions import did_you_mean
+from hvd_core._config.hints import did_you_mean
 from hvd_core.bench import report
 from hvd_core.bench.alternative import COLLECTIVES, DTYPES, KINDS, OPS, Call, catalog, host_dtype
 from hvd_core.bench.teams import Plan, Teams, sweep

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hvd_core._bootstrap import driver_channel
+from hvd_core._config.settings import flag_of
 from hvd_core._runtime import current_job
 from hvd_core._runtime.host_arrays import gathered_integers
 from hvd_core._runtime.refusals import reported
@@ -515,8 +516,7 @@ def _forget(ended: list[ProcessSet]) -> None:
 
 
 def _require_dynamic() -> None:
-    text = os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "").strip().lower()
-    if text in ("", "0", "false", "no", "off"):
+    if not flag_of(os.environ, "HOROVOD_DYNAMIC_PROCESS_SETS"):
         raise ValueError(_NEEDS_DYNAMIC)
 
 
@@ -570,7 +570,7 @@ def _own_backends(process_set: ProcessSet) -> tuple[Any, ...]:
     job = current_job.current()
     if process_set.backend is None or job is None:
         return ()
-    from hvd_core.backends.selection import at_init
+    from hvd_core.backends._selection import job as at_init
 
     with reported("add_process_set", None, None):
         members = [rank for rank in process_set.ranks or () if 0 <= rank < job.world.size]

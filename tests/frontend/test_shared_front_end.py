@@ -11,13 +11,13 @@ from harness.rank import expect
 from horovod.common import arguments, compression
 from horovod.common.compression import NoneCompressor
 from hvd_core import types
-from hvd_core._frontend import element_types, groups, operations, reductions, rows
+from hvd_core._frontend import operations
 from hvd_core._runtime import refusals
 
 
 def test_reduce_ops_are_those_of_the_table():
     assert {
-        label: getattr(reductions, label) for label in ("Average", "Sum", "Adasum", "Min", "Max", "Product")
+        label: getattr(operations, label) for label in ("Average", "Sum", "Adasum", "Min", "Max", "Product")
     } == {
         "Average": 0,
         "Sum": 1,
@@ -26,22 +26,22 @@ def test_reduce_ops_are_those_of_the_table():
         "Max": 4,
         "Product": 5,
     }
-    assert [reductions.engine_number(op) for op in range(6)] == [4, 0, 100, 2, 3, 1]
+    assert [operations.engine_number(op) for op in range(6)] == [4, 0, 100, 2, 3, 1]
     for wrong in (6, -1, None, "Sum", [], 1.5):
         with pytest.raises(ValueError, match="Unknown reduce op"):
-            reductions.engine_number(wrong)
+            operations.engine_number(wrong)
 
 
 def test_element_types():
-    assert {name: number for name, number in element_types.NUMBERS.items() if number < 3} == {
+    assert {name: number for name, number in operations.DTYPE_NUMBERS.items() if number < 3} == {
         "uint8": 0,
         "int8": 1,
         "uint16": 2,
     }
-    assert element_types.REDUCIBLE < element_types.MOVABLE == set(types.DTYPES)
+    assert operations.REDUCIBLE < operations.MOVABLE == set(types.DTYPES)
     assert {
         *("bool", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2"),
-    } == element_types.MOVABLE - element_types.REDUCIBLE
+    } == operations.MOVABLE - operations.REDUCIBLE
 
 
 def test_names():
@@ -55,28 +55,28 @@ def test_names():
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7])
 @pytest.mark.parametrize("count", [0, 1, 6, 7, 20])
 def test_scattered_rows(count, ranks):
-    each = [rows.scattered_rows(count, ranks, rank) for rank in range(ranks)]
+    each = [operations.scattered_rows(count, ranks, rank) for rank in range(ranks)]
     assert sum(each) == count
     assert each == sorted(each, reverse=True)
     assert each[0] - each[-1] <= 1
 
 
 def test_row_counts():
-    assert rows.row_counts(np.array([1, 2])) == [1, 2]
-    assert rows.row_counts(iter([3])) == [3]
+    assert operations.row_counts(np.array([1, 2])) == [1, 2]
+    assert operations.row_counts(iter([3])) == [3]
     for wrong, text in ((5, "1D splits"), ([1.0], "integer elements"), (["1"], "integer elements")):
         with pytest.raises(ValueError, match=text):
-            rows.row_counts(wrong)
+            operations.row_counts(wrong)
 
 
 def test_members_of_groups():
-    assert groups.members_of((x for x in "ab"), np.ndarray) == ["a", "b"]
-    assert groups.members_of([], np.ndarray) == []
+    assert operations.members_of((x for x in "ab"), np.ndarray) == ["a", "b"]
+    assert operations.members_of([], np.ndarray) == []
     for wrong in (np.ones(2), 5, None):
         with pytest.raises(ValueError, match="takes a list of tensors, but found"):
-            groups.members_of(wrong, np.ndarray)
+            operations.members_of(wrong, np.ndarray)
     with pytest.raises(ValueError, match="at least one tensor"):
-        groups.some_members_of([], np.ndarray)
+        operations.some_members_of([], np.ndarray)
 
 
 def test_op_and_average_together():

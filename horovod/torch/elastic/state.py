@@ -65,11 +65,12 @@ def copied(value: Any, earlier: Any, later: Later | None = None) -> Any:
         pairs = {key: copied(item, known.get(key), later) for key, item in value.items()}
         made = OrderedDict(pairs) if isinstance(value, OrderedDict) else pairs
         if hasattr(value, "_metadata"):  # the versions of modules, in the state of a model
-            made._metadata = value._metadata
+            made._metadata = value._metadata  # type: ignore[attr-defined]  # PyTorch sets it on an OrderedDict
         return made
     if isinstance(value, list):
-        known = earlier if isinstance(earlier, list) and len(earlier) == len(value) else [None] * len(value)
-        return [copied(item, before, later) for item, before in zip(value, known)]
+        same = isinstance(earlier, list) and len(earlier) == len(value)
+        before = earlier if same else [None] * len(value)
+        return [copied(item, earlier_item, later) for item, earlier_item in zip(value, before)]
     return copy.deepcopy(value)
 
 
@@ -102,7 +103,7 @@ class Copier:
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
         self._pending: list[tuple[torch.Tensor, torch.Tensor, int]] = []
-        self._running: Future | None = None
+        self._running: Future[Any] | None = None
         self._hook: Any = None
 
     def begin(self) -> None:
@@ -348,7 +349,7 @@ def _handlers_for(values: dict[str, Any]) -> dict[str, StateHandler]:
     seen = {id(handler.value) for handler in found.values()}
     for name, value in containers:  # which grows
         if isinstance(value, dict):
-            members: Iterable = value.items()
+            members: Iterable[Any] = value.items()
         elif isinstance(value, (list, tuple)):
             members = enumerate(value)
         else:
