@@ -11,6 +11,7 @@ no other rank to compare with: it takes over what the other ranks have agreed on
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +30,8 @@ class RankDescription:
     """The gradients that one rank is about to reduce: the name, shape and dtype of each variable, and the kind of its
     gradient."""
 
-    settings: dict
-    variables: list[tuple[str, list, str, int]]
+    settings: dict[str, Any]
+    variables: list[tuple[str, list[Any], str, int]]
 
 
 @dataclass
@@ -69,7 +70,7 @@ def _next_number(process_set_id: int) -> int:
     return _latest_number[process_set_id]
 
 
-def _hear(told: list) -> None:
+def _hear(told: list[Any]) -> None:
     """In a new world: takes the agreements that all ranks have made, as _tell() returns them."""
     _offered.clear()
     for latest, made in told:
@@ -83,7 +84,7 @@ def _hear(told: list) -> None:
         _offered[text] = [agreement for _, (agreement, outer) in sorted(of_text.items()) if not outer]
 
 
-def _tell() -> tuple[dict, dict]:
+def _tell() -> tuple[dict[str, Any], dict[str, Any]]:
     made = {text: [agreement for agreement, _ in of_text.values()] for text, of_text in _made.items()}
     return dict(_latest_number), made
 
@@ -173,12 +174,12 @@ def _difference(first: RankDescription, other: RankDescription, first_rank: int,
     return ""
 
 
-def _text_of(variable: tuple) -> str:
+def _text_of(variable: tuple[Any, ...]) -> str:
     name, shape, dtype, _ = variable
     return f"{name} of shape {tuple(shape)}, {dtype}"
 
 
-def require_same_everywhere(value: list, name: str, complaint: str) -> None:
+def require_same_everywhere(value: list[Any], name: str, complaint: str) -> None:
     """Compare a value that JSON can represent with the other ranks' values. All ranks call this.
 
     Raises:
@@ -191,7 +192,7 @@ def require_same_everywhere(value: list, name: str, complaint: str) -> None:
             raise ValueError(f"{complaint}: rank 0 has {first}, but rank {rank} has {other}.")
 
 
-def values_of_all_ranks(value: object, name: str, process_set: ProcessSet | None) -> list:
+def values_of_all_ranks(value: object, name: str, process_set: ProcessSet | None) -> list[Any]:
     """The `value` of each rank, in rank order. It must be a value that JSON can represent."""
     text = json.dumps(value).encode()
     framed = np.frombuffer(len(text).to_bytes(8, "little") + text, dtype=np.uint8)

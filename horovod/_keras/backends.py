@@ -70,7 +70,7 @@ class Backend(ABC):
         """The values of a variable as an array of NumPy; None if they are not known while a graph is made."""
 
     @abstractmethod
-    def gradients(self, loss: Any, variables: list, grad_loss: Any, tape: Any) -> list:
+    def gradients(self, loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> list[Any]:
         """The gradients of a loss, None for a variable that has no gradient.
 
         Args:
@@ -102,22 +102,22 @@ class Backend(ABC):
         """A gradient (dense or sparse) times a number or a scalar tensor."""
 
     @abstractmethod
-    def nan_unless_finite(self, gradients: list) -> Any:
+    def nan_unless_finite(self, gradients: list[Any]) -> Any:
         """A scalar: 1 if all values in the gradients are finite, else NaN."""
 
     @abstractmethod
-    def batches(self, indices: list[int], gradients: list, variables: list) -> list[list[int]]:
+    def batches(self, indices: list[int], gradients: list[Any], variables: list[Any]) -> list[list[int]]:
         """`indices` of dense gradients in lists, each of which one operation reduces. Uses the variables' sizes."""
 
     @abstractmethod
     def reduce(
         self,
-        batches: list[list],
+        batches: list[list[Any]],
         names: list[str],
-        variables: list,
+        variables: list[Any],
         options: Options,
         presence: list[bool] | None,
-    ) -> tuple[list[list], Any]:
+    ) -> tuple[list[list[Any]], Any]:
         """Reduce batches of dense gradients, each under its name. May change gradients that belong to the `variables`.
 
         Args:
@@ -146,7 +146,7 @@ class Backend(ABC):
     @abstractmethod
     def broadcast_variables(
         self,
-        variables: Sequence,
+        variables: Sequence[Any],
         root_rank: int,
         name: str,
         process_set: ProcessSet = global_process_set,
@@ -170,11 +170,11 @@ class Backend(ABC):
         """This rank's rows of the reduced value, as a tensor."""
 
     @abstractmethod
-    def copies_of(self, variables: Sequence, earlier: Sequence | None) -> list:
+    def copies_of(self, variables: Sequence[Any], earlier: Sequence[Any] | None) -> list[Any]:
         """Copies of the values of variables, which do not change with the variables. `earlier`: copies of the same
         variables that are not needed any more; their memory may be used again."""
 
-    def assign(self, variables: Sequence, copies: Sequence) -> None:
+    def assign(self, variables: Sequence[Any], copies: Sequence[Any]) -> None:
         """Give variables the values that copies_of() has returned. The copies stay as they are."""
         for variable, copy in zip(variables, copies):
             variable.assign(copy)
@@ -205,7 +205,7 @@ class Backend(ABC):
         """A tensor whose shape fits no gradient: a graph sends it in place of a gradient that this rank does not have."""
         raise NotImplementedError("there are no graphs")
 
-    def depending_on(self, outcomes: list, gradients: list) -> list:
+    def depending_on(self, outcomes: list[Any], gradients: list[Any]) -> list[Any]:
         """`gradients`, one of which depends in the graph on `outcomes`."""
         raise NotImplementedError("there are no graphs")
 
@@ -217,15 +217,15 @@ class Backend(ABC):
         """Assign the root's values to the variables of that graph."""
         raise NotImplementedError("there are no global variables")
 
-    def outside_of_graphs(self) -> AbstractContextManager:
+    def outside_of_graphs(self) -> AbstractContextManager[Any]:
         """A context in which variables are made outside of the graph that is being traced."""
         return nullcontext()
 
-    def not_rewritten(self, function: Callable) -> Callable:
+    def not_rewritten(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function`, marked so that compilers that rewrite Python leave it as it is."""
         return function
 
-    def methods_not_rewritten(self, methods: type) -> dict[str, Callable]:
+    def methods_not_rewritten(self, methods: type) -> dict[str, Callable[..., Any]]:
         """The methods of the class `methods` that need such a mark, with it, by name."""
         return {}
 

@@ -74,7 +74,7 @@ def correct_momentum(keras: ModuleType, optimizer: Any, factor: float) -> None:
             keras.backend.set_value(velocity, keras.backend.get_value(velocity) * factor)
 
 
-def _velocities(optimizer: Any) -> list:
+def _velocities(optimizer: Any) -> list[Any]:
     for name in ("momentums", "_momentums"):
         found = getattr(optimizer, name, None)
         if found:
@@ -116,7 +116,7 @@ class BroadcastGlobalVariablesCallback:
         self.process_set = process_set
         self.device = device  # the backend knows where its variables are
         self.broadcast_done = False
-        self._local_variables: list = []
+        self._local_variables: list[Any] = []
         for variable in local_variables or ():
             self.register_local_var(variable)
 

@@ -8,7 +8,7 @@ from horovod._keras.backends import Backend
 from horovod._keras.options import Options
 
 
-class CallableList(list):
+class CallableList(list[Any]):
     """A list that returns itself when it is called: both `optimizer.variables` and `optimizer.variables()` are in use."""
 
     def __call__(self) -> "CallableList":

@@ -63,7 +63,7 @@ class KerasState(VariablesState):
                 "Call it on some data, or model.build(input_shape), before."
             )
         _build_optimizer(self.optimizer, model)
-        self._copies: list | None = None
+        self._copies: list[Any] | None = None
         self._save_model()
         super().__init__(bcast_object=_broadcast, get_rank=rank, **kwargs)
 
@@ -104,11 +104,11 @@ class KerasState(VariablesState):
             found[f"variable.{i}"], found[f"value.{i}"] = variable, self._backend.identity(variable)
         return found
 
-    def _kept(self) -> list:
+    def _kept(self) -> list[Any]:
         own = [] if self.optimizer is None else optimizer_variables(self.optimizer)
         return [*self.model.weights, *self._generators(), *own]
 
-    def _generators(self) -> list:
+    def _generators(self) -> list[Any]:
         """The states of random generators, which are variables of Keras 3, but no weights."""
         if major_version(self._keras) < 3:
             return []

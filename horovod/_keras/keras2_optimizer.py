@@ -26,16 +26,16 @@ class DistributedState:
         self.aggregated = False
         self.to_sum = False  # gradients were computed, and are to be summed when they are applied
         self.counter: Any = None
-        self.sums: list = []
-        self._summed: list = []  # the variables
+        self.sums: list[Any] = []
+        self._summed: list[Any] = []  # the variables
         self._seen: set[int] = set()
 
-    def reduced(self, pairs: list) -> list:
+    def reduced(self, pairs: list[Any]) -> list[Any]:
         """(gradient, variable) pairs with reduced gradients."""
         gradients, variables = zip(*pairs)
         return list(zip(self.reducer.reduce(gradients, variables), variables))
 
-    def summed(self, pairs: list) -> list:
+    def summed(self, pairs: list[Any]) -> list[Any]:
         """(gradient, variable) pairs: the reduced sums of several passes in the last of them, zeros in the others."""
         passes = self.options.backward_passes_per_step
         backend = self.reducer.backend
@@ -80,7 +80,7 @@ class DistributedState:
     def is_last_pass(self) -> tf.Tensor:
         return tf.equal(self.counter, self.options.backward_passes_per_step)
 
-    def _make_sums(self, variables: list) -> None:
+    def _make_sums(self, variables: list[Any]) -> None:
         if self.counter is None:
             with tf.init_scope():
                 self.counter = tf.Variable(0, dtype=tf.int32, trainable=False, name="aggregated_passes")
@@ -95,10 +95,10 @@ class _Methods(Distributed):
     def _hvd_new_state(self, options: Any) -> DistributedState:
         return DistributedState(options, self._hvd_backend)
 
-    def _allreduce_grads(self, grads: Any, variables: Any) -> list:
+    def _allreduce_grads(self, grads: Any, variables: Any) -> list[Any]:
         return self._hvd.reducer.reduce(list(grads), list(variables))
 
-    def _hvd_computed(self, pairs: Any) -> list:
+    def _hvd_computed(self, pairs: Any) -> list[Any]:
         """The pairs for a method that computes gradients to return: reduced, unless several passes are summed."""
         pairs = list(pairs)
         if self._hvd_options.backward_passes_per_step > 1 or not pairs:
@@ -107,7 +107,7 @@ class _Methods(Distributed):
         self._hvd.aggregated = True
         return self._hvd.reduced(pairs)
 
-    def _hvd_aggregated(self, pairs: Any, over_replicas: Callable) -> list:
+    def _hvd_aggregated(self, pairs: Any, over_replicas: Callable[..., Any]) -> list[Any]:
         """The pairs for a method that sums gradients over replicas to return: reduced, if they are not yet."""
         pairs = list(pairs)
         # If all are None Keras raises, but other ranks may have gradients.
@@ -121,7 +121,9 @@ class _Methods(Distributed):
             return state.summed(pairs)
         return state.reduced(pairs)
 
-    def _hvd_apply(self, build: Callable, apply: Callable, pairs: Any, aggregate: bool) -> Any:
+    def _hvd_apply(
+        self, build: Callable[..., Any], apply: Callable[..., Any], pairs: Any, aggregate: bool
+    ) -> Any:
         """Apply gradients in the last of several passes. In the other passes count the iteration."""
         state = self._hvd
         try:

@@ -27,8 +27,8 @@ class DistributedState:
         self.reduced = False
         self.aggregated = False  # the next gradients to be applied have been reduced when they were computed
         self.counter: Any = None
-        self.sums: list = []
-        self._summed: list = []  # the variables
+        self.sums: list[Any] = []
+        self._summed: list[Any] = []  # the variables
         self._seen: set[int] = set()
 
     @contextmanager
@@ -40,7 +40,9 @@ class DistributedState:
         finally:
             self.reduced = before
 
-    def apply(self, optimizer: Any, gradients: Sequence, variables: Sequence, step: Callable) -> None:
+    def apply(
+        self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], step: Callable[..., Any]
+    ) -> None:
         """Call `step(gradients, variables)` with reduced gradients: now, or in the last of several passes."""
         if self.options.backward_passes_per_step == 1:
             step(self.reduce(gradients, variables), variables)
@@ -85,7 +87,7 @@ class DistributedState:
 
         ops.cond(ops.equal(self.counter, passes), apply_sums, count_pass)
 
-    def _make_sums(self, variables: Sequence) -> None:
+    def _make_sums(self, variables: Sequence[Any]) -> None:
         if self.counter is not None:
             require_same_variables(self._summed, variables, self.backend)
             return
@@ -128,7 +130,7 @@ class Keras3Methods(Distributed):
 
         return state.apply(self, grads, variables, step)
 
-    def _hvd_built(self, grads: list, variables: Sequence | None) -> list:
+    def _hvd_built(self, grads: list[Any], variables: Sequence[Any] | None) -> list[Any]:
         """The variables of the gradients. Builds the optimizer, as a branch of a graph must not build it."""
         if variables is None:
             variables = self._trainable_variables if self.built else []
@@ -175,7 +177,7 @@ class Keras3Methods(Distributed):
         state.aggregated = True
         return list(zip(reduced, variables))
 
-    def _allreduce_grads(self, grads: Sequence, variables: Sequence | None = None) -> list:
+    def _allreduce_grads(self, grads: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
         return self._hvd.reduce(
             list(grads), list(self._trainable_variables if variables is None else variables)
         )
@@ -194,7 +196,7 @@ class Keras3Methods(Distributed):
 
 
 def apply_scaled(
-    original: Callable, scaler: Any, grads: Sequence, trainable_variables: Sequence | None
+    original: Callable[..., Any], scaler: Any, grads: Sequence[Any], trainable_variables: Sequence[Any] | None
 ) -> None:
     """`apply` of Keras' LossScaleOptimizer with a distributed inner optimizer.
 

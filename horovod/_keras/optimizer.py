@@ -17,7 +17,7 @@ from horovod._keras.options import Options, checked
 # The argument `local_layers` of PartialDistributedOptimizer: the layers whose gradients are not reduced.
 
 
-def list_of_layers(keras: ModuleType, local_layers: Any) -> tuple:
+def list_of_layers(keras: ModuleType, local_layers: Any) -> tuple[Any, ...]:
     """`local_layers` as a tuple of layers.
 
     Raises:

@@ -63,7 +63,7 @@ def load_and_wrap(
     return model
 
 
-def _variables_of(optimizer: Any) -> list:
+def _variables_of(optimizer: Any) -> list[Any]:
     found = optimizer.variables
     return list(found() if callable(found) else found)
 

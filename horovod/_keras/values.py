@@ -103,7 +103,7 @@ def broadcast_model(
     keras: ModuleType,
     model: Any,
     root_rank: int,
-    local_variables: Sequence = (),
+    local_variables: Sequence[Any] = (),
     process_set: ProcessSet = global_process_set,
 ) -> None:
     """Assign the root's values to the weights of a model and the variables of its optimizer, on all ranks of the set.
@@ -133,13 +133,13 @@ def broadcast_model(
         backend.broadcast_variables(of_optimizer, root_rank, "keras.broadcast.optimizer", process_set)
 
 
-def entries_of(backend: Backend, kind: str, variables: Sequence) -> list[Entry]:
+def entries_of(backend: Backend, kind: str, variables: Sequence[Any]) -> list[Entry]:
     """Variables for require_same(). They are known by their places: Keras counts the names of layers."""
     described = [backend.description_of(variable) for variable in variables]
     return [(f"{kind} {i}", tuple(shape), dtype) for i, (_, shape, dtype) in enumerate(described)]
 
 
-def optimizer_variables(optimizer: Any) -> list:
+def optimizer_variables(optimizer: Any) -> list[Any]:
     """The variables of an optimizer of any Keras: `variables` is a method of some optimizers and a list of others."""
     variables = optimizer.variables
     return list(variables() if callable(variables) else variables)

@@ -200,7 +200,7 @@ def _platform_of(array: Any) -> str:
     return jax.default_backend()
 
 
-def perform(call: Call, arrays: list) -> tuple[list, list[int] | None]:
+def perform(call: Call, arrays: list[Any]) -> tuple[list[Any], list[int] | None]:
     """The results, and the rows that each rank has sent here for an alltoall outside of programs."""
     if is_traced(arrays):
         with _reported(call):  # the other ranks wait, or will, when they run their programs
@@ -213,7 +213,7 @@ def _reported(call: Call) -> reported:
     return reported(call.operation, call.name, of_set, call.operation)
 
 
-def _in_program(call: Call, arrays: list) -> list:
+def _in_program(call: Call, arrays: list[Any]) -> list[Any]:
     shapes = [jax.ShapeDtypeStruct(_shape_in_program(call, array), array.dtype) for array in arrays]
     mesh = jax.sharding.get_abstract_mesh() if hasattr(jax.sharding, "get_abstract_mesh") else None
     if mesh is not None and mesh.size > 1 and jax.local_device_count() > 1:
@@ -249,7 +249,7 @@ def _in_program(call: Call, arrays: list) -> list:
     )
 
 
-def _shape_in_program(call: Call, array: Any) -> tuple:
+def _shape_in_program(call: Call, array: Any) -> tuple[Any, ...]:
     shape = array.shape
     if call.operation == "allgather":
         rows = shape[0] * call.ranks if call.total_rows is None else call.total_rows
@@ -271,7 +271,7 @@ class _Callback:
         self._call = call
         self._rows = [shape.shape[:1] for shape in shapes]
 
-    def __call__(self, *arrays: Any) -> tuple:
+    def __call__(self, *arrays: Any) -> tuple[Any, ...]:
         call = self._call
         try:
             results, _ = _reduced(call, arrays)
@@ -287,7 +287,7 @@ class _Callback:
         return tuple(results)
 
 
-def _at_once(call: Call, arrays: list) -> tuple[list, list[int] | None]:
+def _at_once(call: Call, arrays: list[Any]) -> tuple[list[Any], list[int] | None]:
     results, received = _reduced(call, arrays)
     return [jnp.asarray(result) for result in results], received
 
@@ -347,7 +347,7 @@ def _outputs(call: Call, arrays: list[np.ndarray]) -> list[np.ndarray]:
 _AVERAGE, _SUM = ENGINE_NUMBERS[Average], ENGINE_NUMBERS[Sum]
 
 
-def collective(call: Call, arrays: list) -> list:
+def collective(call: Call, arrays: list[Any]) -> list[Any]:
     """The results of an operation, which can be differentiated. An alltoall with splits has a second result: the rows
     from each rank."""
     if not is_traced(arrays):
@@ -355,23 +355,23 @@ def collective(call: Call, arrays: list) -> list:
     return list(_differentiable(call, *arrays))
 
 
-def _with_received(results: list, received: list[int] | None) -> list:
+def _with_received(results: list[Any], received: list[int] | None) -> list[Any]:
     return results if received is None else [*results, jnp.asarray(np.array(received, np.int32))]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _differentiable(call: Call, *arrays: Any) -> tuple:
+def _differentiable(call: Call, *arrays: Any) -> tuple[Any, ...]:
     return tuple(_with_received(*perform(call, list(arrays))))
 
 
-def _forward(call: Call, *arrays: Any) -> tuple:
+def _forward(call: Call, *arrays: Any) -> tuple[Any, ...]:
     rows = tuple(array.shape[0] if array.ndim else 0 for array in arrays)
     results = tuple(collective(call, list(arrays)))  # can be differentiated again
     received = None if call.splits is None else results[-1]
     return results, (rows, received)
 
 
-def _backward(call: Call, residuals: tuple, incoming: tuple) -> tuple:
+def _backward(call: Call, residuals: tuple[Any, ...], incoming: tuple[Any, ...]) -> tuple[Any, ...]:
     rows, received = residuals
     incoming = incoming[: len(rows)]
     # Integers have no gradient: JAX has a type without values for it.
@@ -389,17 +389,17 @@ def _backward(call: Call, residuals: tuple, incoming: tuple) -> tuple:
 _differentiable.defvjp(_forward, _backward)
 
 
-def _of_allreduce(call: Call, incoming: list, rows: list, received: Any) -> list:
+def _of_allreduce(call: Call, incoming: list[Any], rows: list[Any], received: Any) -> list[Any]:
     return collective(call.as_gradient(), incoming)
 
 
-def _of_broadcast(call: Call, incoming: list, rows: list, received: Any) -> list:
+def _of_broadcast(call: Call, incoming: list[Any], rows: list[Any], received: Any) -> list[Any]:
     # The zeros of the other ranks are made by the call: of zeros in the program the compiler would see that the call's
     # result is not used, and leave it out.
     return collective(call.as_gradient("allreduce", reduce_op=_AVERAGE), incoming)
 
 
-def _of_allgather(call: Call, incoming: list, rows: list, received: Any) -> list:
+def _of_allgather(call: Call, incoming: list[Any], rows: list[Any], received: Any) -> list[Any]:
     if is_traced(incoming):  # equally many rows on all ranks
         return collective(call.as_gradient("reducescatter", reduce_op=_AVERAGE, total_rows=None), incoming)
     averages = collective(call.as_gradient("allreduce", reduce_op=_AVERAGE), incoming)
@@ -410,7 +410,7 @@ def _of_allgather(call: Call, incoming: list, rows: list, received: Any) -> list
     return [average[start : start + n] for average, start, n in zip(averages, starts, rows)]
 
 
-def _of_alltoall(call: Call, incoming: list, rows: list, received: Any) -> list:
+def _of_alltoall(call: Call, incoming: list[Any], rows: list[Any], received: Any) -> list[Any]:
     splits = None if received is None else tuple(np.asarray(received).tolist())
     sent_back = collective(call.as_gradient(splits=splits), incoming)[:1]
     missing = rows[0] - sent_back[0].shape[0]  # rows that were not sent
@@ -420,7 +420,7 @@ def _of_alltoall(call: Call, incoming: list, rows: list, received: Any) -> list:
     return sent_back
 
 
-def _of_reducescatter(call: Call, incoming: list, rows: list, received: Any) -> list:
+def _of_reducescatter(call: Call, incoming: list[Any], rows: list[Any], received: Any) -> list[Any]:
     factor = call.prescale * call.postscale * (call.ranks if call.reduce_op == _SUM else 1)
     gathered = []
     plain = {"reduce_op": 0, "prescale": 1.0, "postscale": 1.0}

@@ -47,7 +47,7 @@ class JaxBackend(Backend):
             return np.asarray(variable.value)
         return None
 
-    def gradients(self, loss: Any, variables: list, grad_loss: Any, tape: Any) -> list:
+    def gradients(self, loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> list[Any]:
         raise ValueError(
             "Keras on JAX has no tape: compute gradients with jax.grad() of a function of the variables' values, and "
             "pass them to optimizer.apply() or stateless_apply()."
@@ -72,10 +72,10 @@ class JaxBackend(Backend):
         # The arrays have been given to the step.
         model._jax_state, model._jax_state_synced = None, True
 
-    def copies_of(self, variables: Sequence, earlier: Sequence | None) -> list:
+    def copies_of(self, variables: Sequence[Any], earlier: Sequence[Any] | None) -> list[Any]:
         return copied([variable.value for variable in variables], earlier)
 
-    def assign(self, variables: Sequence, copies: Sequence) -> None:
+    def assign(self, variables: Sequence[Any], copies: Sequence[Any]) -> None:
         for variable, value in zip(variables, restored(copies)):
             variable.assign(value)
 
@@ -94,7 +94,7 @@ class JaxBackend(Backend):
     def misfit_for(self, variable: Any, kind: int) -> jax.Array:
         return jnp.zeros((0,), variable.dtype)
 
-    def depending_on(self, outcomes: list, gradients: list) -> list:
+    def depending_on(self, outcomes: list[Any], gradients: list[Any]) -> list[Any]:
         present = [i for i, gradient in enumerate(gradients) if gradient is not None]
         if outcomes and present:  # so that the compiler does not leave the operations out
             tied = jax.lax.optimization_barrier((gradients[present[0]], *outcomes))
@@ -104,23 +104,23 @@ class JaxBackend(Backend):
     def scaled(self, gradient: Any, factor: Any) -> Any:
         return gradient * jnp.asarray(factor, gradient.dtype)
 
-    def nan_unless_finite(self, gradients: list) -> jax.Array:
+    def nan_unless_finite(self, gradients: list[Any]) -> jax.Array:
         finite = jnp.stack([jnp.isfinite(gradient).all() for gradient in gradients]).all()
         return jnp.where(finite, 1.0, jnp.nan)
 
-    def batches(self, indices: list[int], gradients: list, variables: list) -> list[list[int]]:
+    def batches(self, indices: list[int], gradients: list[Any], variables: list[Any]) -> list[list[int]]:
         return [
             [indices[place] for place in bucket] for bucket in buckets_of([gradients[i] for i in indices])
         ]
 
     def reduce(
         self,
-        batches: list[list],
+        batches: list[list[Any]],
         names: list[str],
-        variables: list,
+        variables: list[Any],
         options: Options,
         presence: list[bool] | None,
-    ) -> tuple[list[list], Any]:
+    ) -> tuple[list[list[Any]], Any]:
         results, reduced_presence = [], None
         for arrays, name in zip(batches, names):
             with reported("allreduce", name, options.process_set, "allreduce"):
@@ -159,7 +159,7 @@ class JaxBackend(Backend):
 
     def broadcast_variables(
         self,
-        variables: Sequence,
+        variables: Sequence[Any],
         root_rank: int,
         name: str,
         process_set: ProcessSet = global_process_set,

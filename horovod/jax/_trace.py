@@ -34,7 +34,7 @@ _LIBRARIES = frozenset(
 # JAX traces a function with a jit of its own from here.
 _JIT = "jax._src.pjit"
 
-_counts: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_counts: weakref.WeakKeyDictionary[Any, Counter[tuple[str, str]]] = weakref.WeakKeyDictionary()
 
 
 def is_traced(arrays: Any) -> bool:
@@ -91,7 +91,7 @@ def _program() -> tuple[Any, str]:
     return None, ""
 
 
-def _counts_of(trace: Any) -> Counter:
+def _counts_of(trace: Any) -> Counter[tuple[str, str]]:
     try:
         return _counts.setdefault(trace, Counter())
     except TypeError:  # no trace, or one that cannot be referred to weakly: all calls of one name have it

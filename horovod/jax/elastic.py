@@ -52,7 +52,7 @@ def copied(tree: Any, earlier: Any) -> Any:
     leaves, structure = jax.tree_util.tree_flatten(tree)
     jax.block_until_ready([leaf for leaf in leaves if isinstance(leaf, jax.Array)])
     views = [_view(leaf) for leaf in leaves]  # all of them before the first copy
-    known: list = []
+    known: list[Any] = []
     if earlier is not None:
         known, before = jax.tree_util.tree_flatten(earlier)
         known = known if before == structure else []

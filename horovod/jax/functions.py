@@ -67,7 +67,7 @@ def broadcast_parameters(
     return jax.tree_util.tree_unflatten(structure, leaves)
 
 
-def _entry(path: tuple, leaf: Any) -> tuple[str, tuple, str]:
+def _entry(path: tuple[Any, ...], leaf: Any) -> tuple[str, tuple[Any, ...], str]:
     array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
     return jax.tree_util.keystr(path), array.shape, str(array.dtype)
 

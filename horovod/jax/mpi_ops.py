@@ -74,13 +74,13 @@ def allreduce(
             with the same text.
     """
 
-    def prepare(leaves: list) -> tuple[list, dict]:
+    def prepare(leaves: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         return leaves, _reduction(op, prescale_factor, postscale_factor)
 
     return _on_tree("allreduce", tensor, name, process_set, prepare, compression)
 
 
-def _reduction(op: int, prescale_factor: float, postscale_factor: float) -> dict:
+def _reduction(op: int, prescale_factor: float, postscale_factor: float) -> dict[str, Any]:
     return {
         "reduce_op": engine_number(op),
         "prescale": float(prescale_factor),
@@ -96,7 +96,7 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> list:
+) -> list[Any]:
     """Reduce a list of arrays as one all-or-nothing operation; returns a list. See allreduce()."""
     tensors = _members("allreduce", tensors, name, process_set)
     return allreduce(tensors, op, name, compression, prescale_factor, postscale_factor, process_set)
@@ -118,7 +118,7 @@ def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = gl
 
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
-) -> list:
+) -> list[Any]:
     """Gather a list of arrays as one all-or-nothing operation; returns a list. See allgather()."""
     return allgather(_members("allgather", tensors, name, process_set), name, process_set)
 
@@ -163,7 +163,7 @@ def alltoall(
         NotImplementedError, HorovodInternalError: as in allreduce().
     """
 
-    def prepare(leaves: list) -> tuple[list, dict]:
+    def prepare(leaves: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         if len(leaves) != 1:
             raise ValueError(f"alltoall takes one array, but found a tree of {len(leaves)}.")
         if splits is None:
@@ -197,7 +197,7 @@ def reducescatter(
         ValueError, NotImplementedError, HorovodInternalError: as in allreduce().
     """
 
-    def prepare(leaves: list) -> tuple[list, dict]:
+    def prepare(leaves: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         if op == Adasum:
             raise ValueError("Reducescatter has no op Adasum. Use hvd.Average, Sum, Min, Max or Product.")
         return leaves, _reduction(op, prescale_factor, postscale_factor)
@@ -213,7 +213,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> list:
+) -> list[Any]:
     """Reduce and scatter a list of arrays as one operation; returns a list. See reducescatter()."""
     tensors = _members("reducescatter", tensors, name, process_set)
     return reducescatter(tensors, op, name, compression, prescale_factor, postscale_factor, process_set)
@@ -251,7 +251,7 @@ def _need_no_program(function: str) -> None:
         raise ValueError(f"{function}() cannot be a part of a compiled program. Call it outside of jit.")
 
 
-def _members(operation: str, tensors: Any, name: Any, process_set: Any) -> list:
+def _members(operation: str, tensors: Any, name: Any, process_set: Any) -> list[Any]:
     with guarded(operation, name, process_set):
         return groups.members_of(tensors, (jax.Array, np.ndarray))
 

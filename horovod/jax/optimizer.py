@@ -61,7 +61,7 @@ def allreduce_gradients(
     return jax.tree_util.tree_unflatten(structure, results)
 
 
-def buckets_of(leaves: list, limit: int = BUCKET_BYTES) -> list[list[int]]:
+def buckets_of(leaves: list[Any], limit: int = BUCKET_BYTES) -> list[list[int]]:
     """The places of the leaves in runs of about `limit` bytes, the last leaves first."""
     buckets: list[list[int]] = []
     filled = limit
@@ -76,7 +76,7 @@ def buckets_of(leaves: list, limit: int = BUCKET_BYTES) -> list[list[int]]:
 
 
 def value_and_grad(
-    fun: Callable,
+    fun: Callable[..., Any],
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
     op: int = Average,
@@ -85,7 +85,7 @@ def value_and_grad(
     gradient_predivide_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     **options: Any,
-) -> Callable:
+) -> Callable[..., Any]:
     """jax.value_and_grad(), whose gradients are reduced over all ranks. The value is this rank's.
 
     Args:
@@ -98,7 +98,7 @@ def value_and_grad(
     plain = jax.value_and_grad(fun, argnums=argnums, has_aux=has_aux, **options)
 
     @functools.wraps(fun)
-    def call(*arguments: Any, **keywords: Any) -> tuple:
+    def call(*arguments: Any, **keywords: Any) -> tuple[Any, ...]:
         value, gradients = plain(*arguments, **keywords)
         reduced = allreduce_gradients(
             gradients, op, name, compression, gradient_predivide_factor, process_set
@@ -137,7 +137,7 @@ def DistributedGradientTransformation(
             f"{type(optimizer).__name__}."
         )
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple:
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, ...]:
         reduced = allreduce_gradients(updates, op, name, compression, gradient_predivide_factor, process_set)
         return optimizer.update(reduced, state, params, **extra)
 

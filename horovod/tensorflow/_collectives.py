@@ -136,7 +136,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
     name: str | None = None,
-) -> list:
+) -> list[Any]:
     """Reduce several tensors as one operation: when all are ready on all ranks, in one message.
 
     Args:

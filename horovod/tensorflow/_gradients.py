@@ -43,7 +43,7 @@ from hvd_core._runtime.process_sets import number_of
 
 
 @contextmanager
-def fail_together(names: list[str], process_set: ProcessSet) -> Iterator[Callable]:
+def fail_together(names: list[str], process_set: ProcessSet) -> Iterator[Callable[..., Any]]:
     """A context for code that makes the allreduces `names` in a graph. It calls the yielded function with each name
     before it makes that operation.
 
@@ -75,7 +75,7 @@ def tensor_to_reduce(gradient: Any, vars: Sequence[Any] | None, place: int) -> A
     return tf.zeros([0] if gradient is None else [0, 0], dtype if dtype in REDUCIBLE else tf.float32)
 
 
-def description_of_group(grads: list, vars: Sequence[Any] | None, places: list[int]) -> str:
+def description_of_group(grads: list[Any], vars: Sequence[Any] | None, places: list[int]) -> str:
     """A sentence for an error: the kinds of the gradients that this rank has put in a group."""
 
     def listed(found: list[int]) -> str:
@@ -189,7 +189,7 @@ class GradientReduction:
     @do_not_convert
     def __call__(
         self, grads: Sequence[Any], vars: Sequence[Any] | None = None, use_generic_names: bool = False
-    ) -> list:
+    ) -> list[Any]:
         """Reduce each gradient with the other ranks' gradients for the same variable.
 
         Args:
@@ -222,7 +222,7 @@ class GradientReduction:
                     {**groups, **{names[i]: [i] for i in single}}, [plain_variable(v) for v in vars]
                 )
             results = list(grads)
-            stand_ins: list = []  # the results for gradients that are None
+            stand_ins: list[Any] = []  # the results for gradients that are None
             # By place: a tensor that exists once all ranks have shown that they have tf.IndexedSlices there too.
             agreed: dict[int, tf.Tensor] = {}
             with fail_together([*groups, *(names[i] for i in single)], self.process_set) as begin:
@@ -255,7 +255,7 @@ class GradientReduction:
                             results[i] = self._reduce_one(gradient, f"{names[i]}.rows")
             return _depending_on(stand_ins, results)
 
-    def _announce_weights(self, requests: dict[str, list[int]], variables: list) -> None:
+    def _announce_weights(self, requests: dict[str, list[int]], variables: list[Any]) -> None:
         for name, places in requests.items():
             weights = [
                 (getattr(v, "name", name), lambda v=v: values_of(v)) for v in (variables[i] for i in places)
@@ -263,7 +263,7 @@ class GradientReduction:
             number: Any = self.process_set.process_set_id
             initial_weights.announce(f"allreduce.{name}", weights, _REMEDY, number)
 
-    def _partition(self, grads: list, vars: Sequence[Any] | None) -> tuple[list[list[int]], list[int]]:
+    def _partition(self, grads: list[Any], vars: Sequence[Any] | None) -> tuple[list[list[int]], list[int]]:
         """The places of the gradients of each group, and the places of the other gradients. The same on all ranks, also
         where ranks have None or tf.IndexedSlices in different places."""
         everything = list(range(len(grads)))
@@ -294,7 +294,9 @@ class GradientReduction:
         options = self._of_slices if isinstance(gradient, tf.IndexedSlices) else self._of_tensors
         return _allreduce_cond(gradient, name=name, **options)
 
-    def _reduce_group(self, grads: list, places: list[int], vars: Any, name: str, results: list) -> list:
+    def _reduce_group(
+        self, grads: list[Any], places: list[int], vars: Any, name: str, results: list[Any]
+    ) -> list[Any]:
         """Put a group's reduced tensors into `results`. Returns all outputs of the reduction, stand-ins included."""
         packed = [tensor_to_reduce(grads[i], vars, i) for i in places]
         try:
@@ -313,14 +315,14 @@ class GradientReduction:
         with tf.name_scope("no_tensor_here"):
             return self._reduce_one(stand_in, name)
 
-    def _check_slices(self, grads: list) -> None:
+    def _check_slices(self, grads: list[Any]) -> None:
         problem = why_not_slices(self._op, 1.0, 1.0)
         # In eager mode the operation itself raises it.
         if problem and not tf.executing_eagerly() and any(isinstance(g, tf.IndexedSlices) for g in grads):
             raise NotImplementedError(problem)
 
 
-def _depending_on(tensors: list[tf.Tensor], results: list) -> list:
+def _depending_on(tensors: list[tf.Tensor], results: list[Any]) -> list[Any]:
     """`results`, one of which depends on `tensors`: a graph does not execute operations on which no result depends."""
     place = next((i for i, result in enumerate(results) if result is not None), None)
     if not tensors or place is None or tf.executing_eagerly():
@@ -330,7 +332,7 @@ def _depending_on(tensors: list[tf.Tensor], results: list) -> list:
     return results
 
 
-def _chunks(places: list[int], grads: list, vars: Sequence[Any] | None, most: int) -> list[list[int]]:
+def _chunks(places: list[int], grads: list[Any], vars: Sequence[Any] | None, most: int) -> list[list[int]]:
     """`places` in runs of at most `most` bytes. The sizes are those of the variables, which all ranks have, if the
     variables are known."""
     chunks: list[list[int]] = []
@@ -347,7 +349,9 @@ def _chunks(places: list[int], grads: list, vars: Sequence[Any] | None, most: in
     return chunks
 
 
-def _reduced_by_members(process_set: ProcessSet, reduce: Callable, leave: Callable) -> Any:
+def _reduced_by_members(
+    process_set: ProcessSet, reduce: Callable[..., Any], leave: Callable[..., Any]
+) -> Any:
     """The result of `reduce()` if this rank reduces with others, else that of `leave()`."""
     if decided_at_run_time() and not tf.executing_eagerly() and not in_xla():
         number = process_set.process_set_id
@@ -376,7 +380,7 @@ def _allreduce_cond(
 @do_not_convert
 def _grouped_allreduce_cond(
     tensors: Sequence[Any], *args: Any, process_set: ProcessSet = global_process_set, **options: Any
-) -> list:
+) -> list[Any]:
     """As _allreduce_cond(), but for grouped_allreduce()."""
     return _reduced_by_members(
         process_set,

@@ -48,7 +48,7 @@ class TensorFlowBackend(Backend):
     def values_of(self, variable: Any) -> Any:
         return values_of(self.identity(variable))
 
-    def gradients(self, loss: Any, variables: list, grad_loss: Any, tape: Any) -> list:
+    def gradients(self, loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> list[Any]:
         own = [self.identity(v) for v in variables]
         if callable(loss):
             with tf.GradientTape() as tape:
@@ -94,10 +94,10 @@ class TensorFlowBackend(Backend):
         indices = tf.zeros([0, 1], tf.int32 if kind == SPARSE32 else tf.int64)
         return tf.IndexedSlices(tf.zeros([0, *own.shape[1:], 1], own.dtype.base_dtype), indices)
 
-    def depending_on(self, outcomes: list, gradients: list) -> list:
+    def depending_on(self, outcomes: list[Any], gradients: list[Any]) -> list[Any]:
         return _depending_on(tf.nest.flatten(outcomes, expand_composites=True), gradients)
 
-    def nan_unless_finite(self, gradients: list) -> tf.Tensor:
+    def nan_unless_finite(self, gradients: list[Any]) -> tf.Tensor:
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in values])
         return tf.where(finite, tf.constant(1.0), tf.constant(float("nan")))
@@ -111,7 +111,7 @@ class TensorFlowBackend(Backend):
             return tf.IndexedSlices(times(gradient.values), gradient.indices, gradient.dense_shape)
         return times(gradient)
 
-    def batches(self, indices: list[int], gradients: list, variables: list) -> list[list[int]]:
+    def batches(self, indices: list[int], gradients: list[Any], variables: list[Any]) -> list[list[int]]:
         # Each batch has one dtype, and begins as soon as its gradients have been computed.
         most = _NEIGHBOUR_BYTES if self.mode() == "graph" else _GROUP_BYTES
         done: list[list[int]] = []
@@ -129,12 +129,12 @@ class TensorFlowBackend(Backend):
 
     def reduce(
         self,
-        batches: list[list],
+        batches: list[list[Any]],
         names: list[str],
-        variables: list,
+        variables: list[Any],
         options: Options,
         presence: list[bool] | None,
-    ) -> tuple[list[list], Any]:
+    ) -> tuple[list[list[Any]], Any]:
         arguments = {
             "op": options.op,
             "prescale_factor": 1.0 / options.gradient_predivide_factor,
@@ -178,7 +178,7 @@ class TensorFlowBackend(Backend):
 
     def broadcast_variables(
         self,
-        variables: Sequence,
+        variables: Sequence[Any],
         root_rank: int,
         name: str,
         process_set: ProcessSet = global_process_set,
@@ -200,14 +200,14 @@ class TensorFlowBackend(Backend):
     def may_be_of_operation(self, error: Exception) -> bool:
         return may_be_of_operation(error)
 
-    def copies_of(self, variables: Sequence, earlier: Sequence | None) -> list:
+    def copies_of(self, variables: Sequence[Any], earlier: Sequence[Any] | None) -> list[Any]:
         own = [self.identity(v) for v in variables]
         if not tf.executing_eagerly():
             return tf.compat.v1.keras.backend.get_session().run(own) if own else []
         # TensorFlow copies when the variable changes: a value that was read stays what it is.
         return [v.read_value() for v in own]
 
-    def assign(self, variables: Sequence, copies: Sequence) -> None:
+    def assign(self, variables: Sequence[Any], copies: Sequence[Any]) -> None:
         own = [self.identity(v) for v in variables]
         if tf.executing_eagerly():
             for variable, copy in zip(own, copies):
@@ -283,13 +283,13 @@ class TensorFlowBackend(Backend):
     def _tensor(self, value: Any) -> tf.Tensor:
         return tf.convert_to_tensor(self.identity(value))
 
-    def outside_of_graphs(self) -> AbstractContextManager:
+    def outside_of_graphs(self) -> AbstractContextManager[Any]:
         return tf.init_scope()
 
-    def not_rewritten(self, function: Callable) -> Callable:
+    def not_rewritten(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return tf.autograph.experimental.do_not_convert(function)
 
-    def methods_not_rewritten(self, methods: type) -> dict[str, Callable]:
+    def methods_not_rewritten(self, methods: type) -> dict[str, Callable[..., Any]]:
         return {
             name: self.not_rewritten(method)
             for cls in reversed(methods.__mro__[:-1])
@@ -298,9 +298,9 @@ class TensorFlowBackend(Backend):
         }
 
 
-def _by_dtype_and_device(variables: Sequence) -> list[list]:
+def _by_dtype_and_device(variables: Sequence[Any]) -> list[list[Any]]:
     """The variables in lists, each of one dtype and device."""
-    parts: dict[tuple, list] = {}
+    parts: dict[tuple[Any, ...], list[Any]] = {}
     for variable in variables:
         parts.setdefault((variable.dtype.base_dtype.name, variable.device), []).append(variable)
     return list(parts.values())

@@ -160,13 +160,13 @@ def register_devices() -> None:
 
 # The gradient functions of the operations, by the operation's type. ``mpi_ops`` fills the table when it is imported;
 # ``_xla`` reads it when it makes an operation in a compiled function.
-GRADIENTS: dict[str, Callable] = {}
+GRADIENTS: dict[str, Callable[..., Any]] = {}
 
 
-def register_gradient(kind: str) -> Callable[[Callable], Callable]:
+def register_gradient(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator that makes a function the gradient of the operation `kind`, in TensorFlow and in GRADIENTS."""
 
-    def register(function: Callable) -> Callable:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
         GRADIENTS[kind] = do_not_convert(function)
         return tf.RegisterGradient(kind)(function)
 

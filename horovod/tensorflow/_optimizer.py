@@ -36,7 +36,7 @@ class WrappedOptimizer(tf.compat.v1.train.Optimizer):
         super().__init__(name=name, use_locking=use_locking)
         self._optimizer = optimizer
         self.process_set = process_set
-        self._local_vars: set = set()
+        self._local_vars: set[Any] = set()
 
     def register_local_var(self, var: Any) -> None:
         """Do not reduce the gradient of this variable (or of a list of them)."""
@@ -147,7 +147,7 @@ class _DistributedOptimizer(WrappedOptimizer):
         )
 
 
-def _check_references(variables: list) -> None:
+def _check_references(variables: list[Any]) -> None:
     """Raises ValueError for variables that cannot be assigned to in every N-th pass only."""
     old = [v.name for v in variables if v.dtype._is_ref_dtype]
     if old and tf.compat.v1.control_flow_v2_enabled():
@@ -222,7 +222,7 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
             return combined
         return tf.group(combined, name=name or self.get_name())
 
-    def _counter_and_starts(self, variables: list) -> tuple[Any, list]:
+    def _counter_and_starts(self, variables: list[Any]) -> tuple[Any, list[Any]]:
         """The counter of passes (None for one pass per step), and the variables' values before the first pass."""
         if self._backward_passes_per_step == 1:
             return None, [_copy(v) for v in variables]
@@ -242,7 +242,7 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
             for k, v in zip(kept, variables)
         ]
 
-    def _replace(self, variables: list, starts: list, counter: Any = None) -> tf.Tensor:
+    def _replace(self, variables: list[Any], starts: list[Any], counter: Any = None) -> tf.Tensor:
         """Give the variables their values in `starts` plus the combined changes. Returns True, once that is done."""
         changes = [_read(v) - start for v, start in zip(variables, starts)]
         sums = [start + change for start, change in zip(starts, self._combine(changes, variables))]

@@ -68,7 +68,7 @@ class _DistributedTape:
     @do_not_convert
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
-    ) -> tuple[list, list]:
+    ) -> tuple[list[Any], list[Any]]:
         """As gradient(), with the sources that are not reduced apart from the others.
 
         Args:

@@ -64,7 +64,7 @@ class TensorFlowState(VariablesState):
     def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:
         if variables is None:
             variables = [] if _executing_eagerly() else tf.compat.v1.global_variables()
-        self.variables: Sequence = flat_variables(variables)
+        self.variables: Sequence[Any] = flat_variables(variables)
         self.session = session
         if not _executing_eagerly():
             self._session = session or tf.compat.v1.get_default_session()
@@ -76,7 +76,7 @@ class TensorFlowState(VariablesState):
             self._new_values = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in self.variables]
             self._assigned = [v.assign(new) for v, new in zip(self.variables, self._new_values)]
             self._sent = broadcast_variables(self.variables, 0)
-        self._copies: list = []
+        self._copies: list[Any] = []
         self._save_variables()
         super().__init__(bcast_object=_broadcast, get_rank=rank, **kwargs)
 

@@ -91,7 +91,7 @@ def broadcast_variables(
     return tf.group(*assigned, name="broadcast_variables")
 
 
-def require_same_variables(function: str, variables: list, name: str, process_set: ProcessSet) -> None:
+def require_same_variables(function: str, variables: list[Any], name: str, process_set: ProcessSet) -> None:
     """Compare the ranks' lists of variables, at once in graph mode too. Variables are known by their places: Keras counts
     the names of layers.
 
@@ -114,7 +114,7 @@ def require_same_variables(function: str, variables: list, name: str, process_se
         raise tf.errors.InvalidArgumentError(None, None, str(error)) from None
 
 
-def _variables_of(variables: Any) -> list:
+def _variables_of(variables: Any) -> list[Any]:
     found = flat_variables(variables)
     for variable in found:
         if not hasattr(variable, "assign"):
@@ -122,9 +122,9 @@ def _variables_of(variables: Any) -> list:
     return found
 
 
-def _groups(variables: list) -> list[list]:
+def _groups(variables: list[Any]) -> list[list[Any]]:
     """Runs of variables of one device and one kind, of at most _GROUP_BYTES; the same on all ranks."""
-    groups: list[list] = []
+    groups: list[list[Any]] = []
     last, filled = None, 0
     for variable in variables:
         kind = getattr(variable, "device", ""), hasattr(variable, "handle")
@@ -238,7 +238,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
         super().__init__()
         self.root_rank = root_rank
         self.process_set = process_set
-        self._variables: list = []
+        self._variables: list[Any] = []
         self.bcast_op: Any = None
         self.device = device
 

@@ -503,7 +503,7 @@ def _grouped_broadcast_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
     return _means_of_members(op, grads, lambda _forward, means, _indices: _zero_but_on_root(op, means))
 
 
-def _means_of_members(op: Any, grads: Sequence[Any], of_means: Callable) -> list[tf.Tensor | None]:
+def _means_of_members(op: Any, grads: Sequence[Any], of_means: Callable[..., Any]) -> list[tf.Tensor | None]:
     """The gradients of the members of a group that is moved. A member whose dtype is not a float that can be reduced has
     the gradient None; the others have the list `of_means(forward, means, indices)`, made of the gradients' means."""
     forward = _ForwardOperation(op)

@@ -15,7 +15,7 @@ from horovod.common.elastic_launchers import ranks_may_change
 __all__ = ["refs_to_vars", "vars_to_refs"]
 
 
-def do_not_convert(function: Callable) -> Callable:
+def do_not_convert(function: Callable[..., Any]) -> Callable[..., Any]:
     """Tell AutoGraph to call a function as it is: rewriting it costs tens of milliseconds, and so does each function that
     it calls. Sets AutoGraph's mark, as its decorator costs each eager call more."""
     function.autograph_info__ = {}
@@ -27,13 +27,13 @@ def _executing_eagerly() -> bool:
     return tf.executing_eagerly()
 
 
-def _make_subgraph(function: Callable) -> Callable:
+def _make_subgraph(function: Callable[..., Any]) -> Callable[..., Any]:
     return tf.function(function)
 
 
-def _cache(function: Callable) -> Callable:
+def _cache(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` with a cache: by its arguments (positional, hashable) and by whether the caller is in eager mode."""
-    results: dict = {}
+    results: dict[str, Any] = {}
 
     @wraps(function)
     def remembered(*args):
@@ -84,7 +84,7 @@ def refs_to_vars(refs: Any) -> Any:
     return refs.deref()
 
 
-def on_device(device: str) -> AbstractContextManager:
+def on_device(device: str) -> AbstractContextManager[Any]:
     """The scope of tf.device(); a scope without effect for an empty name."""
     return tf.device(device) if device else nullcontext()
 
@@ -106,7 +106,7 @@ def in_xla() -> bool:
         return False
 
 
-def flat_variables(variables: Any) -> list:
+def flat_variables(variables: Any) -> list[Any]:
     """A list of variables as TensorFlow knows them, from a list, another iterable, or a method that returns one
     (``optimizer.variables`` of Keras 2)."""
     if callable(variables) and not isinstance(variables, Iterable):
