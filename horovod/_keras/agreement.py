@@ -60,14 +60,15 @@ _made: dict[str, dict[int, tuple[StepAgreement, bool]]] = {}
 _offered: dict[str, list[StepAgreement]] = {}
 
 
-def _next_number(process_set_id: int) -> int:
+def _next_number(process_set_id: int | None) -> int:
     global _engine, _latest_number
     if _engine is not runtime.engine():
         if channel() is None:  # another job: some ranks may be new, so all ranks count from 0
             _latest_number = {}
         _engine = runtime.engine()
-    _latest_number[process_set_id] = _latest_number.get(process_set_id, -1) + 1
-    return _latest_number[process_set_id]
+    number = process_set_id or 0
+    _latest_number[number] = _latest_number.get(number, -1) + 1
+    return _latest_number[number]
 
 
 def _hear(told: list[Any]) -> None:
@@ -84,7 +85,7 @@ def _hear(told: list[Any]) -> None:
         _offered[text] = [agreement for _, (agreement, outer) in sorted(of_text.items()) if not outer]
 
 
-def _tell() -> tuple[dict[str, Any], dict[str, Any]]:
+def _tell() -> tuple[dict[int, int], dict[str, list[StepAgreement]]]:
     made = {text: [agreement for agreement, _ in of_text.values()] for text, of_text in _made.items()}
     return dict(_latest_number), made
 
@@ -150,7 +151,7 @@ def kinds_on_any_rank(kinds: list[int], agreement: StepAgreement, process_set: P
         op=numpy_face.Max,
         process_set=process_set,
     )
-    return found.tolist()
+    return [int(kind) for kind in found]
 
 
 def _difference(first: RankDescription, other: RankDescription, first_rank: int, rank: int) -> str:

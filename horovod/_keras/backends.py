@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from horovod._keras.options import Options
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -28,13 +28,15 @@ def keras_package(keras: ModuleType) -> ModuleType:
 def version(keras: ModuleType) -> str:
     """The version of a Keras module. Not every `tf.keras` has the attribute; the package of its classes has it."""
     found = getattr(keras, "__version__", None)
-    return found or importlib.import_module(keras.Model.__module__.partition(".")[0]).__version__
+    return str(found or importlib.import_module(keras.Model.__module__.partition(".")[0]).__version__)
 
 
 def major_version(keras: ModuleType) -> int:
     """2 or 3."""
     return int(version(keras).partition(".")[0])
 
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _CLASSES = {
     "jax": ("horovod.jax._keras_backend", "JaxBackend"),
@@ -154,7 +156,16 @@ class Backend(ABC):
         """Assign the root's values to variables, which the ranks have alike. The operations' names begin with `name`."""
 
     @abstractmethod
-    def allreduce(self, value, name, op, prescale_factor, postscale_factor, compression, process_set) -> Any:
+    def allreduce(
+        self,
+        value: Any,
+        name: str | None,
+        op: int,
+        prescale_factor: float,
+        postscale_factor: float,
+        compression: Any,
+        process_set: ProcessSet,
+    ) -> Any:
         """The reduced value as a tensor. `value`: anything that the framework makes a tensor of."""
 
     @abstractmethod
@@ -181,7 +192,7 @@ class Backend(ABC):
 
     def one_of(self, process_set: ProcessSet) -> Any:
         """1 / the number of ranks, a number or a scalar tensor: in a graph, of the ranks when it runs."""
-        return 1.0 / process_set.size()
+        return 1.0 / (process_set.size() or 1)
 
     def why_not(self, options: Options) -> str:
         """The reason why an optimizer cannot have these options on this backend; "" if it can."""
@@ -221,7 +232,7 @@ class Backend(ABC):
         """A context in which variables are made outside of the graph that is being traced."""
         return nullcontext()
 
-    def not_rewritten(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def not_rewritten(self, function: Function) -> Function:
         """`function`, marked so that compilers that rewrite Python leave it as it is."""
         return function
 
@@ -239,7 +250,8 @@ def _instance(name: str) -> Backend:
             f"Horovod works with Keras on {', '.join(sorted(_CLASSES))}, but Keras runs on {name}. "
             "Set KERAS_BACKEND before Keras is imported."
         ) from None
-    return getattr(importlib.import_module(module), cls)()
+    backend: Backend = getattr(importlib.import_module(module), cls)()
+    return backend
 
 
 def backend_of(keras: ModuleType) -> Backend:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from horovod._keras import callbacks
 from horovod._keras.backends import backend_of, keras_package, major_version
@@ -19,6 +19,11 @@ from horovod.common.exports import rank
 from horovod.common.objects import broadcast_object
 from horovod.common.structures import require_same
 from hvd_core._runtime import runtime
+
+if TYPE_CHECKING:
+    from keras.callbacks import Callback
+else:
+    Callback = object  # the public classes have that of their Keras
 
 __all__ = [
     "CommitStateCallback",
@@ -32,7 +37,8 @@ __all__ = [
     "workers",
 ]
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class KerasState(VariablesState):
@@ -63,7 +69,7 @@ class KerasState(VariablesState):
                 "Call it on some data, or model.build(input_shape), before."
             )
         _build_optimizer(self.optimizer, model)
-        self._copies: list[Any] | None = None
+        self._copies: list[Any] = []
         self._save_model()
         super().__init__(bcast_object=_broadcast, get_rank=rank, **kwargs)
 
@@ -93,7 +99,7 @@ class KerasState(VariablesState):
 
     def _save_model(self) -> None:
         self._backend.sync_model(self.model)
-        self._copies = self._backend.copies_of(self._kept(), self._copies)
+        self._copies = self._backend.copies_of(self._kept(), self._copies or None)
 
     def _references(self) -> dict[str, Any]:
         found = {**super()._references(), "model": self.model}
@@ -136,7 +142,7 @@ def _broadcast(value: Any) -> Any:
     return broadcast_object(value, 0, name="horovod.elastic.values")
 
 
-class CommitStateCallback:
+class CommitStateCallback(Callback):
     """Calls `state.commit()` after every `batches_per_commit` batches, and at the end of each epoch.
 
     A commit costs a copy of the model and the optimizer. A failure loses the training since the last commit.
@@ -173,7 +179,7 @@ class CommitStateCallback:
         self.state.commit()
 
 
-class UpdateBatchStateCallback:
+class UpdateBatchStateCallback(Callback):
     """Sets `state.batch` to the number of the batch that has ended, and to 0 after each epoch.
 
     Put it before CommitStateCallback, so that the committed number is the current one. After a reset `params["steps"]`,
@@ -203,7 +209,7 @@ class UpdateBatchStateCallback:
         self.state.batch = 0
 
 
-class UpdateEpochStateCallback:
+class UpdateEpochStateCallback(Callback):
     """Sets `state.epoch` to the number of epochs that have ended, before this training and in it.
 
     Put it before CommitStateCallback. Continue training with ``model.fit(epochs=epochs, initial_epoch=state.epoch)``,
@@ -220,7 +226,7 @@ class UpdateEpochStateCallback:
         self.state.epoch += 1
 
 
-class RescaleLearningRateCallback:
+class RescaleLearningRateCallback(Callback):
     """Sets the learning rate to `initial_lr` * hvd.size() when the number of ranks has changed.
 
     With a number of warm-up batches the rate goes from its present value to the new one step by step, as a jump of the
@@ -267,7 +273,7 @@ class RescaleLearningRateCallback:
         keras, optimizer = keras_package(self._hvd_keras), self.model.optimizer
         backend_of(keras).sync_model(self.model)
         before = callbacks.get_learning_rate(keras, optimizer)
-        after = before + (self.initial_lr * self._size - before) / self._batches_left
+        after = before + (self.initial_lr * runtime.size() - before) / self._batches_left
         self._batches_left -= 1
         if before == after:
             return
@@ -276,7 +282,7 @@ class RescaleLearningRateCallback:
             callbacks.correct_momentum(keras, optimizer, after / before)
 
 
-def run(keras: ModuleType, func: Function) -> Function:
+def run(keras: ModuleType, func: Callable[_P, _R]) -> Callable[_P, _R]:
     """Decorate a training function whose first parameter is a state: it is called again when ranks have changed.
 
         state = hvd.elastic.KerasState(model, batch=0, epoch=0)

@@ -56,7 +56,7 @@ class GradientReducer:
         process_set = self.options.process_set
         if not process_set.included():
             return False
-        return process_set.size() > 1 or ranks_may_change()
+        return (process_set.size() or 0) > 1 or ranks_may_change()
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The reduced gradients, in the order of `variables`.
@@ -253,7 +253,7 @@ class GradientReducer:
     def _announce_weights(
         self, batches: list[list[int]], variables: list[Any], agreement: StepAgreement
     ) -> None:
-        number = self.options.process_set.process_set_id
+        number = self.options.process_set.process_set_id or 0
         for batch, name in zip(batches, self._names(batches, agreement)):
             weights = [
                 (self.backend.description_of(v)[0], lambda v=v: self.backend.values_of(v))

@@ -67,7 +67,7 @@ def create_distributed_optimizer(keras: ModuleType, optimizer: Any, **arguments:
     if major_version(keras) < 3:
         from horovod._keras.keras2_optimizer import methods_for
 
-        patches.tell_inner_of_loss_scaling(keras)
+        patches.report_loss_scaling(keras)
     else:
         patches.reduce_before_loss_scaling(keras)
         methods_for = _keras3_methods
@@ -93,11 +93,11 @@ def _keras3_methods(keras: ModuleType, optimizer: Any) -> type:
     return Keras3Methods
 
 
-def _class_of(keras: ModuleType, optimizer: Any, methods: type, options: Options) -> type:
+def _class_of(keras: ModuleType, optimizer: Any, methods: type, options: Options) -> Any:
     """The class of a distributed optimizer: the same class for the same base class and equal options.
 
     Keras 3 keeps each registered class for ever, so the class does not refer to variables and layers; instances do."""
-    base = type(optimizer)
+    base: Any = type(optimizer)
     options = options.without_variables()
     if "_hvd_classes" not in vars(base):
         base._hvd_classes = {}
@@ -106,7 +106,7 @@ def _class_of(keras: ModuleType, optimizer: Any, methods: type, options: Options
     if key in base._hvd_classes:
         return base._hvd_classes[key]
     backend = backend_of(keras)
-    namespace = {
+    namespace: dict[str, Any] = {
         "__module__": "horovod._keras",
         "__doc__": base.__doc__,
         "_hvd_keras": keras,
@@ -114,7 +114,8 @@ def _class_of(keras: ModuleType, optimizer: Any, methods: type, options: Options
         "_hvd_backend": backend,
     }
     namespace |= backend.methods_not_rewritten(methods)
-    cls = type(base)(base.__name__, (methods, base), namespace)
+    metaclass: Any = type(base)
+    cls = metaclass(base.__name__, (methods, base), namespace)
     patches.save_as(keras, cls, base)
     base._hvd_classes[key] = cls
     return cls
@@ -141,7 +142,7 @@ def _is_above_zero(iterations: Any) -> bool:
         return False
 
 
-def _distributed_copy(optimizer: Any, cls: type) -> Any:
+def _distributed_copy(optimizer: Any, cls: Any) -> Any:
     """An instance of `cls`: from the configuration of `optimizer`, or, if that has state, sharing its state."""
     if not _has_state(optimizer):
         try:
@@ -153,7 +154,7 @@ def _distributed_copy(optimizer: Any, cls: type) -> Any:
     return _with_shared_state(optimizer, cls)
 
 
-def _new_from_config(optimizer: Any, cls: type) -> Any:
+def _new_from_config(optimizer: Any, cls: Any) -> Any:
     """An optimizer of `cls` with the configuration of `optimizer`."""
     rate = vars(optimizer).get("_learning_rate")
     if major_version(cls._hvd_keras) < 3 or isinstance(rate, cls._hvd_keras.Variable):
@@ -203,14 +204,14 @@ def _copied(value: Any) -> Any:
     return next((kind(value) for kind in kinds if isinstance(value, kind)), value)
 
 
-def _with_shared_state(optimizer: Any, cls: type) -> Any:
+def _with_shared_state(optimizer: Any, cls: Any) -> Any:
     """`optimizer` as an instance of `cls`. Both share their attributes: a change of one is a change of the other."""
     result = object.__new__(cls)
     object.__setattr__(result, "__dict__", vars(optimizer))
     return result
 
 
-def _scaler_around(scaler: Any, cls: type, inner: Any) -> Any:
+def _scaler_around(scaler: Any, cls: Any, inner: Any) -> Any:
     """An optimizer of class `cls` that scales losses like `scaler`, around `inner`."""
     if major_version(cls._hvd_keras) < 3:
         from horovod._keras.keras2_optimizer import scaler_around

@@ -193,11 +193,11 @@ def check(array: Any, operation: str) -> None:
 
 def _platform_of(array: Any) -> str:
     if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
-        return next(iter(array.devices())).platform
+        return str(next(iter(array.devices())).platform)
     device = jax.config.jax_default_device
     if device is not None:
-        return getattr(device, "platform", device)
-    return jax.default_backend()
+        return str(getattr(device, "platform", device))
+    return str(jax.default_backend())
 
 
 def perform(call: Call, arrays: list[Any]) -> tuple[list[Any], list[int] | None]:
@@ -249,8 +249,8 @@ def _in_program(call: Call, arrays: list[Any]) -> list[Any]:
     )
 
 
-def _shape_in_program(call: Call, array: Any) -> tuple[Any, ...]:
-    shape = array.shape
+def _shape_in_program(call: Call, array: Any) -> tuple[int, ...]:
+    shape: tuple[int, ...] = array.shape
     if call.operation == "allgather":
         rows = shape[0] * call.ranks if call.total_rows is None else call.total_rows
         return (rows, *shape[1:])

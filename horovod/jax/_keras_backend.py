@@ -73,7 +73,7 @@ class JaxBackend(Backend):
         model._jax_state, model._jax_state_synced = None, True
 
     def copies_of(self, variables: Sequence[Any], earlier: Sequence[Any] | None) -> list[Any]:
-        return copied([variable.value for variable in variables], earlier)
+        return list(copied([variable.value for variable in variables], earlier))
 
     def assign(self, variables: Sequence[Any], copies: Sequence[Any]) -> None:
         for variable, value in zip(variables, restored(copies)):
@@ -121,7 +121,8 @@ class JaxBackend(Backend):
         options: Options,
         presence: list[bool] | None,
     ) -> tuple[list[list[Any]], Any]:
-        results, reduced_presence = [], None
+        results: list[list[Any]] = []
+        reduced_presence = None
         for arrays, name in zip(batches, names):
             with reported("allreduce", name, options.process_set, "allreduce"):
                 pairs = [options.compression.compress(array) for array in arrays]
@@ -147,7 +148,7 @@ class JaxBackend(Backend):
         return results, reduced_presence
 
     def any_rank_has(self, presence: Any) -> list[bool]:
-        return (np.asarray(presence) > 0).tolist()
+        return [bool(value > 0) for value in np.asarray(presence)]
 
     def reduce_sparse(self, gradient: Any, name: str, options: Options) -> Any:
         raise ValueError("Keras on JAX has no sparse gradients here.")
@@ -170,7 +171,16 @@ class JaxBackend(Backend):
         for variable, value in zip(variables, values):
             variable.assign(value)
 
-    def allreduce(self, value, name, op, prescale_factor, postscale_factor, compression, process_set) -> Any:
+    def allreduce(
+        self,
+        value: Any,
+        name: str | None,
+        op: int,
+        prescale_factor: float,
+        postscale_factor: float,
+        compression: Any,
+        process_set: ProcessSet,
+    ) -> Any:
         with reported("allreduce", name, process_set, "allreduce"):
             sent, context = compression.compress(_array(value))
         reduced = mpi_ops.allreduce(

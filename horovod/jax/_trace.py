@@ -59,7 +59,8 @@ def name_in_program(operation: str, name: str | None) -> str:
 def _place(function: str) -> str:
     """File and line of the program's call of this package, and the function with a jit of its own that has the line. No
     folder, which may differ from rank to rank."""
-    own = frame = sys._getframe(1)
+    own = sys._getframe(1)
+    frame: FrameType | None = own
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module.partition(".")[0] not in _LIBRARIES:
@@ -81,7 +82,7 @@ def _program() -> tuple[Any, str]:
     outermost trace, and "". None without a trace."""
     trace = None if trace_ctx is None else trace_ctx.trace
     while trace is not None and not isinstance(trace, EvalTrace):
-        about = getattr(getattr(trace, "frame", None), "debug_info", None)
+        about: Any = getattr(getattr(trace, "frame", None), "debug_info", None)
         if getattr(about, "traced_for", None) == "jit":
             return trace, f" in {about.func_name}"
         parent = getattr(trace, "parent_trace", None)

@@ -8,8 +8,9 @@ alike. Errors in a program come from JAX, when the result is waited for, with th
 Names: an operation of a program without a name is called by the file and line of its call. Any thread.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import TracebackType
 from typing import Any
 
 import jax
@@ -98,8 +99,8 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """Reduce a list of arrays as one all-or-nothing operation; returns a list. See allreduce()."""
-    tensors = _members("allreduce", tensors, name, process_set)
-    return allreduce(tensors, op, name, compression, prescale_factor, postscale_factor, process_set)
+    members = _members("allreduce", tensors, name, process_set)
+    return list(allreduce(members, op, name, compression, prescale_factor, postscale_factor, process_set))
 
 
 def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
@@ -120,7 +121,7 @@ def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
     """Gather a list of arrays as one all-or-nothing operation; returns a list. See allgather()."""
-    return allgather(_members("allgather", tensors, name, process_set), name, process_set)
+    return list(allgather(_members("allgather", tensors, name, process_set), name, process_set))
 
 
 def broadcast(
@@ -215,8 +216,8 @@ def grouped_reducescatter(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """Reduce and scatter a list of arrays as one operation; returns a list. See reducescatter()."""
-    tensors = _members("reducescatter", tensors, name, process_set)
-    return reducescatter(tensors, op, name, compression, prescale_factor, postscale_factor, process_set)
+    members = _members("reducescatter", tensors, name, process_set)
+    return list(reducescatter(members, op, name, compression, prescale_factor, postscale_factor, process_set))
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
@@ -226,12 +227,9 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         ValueError: in a program, before init(), or for a set that is not registered.
         HorovodInternalError: a rank is gone.
     """
-    try:
+    with guarded("barrier", None, process_set):
         _need_no_program("barrier")
         number = number_of(process_set)
-    except BaseException as error:
-        failed("barrier", "barrier", None, process_set, error)
-        raise
     job_operations.barrier(number)
 
 
@@ -256,18 +254,35 @@ def _members(operation: str, tensors: Any, name: Any, process_set: Any) -> list[
         return groups.members_of(tensors, (jax.Array, np.ndarray))
 
 
-@contextmanager
-def guarded(operation: str, name: Any, process_set: Any) -> Iterator[None]:
-    """A guard of the steps before a call of an operation: an exception is reported to the other ranks as the failure of
-    the call, under the name that the call would have in a program. Raises the errors of failed()."""
-    try:
-        yield
-    except BaseException as error:
+class guarded:
+    """A context manager for the steps before a call of an operation: an exception is reported to the other ranks as the
+    failure of the call, under the name that the call has in a program. Raises the errors of failed()."""
+
+    __slots__ = ("_is_traced", "_operation", "_process_set", "name")
+
+    def __init__(self, operation: str, name: Any, process_set: Any) -> None:
+        self._operation, self.name, self._process_set = operation, name, process_set
+        self._is_traced = False
+
+    def __enter__(self) -> "guarded":
+        return self
+
+    def name_call(self) -> str:
+        """Set and return the name of the call in the program that is being traced."""
+        if not self._is_traced:
+            self._is_traced = True
+            self.name = name_in_program(self._operation, None if self.name is None else f"{self.name}")
+        return str(self.name)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
         with suppress(Exception):  # of a name that is no text
-            if is_traced(()):
-                name = name_in_program(operation, None if name is None else f"{name}")
-        failed(operation, operation, name, process_set, error)
-        raise
+            if self._operation != "barrier" and is_traced(()):
+                self.name_call()
+        failed(self._operation, self._operation, self.name, self._process_set, error)
 
 
 def _on_tree(
@@ -275,15 +290,14 @@ def _on_tree(
     tree: Any,
     name: str | None,
     process_set: ProcessSet,
-    prepare: Any,
+    prepare: Callable[[list[Any]], tuple[list[Any], dict[str, Any]]],
     compression: type[Compressor] = Compression.none,
 ) -> Any:
     """One operation on all leaves of a tree. `prepare`: leaves -> (leaves, attributes of the Call)."""
-    try:
+    with guarded(operation, name, process_set) as guard:
         leaves, structure = jax.tree_util.tree_flatten(tree)
-        traced = is_traced(leaves)
-        if traced:
-            name = name_in_program(operation, None if name is None else f"{name}")
+        if is_traced(leaves):
+            name = guard.name_call()
         leaves = [_array(leaf) for leaf in leaves]
         leaves, attributes = prepare(leaves)
         for leaf in leaves:
@@ -291,10 +305,11 @@ def _on_tree(
         wires = [compression.compress(leaf) for leaf in leaves]
         number = number_of(process_set)
         engine()
-        call = Call(operation, name, number, process_set.size(), process_set.rank(), **attributes)
-    except BaseException as error:
-        failed(operation, operation, name, process_set, error)
-        raise
+        ranks, rank = (
+            process_set.size() or 0,
+            process_set.rank() or 0,
+        )  # the engine refuses a set without this rank
+        call = Call(operation, name, number, ranks, rank, **attributes)
     if not leaves:
         report(operation, name, process_set, f"{operation}() was called there with an empty tree.", operation)
         return tree

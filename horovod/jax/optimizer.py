@@ -98,7 +98,7 @@ def value_and_grad(
     plain = jax.value_and_grad(fun, argnums=argnums, has_aux=has_aux, **options)
 
     @functools.wraps(fun)
-    def call(*arguments: Any, **keywords: Any) -> tuple[Any, ...]:
+    def call(*arguments: Any, **keywords: Any) -> tuple[Any, Any]:
         value, gradients = plain(*arguments, **keywords)
         reduced = allreduce_gradients(
             gradients, op, name, compression, gradient_predivide_factor, process_set
@@ -137,7 +137,7 @@ def DistributedGradientTransformation(
             f"{type(optimizer).__name__}."
         )
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, ...]:
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         reduced = allreduce_gradients(updates, op, name, compression, gradient_predivide_factor, process_set)
         return optimizer.update(reduced, state, params, **extra)
 

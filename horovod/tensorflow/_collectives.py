@@ -10,7 +10,15 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import BOTH_GIVEN, Adasum, Average, Sum, op_from
-from horovod.tensorflow._call import CallOptions, group_members, nothing, reported, run
+from horovod.tensorflow._call import (
+    CallOptions,
+    group_members,
+    nothing,
+    process_set_number,
+    reported,
+    run,
+    run_group,
+)
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.mpi_ops import size, size_op
 from horovod.tensorflow.util import decided_at_run_time, do_not_convert, in_xla, on_device
@@ -115,10 +123,10 @@ def _allreduce_slices(slices: tf.IndexedSlices, call: CallOptions) -> Any:
     if in_xla():
         # XLA has to know the number of gathered rows when it compiles, and nothing tells it.
         return run("HorovodAllreduce", tf.convert_to_tensor(slices), call._replace(operation="allreduce"))
-    values, indices = run("HorovodGroupedAllgather", [slices.values, slices.indices], call)
+    values, indices = run_group("HorovodGroupedAllgather", [slices.values, slices.indices], call)
     if call.op == Average:
         process_set = call.process_set
-        ranks = size_op(process_set.process_set_id) if decided_at_run_time() else process_set.size()
+        ranks = size_op(process_set_number(process_set)) if decided_at_run_time() else process_set.size()
         values = values / tf.cast(ranks, values.dtype)  # of integers, a true division: floats
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
 
@@ -170,7 +178,7 @@ def grouped_allreduce(
             packed = [compression.compress(tf.convert_to_tensor(results[i])) for i in dense]
     with on_device(device_dense):
         if packed:
-            reduced = run("HorovodGroupedAllreduce", [sent for sent, _ in packed], call)
+            reduced = run_group("HorovodGroupedAllreduce", [sent for sent, _ in packed], call)
             for i, tensor, (_, context) in zip(dense, reduced, packed):
                 results[i] = compression.decompress(tensor, context)
     with on_device(device_sparse):
@@ -269,7 +277,7 @@ def _scatter(
     with on_device(device_dense):
         sent = [tensor for tensor, _ in packed]
         if grouped:
-            scattered = run("HorovodGroupedReducescatter", sent, call)
+            scattered = run_group("HorovodGroupedReducescatter", sent, call)
         else:
             scattered = [run("HorovodReducescatter", sent[0], call)]
         return [compression.decompress(t, context) for t, (_, context) in zip(scattered, packed)]

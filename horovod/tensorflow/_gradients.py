@@ -18,7 +18,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Adasum
 from horovod.common.util import split_list
 from horovod.tensorflow import _names
-from horovod.tensorflow._call import REDUCIBLE, CallOptions, report
+from horovod.tensorflow._call import REDUCIBLE, CallOptions, process_set_number, report
 from horovod.tensorflow._collectives import allreduce, grouped_allreduce, why_not_slices
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.mpi_ops import Average, process_set_included_op, size_op
@@ -120,7 +120,7 @@ def takes_part(process_set: ProcessSet) -> bool:
         ValueError: Horovod is not initialized, or the process set is not registered.
     """
     number_of(process_set)
-    return bool(process_set.included()) and process_set.size() > 1
+    return bool(process_set.included()) and (process_set.size() or 0) > 1
 
 
 @do_not_convert
@@ -129,9 +129,9 @@ def scaled_local(gradient: Any, process_set: ProcessSet) -> Any:
     if gradient is None or not process_set.included():
         return gradient
     at_run_time = decided_at_run_time() and not in_xla()
-    ranks = size_op(process_set.process_set_id) if at_run_time else process_set.size()
+    ranks = size_op(process_set_number(process_set)) if at_run_time else process_set.size()
 
-    def divide(values):
+    def divide(values: tf.Tensor) -> tf.Tensor:
         return values / tf.cast(ranks, values.dtype)
 
     if isinstance(gradient, tf.IndexedSlices):
@@ -171,7 +171,7 @@ class GradientReduction:
         self.options = options
         self.name, self.process_set, self._op = options.name, options.process_set, options.op
         prescale_factor, postscale_factor = predivide_factors(options.gradient_predivide_factor)
-        self._of_slices = {
+        self._of_slices: dict[str, Any] = {
             "device_dense": options.device_dense,
             "device_sparse": options.device_sparse,
             "compression": options.compression,
@@ -354,7 +354,7 @@ def _reduced_by_members(
 ) -> Any:
     """The result of `reduce()` if this rank reduces with others, else that of `leave()`."""
     if decided_at_run_time() and not tf.executing_eagerly() and not in_xla():
-        number = process_set.process_set_id
+        number = process_set_number(process_set)
         several = tf.logical_and(tf.equal(process_set_included_op(number), 1), tf.greater(size_op(number), 1))
         return tf.cond(several, reduce, leave)
     if (
@@ -370,9 +370,10 @@ def _allreduce_cond(
 ) -> Any:
     """allreduce() if this rank is a member of the process set and not its only one, else the tensor itself. Decided now;
     in graphs with HOROVOD_ELASTIC, each time the graph runs."""
+    options["process_set"] = process_set
     return _reduced_by_members(
         process_set,
-        lambda: allreduce(tensor, *args, process_set=process_set, **options),
+        lambda: allreduce(tensor, *args, **options),
         lambda: tf.nest.map_structure(tf.identity, tensor, expand_composites=True),
     )
 
@@ -382,11 +383,13 @@ def _grouped_allreduce_cond(
     tensors: Sequence[Any], *args: Any, process_set: ProcessSet = global_process_set, **options: Any
 ) -> list[Any]:
     """As _allreduce_cond(), but for grouped_allreduce()."""
-    return _reduced_by_members(
+    options["process_set"] = process_set
+    reduced: list[Any] = _reduced_by_members(
         process_set,
-        lambda: grouped_allreduce(tensors, *args, process_set=process_set, **options),
+        lambda: grouped_allreduce(tensors, *args, **options),
         lambda: tf.nest.map_structure(tf.identity, list(tensors), expand_composites=True),
     )
+    return reduced
 
 
 @do_not_convert

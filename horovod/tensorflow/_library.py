@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import tensorflow as tf
 
@@ -112,6 +112,8 @@ def let_run_unordered() -> None:
         )
 
 
+operations: Any
+library: Any
 try:
     operations, library = _load()
 except ImportError as _error:
@@ -160,14 +162,17 @@ def register_devices() -> None:
 
 # The gradient functions of the operations, by the operation's type. ``mpi_ops`` fills the table when it is imported;
 # ``_xla`` reads it when it makes an operation in a compiled function.
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
 GRADIENTS: dict[str, Callable[..., Any]] = {}
 
 
-def register_gradient(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def register_gradient(kind: str) -> Callable[[_Function], _Function]:
     """A decorator that makes a function the gradient of the operation `kind`, in TensorFlow and in GRADIENTS."""
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: _Function) -> _Function:
         GRADIENTS[kind] = do_not_convert(function)
-        return tf.RegisterGradient(kind)(function)
+        tf.RegisterGradient(kind)(function)
+        return function
 
     return register

@@ -115,7 +115,7 @@ class _DistributedOptimizer(WrappedOptimizer):
         """
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         if not pairs:
-            return pairs
+            return []
         grads, variables = map(list, zip(*pairs))
         if self._agg_helper is not None:
             _check_references(variables)
@@ -191,7 +191,7 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
     @do_not_convert
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """As of the wrapped optimizer: the gradients of this rank, not reduced."""
-        return self._optimizer.compute_gradients(*args, **kwargs)
+        return list(self._optimizer.compute_gradients(*args, **kwargs))
 
     @do_not_convert
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:

@@ -11,7 +11,13 @@ from horovod._keras import patches
 from horovod.common.gradient_arguments import check_predivide_factor
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Average
-from horovod.tensorflow._gradients import GradientOptions, cached_reduction, checked_groups, scaled_local
+from horovod.tensorflow._gradients import (
+    GradientOptions,
+    GradientReduction,
+    cached_reduction,
+    checked_groups,
+    scaled_local,
+)
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.util import do_not_convert, plain_variable, ref
 
@@ -23,6 +29,9 @@ class _DistributedTape:
     the wrapped tape and the distributed one share their attributes."""
 
     __slots__ = ("_hvd_local", "_hvd_reduce", "_hvd_scale_local")
+    _hvd_local: set[Any]
+    _hvd_reduce: GradientReduction
+    _hvd_scale_local: bool
 
     @do_not_convert
     def register_local_source(self, source: Any) -> None:
@@ -96,7 +105,7 @@ class _DistributedTape:
 
     def _hvd_plain(self) -> tf.GradientTape:
         """This tape as an instance of the class that was wrapped."""
-        plain_class = type(self).__mro__[2]
+        plain_class: Any = type(self).__mro__[2]
         tape = plain_class.__new__(plain_class)
         tape.__dict__ = self.__dict__
         return tape
@@ -147,7 +156,8 @@ def DistributedGradientTape(
         "DistributedGradientTape", device_dense, device_sparse, compression, sparse_as_dense,
         op, gradient_predivide_factor, checked_groups(num_groups, groups), process_set,
     )  # fmt: skip
-    distributed_class = _distributed_class(type(gradtape))
+    plain_class: Any = type(gradtape)
+    distributed_class: Any = _distributed_class(plain_class)
     tape = distributed_class.__new__(distributed_class)
     tape.__dict__ = gradtape.__dict__
     tape._hvd_reduce = cached_reduction(options)
@@ -159,7 +169,7 @@ def DistributedGradientTape(
 def _prepare_keras() -> None:
     """Let `optimizer.variables` of Keras 3 be called, as programs with a tape do. Does not import Keras."""
     keras = sys.modules.get("keras")
-    if hasattr(keras, "optimizers"):  # the import of Keras has ended
+    if keras is not None and hasattr(keras, "optimizers"):  # the import of Keras has ended
         patches.let_variables_be_called(keras)
 
 

@@ -144,6 +144,7 @@ def _emit(kind: str, inputs: Sequence[tf.Tensor], attributes: dict[str, Any]) ->
     token, holder = _latest_token()
     specs = [tf.TensorSpec(shape, tensor.dtype) for tensor, shape in zip(inputs, shapes)]
     specs.append(tf.TensorSpec([], tf.float32))
+    outputs: list[tf.Tensor]
     *outputs, token = custom_call_function()(
         "hvd_collective",
         [*inputs, token],
@@ -205,7 +206,7 @@ def _result_shape(kind: str, tensor: tf.Tensor, process_set_id: int) -> list[int
             f"shapes must be known when the function is traced. Give the function's arguments full shapes. Otherwise: "
             f"{_ADVICE[0].lower()}{_ADVICE[1:]}"
         )
-    shape = tensor.shape.as_list()
+    shape: list[int] = tensor.shape.as_list()
     if not shape:
         return shape
     if kind.endswith("Allgather"):

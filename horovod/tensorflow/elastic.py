@@ -3,7 +3,7 @@
 TensorFlow 2, and the sessions of tf.compat.v1.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -64,7 +64,7 @@ class TensorFlowState(VariablesState):
     def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:
         if variables is None:
             variables = [] if _executing_eagerly() else tf.compat.v1.global_variables()
-        self.variables: Sequence[Any] = flat_variables(variables)
+        self.variables: list[Any] = flat_variables(variables)
         self.session = session
         if not _executing_eagerly():
             self._session = session or tf.compat.v1.get_default_session()

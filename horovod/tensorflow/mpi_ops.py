@@ -31,6 +31,7 @@ from horovod.tensorflow._call import (
     process_set_number,
     reported,
     run,
+    run_group,
 )
 from horovod.tensorflow._library import operations, register_gradient
 from horovod.tensorflow._library import operations as MPI_LIB
@@ -119,7 +120,7 @@ def _grouped_allreduce(
     call = CallOptions(
         "allreduce", name, process_set, ignore_name_scope, op, prescale_factor, postscale_factor
     )
-    return run("HorovodGroupedAllreduce", tensors, call)
+    return run_group("HorovodGroupedAllreduce", tensors, call)
 
 
 @do_not_convert
@@ -165,7 +166,7 @@ def _grouped_reducescatter(
     call = CallOptions(
         "reducescatter", name, process_set, ignore_name_scope, op, prescale_factor, postscale_factor
     )
-    return run("HorovodGroupedReducescatter", tensors, call)
+    return run_group("HorovodGroupedReducescatter", tensors, call)
 
 
 # allgather, broadcast and alltoall, of one tensor or of a group: functions that return new tensors and have gradients.
@@ -202,7 +203,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """Gather several tensors as one operation. As `allgather`; their dtypes may differ. Returns a list."""
-    return run(
+    return run_group(
         "HorovodGroupedAllgather", tensors, CallOptions("allgather", name, process_set, ignore_name_scope)
     )
 
@@ -263,7 +264,7 @@ def broadcast_(
         values = [_value_of(variable) for variable in variables]
     if not variables:
         return nothing("broadcast_", call)
-    results = run("HorovodGroupedBroadcast", values, call)
+    results = run_group("HorovodGroupedBroadcast", values, call)
     assigned = [_assign(variable, value) for variable, value in zip(variables, results)]
     if tf.executing_eagerly():
         return list(results)
@@ -489,7 +490,7 @@ def _allreduce_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
 @register_gradient("HorovodGroupedAllreduce")
 def _grouped_allreduce_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
     forward = _ForwardOperation(op)
-    return run("HorovodGroupedAllreduce", forward.output_gradients(grads), forward.reduction())
+    return run_group("HorovodGroupedAllreduce", forward.output_gradients(grads), forward.reduction())
 
 
 @register_gradient("HorovodBroadcast")
@@ -514,7 +515,7 @@ def _means_of_members(op: Any, grads: Sequence[Any], of_means: Callable[..., Any
     if not indices:
         return result
     gradients = forward.output_gradients(grads)
-    means = run(
+    means = run_group(
         "HorovodGroupedAllreduce", [gradients[i] for i in indices], forward.options("allreduce", op=Average)
     )
     for i, own in zip(indices, of_means(forward, means, indices)):
@@ -544,7 +545,7 @@ def _own_rows(forward: _ForwardOperation, grads: list[tf.Tensor], indices: list[
     """This rank's rows of `grads`, the gradients of the outputs that an allgather made of its inputs `indices`."""
     inputs = [forward.op.inputs[i] for i in indices]
     if _xla.is_traced_for_xla():  # there all ranks have the same number of rows
-        place = _basics._process_set_rank(forward.process_set.process_set_id)
+        place = _basics._process_set_rank(process_set_number(forward.process_set))
         return [grad[place * n : (place + 1) * n] for grad, n in zip(grads, (t.shape[0] for t in inputs))]
     rows = [tf.shape(tensor, tf.int64)[0] for tensor in inputs]
     me = tf.cast(rank_op(), tf.int64)
@@ -595,7 +596,7 @@ def _reducescatter_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
 def _grouped_reducescatter_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
     forward = _ForwardOperation(op)
     scaled = _scaled_for_scatter(forward, forward.output_gradients(grads))
-    return _with_input_shapes(op, run("HorovodGroupedAllgather", scaled, forward.options("allgather")))
+    return _with_input_shapes(op, run_group("HorovodGroupedAllgather", scaled, forward.options("allgather")))
 
 
 def _scaled_for_scatter(forward: _ForwardOperation, grads: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -603,7 +604,7 @@ def _scaled_for_scatter(forward: _ForwardOperation, grads: list[tf.Tensor]) -> l
     reduction = forward.reduction()
     scale = reduction.prescale_factor * reduction.postscale_factor
     if reduction.op == Sum:
-        size = size_op(forward.process_set.process_set_id)
+        size = size_op(process_set_number(forward.process_set))
         grads = [grad * tf.cast(size, grad.dtype) for grad in grads]
     return grads if scale == 1.0 else [grad * tf.cast(scale, grad.dtype) for grad in grads]
 
