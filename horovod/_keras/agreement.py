@@ -53,8 +53,8 @@ class StepAgreement:
 _engine = None
 _latest_number: dict[int, int] = {}  # by process set
 
-# In an elastic job, by process set and description: the agreements that this rank has made in all worlds, and that other
-# ranks have told it of. `outer`: made by this rank, outside of the training function, so that the optimizer lives on.
+# In an elastic job, by process set and description: the agreements that this rank has made in all worlds, and those
+# received from other ranks. `outer`: made by this rank, outside of the training function, so that the optimizer lives on.
 _made: dict[str, dict[int, tuple[StepAgreement, bool]]] = {}
 # Those that this rank has not taken over in this world.
 _offered: dict[str, list[StepAgreement]] = {}
@@ -71,10 +71,10 @@ def _next_number(process_set_id: int | None) -> int:
     return _latest_number[number]
 
 
-def _hear(told: list[Any]) -> None:
-    """In a new world: takes the agreements that all ranks have made, as _tell() returns them."""
+def _receive(states: list[Any]) -> None:
+    """In a new world: takes the agreements that all ranks have made, as _state() returns them."""
     _offered.clear()
-    for latest, made in told:
+    for latest, made in states:
         for process_set_id, number in latest.items():
             _latest_number[process_set_id] = max(number, _latest_number.get(process_set_id, -1))
         for text, agreements in made.items():
@@ -85,12 +85,12 @@ def _hear(told: list[Any]) -> None:
         _offered[text] = [agreement for _, (agreement, outer) in sorted(of_text.items()) if not outer]
 
 
-def _tell() -> tuple[dict[int, int], dict[str, list[StepAgreement]]]:
+def _state() -> tuple[dict[int, int], dict[str, list[StepAgreement]]]:
     made = {text: [agreement for agreement, _ in of_text.values()] for text, of_text in _made.items()}
     return dict(_latest_number), made
 
 
-elastic_shared.share("keras.agreements", _tell, _hear)
+elastic_shared.share("keras.agreements", _state, _receive)
 
 
 def _in_elastic_job(
@@ -112,7 +112,7 @@ def agree(own: RankDescription, process_set: ProcessSet, outer: bool = True) -> 
         outer: the optimizer was made outside of the training function of an elastic job.
 
     Raises:
-        ValueError: on all ranks: settings, or the number, shapes or dtypes of variables, differ; the text names the
+        ValueError: on all ranks: settings, or the number, shapes or dtypes of variables, differ; the message names the
             difference. HorovodInternalError: a rank is gone.
     """
     if channel() is None:
@@ -184,7 +184,7 @@ def require_same_everywhere(value: list[Any], name: str, complaint: str) -> None
     """Compare a value that JSON can represent with the other ranks' values. All ranks call this.
 
     Raises:
-        ValueError: on all ranks: the values differ; the text is `complaint` and the values of two ranks.
+        ValueError: on all ranks: the values differ; the message is `complaint` and the values of two ranks.
     """
     for rank, other in enumerate(values_of_all_ranks(value, name, None)):
         if rank == 0:

@@ -19,7 +19,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 
 
 def keras_package(keras: ModuleType) -> ModuleType:
-    """The package `keras` in place of `tf.keras`, which with Keras 3 is another name of it. Keras 2 is returned as it
+    """The package `keras` for `tf.keras`, which with Keras 3 is another name of it. Keras 2 is returned as it
     is."""
     return keras if major_version(keras) < 3 else importlib.import_module("keras")
 
@@ -203,7 +203,7 @@ class Backend(ABC):
         return False
 
     def sync_model(self, model: Any) -> None:
-        """Make the variables of a model that is being trained hold its present values. Training goes on with the values
+        """Make the variables of a model that is being trained hold its present values. Training continues with the values
         that are assigned to them."""
         return None
 
@@ -213,7 +213,7 @@ class Backend(ABC):
         return None
 
     def misfit_for(self, variable: Any, kind: int) -> Any:
-        """A tensor whose shape fits no gradient: a graph sends it in place of a gradient that this rank does not have."""
+        """A tensor whose shape fits no gradient: a graph sends it instead of a gradient that this rank does not have."""
         raise NotImplementedError("there are no graphs")
 
     def depending_on(self, outcomes: list[Any], gradients: list[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Elastic training with Keras: the state of a model, and callbacks that tell it how far ``model.fit`` has come.
+"""Elastic training with Keras: the state of a model, and callbacks that record in it how far ``model.fit`` has come.
 
 The callbacks are mixins, as in callbacks.py. The state that they are given is any object with `commit()` and the
 attributes `batch` and `epoch`. For Keras 2 and 3, on every backend. One thread of a rank uses them.
@@ -234,9 +234,9 @@ class RescaleLearningRateCallback(Callback):
 
     Args:
         initial_lr: the learning rate of one process.
-        warmup_batches: batches until the new rate is reached; 0: at once.
+        warmup_batches: batches until the new rate is reached; 0: immediately.
         momentum_correction: scale the velocities as well, for optimizers whose velocities contain the rate (SGD with
-            momentum of Keras), so that the new rate takes effect at once.
+            momentum of Keras), so that the new rate takes effect immediately.
 
     Raises:
         ValueError: `initial_lr` is not positive, or `warmup_batches` is negative.
@@ -261,8 +261,10 @@ class RescaleLearningRateCallback(Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         if runtime.size() > 1:
             # A rank may have been replaced by a new one, which has seen no batch: rank 0 decides for all.
-            told = (self._size, self._batches_left)
-            self._size, self._batches_left = broadcast_object(told, 0, name="horovod.rescale_learning_rate")
+            progress = (self._size, self._batches_left)
+            self._size, self._batches_left = broadcast_object(
+                progress, 0, name="horovod.rescale_learning_rate"
+            )
         if self._size != runtime.size():
             self._size = runtime.size()
             self._batches_left = max(1, self.warmup_batches)
@@ -306,7 +308,7 @@ def run(keras: ModuleType, func: Callable[_P, _R]) -> Callable[_P, _R]:
 
     Each call begins with the state of the last commit, on all ranks. It is called again after the death of a rank, also
     if a compiled training step has noticed it, and after a commit at which ranks were added or removed. Mistakes of the
-    program (a mismatch of ranks, a wrong argument) are raised at once.
+    program (a mismatch of ranks, a wrong argument) are raised immediately.
 
     Returns:
         A function with the parameters and the result of `func`.

@@ -198,7 +198,7 @@ class GradientReducer:
         ]
         absent = [index for index, want in enumerate(wanted) if want == NONE]
         if len(absent) == len(wanted):
-            if not as_agreed:  # no operation of this graph would tell the other ranks
+            if not as_agreed:  # no operation of this graph lets the other ranks fail
                 for name in self._names(self._batches(sent, variables, kinds), agreement):
                     backend.report("allreduce", name, "no gradients here", self.options.process_set)
             return gradients

@@ -201,8 +201,8 @@ def apply_scaled(
     """`apply` of Keras' LossScaleOptimizer with a distributed inner optimizer.
 
     LossScaleOptimizer skips the step if a gradient is not finite. It must check the reduced gradients: if ranks decided
-    differently, they would wait for each other for ever. For several passes gradients without the scale are summed, as
-    the scale may change between passes.
+    differently, they would wait for each other indefinitely. For several passes gradients without the scale are summed,
+    as the scale may change between passes.
 
     Args:
         original: the `apply` of LossScaleOptimizer itself.

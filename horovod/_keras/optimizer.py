@@ -96,7 +96,7 @@ def _keras3_methods(keras: ModuleType, optimizer: Any) -> type:
 def _class_of(keras: ModuleType, optimizer: Any, methods: type, options: Options) -> Any:
     """The class of a distributed optimizer: the same class for the same base class and equal options.
 
-    Keras 3 keeps each registered class for ever, so the class does not refer to variables and layers; instances do."""
+    Keras 3 keeps each registered class permanently, so the class does not refer to variables and layers; instances do."""
     base: Any = type(optimizer)
     options = options.without_variables()
     if "_hvd_classes" not in vars(base):

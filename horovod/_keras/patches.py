@@ -12,7 +12,7 @@ By the first DistributedOptimizer:
 
 - Keras 3: ``LossScaleOptimizer.apply`` with a distributed inner optimizer reduces gradients before it checks whether they
   are finite (see keras3_optimizer.apply_scaled). Other optimizers are treated as before.
-- Keras 2: ``LossScaleOptimizer`` tells a distributed inner optimizer that it scales losses, and reduces all gradients
+- Keras 2: ``LossScaleOptimizer`` lets a distributed inner optimizer know that it scales losses, and reduces all gradients
   before it checks them.
 - Saved models name the wrapped class instead of the class of the distributed optimizer, so that programs without Horovod
   can read them.

@@ -31,7 +31,7 @@ def allreduce(
     Args:
         value: a number, an array, a tensor or a keras.Variable; shape and dtype the same on all ranks.
         name: identifies the operation across ranks; None numbers it.
-        average: True or None averages, False sums; in place of `op`.
+        average: True or None averages, False sums; instead of `op`.
         prescale_factor, postscale_factor: multiply the value before and after the reduction.
         op: hvd.Average, Sum, Min, Max or Product.
         compression: how the value is compressed before it is sent, such as hvd.Compression.fp16.

@@ -1,7 +1,7 @@
-"""One collective on JAX's arrays: at once on values, or as a part of a program that is being traced.
+"""One collective on JAX's arrays: immediately on values, or as a part of a program that is being traced.
 
-At once the engine reads the arrays' memory and the result is there on return. In a program the operation is a call of the
-library's handler, which XLA runs as soon as its inputs are there. Any thread.
+On values the engine reads the arrays' memory, and the result is there on return. In a program the operation is a call of
+the library's handler, which XLA runs as soon as its inputs are there. Any thread.
 """
 
 import ctypes
@@ -84,7 +84,7 @@ def _probe() -> None:
 
 
 def why_callbacks() -> str:
-    """The reason why compiled programs call Python in place of the library's handlers; "" if they call the handlers.
+    """The reason why compiled programs call Python instead of the library's handlers; "" if they call the handlers.
     Warns at the first call if there is a reason.
 
     The probe initialises JAX's devices, so it does not run before it is needed.
@@ -104,7 +104,7 @@ def _why_callbacks() -> str:
         except Exception as error:
             reasons.append(error)
 
-    # A thread of its own, as this one may be tracing a program.
+    # A separate thread, as this one may be tracing a program.
     thread = threading.Thread(target=try_it, name="horovod.jax probe")
     thread.start()
     thread.join()
@@ -275,7 +275,7 @@ class _Callback:
         call = self._call
         try:
             results, _ = _reduced(call, arrays)
-        except JobEndedError as error:  # JAX shows the text, which does not name the operation
+        except JobEndedError as error:  # JAX shows the message, which does not name the operation
             raise type(error)(f"{call.name}: {error}") from None
         for result, rows in zip(results, self._rows) if call.operation == "allgather" else ():
             if result.shape[:1] != rows:
@@ -342,7 +342,7 @@ def _outputs(call: Call, arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 # The gradients of the operations. Each is again an operation, so that gradients of gradients exist. Any thread.
 #
-# docs/write-a-front-end.md lists them. Outside of programs, and where no gradient is computed, JAX's rules are passed by.
+# docs/write-a-front-end.md lists them. Outside of programs, and where no gradient is computed, JAX's rules are bypassed.
 
 _AVERAGE, _SUM = ENGINE_NUMBERS[Average], ENGINE_NUMBERS[Sum]
 

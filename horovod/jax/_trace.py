@@ -7,7 +7,7 @@ one line within the program that is being traced. It is not appended to the call
 perhaps only one runs, as in the branches of lax.cond, and ranks that take different branches meet by the name. Two calls
 of one name that do run at the same time are an error then (native/collective.cc).
 
-JAX keeps what it has traced of a function with a jit of its own, and uses it again wherever the function is called, also
+JAX keeps what it has traced of a function that is jitted itself, and uses it again wherever the function is called, also
 within another program. So such a function names and counts its operations by itself: nothing outside of it takes part,
 neither the line that calls it nor the operations of the program around it, which may be other ones when another rank
 traces it.
@@ -31,7 +31,7 @@ except ImportError:  # another version: what follows does without
 _LIBRARIES = frozenset(
     ("horovod", "jax", "jaxlib", "optax", "flax", "equinox", "haiku", "keras", "functools", "contextlib")
 )
-# JAX traces a function with a jit of its own from here.
+# JAX traces a function that is jitted itself from here.
 _JIT = "jax._src.pjit"
 
 _counts: weakref.WeakKeyDictionary[Any, Counter[tuple[str, str]]] = weakref.WeakKeyDictionary()
@@ -57,7 +57,7 @@ def name_in_program(operation: str, name: str | None) -> str:
 
 
 def _place(function: str) -> str:
-    """File and line of the program's call of this package, and the function with a jit of its own that has the line. No
+    """File and line of the program's call of this package, and the jitted function that has the line. No
     folder, which may differ from rank to rank."""
     own = sys._getframe(1)
     frame: FrameType | None = own
@@ -65,7 +65,7 @@ def _place(function: str) -> str:
         module = frame.f_globals.get("__name__", "")
         if module.partition(".")[0] not in _LIBRARIES:
             return _line(frame) + function
-        if module == _JIT:  # a function with a jit of its own belongs to a library
+        if module == _JIT:  # a function that is jitted itself belongs to a library
             break
         if module.startswith("horovod."):
             own = frame
@@ -78,7 +78,7 @@ def _line(frame: FrameType) -> str:
 
 
 def _program() -> tuple[Any, str]:
-    """The trace of the innermost function with a jit of its own, and " in FUNCTION". Outside of such functions the
+    """The trace of the innermost function that is jitted itself, and " in FUNCTION". Outside of such functions the
     outermost trace, and "". None without a trace."""
     trace = None if trace_ctx is None else trace_ctx.trace
     while trace is not None and not isinstance(trace, EvalTrace):

@@ -1,9 +1,9 @@
 """The operations of ``horovod.jax``, on arrays and on pytrees of arrays, inside and outside of compiled programs.
 
 Outside of ``jit`` a call returns when the result is there. In a program (``jit``, ``grad``, ``vmap``, ``scan``,
-``checkpoint``) it is a part of it: it begins when its inputs are computed, in any order, and XLA goes on meanwhile. It is
+``checkpoint``) it is a part of it: it begins when its inputs are computed, in any order, and XLA continues. It is
 a pure function of its inputs for the compiler: an operation whose result is not used is left out, so all ranks must trace
-alike. Errors in a program come from JAX, when the result is waited for, with the engine's text.
+alike. Errors in a program come from JAX, when the result is waited for, with the engine's message.
 
 Names: an operation of a program without a name is called by the file and line of its call. Any thread.
 """
@@ -61,7 +61,7 @@ def allreduce(
             the same on all ranks.
         op: hvd.Average, Sum, Min, Max, Product or Adasum. Averages of integers truncate toward zero.
         name: identifies the operation across ranks.
-        compression: what is sent in place of the arrays.
+        compression: what is sent instead of the arrays.
         prescale_factor, postscale_factor: the input and the result are multiplied by them.
         process_set: the ranks that take part.
 
@@ -72,7 +72,7 @@ def allreduce(
         ValueError: an array, op or process set cannot be used, or before init(); the matching calls of the other ranks
             fail. NotImplementedError: the array is not in host memory.
         HorovodInternalError: ranks disagree, or a rank has made a mistake or is gone. In programs it is an error of JAX
-            with the same text.
+            with the same message.
     """
 
     def prepare(leaves: list[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -279,7 +279,7 @@ class guarded:
     ) -> None:
         if error is None:
             return
-        with suppress(Exception):  # of a name that is no text
+        with suppress(Exception):  # of a name that is not a str
             if self._operation != "barrier" and is_traced(()):
                 self.name_call()
         failed(self._operation, self._operation, self.name, self._process_set, error)

@@ -1,4 +1,4 @@
-"""Averaging gradients: of a tree, of a function, and in an optimizer of optax. In programs and at once. Any thread."""
+"""Averaging gradients: of a tree, of a function, and in an optimizer of optax. In programs and outside. Any thread."""
 
 import functools
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def allreduce_gradients(
         check_predivide_factor(gradient_predivide_factor, op)
         factors = predivide_factors(gradient_predivide_factor)
         leaves, structure = jax.tree_util.tree_flatten(gradients)
-        # Without gradients an empty operation, which the ranks that have gradients hear of.
+        # Without gradients an empty operation, so that the ranks that have gradients get an error.
         buckets = buckets_of(leaves, bucket_bytes) or [[]]
     results = list(leaves)
     for number, bucket in enumerate(buckets):

@@ -121,7 +121,7 @@ def why_not_slices(op: int, prescale_factor: float, postscale_factor: float) -> 
 
 def _allreduce_slices(slices: tf.IndexedSlices, call: CallOptions) -> Any:
     if in_xla():
-        # XLA has to know the number of gathered rows when it compiles, and nothing tells it.
+        # XLA has to know the number of gathered rows when it compiles, and cannot.
         return run("HorovodAllreduce", tf.convert_to_tensor(slices), call._replace(operation="allreduce"))
     values, indices = run_group("HorovodGroupedAllgather", [slices.values, slices.indices], call)
     if call.op == Average:
@@ -238,7 +238,7 @@ def grouped_reducescatter(
     """reducescatter() of several tensors as one operation, in one message.
 
     Args:
-        tensors: the same number on all ranks, in the same order. An empty list is returned at once; on
+        tensors: the same number on all ranks, in the same order. An empty list is returned immediately; on
             other ranks, groups that have tensors fail.
         The others are those of reducescatter().
 

@@ -1,7 +1,7 @@
 """Reducing the gradients of a step, for tapes and optimizers alike.
 
 Names are made of the place in the list of gradients and of the variable, so that they agree between ranks also if
-their graphs differ. In a graph each large gradient has an operation of its own, and neighbours that are small have one
+their graphs differ. In a graph each large gradient has its own operation, and neighbours that are small have one
 together, which begins as soon as they are computed. Eagerly, and in functions that XLA compiles, operations run one
 after another, so all gradients are reduced in groups.
 """
@@ -48,7 +48,7 @@ def fail_together(names: list[str], process_set: ProcessSet) -> Iterator[Callabl
     before it makes that operation.
 
     If one operation cannot be made, the graph does not run, and this rank executes none of them. The operation that
-    failed has told the other ranks; the context lets the other ranks' calls of all other names fail as well.
+    failed has been reported to the other ranks; the context lets the other ranks' calls of all other names fail as well.
     """
     begun: list[str] = []
     try:
@@ -238,7 +238,7 @@ class GradientReduction:
                     begin(names[i])
                     results[i] = self._reduce_one(grads[i], names[i])
                 # A failure ends the step on this rank, and the other ranks would wait for operations that it has not
-                # begun. So the stand-ins, which could be sent at once, come after all gradients have been computed.
+                # begun. So the stand-ins, which could be sent immediately, come after all gradients have been computed.
                 with tf.control_dependencies([grads[i] for i in tensors if tf.is_tensor(grads[i])]):
                     for i in single:
                         if i not in tensors:

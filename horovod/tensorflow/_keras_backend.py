@@ -162,7 +162,7 @@ class TensorFlowBackend(Backend):
 
     def reduce_sparse(self, gradient: tf.IndexedSlices, name: str, options: Options) -> Any:
         if self.mode() == "xla":
-            # XLA has to know the number of gathered rows when it compiles, and nothing tells it.
+            # XLA has to know the number of gathered rows when it compiles, and cannot.
             ((reduced,),), _ = self.reduce([[tf.convert_to_tensor(gradient)]], [name], [], options, None)
             return reduced
         values, indices = (

@@ -40,7 +40,7 @@ def _load() -> tuple[Any, ctypes.CDLL]:
     """The module of generated functions, and the library's entry points.
 
     Raises:
-        ImportError: the library cannot be used; the text says why.
+        ImportError: the library cannot be used; the message says why.
     """
     if not PATH.exists():
         raise ImportError(
@@ -134,11 +134,11 @@ def run_in_parallel(op: tf.Operation) -> None:
 
 
 def register_devices() -> None:
-    """Register kernels for the device types of this machine, or tell those that are registered what this job allows. Call
-    it in each job while the engine runs, which knows the types that the job's backends serve.
+    """Register kernels for the device types of this machine, or pass to those that are registered what this job allows.
+    Call it in each job while the engine runs, which knows the types that the job's backends serve.
 
     Raises:
-        RuntimeError: TensorFlow refuses the kernels; the text says why.
+        RuntimeError: TensorFlow refuses the kernels; the message says why.
     """
     types = {device.device_type for device in tf.config.list_physical_devices()} - {"CPU"}
     with _lock:

@@ -61,7 +61,7 @@ class _DistributedTape:
 
         Raises:
             The errors of hvd.allreduce(). tf.errors.FailedPreconditionError also if only some ranks have a gradient, or
-            have it as tf.IndexedSlices: in the text shape [0] then stands for None, and [0, 0] for tf.IndexedSlices.
+            have it as tf.IndexedSlices: in the message shape [0] then means None, and [0, 0] tf.IndexedSlices.
         """
         flat = tf.nest.flatten(sources)
         grads = self._hvd_plain().gradient(target, flat, output_gradients, unconnected_gradients)
@@ -78,7 +78,7 @@ class _DistributedTape:
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[Any], list[Any]]:
-        """As gradient(), with the sources that are not reduced apart from the others.
+        """As gradient(), but separates the sources that are not reduced from the others.
 
         Args:
             use_generic_names: name the operations ``grad_0``, ``grad_1``, ... in each function.

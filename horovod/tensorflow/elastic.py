@@ -42,8 +42,8 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
     Each call begins with the state of the last commit, on all ranks. It is called again after the death of a rank, also
     if an operation in a function or a graph has noticed it, and after a commit at which ranks were added or removed.
-    Mistakes of the program (a mismatch of ranks, a wrong argument) are raised at once. A tf.function that was traced
-    before goes on as it is.
+    Mistakes of the program (a mismatch of ranks, a wrong argument) are raised immediately. A tf.function that was traced
+    before stays as it is.
 
     Returns:
         A function with the parameters and the result of `func`.

@@ -58,8 +58,8 @@ def broadcast_variables(
 
     Raises:
         ValueError: an element of `variables` is not a variable, or Horovod is not initialized.
-        tf.errors.FailedPreconditionError: the ranks' lists differ; the text says where. In graphs `shape [0, 2, 7]`
-            in the text means two groups with seven variables in total.
+        tf.errors.FailedPreconditionError: the ranks' lists differ; the message says where. In graphs `shape [0, 2, 7]`
+            in the message means two groups with seven variables in total.
         tf.errors.InvalidArgumentError, tf.errors.UnknownError: see allreduce().
     """
     name = _names.call_prefix("broadcast_variables") if name is None else name
@@ -92,8 +92,8 @@ def broadcast_variables(
 
 
 def require_same_variables(function: str, variables: list[Any], name: str, process_set: ProcessSet) -> None:
-    """Compare the ranks' lists of variables, at once in graph mode too. Variables are known by their places: Keras counts
-    the names of layers.
+    """Compare the ranks' lists of variables, in graph mode immediately too. Variables are known by their places, since
+    Keras counts the names of layers.
 
     Raises:
         tf.errors.FailedPreconditionError: the ranks differ. InvalidArgumentError: another rank has made a mistake.
@@ -170,7 +170,7 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Send a Python object of the root to all ranks. Runs at once in graph mode too, and needs no session.
+    """Send a Python object of the root to all ranks. Runs immediately in graph mode too, and needs no session.
 
     Args:
         obj: the object that the root sends (anything that cloudpickle can pickle); ignored on the other ranks.
@@ -203,7 +203,7 @@ def broadcast_object_fn(
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Gather one Python object of every rank. Runs at once in graph mode too.
+    """Gather one Python object of every rank. Runs immediately in graph mode too.
 
     Args:
         obj: anything that cloudpickle can pickle.

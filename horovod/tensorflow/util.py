@@ -26,7 +26,7 @@ def do_not_convert(function: _Function) -> _Function:
 
 
 def _executing_eagerly() -> bool:
-    """Whether an operation called now is executed at once."""
+    """Whether an operation called now is executed immediately."""
     return bool(tf.executing_eagerly())
 
 
