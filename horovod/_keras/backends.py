@@ -9,8 +9,8 @@ backend imports its framework.
 import functools
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -144,6 +144,15 @@ class Backend(ABC):
     ) -> None:
         """Let the other ranks' matching call of "allreduce", "allgather", "broadcast" or "reducescatter" fail, after this
         rank's call has failed."""
+
+    @contextmanager
+    def reported(self, operation: str, name: str | None, process_set: ProcessSet) -> Iterator[None]:
+        """A context for the steps before a call: an exception that leaves it is reported."""
+        try:
+            yield
+        except BaseException as error:
+            self.report(operation, name, error, process_set)
+            raise
 
     @abstractmethod
     def broadcast_variables(

@@ -44,11 +44,8 @@ def allreduce(
         ValueError: `average` and `op` are both given. The errors of the framework's own allreduce.
     """
     backend = backend_of(keras_package(keras))
-    try:
+    with backend.reported("allreduce", name, process_set):
         op = op_from(op, average, deprecated=False)
-    except BaseException as error:
-        backend.report("allreduce", name, error, process_set)
-        raise
     return backend.allreduce(value, name, op, prescale_factor, postscale_factor, compression, process_set)
 
 

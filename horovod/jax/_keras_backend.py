@@ -21,7 +21,7 @@ from horovod.jax._trace import is_traced
 from horovod.jax.elastic import copied, may_be_of_operation, restored
 from horovod.jax.functions import broadcast_parameters
 from horovod.jax.optimizer import buckets_of
-from hvd_core._runtime.refusals import report, reported
+from hvd_core._runtime.refusals import report
 
 
 class JaxBackend(Backend):
@@ -124,7 +124,7 @@ class JaxBackend(Backend):
         results: list[list[Any]] = []
         reduced_presence = None
         for arrays, name in zip(batches, names):
-            with reported("allreduce", name, options.process_set, "allreduce"):
+            with self.reported("allreduce", name, options.process_set):
                 pairs = [options.compression.compress(array) for array in arrays]
             sent = [wire for wire, _ in pairs]
             if presence is not None and not results:
@@ -181,7 +181,7 @@ class JaxBackend(Backend):
         compression: Any,
         process_set: ProcessSet,
     ) -> Any:
-        with reported("allreduce", name, process_set, "allreduce"):
+        with self.reported("allreduce", name, process_set):
             sent, context = compression.compress(_array(value))
         reduced = mpi_ops.allreduce(
             sent,
@@ -194,17 +194,17 @@ class JaxBackend(Backend):
         return compression.decompress(reduced, context)
 
     def allgather(self, value: Any, name: str | None, process_set: ProcessSet) -> jax.Array:
-        with reported("allgather", name, process_set, "allgather"):
+        with self.reported("allgather", name, process_set):
             sent = _array(value)
         return mpi_ops.allgather(sent, name, process_set)
 
     def broadcast(self, value: Any, root_rank: int, name: str | None, process_set: ProcessSet) -> jax.Array:
-        with reported("broadcast", name, process_set, "broadcast"):
+        with self.reported("broadcast", name, process_set):
             sent = _array(value)
         return mpi_ops.broadcast(sent, root_rank, name, process_set)
 
     def reducescatter(self, value: Any, name: str | None, op: int, process_set: ProcessSet) -> jax.Array:
-        with reported("reducescatter", name, process_set, "reducescatter"):
+        with self.reported("reducescatter", name, process_set):
             sent = _array(value)
         return mpi_ops.reducescatter(sent, op, name, process_set=process_set)
 
