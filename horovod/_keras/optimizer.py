@@ -40,6 +40,11 @@ _log = logging.getLogger("horovod")
 
 
 def create_distributed_optimizer(keras: ModuleType, optimizer: Any, **arguments: Any) -> Any:
+    """distribute() with the arguments of options.checked()."""
+    return distribute(keras, optimizer, checked(**arguments))
+
+
+def distribute(keras: ModuleType, optimizer: Any, options: Options) -> Any:
     """A distributed optimizer made from `optimizer`.
 
     Args:
@@ -47,13 +52,11 @@ def create_distributed_optimizer(keras: ModuleType, optimizer: Any, **arguments:
         optimizer: one of Keras' optimizers. If it has been used already (it has slot variables, or has counted steps) the
             result shares its state, and the original should not be used any more. Otherwise the result is independent:
             it is made from the configuration, and gets the attributes that the program has set on the original.
-        arguments: those of options.checked().
 
     Raises:
-        ValueError: the errors of options.checked(); an optimizer that is distributed already.
+        ValueError: an optimizer that is distributed already.
         TypeError: `optimizer` is not an optimizer of this Keras.
     """
-    options = checked(**arguments)
     keras = keras_package(keras)
     patches.accept_older_calls(keras)
     if isinstance(optimizer, str):
@@ -78,7 +81,7 @@ def create_distributed_optimizer(keras: ModuleType, optimizer: Any, **arguments:
         result = _distributed_copy(optimizer, cls)
         result._hvd_begin(options)
         return result
-    inner = create_distributed_optimizer(keras, optimizer.inner_optimizer, **arguments)
+    inner = distribute(keras, optimizer.inner_optimizer, options)
     return _scaler_around(optimizer, cls, inner)
 
 

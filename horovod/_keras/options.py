@@ -73,7 +73,7 @@ def checked(
         raise ValueError("op currently only supports Average and Sum")
     check_predivide_factor(gradient_predivide_factor, op)
     check_backward_passes(backward_passes_per_step)
-    groups = groups_from(num_groups, groups, stacklevel=6)
+    groups = groups_from(num_groups, groups, stacklevel=5)
     check_groups(groups, "variables", lambda variable: True)
     check_registered(process_set, "DistributedOptimizer")
     return Options(

@@ -7,7 +7,8 @@ from typing import Any
 from horovod._keras.backends import keras_package, major_version
 from horovod._keras.compression import NoneCompressor
 from horovod._keras.distributed import Distributed, DistributedScaler
-from horovod._keras.optimizer import create_distributed_optimizer
+from horovod._keras.optimizer import distribute
+from horovod._keras.options import checked
 
 
 def load_model(
@@ -33,7 +34,7 @@ def load_model(
     keras = keras_package(keras)
     model, optimizer = _loaded(keras, filepath, custom_optimizers, custom_objects, legacy_opts)
     if optimizer is not None:
-        model.optimizer = create_distributed_optimizer(keras, optimizer, name=None, compression=compression)
+        model.optimizer = distribute(keras, optimizer, checked(name=None, compression=compression))
     return model
 
 

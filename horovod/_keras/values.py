@@ -28,6 +28,8 @@ def allreduce(
 ) -> Any:
     """Reduce a value over all ranks.
 
+        accuracy = hvd.allreduce(accuracy)  # the mean of all ranks
+
     Args:
         value: a number, an array, a tensor or a keras.Variable; shape and dtype the same on all ranks.
         name: identifies the operation across ranks; None numbers it.

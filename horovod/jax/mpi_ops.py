@@ -55,6 +55,8 @@ def allreduce(
 ) -> Any:
     """Reduce an array, or each array of a pytree, over all ranks. Differentiable.
 
+        loss = hvd.allreduce(loss)  # the mean of all ranks
+
     Args:
         tensor: an array of any shape, or a pytree of arrays, which is reduced as one operation. Integers of up to 64 bits
             but uint32 and uint64, and floats of 16 bits and more, in host memory. Structure, shapes and dtypes must be
@@ -106,6 +108,8 @@ def grouped_allreduce(
 def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """Concatenate the arrays of all ranks along dimension 0, in rank order. Differentiable.
 
+        losses = hvd.allgather(loss.reshape(1))  # shape (hvd.size(),)
+
     Args:
         tensor: an array of one dimension or more, or a pytree of them. Dimension 0 may differ from rank to rank outside
             of programs; in a program it must be the same, as shapes are fixed there.
@@ -129,6 +133,8 @@ def broadcast(
 ) -> Any:
     """The root's array, or pytree of arrays, on every rank. Differentiable.
 
+        batch = hvd.broadcast(batch, root_rank=0)
+
     Args:
         tensor: an array or a pytree; structure, shapes and dtypes must be the same on all ranks.
         root_rank: the GLOBAL rank that sends, also within a process set.
@@ -149,6 +155,8 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Send rows of an array to each rank, and receive the rows that the other ranks send here. Differentiable.
+
+        received, rows = hvd.alltoall(tokens, splits=rows_for_each_rank)
 
     Args:
         tensor: an array of one dimension or more.
@@ -187,6 +195,8 @@ def reducescatter(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Reduce an array over all ranks and return this rank's rows of the result. Differentiable.
+
+        rows = hvd.reducescatter(jnp.ones((2 * hvd.size(), 3)), op=hvd.Sum)  # shape (2, 3)
 
     Args:
         tensor: an array of one dimension or more, or a pytree of them. If the rows are not a multiple of the number of

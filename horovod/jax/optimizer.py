@@ -29,6 +29,8 @@ def allreduce_gradients(
 ) -> Any:
     """Reduce a tree of gradients over all ranks.
 
+        gradients = hvd.allreduce_gradients(jax.grad(loss_of)(params, x, y))
+
     Args:
         gradients: a pytree of arrays; the same structure, shapes and dtypes on all ranks.
         op, name, compression, process_set: as in allreduce().
@@ -88,6 +90,8 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """jax.value_and_grad(), whose gradients are reduced over all ranks. The value is this rank's.
 
+        loss, gradients = jax.jit(hvd.value_and_grad(loss_of))(params, x, y)
+
     Args:
         fun, argnums, has_aux, options: as in jax.value_and_grad().
         op, name, compression, gradient_predivide_factor, process_set: as in allreduce_gradients().
@@ -117,6 +121,8 @@ def DistributedGradientTransformation(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """An optax optimizer that reduces the gradients over all ranks in update(), and then does what the optimizer does.
+
+        optimizer = hvd.DistributedGradientTransformation(optax.adam(0.001 * hvd.size()))
 
     Its state is that of the optimizer. To sum the gradients of several passes before they are sent, wrap the result in
     optax.MultiSteps.

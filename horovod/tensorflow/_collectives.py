@@ -43,6 +43,8 @@ def allreduce(
 ) -> Any:
     """Reduce a tensor over all ranks. Differentiable.
 
+        loss = hvd.allreduce(loss)  # the mean of all ranks
+
     Args:
         tensor: a tensor, or a value that tf.convert_to_tensor() accepts; the same shape and dtype on all ranks. Or
             tf.IndexedSlices (the gradient of an embedding): their rows are gathered, and may differ between ranks.
@@ -147,6 +149,8 @@ def grouped_allreduce(
 ) -> list[Any]:
     """Reduce several tensors as one operation: when all are ready on all ranks, in one message.
 
+        loss, accuracy = hvd.grouped_allreduce([loss, accuracy])
+
     Args:
         tensors: tensors (or values that tf.convert_to_tensor() accepts) of any dtypes. Each tf.IndexedSlices among them
             is reduced by itself. The same number on all ranks, in the same order. An empty list is returned at
@@ -206,6 +210,8 @@ def reducescatter(
 ) -> tf.Tensor:
     """Reduce a tensor over all ranks. Each rank gets a share of the rows. Differentiable for Average and Sum.
 
+        rows = hvd.reducescatter(tf.ones([2 * hvd.size(), 3]), op=hvd.Sum)  # shape [2, 3]
+
     Args:
         tensor: a tensor of one dimension or more, or a value that tf.convert_to_tensor() accepts; the same shape and
             dtype on all ranks. If the rows (dimension 0) cannot be divided evenly, the first ranks get one row more.
@@ -236,6 +242,8 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:
     """reducescatter() of several tensors as one operation, in one message.
+
+        weights, biases = hvd.grouped_reducescatter([weights, biases])
 
     Args:
         tensors: the same number on all ranks, in the same order. An empty list is returned immediately; on

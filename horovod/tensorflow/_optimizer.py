@@ -292,6 +292,9 @@ def DistributedOptimizer(
 ) -> Any:
     """An optimizer that reduces gradients over all ranks before `optimizer` applies them.
 
+        optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.AdamOptimizer(0.001 * hvd.size()))
+        step = optimizer.minimize(loss)
+
     Args:
         optimizer: of tf.compat.v1.train, or of Keras: then horovod.tensorflow.keras.DistributedOptimizer() is called.
         name: of the optimizer, and the beginning of its operations' names; ``Distributed<class>`` by default.

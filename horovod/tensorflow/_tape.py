@@ -127,6 +127,10 @@ def DistributedGradientTape(
 ) -> tf.GradientTape:
     """A tape like `gradtape` whose gradient() reduces over all ranks.
 
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = loss_of(model(x, training=True), y)
+        gradients = tape.gradient(loss, model.trainable_variables)
+
     It shares what `gradtape` has recorded, and both may be used; wrap it before, within or after the ``with`` block.
 
     Args:

@@ -43,6 +43,8 @@ def broadcast_variables(
 ) -> Any:
     """Assign the root's values to variables on all ranks.
 
+        hvd.broadcast_variables(model.variables, root_rank=0)
+
     Args:
         variables: a list of variables of TensorFlow (resource variables, or reference variables of tf.compat.v1) or of
             Keras, or a method that returns the list. The same shapes and dtypes in the same order on all ranks, which is
@@ -172,6 +174,8 @@ def broadcast_object(
 ) -> Any:
     """Send a Python object of the root to all ranks. Runs immediately in graph mode too, and needs no session.
 
+        epoch = hvd.broadcast_object(epoch, root_rank=0)
+
     Args:
         obj: the object that the root sends (anything that cloudpickle can pickle); ignored on the other ranks.
         root_rank: the GLOBAL rank that sends.
@@ -204,6 +208,8 @@ def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
     """Gather one Python object of every rank. Runs immediately in graph mode too.
+
+        hosts = hvd.allgather_object(socket.gethostname())
 
     Args:
         obj: anything that cloudpickle can pickle.

@@ -181,6 +181,8 @@ def allgather(
 ) -> tf.Tensor:
     """The tensors of all ranks of a process set, one behind the other along dimension 0, in the order of ranks.
 
+        losses = hvd.allgather(tf.reshape(loss, [1]))  # shape [hvd.size()]
+
     Args:
         tensor: of one dimension or more. All dimensions but dimension 0 must be equal on all ranks; dimension 0 may be
             0. Any dtype of numbers, or bool.
@@ -218,6 +220,8 @@ def broadcast(
 ) -> tf.Tensor:
     """The tensor of one rank, on all ranks of a process set.
 
+        seed = hvd.broadcast(seed, root_rank=0)
+
     Args:
         tensor: of any shape and dtype, the same on all ranks; only the root's values count.
         root_rank: the root's rank in the job, also within a process set.
@@ -241,6 +245,8 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """Give variables the values that they have on one rank.
+
+        hvd.broadcast_(model.variables, root_rank=0)
 
     Args:
         variables: tf.Variable (resource variables or reference variables) or Keras variables; their dtypes may differ.
@@ -281,6 +287,8 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
     """Send each rank of a process set some rows of a tensor, and receive rows of each rank, in the order of ranks.
+
+        received, rows = hvd.alltoall(tokens, splits=rows_for_each_rank)
 
     Args:
         tensor: of one dimension or more. All dimensions but dimension 0 must be equal on all ranks.
@@ -360,6 +368,10 @@ def _fact(kind: str, name: str | None, process_set_id: int | None = None) -> tf.
 def join() -> tf.Tensor:
     """Announce that this rank has no more data, and wait until all ranks have joined.
 
+        for batch in data:  # of a different length on each rank
+            train_step(batch)
+        hvd.join()
+
     Meanwhile this rank contributes neutral data to the operations of the other ranks: zeros for Sum and for Average,
     which still divides by the number of all ranks. Inside tf.function join() runs after the operations that come before
     it in the program.
@@ -383,6 +395,10 @@ def join() -> tf.Tensor:
 @do_not_convert
 def barrier(process_set: ProcessSet = global_process_set) -> tf.Operation | None:
     """Wait until all ranks of a process set have called barrier().
+
+        if hvd.rank() == 0:
+            prepare(folder)
+        hvd.barrier()
 
     Inside tf.function barrier() runs after the operations that come before it in the program, and before those that come
     after it.
