@@ -47,7 +47,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness.alternatives import DEFAULT, NAMES, spec_of
 from harness.fleet import Fleet
-from hvd_core.bench import plot, report
+from hvd_core.bench import report
 
 FULL = ["4", "16", "64", "256", "1K", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M", "256M"]
 # The alternatives by whose times the other times are divided.
@@ -163,10 +163,10 @@ def charts(result: dict, names: list[str]) -> str:
             rows = {int(nbytes): entry["alternatives"].get(name) for nbytes, entry in result["sizes"].items()}
             points = [(nbytes, row[key]) for nbytes, row in rows.items() if row and row[key]]
             if points:
-                lines.append(plot.Line(name, points))
+                lines.append(report.Line(name, points))
         text = lambda nbytes: report.size_text(int(nbytes))  # noqa: E731
-        made.append(plot.Chart(f"{title}, {result['ranks']} ranks", "buffer", unit, lines, text, x_base=2))
-    return plot.svg(made)
+        made.append(report.Chart(f"{title}, {result['ranks']} ranks", "buffer", unit, lines, text, x_base=2))
+    return report.svg(made)
 
 
 GOALS = [  # size, other, mine, least time ratio, words

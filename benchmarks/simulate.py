@@ -31,7 +31,7 @@ from harness.cluster_model import by_footprint, efficiency, list_s, measured_cur
 from harness.clusters import CLUSTERS, MODELS, PUBLISHED
 from harness.fleet import Fleet, worker_spec
 from harness.shapes import resnet50
-from hvd_core.bench import plot, report
+from hvd_core.bench import report
 from hvd_core.bench.conductor import Unavailable
 
 RANKS = [1, 2, 4, 8, 16, 64, 256, 512, 1024, 4096, 27600]
@@ -169,12 +169,12 @@ def charts() -> str:
             if on == key:
                 for form in ("two levels, overlap", "flat, no overlap"):
                     points = [(n, efficiency(model, n, cluster, *FORMS[form])) for n in RANKS]
-                    lines.append(plot.Line(f"{model.name}, {form}", points))
+                    lines.append(report.Line(f"{model.name}, {form}", points))
         for p in PUBLISHED:
             if p.cluster in (key, None):
-                lines.append(plot.Line(f"published: {p.text}", [(p.ranks, p.efficiency)], marks_only=True))
+                lines.append(report.Line(f"published: {p.text}", [(p.ranks, p.efficiency)], marks_only=True))
         made.append(
-            plot.Chart(
+            report.Chart(
                 cluster.name,
                 "ranks",
                 "efficiency",
@@ -184,7 +184,7 @@ def charts() -> str:
                 y_range=(0.4, 1.0),
             )
         )
-    return plot.svg(made)
+    return report.svg(made)
 
 
 def main() -> None:

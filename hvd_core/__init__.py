@@ -122,9 +122,9 @@ def frontend_table() -> int:
 def __getattr__(name):
     # NumPy is loaded when an operation is first used: a program that only asks for the version does not need it.
     if name in _NUMPY_API:
-        from hvd_core import numpy_face
+        from hvd_core import numpy_api
 
         # Kept here, since asking this function again costs as much as a small operation.
-        globals().update({function: getattr(numpy_face, function) for function in _NUMPY_API})
+        globals().update({function: getattr(numpy_api, function) for function in _NUMPY_API})
         return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,7 @@ import ctypes
 
 from hvd_core.bench.alternative import need
 from hvd_core.bench.conductor import Spec
-from hvd_core.bench.launched import horovodrun
+from hvd_core.bench.teams import horovodrun
 
 from . import build
 from .fleet import worker_spec

@@ -18,8 +18,8 @@ from harness.shapes import resnet50
 from hvd_core.conformance import abi
 from hvd_core.conformance.abi import Buf, CopyItem, P, new
 from hvd_core.conformance.backend import Backend
-from hvd_core.conformance.memory import DeviceSpace
-from hvd_core.conformance.resolve import resolve
+from hvd_core.conformance.comm import DeviceSpace
+from hvd_core.conformance.session import resolve
 
 FLOAT32, FLOAT16, BFLOAT16 = 7, 6, 10
 ALIGN = 256

@@ -26,7 +26,7 @@ from horovod._runner.hosts import (
     parse_hosts,
     read_hostfile,
 )
-from hvd_core._config.environment import positive_seconds, seconds_of
+from hvd_core._config.settings import positive_seconds, seconds_of
 
 # Timeouts of elastic jobs.
 _TIMEOUT_S = 600.0
@@ -219,8 +219,9 @@ def _hosts(options: argparse.Namespace, slots_here: int) -> list[HostInfo]:
 
 
 def _preemption_grace_s(options: argparse.Namespace) -> float | None:
-    if options.preemption_grace is not None or not os.environ.get(GRACE):
-        return options.preemption_grace
+    given: int | None = options.preemption_grace
+    if given is not None or not os.environ.get(GRACE):
+        return given
     return positive_seconds(os.environ[GRACE], GRACE)
 
 

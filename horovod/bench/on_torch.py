@@ -11,8 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from hvd_core.bench.alternative import Alternative, Bound, Place
-from hvd_core.bench.collectives import Call
+from hvd_core.bench.alternative import Alternative, Bound, Call, Place
 from hvd_core.bench.conductor import Unavailable
 
 

@@ -13,15 +13,14 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from horovod.common.gradient_arguments import check_groups, groups_from, predivide_factors
+from horovod.common.arguments import Adasum, Average, check_groups, groups_from, predivide_factors
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Adasum
 from horovod.common.util import split_list
 from horovod.tensorflow import _names
 from horovod.tensorflow._call import REDUCIBLE, CallOptions, process_set_number, report
 from horovod.tensorflow._collectives import allreduce, grouped_allreduce, why_not_slices
 from horovod.tensorflow.compression import Compression, Compressor
-from horovod.tensorflow.mpi_ops import Average, process_set_included_op, size_op
+from horovod.tensorflow.mpi_ops import process_set_included_op, size_op
 from horovod.tensorflow.util import (
     _cache,
     decided_at_run_time,

@@ -57,7 +57,7 @@ def begin() -> None:
     logger.addHandler(_handler)
     os.register_at_fork(after_in_child=_in_forked_child)
     if any(name.startswith("HOROVOD_LOG_") for name in os.environ):
-        from hvd_core._config.environment import read_log_settings
+        from hvd_core._config.settings import read_log_settings
 
         with suppress(ValueError):
             configure(*read_log_settings(os.environ))

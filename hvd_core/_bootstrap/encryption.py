@@ -10,7 +10,7 @@ import socket
 from hvd_core._base.native import load
 from hvd_core._base.sockets import BootstrapError, split_address
 from hvd_core._bootstrap.job_members import name_ranks
-from hvd_core._config.environment import encryption_wanted
+from hvd_core._config.settings import encryption_wanted
 
 
 def wanted():

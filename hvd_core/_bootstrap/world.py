@@ -15,7 +15,7 @@ from hvd_core._bootstrap import affinity, limits, meeting, store
 from hvd_core._bootstrap import identity as launcher_facts
 from hvd_core._bootstrap.identity import identify
 from hvd_core._bootstrap.job_members import is_communicator, select
-from hvd_core._config.environment import encryption_wanted, seconds_of
+from hvd_core._config.settings import encryption_wanted, seconds_of
 
 _log = logging.getLogger("horovod")
 

@@ -10,13 +10,82 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hvd_core._cli import codes, output
-from hvd_core._cli.bench_options import RANKS
-from hvd_core._config.suggestions import did_you_mean
-from hvd_core.bench import plot, report
-from hvd_core.bench.alternative import catalog
-from hvd_core.bench.collectives import KINDS, Call, host_dtype
-from hvd_core.bench.sweep import Plan, Teams, sweep
+from hvd_core._cli import output
+from hvd_core._config.hints import did_you_mean
+from hvd_core.bench import report
+from hvd_core.bench.alternative import COLLECTIVES, DTYPES, KINDS, OPS, Call, catalog, host_dtype
+from hvd_core.bench.teams import Plan, Teams, sweep
+
+_RANKS = 2  # of a run without a launcher and without -np
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options. They have the names that the accelerators' usual tests give them."""
+    parser.add_argument(
+        "collective",
+        metavar="COLLECTIVE",
+        nargs="?",
+        default="allreduce",
+        choices=COLLECTIVES,
+        help=f"{', '.join(COLLECTIVES)} (allreduce)",
+    )
+    parser.add_argument(
+        "-np", type=_count, metavar="N", help=f"ranks, on this machine ({_RANKS}); not under a launcher"
+    )
+    sizes = parser.add_argument_group("sizes")
+    sizes.add_argument("-b", "--minbytes", metavar="BYTES", default="8", help="smallest buffer (8)")
+    sizes.add_argument("-e", "--maxbytes", metavar="BYTES", default="64M", help="largest buffer (64M)")
+    sizes.add_argument(
+        "-f", "--stepfactor", type=_count, metavar="N", default=8, help="factor between sizes (8)"
+    )
+    sizes.add_argument("--sizes", metavar="LIST", help="these sizes in place of -b, -e, -f: 4,64K,16M")
+    call = parser.add_argument_group("the call")
+    call.add_argument(
+        "-d", "--datatype", choices=DTYPES, default="float32", metavar="TYPE", help=f"{', '.join(DTYPES)}"
+    )
+    call.add_argument("-o", "--op", choices=OPS, default="sum", metavar="OP", help=f"{', '.join(OPS)} (sum)")
+    call.add_argument("-r", "--root", type=int, metavar="RANK", default=0, help="of a broadcast (0)")
+    call.add_argument(
+        "--device",
+        metavar="TYPE",
+        default="cpu",
+        help="device type of the tensors, as in tensor.to(TYPE) (cpu)",
+    )
+    ways = parser.add_argument_group("alternatives")
+    ways.add_argument("--only", metavar="NAMES", help="of the alternatives that are listed below the table")
+    ways.add_argument("--skip", metavar="NAMES", default="", help="leave these alternatives out")
+    ways.add_argument(
+        "--backend",
+        metavar="NAMES",
+        help="measure hvd-core over each of these backends; not under a launcher",
+    )
+    ways.add_argument("--pin", action="store_true", help="bind each rank to one core; not under a launcher")
+    how = parser.add_argument_group("method")
+    how.add_argument(
+        "-n", "--iters", type=_count, metavar="N", help="calls of a turn (as many as fit in --budget)"
+    )
+    how.add_argument(
+        "-w",
+        "--warmup_iters",
+        type=_count,
+        metavar="N",
+        default=2,
+        help="calls before a turn's clock starts (2)",
+    )
+    how.add_argument("--rounds", type=_count, metavar="N", default=5, help="turns of each alternative (5)")
+    how.add_argument("--budget", type=float, metavar="SECONDS", default=0.05, help="of a turn (0.05)")
+    how.add_argument(
+        "--patience", type=float, default=0, metavar="SECONDS",
+        help="put a turn off, or repeat it, for so long while others use this machine (0)",
+    )  # fmt: skip
+    parser.add_argument("--plot", metavar="OUT.svg", help="draw time and bus bandwidth")
+    output.add_json_option(parser)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1 on")
+    return int(text)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -74,9 +143,9 @@ def _plan(options: argparse.Namespace, sizes: list[int], size: int) -> Plan:
 
 
 def _by_itself(options: argparse.Namespace, sizes: list[int], chosen: dict[str, Any]) -> int:
-    from hvd_core.bench.launched import Launched
+    from hvd_core.bench.teams import Launched
 
-    size = options.np or RANKS
+    size = options.np or _RANKS
     plan = _plan(options, sizes, size)
     backends = [name for name in (options.backend or "").split(",") if name]
     with Launched(size, options.device, options.pin, options.patience) as teams:
@@ -97,7 +166,7 @@ def _in_job(options: argparse.Namespace, sizes: list[int], chosen: dict[str, Any
                 f"{name} cannot be chosen here, because a launcher has started this process: {fix}"
             )
     hvd.init()
-    from hvd_core.bench.in_job import InJob
+    from hvd_core.bench.teams import InJob
 
     try:
         plan = _plan(options, sizes, hvd.size())
@@ -120,7 +189,7 @@ def _measured(options: argparse.Namespace, plan: Plan, teams: Teams, prints: boo
     if prints:
         _print(options, plan, teams, rows, time.monotonic() - began)
     failed = set(able) - set(teams.names())
-    return codes.FINDINGS if failed or any(row.get("wrong") for row in rows) else codes.OK
+    return output.FINDINGS if failed or any(row.get("wrong") for row in rows) else output.OK
 
 
 def _print(options: argparse.Namespace, plan: Plan, teams: Teams, rows: list[dict], seconds: float) -> None:
@@ -208,20 +277,20 @@ def _comparison(names: list[str], rows: list[dict]) -> list[list[str]]:
 
 
 def _svg(options: argparse.Namespace, plan: Plan, rows: list[dict]) -> str:
-    def lines(key: str) -> list[plot.Line]:
+    def lines(key: str) -> list[report.Line]:
         found: dict[str, list[tuple[float, float]]] = {}
         for row in rows:
             if "us" in row:
                 name = f"{row['name']}, in place" if row["in_place"] else row["name"]
                 found.setdefault(name, []).append((row["bytes"], row[key]))
         # With one rank the bus carries nothing, and a logarithmic axis has no 0.
-        return [plot.Line(name, points) for name, points in found.items() if all(y > 0 for _, y in points)]
+        return [report.Line(name, points) for name, points in found.items() if all(y > 0 for _, y in points)]
 
     title = f"{plan.call.collective}, {plan.call.dtype}, {plan.size} ranks"
     size = {"x_text": lambda x: report.size_text(round(x)), "x_base": 2.0}
-    return plot.svg(
+    return report.svg(
         [
-            plot.Chart(title, "size", "time, us", lines("us"), **size),
-            plot.Chart(title, "size", "bus bandwidth, GB/s", lines("busbw"), **size),
+            report.Chart(title, "size", "time, us", lines("us"), **size),
+            report.Chart(title, "size", "bus bandwidth, GB/s", lines("busbw"), **size),
         ]
     )

@@ -7,23 +7,210 @@ one of its hosts.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import io
 import json
 import os
 import platform
+import re
+import resource
+import socket
+import struct
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from hvd_core._base import sandbox
-from hvd_core._cli import codes, output
-from hvd_core._cli.host_facts import host_facts
-from hvd_core._cli.redaction import Redaction
+from hvd_core._cli import output
+
+# Removes secrets from the texts of a bug report: by the names of variables, and by their values wherever these occur.
+
+REMOVED = "(removed)"
+
+_SECRET_NAME = re.compile(
+    r"SECRET|PASSW|PASSPHRASE|TOKEN|CREDENTIAL|COOKIE|PRIVATE|AUTH|PSK|API_?KEY|ACCESS_?KEY|(^|_)KEY($|_)|(^|_)PASS($|_)",
+    re.IGNORECASE,
+)
+# user:password@ of a URL, and long words that are made by a generator of keys.
+_IN_URL = re.compile(r"(?<=://)[^/@\s]+:[^/@\s]+(?=@)")
+_KEY_LIKE = re.compile(
+    r"\b[0-9a-fA-F]{32,}\b|\b(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9+_-]{40,}={0,2}"
+)
+_SHORTEST = 6  # shorter values would remove ordinary words
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether the name of a variable says that its value is a secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
+class Redaction:
+    """Removes the secrets of one environment.
+
+    Args:
+        environ: all variables, also those that are not reported: their secrets may occur in logs.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        values = {
+            value for name, value in environ.items() if is_secret_name(name) and len(value) >= _SHORTEST
+        }
+        self._secrets = {os.fsencode(value) for value in values}
+        # Logs hold values as Python and JSON write them, too.
+        for value in list(values):
+            values |= {
+                repr(value)[1:-1],
+                json.dumps(value)[1:-1],
+                json.dumps(value, ensure_ascii=False)[1:-1],
+            }
+        # A longer secret may contain a shorter one.
+        self._known = sorted(values, key=len, reverse=True)
+        self.removed = 0
+
+    def text(self, text: str) -> str:
+        """``text`` without the values of secret variables, and without passwords in URLs."""
+        for value in self._known:
+            self.removed += text.count(value)
+            text = text.replace(value, REMOVED)
+        text, found = _IN_URL.subn(REMOVED, text)
+        self.removed += found
+        return text
+
+    def document(self, value: Any) -> Any:
+        """``value``, which is to become JSON, without secrets in its texts. Before it is written: JSON spells quotes,
+        backslashes and most letters otherwise."""
+        if isinstance(value, dict):
+            return {self.text(str(key)): self.document(one) for key, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.document(one) for one in value]
+        return value if isinstance(value, (int, float, type(None))) else self.text(str(value))
+
+    def data(self, data: bytes) -> bytes:
+        """``data`` with the values of secret variables overwritten, in the same length."""
+        for secret in sorted(self._secrets, key=len, reverse=True):
+            self.removed += data.count(secret)
+            data = data.replace(secret, b"*" * len(secret))
+        return data
+
+    def variable(self, name: str, value: str) -> str:
+        """The value of a variable as it may be shown. Values that look like generated keys are removed too."""
+        if is_secret_name(name):
+            self.removed += 1
+            return REMOVED
+        value, found = _KEY_LIKE.subn(REMOVED, value)
+        self.removed += found
+        return self.text(value)
+
+
+# Facts about this host that matter to a job, for a bug report. Reads files of the kernel and asks no network.
+
+_LIMITS = ("NOFILE", "NPROC", "MEMLOCK", "AS", "STACK", "CORE", "FSIZE")
+_GROUP_FILES = (
+    "cpu.max",
+    "memory.max",
+    "memory.current",
+    "pids.max",
+    "pids.current",
+    "cpuset.cpus.effective",
+)
+_SIOCGIFADDR = 0x8915
+
+
+def host_facts() -> dict[str, Any]:
+    """Cores, memory, limits, shared memory, network interfaces, kernel. Sizes are in bytes. A fact that the host does not
+    tell is missing."""
+    return {
+        "host": socket.gethostname(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "system": _os_name(),
+        "cores": {"online": os.cpu_count(), "of this process": sorted(os.sched_getaffinity(0))},
+        "load": os.getloadavg(),
+        "memory": _memory(),
+        "control group": _control_group(),
+        "limits": _limits(),
+        "file systems": {path: _file_system(path) for path in ("/dev/shm", "/tmp", str(Path.cwd()))},
+        "interfaces": _interfaces(),
+        "pids": _number("/proc/sys/kernel/pid_max"),
+        "ptrace_scope": _number("/proc/sys/kernel/yama/ptrace_scope"),
+    }
+
+
+def _read(path: str | Path) -> str:
+    try:
+        return Path(path).read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _number(path: str) -> int | None:
+    text = _read(path)
+    return int(text) if text.isdigit() else None
+
+
+def _os_name() -> str:
+    with suppress(OSError):
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "")
+    return ""
+
+
+def _memory() -> dict[str, int]:
+    facts = {}
+    for line in _read("/proc/meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        if name in ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree", "Shmem", "HugePages_Total"):
+            number = int(rest.split()[0])
+            facts[name] = number * 1024 if rest.endswith("kB") else number
+    return facts
+
+
+def _control_group() -> dict[str, str]:
+    """The limits of this process's control group (version 2)."""
+    own = next((line[3:] for line in _read("/proc/self/cgroup").splitlines() if line.startswith("0::")), "/")
+    folder = Path("/sys/fs/cgroup") / own.lstrip("/")
+    if not folder.is_dir():  # in a container the path is the host's
+        folder = Path("/sys/fs/cgroup")
+    return {name: text for name in _GROUP_FILES if (text := _read(folder / name))}
+
+
+def _limits() -> dict[str, list[int | str]]:
+    def shown(value: int) -> int | str:
+        return "unlimited" if value == resource.RLIM_INFINITY else value
+
+    found = {name: getattr(resource, f"RLIMIT_{name}", None) for name in _LIMITS}
+    return {name: list(map(shown, resource.getrlimit(n))) for name, n in found.items() if n is not None}
+
+
+def _file_system(path: str) -> dict[str, int] | str:
+    try:
+        facts = os.statvfs(path)
+    except OSError as error:
+        return error.strerror or str(error)
+    return {"size": facts.f_frsize * facts.f_blocks, "free": facts.f_frsize * facts.f_bavail}
+
+
+def _interfaces() -> dict[str, dict[str, str]]:
+    facts = {}
+    for _, name in socket.if_nameindex():
+        folder = Path("/sys/class/net") / name
+        own = {key: text for key in ("operstate", "mtu", "speed") if (text := _read(folder / key))}
+        address = _address(name)
+        facts[name] = own | ({"address": address} if address else {})
+    return facts
+
+
+def _address(interface: str) -> str:
+    """The first IPv4 address of an interface."""
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("256s", interface.encode()[:15])
+        return socket.inet_ntoa(fcntl.ioctl(any_socket, _SIOCGIFADDR, request)[20:24])
+    return ""
+
 
 # Variables that say how a job is started and how its libraries behave. Those of the backends begin with their names.
 _BEGINNINGS = (
@@ -40,7 +227,7 @@ _BACKENDS = ["plugin", "doctor", "--no-open", "--json"]
 _CONFIGURATION = ["config", "--json"]
 
 
-def run(options: argparse.Namespace) -> int:
+def pack(options: argparse.Namespace) -> int:
     """Write the bundle and list its parts. Raises ValueError if the file exists, OSError if it cannot be written."""
     path = Path(options.bundle)
     if path.exists():
@@ -60,14 +247,14 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         parts = [{"file": n, "bytes": size, "meaning": meaning} for n, size, meaning in rows]
         output.document({"bundle": str(path), "parts": parts, "secrets removed": redaction.removed})
-        return codes.OK
+        return output.OK
     output.table(("file", "bytes", "what it is"), [(n, str(size), meaning) for n, size, meaning in rows])
     output.text(
         "",
         f"{path}: {path.stat().st_size} bytes. {redaction.removed} secrets were removed, by the names of variables and "
         "by their values. Look through the files before you send them: names of hosts, users and tensors are in them.",
     )
-    return codes.OK
+    return output.OK
 
 
 def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
@@ -118,7 +305,7 @@ def _parts(redaction: Redaction, logs: list[str], job: int | None) -> Iterator[t
 
 def _flight(redaction: Redaction) -> Iterator[tuple[str, str, bytes]]:
     """The flight recorders that the last failed jobs have left on this host, as they are and as text."""
-    from hvd_core._observe import flight_records
+    from hvd_core import flight_records
     from hvd_core._observe.settings import flight_folder
 
     room = _MOST_FLIGHT_BYTES
@@ -148,9 +335,9 @@ def _flight(redaction: Redaction) -> Iterator[tuple[str, str, bytes]]:
 
 def variables(redaction: Redaction) -> dict[str, str]:
     """The variables that matter, without secrets."""
-    from hvd_core.backends import discovery
+    from hvd_core.backends import _discovery
 
-    beginnings = (*_BEGINNINGS, *(f"{candidate.name.upper()}_" for candidate in discovery.candidates()))
+    beginnings = (*_BEGINNINGS, *(f"{candidate.name.upper()}_" for candidate in _discovery.candidates()))
     return {
         name: redaction.variable(name, value)
         for name, value in sorted(os.environ.items())

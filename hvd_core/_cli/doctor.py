@@ -1,271 +1,427 @@
-"""``hvd plugin doctor [NAME]``: runs every phase in order, and reports why one fails.
+"""``hvd doctor``: asks the processes of a running job what they do, or leaves it to ``plugin_doctor`` or ``bundle``.
 
-Imports and loads all plugins, which no job does: each in a process of its own, with a limit for each phase.
+``--pid`` shows one process in full; ``--job`` shows which ranks wait for which, and a few lines of each rank.
+
+Each process of a job serves an abstract Unix socket (hvd_core/_runtime/doctor_endpoint.py). The kernel says which user's
+process is at the other end, on both sides; an answer counts only if it comes from a process of this user (for root: of
+any user).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import sys
-from collections.abc import Callable
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from hvd_core._cli import codes, output
-from hvd_core._cli.launcher_step import launcher_step
-from hvd_core._cli.steps import BAD, GOOD, NOTE, SKIPPED, Step
-from hvd_core._cli.survey import config, export, pinned
-from hvd_core._config.wheels import pip_install
-from hvd_core.backends.candidate import PATH
-from hvd_core.backends.errors import BackendError
+from hvd_core._cli import output, plugin_doctor
+from hvd_core._runtime.doctor_endpoint import PREFIX, prefix_of
 
-if TYPE_CHECKING:
-    from hvd_core.backends.candidate import Problem
-    from hvd_core.backends.discovery.installed_backend import InstalledBackend
+_CONNECT_SECONDS = 2.0
+_FACTS_SECONDS, _ANSWER_SECONDS = 10.0, 15.0
+_LONGEST_ANSWER = 64 << 20
+_CREDENTIALS = struct.Struct("3i")
+_NEEDED = frozenset(("job", "rank", "size", "hosts", "host_names", "pids", "backends"))
+_LEAST_WAIT_SECONDS = 1.0
+_SHOWN_SUBMISSIONS = 5
 
-_STYLES = {BAD: "red", NOTE: "yellow", SKIPPED: "dim"}
-_SOURCE = "hvd plugin doctor"
-_SHOWN_LINES = 8  # of the output of a process that ended
+
+@dataclass
+class Answer:
+    """What one process said.
+
+    ``address``: of its socket. ``facts``: see doctor_endpoint. ``snapshots``: rank -> the snapshot's bytes, for
+    hvd_core._core.read_snapshot().
+    ``engine``: lines about the engine. ``process_sets``: members by number. ``is_stuck``: the engine's driver did not
+    answer.
+    """
+
+    address: str
+    pid: int
+    user: int
+    facts: dict[str, Any]
+    snapshots: dict[int, bytes] = field(default_factory=dict)
+    engine: list[str] = field(default_factory=list)
+    process_sets: dict[int, list[int]] = field(default_factory=dict)
+    is_stuck: bool = False
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.description = (
+        "Without options: run all phases of all backends, as `hvd plugin doctor`. With --pid, --job or --bundle: ask a "
+        "running job of yours what it does, or pack a bug report."
+    )
+    parser.add_argument(
+        "--pid",
+        type=int,
+        metavar="PID",
+        help="ask one process of a running job: what it waits for, its last submissions, the stacks of its threads",
+    )
+    parser.add_argument(
+        "--job",
+        type=int,
+        nargs="?",
+        const=0,
+        metavar="PID",
+        help="ask all processes of a running job: which ranks wait for which, and what these do instead. PID: any "
+        "process of the job, if you run several on this host. With --bundle the answer is packed too",
+    )
+    parser.add_argument(
+        "--bundle",
+        metavar="OUT.tar.gz",
+        help="pack a bug report: flight recorders, versions, variables without secrets, facts about this host, "
+        "backends, logs",
+    )
+    parser.add_argument(
+        "--log",
+        action="append",
+        metavar="FILE",
+        help="with --bundle: pack the end of this file too (repeatable)",
+    )
+    plugin_doctor.add_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Examine one backend or all. Returns FINDINGS if a step is bad."""
-    steps = general()
-    settings = None if steps[-1].verdict == BAD else config()
-    names = [options.name.lower()] if options.name else _names()
-    for name in names:
-        steps += examine(name, settings, opening=not options.no_open, named=options.name is not None)
-    if options.json:
-        output.document([asdict(step) for step in steps])
+    """Ask a job, pack a bundle, or examine backends. Raises ValueError for options that do not go together, or if no
+    process can be asked, and the errors of the other tasks."""
+    given = {"--bundle": options.bundle, "--pid": options.pid, "--job": options.job}
+    chosen = [name for name, value in given.items() if value is not None]
+    if "--pid" in chosen and len(chosen) > 1:
+        raise ValueError("--pid goes with no other question: name it alone")
+    if chosen and options.name is not None:
+        raise ValueError(f"{chosen[0]} does not go with the name of a backend ({options.name})")
+    if options.log and options.bundle is None:
+        raise ValueError("--log FILE goes with --bundle OUT.tar.gz")
+    if options.bundle is not None:
+        from hvd_core._cli import bundle
+
+        return bundle.pack(options)
+    if options.pid is not None:
+        return _one(options.pid, options.json)
+    if options.job is not None:
+        return _job(options.job, options.json)
+    return plugin_doctor.run(options)
+
+
+def _one(pid: int, as_json: bool) -> int:
+    from hvd_core import _core
+
+    answers = _of_pid(pid)
+    ranks = [{**_core.read_snapshot(a.snapshots[a.facts["rank"]]), **_about(a)} for a in answers]
+    if as_json:
+        output.document(ranks[0] if len(ranks) == 1 else ranks)
+        return output.OK
+    for answer, rank in zip(answers, ranks):
+        print("\n".join([_job_line(answer), *_lines_of(rank), *_stacks_of(rank)]))
+    return output.OK
+
+
+def _of_pid(pid: int) -> list[Answer]:
+    found = [a for a in addresses() if pid_at(a) == pid]
+    answers = ask_each(found, "state")
+    if answers:
+        return answers
+    owner = owner_of(pid)
+    if owner is None:
+        raise ValueError(f"there is no process {pid} on this host")
+    if not is_ours(owner):
+        raise ValueError(f"process {pid} belongs to user {owner}: only that user and root may ask it")
+    why = "it did not answer in time" if found else "it serves no socket"
+    raise ValueError(
+        f"process {pid} cannot be asked: {why}. Processes of a job can be asked between hvd.init() and hvd.shutdown(), "
+        "in the same container or network namespace, unless HOROVOD_DOCTOR=0 is set. `hvd doctor --job` lists jobs"
+    )
+
+
+def _job(pid: int, as_json: bool) -> int:
+    from hvd_core import _core
+
+    answers = _answers_of_job(pid)
+    snapshots: dict[int, bytes] = {}
+    for answer in answers:  # a rank's own answer counts more than the one over the tree
+        snapshots = {**answer.snapshots, **snapshots}
+    for answer in answers:
+        snapshots[answer.facts["rank"]] = answer.snapshots[answer.facts["rank"]]
+    sets = next(
+        (a.process_sets for a in answers if a.process_sets), {0: list(range(answers[0].facts["size"]))}
+    )
+    ordered = [snapshots[rank] for rank in sorted(snapshots)]
+    report, report_json = _core.stall_report(ordered, sets, _LEAST_WAIT_SECONDS)
+    about = {a.facts["rank"]: _about(a) for a in answers}
+    ranks = [{**read, **about.get(read["rank"], {})} for read in map(_core.read_snapshot, ordered)]
+    facts = answers[0].facts
+    silent = [rank for rank in range(facts["size"]) if rank not in snapshots]
+    if as_json:
+        found = json.loads(report_json) if report_json else None
+        output.document(
+            {"job": facts["job"], "size": facts["size"], "no answer": silent, "report": found, "ranks": ranks}
+        )
+        return output.OK
+    lines = [_job_line(answers[0], with_rank=False)]
+    lines += [f"no answer from {_where(silent, facts)}"] if silent else []
+    lines += ["", report] if report else ["", _no_stall(ranks)]
+    for rank in ranks:
+        lines += ["", *_lines_of(rank), *_stacks_of(rank, main_only=True)]
+    print("\n".join(lines))
+    return output.OK
+
+
+def members_of_job(pid: int) -> list[Answer]:
+    """The processes of one job on this host, with their facts. ``pid``: any process of the job, or 0 if there is one job
+    only. Raises ValueError if there is no such job, or several."""
+    answers = ask_each(addresses(), "facts")
+    jobs: dict[str, list[Answer]] = {}
+    for answer in answers:
+        jobs.setdefault(answer.facts["job"], []).append(answer)
+    if pid:
+        jobs = {name: own for name, own in jobs.items() if any(a.pid == pid for a in own)}
+        if not jobs:
+            _of_pid(pid)  # raises the error that says why
+    if not jobs:
+        raise ValueError(
+            "no process of a running job of yours answers on this host. Processes of a job can be asked between "
+            "hvd.init() and hvd.shutdown(), in the same container or network namespace, unless HOROVOD_DOCTOR=0 is set"
+        )
+    if len(jobs) > 1:
+        lines = [f"  {_job_line(own[0], with_rank=False)}: --job {own[0].pid}" for own in jobs.values()]
+        raise ValueError(
+            "\n".join(["several jobs of yours run on this host; name a process of one:", *lines])
+        )
+    (members,) = jobs.values()
+    return members
+
+
+def _answers_of_job(pid: int) -> list[Answer]:
+    """The answers of the processes of one job. One of them, rank 0 where it is here, also tells of ranks on other
+    hosts."""
+    members = members_of_job(pid)
+    first, *others = [member.address for member in members]  # in the order of their ranks
+    answers = ask_each([first, *others], {first: "job"})
+    answers = [answer for answer in answers if answer.facts["rank"] in answer.snapshots]
+    if not answers:
+        raise ValueError(
+            f"{_job_line(members[0], with_rank=False)}: no process answered; has the job ended meanwhile?"
+        )
+    return answers
+
+
+def _about(answer: Answer) -> dict[str, Any]:
+    return {"engine": answer.engine, "is_stuck": answer.is_stuck, "backends": answer.facts["backends"]}
+
+
+def _job_line(answer: Answer, with_rank: bool = True) -> str:
+    facts = answer.facts
+    hosts = len(set(facts["hosts"]))
+    since = f", {_seconds(time.time() - facts['since'])} since init()" if "since" in facts else ""
+    ranks = f"rank {facts['rank']} of {facts['size']}" if with_rank else f"{facts['size']} ranks"
+    return f"job {facts['job']}: {ranks} on {hosts} {'host' if hosts == 1 else 'hosts'}{since}"
+
+
+def _where(ranks: list[int], facts: dict[str, Any]) -> str:
+    """'rank 3 (host b, pid 17)', with the hosts of at most eight ranks."""
+    shown = []
+    for rank in ranks[:8]:
+        host, pid = facts["host_names"][rank], facts["pids"][rank]
+        shown.append(f"rank {rank} (host {host}, pid {pid})")
+    more = f" and {len(ranks) - 8} more ranks" if len(ranks) > 8 else ""
+    return ", ".join(shown) + more
+
+
+def _no_stall(ranks: list[dict]) -> str:
+    waiting = {w["name"] for rank in ranks for w in rank["waiting"] if w["age_s"] >= _LEAST_WAIT_SECONDS}
+    if waiting:
+        names = ", ".join(sorted(waiting)[:4])
+        return f"No rank that answered is missing. All have submitted what waits: {names}."
+    return f"No operation has waited for {_LEAST_WAIT_SECONDS:g} s: the ranks do not wait for each other."
+
+
+def _lines_of(rank: dict) -> list[str]:
+    """What a rank waits for, its last submissions and its engine."""
+    lines = [f"rank {rank['rank']} (host {rank['host']}, pid {rank['pid']})"]
+    if rank.get("is_stuck"):
+        lines.append(
+            "  the engine did not answer: the thread that drives it is inside of a backend. Operations that wait "
+            "are not listed"
+        )
+    lines += [f"  waits for {_submission(w, 'since {}')}" for w in rank["waiting"]]
+    if rank["joined_s"] >= 0:
+        lines.append(f"  waits in join() for {_seconds(rank['joined_s'])}")
+    if rank["leaving"]:
+        lines.append("  has called shutdown(), or its program has ended")
+    if rank["error"]:
+        lines.append(f"  failed {_seconds(rank['error_age_s'])} ago: {rank['error']}")
+    last = rank["last"][:_SHOWN_SUBMISSIONS]
+    if last:
+        lines.append(f"  last submissions, of {rank['submissions']}, newest first:")
+        lines += [f"    {_submission(s, '{} ago')}" for s in last]
     else:
-        _print(steps)
-    return codes.FINDINGS if any(step.verdict == BAD for step in steps) else codes.OK
-
-
-def _names() -> list[str]:
-    from hvd_core.backends import discovery
-
-    return list(dict.fromkeys(c.name for c in discovery.candidates()))
-
-
-def general() -> list[Step]:
-    """Steps for the installation, the environment, the launcher, the problems of discovery, and the files; the last one
-    is bad if a file cannot be read."""
-    return [_installation(), *_environment(), launcher_step(os.environ), *_discovery(), _files()]
-
-
-def _installation() -> Step:
-    from hvd_core.version import __version__
-
-    text = f"hvd-core {__version__}, Python {sys.version.split()[0]}"
-    try:
-        from hvd_core import _core
-    except ImportError as error:
-        return Step("", "installation", BAD, f"{text}: the compiled engine does not load: {error}",
-                    ["fix: " + pip_install("hvd-core", "--force-reinstall", "--no-deps")])  # fmt: skip
-    return Step("", "installation", GOOD, text, [str(_core.__file__)])
-
-
-def _environment() -> list[Step]:
-    shown = {k: v for k, v in sorted(os.environ.items()) if k.startswith("HOROVOD_") and "SECRET" not in k}
-    more = [f"{name}={value}" for name, value in shown.items()]
-    if "LD_LIBRARY_PATH" in os.environ:
-        more.append(f"LD_LIBRARY_PATH={os.environ['LD_LIBRARY_PATH']}")
-    return [
-        Step(
-            "",
-            "environment",
-            GOOD,
-            f"{len(shown)} HOROVOD_* variables" if shown else "no HOROVOD_* variable is set",
-            more,
-        )
-    ]
-
-
-def _discovery() -> list[Step]:
-    from hvd_core.backends import discovery
-
-    found = discovery.candidates()
-    steps = [
-        Step(
-            "", "discover", GOOD, f"{len(found)} backends", [f"{c.name}: {c.describe_place()}" for c in found]
-        )
-    ]
-    if "HOROVOD_BACKEND_SPEC" in os.environ:
-        steps.append(
-            Step(
-                "", "discover", NOTE, "HOROVOD_BACKEND_SPEC is set: a launcher made this list, not this host"
-            )
-        )
-    return steps + [_problem_step(problem) for problem in discovery.problems()]
-
-
-def _problem_step(problem: Problem) -> Step:
-    first, *more = problem.text.removeprefix("horovod: ").splitlines()
-    return Step("", "discover", NOTE, first, [line.strip() for line in more])
-
-
-def _files() -> Step:
-    try:
-        settings = config()
-    except ValueError as error:
-        first, *more = str(error).removeprefix("horovod: ").splitlines()
-        return Step("", "plugins.toml", BAD, first, [line.strip() for line in more])
-    files = [f"{file.kind}: {file.path}" for file in getattr(settings, "files", ())]
-    return Step("", "plugins.toml", GOOD, f"site policy: {settings.policy() or 'none'}", files)
-
-
-def examine(name: str, settings: Any, opening: bool = True, named: bool = True) -> list[Step]:
-    """The phases of one backend, up to the first that fails. ``settings`` is None if plugins.toml could not be read. A
-    probe that answers Unavailable is bad only if the backend was ``named``."""
-    from hvd_core.backends import discovery
-
-    steps: list[Step] = []
-    pin = pinned(name, settings) if settings is not None else None
-    try:
-        found = discovery.find(name, _SOURCE, pin)
-        steps.append(
-            Step(
-                name,
-                "discover",
-                GOOD,
-                found.describe_place(),
-                [f"entry point {found.entry}"] if found.entry else [],
-            )
-        )
-        veto = settings.vetoed_by(name) if settings is not None else None
-        if veto is not None:
-            return [*steps, Step(name, "policy", NOTE, f"may not be used here: {veto}")]
-        if settings is not None:
-            export(settings, name)
-        backend = discovery.lookup(name, _SOURCE, pin)
-    except BackendError as error:
-        return [*steps, _failed(name, "discover", error)]
-    timeout_s = settings.probe_timeout_s if settings is not None else 5.0
-    steps += _sandboxed(backend, timeout_s)
-    if steps[-1].verdict == BAD:
-        return steps if named else [*steps[:-1], _unnamed(steps[-1])]
-    from hvd_core._cli import trial
-
-    steps.append(trial.opened(name) if opening else Step(name, "open", SKIPPED, "skipped by --no-open"))
-    return steps
-
-
-def _sandboxed(backend: InstalledBackend, timeout_s: float) -> list[Step]:
-    """The phases describe, probe and load, up to the first that fails, in a process of their own."""
-    from hvd_core._cli.apart import run_sandboxed
-    from hvd_core.backends.selection.trial import limits
-
-    def work(send: Callable[[Any], None]) -> None:
-        for phase in (_described, lambda backend: _probed(backend, timeout_s), _loaded):
-            step = phase(backend)
-            send(asdict(step))
-            if step.verdict == BAD:
-                return
-
-    done = run_sandboxed(work, limits(timeout_s))
-    steps = [Step(**value) for value in done.values]
-    if done.fault:
-        more = [f"it wrote: {line}" for line in done.output[-_SHOWN_LINES:]] + _remedy(backend)
-        steps.append(Step(backend.name, done.phase or "load", BAD, done.fault, more, ended=True))
-    return steps
-
-
-def _unnamed(step: Step) -> Step:
-    """A bad step of a backend that was not named: a probe that says no is no fault of the installation."""
-    return replace(step, verdict=NOTE) if step.phase == "probe" and not step.ended else step
-
-
-def _remedy(backend: InstalledBackend) -> list[str]:
-    wheel = backend.candidate.distribution
-    return [f"fix: report it to the author of {wheel}, or pip uninstall {wheel}"] if wheel else []
-
-
-def _described(backend: InstalledBackend) -> Step:
-    if backend.candidate.origin == PATH:
-        return Step(backend.name, "describe", SKIPPED, "a library without a wheel has no descriptor")
-    try:
-        _ = backend.devices
-    except BackendError as error:
-        return _failed(backend.name, "describe", error)
-    more = [f"requires {text}" for text in (backend.descriptor.requires if backend.descriptor else ())]
-    tables = ", ".join(sorted(backend.provides))
-    return Step(backend.name, "describe", GOOD, f"serves {', '.join(backend.devices)}; has {tables}", more)
-
-
-def _probed(backend: InstalledBackend, timeout_s: float) -> Step:
-    from hvd_core.backends.descriptor import Available
-    from hvd_core.backends.selection.backend_options import found_by_probe
-
-    if backend.candidate.origin == PATH:
-        return Step(backend.name, "probe", SKIPPED, "a library without a wheel has no probe")
-    answer = backend.probe(timeout_s)
-    if isinstance(answer, Available):
-        found_by_probe(backend.name, answer.library, os.environ)
-        return Step(backend.name, "probe", GOOD, answer.detail or "works on this machine")
-    return Step(backend.name, "probe", BAD, answer.reason, [f"fix: {answer.fix}"] if answer.fix else [])
-
-
-def _loaded(backend: InstalledBackend) -> Step:
-    from hvd_core.backends.discovery import loading
-
-    try:
-        facts = loading.load(backend)
-    except BackendError as error:
-        step = _failed(backend.name, "load", error)
-        step.more += _diagnosed(backend)
-        return step
-    version = f"{facts['tag']} {facts['version']}, ABI {'.'.join(map(str, facts['abi']))}"
-    faults = _option_faults(backend.name, facts["options"])
-    more = [f"vendor library {facts['vendor_lib']}"] if facts["vendor_lib"] else []
-    more += [f"capabilities {', '.join(facts['caps'])}"]
-    return Step(backend.name, "load", BAD if faults else GOOD, faults or version, more)
-
-
-def _option_faults(name: str, schema: list[dict[str, Any]]) -> str:
-    """The faults of the options that are set for this backend, in the words of init()."""
-    from hvd_core.backends import discovery
-    from hvd_core.backends.selection import backend_options
-    from hvd_core.backends.selection.backend_plan import Usable
-
-    try:
-        backend_options.check(
-            [Usable(name, "", options=tuple(schema))],
-            os.environ,
-            lambda: [candidate.name for candidate in discovery.candidates()],
-        )
-    except ValueError as error:
-        return str(error).removeprefix("horovod: ")
-    return ""
-
-
-def _diagnosed(backend: InstalledBackend) -> list[str]:
-    """Details from opening the library in a child process, in addition to the loader's message."""
-    from hvd_core.backends.discovery.diagnosis import load_diagnosis
-
-    try:
-        found = load_diagnosis(backend.path())
-    except BackendError:
-        return []
-    lines = [f"library {found.path}"]
-    lines += [f"needs {soname}: {place or why}" for soname, (place, why) in found.needed.items()]
-    lines += [f"undefined symbol that no library defines: {symbol}" for symbol in found.missing]
-    lines += [f"searched: {', '.join(found.searched)}"] if found.searched else []
-    lines += [f"supports backend ABI {', '.join(f'{m}.x' for m in found.majors)}"] if found.majors else []
+        lines.append("  has submitted no operation")
+    lines += [f"  engine: {line}" for line in rank.get("engine", ())]
+    if rank.get("backends"):
+        lines.append(f"  backends: {'; '.join(rank['backends'])}")
     return lines
 
 
-def _failed(name: str, phase: str, error: BaseException) -> Step:
-    first, *more = str(error).removeprefix("horovod: ").splitlines()
-    return Step(name, phase, BAD, first, [line.strip() for line in more])
+def _submission(submission: dict, when: str) -> str:
+    name, operation = submission["name"], submission["operation"]
+    parts = [
+        f"'{name}'" if name == operation or name.startswith(f"{operation}.") else f"{operation} '{name}'"
+    ]
+    if submission["process_set"]:
+        parts.append(f"in process set {submission['process_set']}")
+    parts.append(when.format(_seconds(submission["age_s"])))
+    if submission["copies"]:
+        parts.append("(its data are being copied from a device)")
+    if submission["place"]:
+        parts.append(f"at {submission['place']}")
+    return " ".join(parts) + (f": {submission['source']}" if submission["source"] else "")
 
 
-def _print(steps: list[Step]) -> None:
-    rows = []
-    for step in steps:
-        rows.append((step.verdict, step.backend or "(all)", step.phase, "\n".join([step.text, *step.more])))
-    output.table(("verdict", "backend", "phase", "result"), rows, _STYLES)
-    bad = [step for step in steps if step.verdict == BAD]
-    if bad:
-        output.text("", *(f"{step.backend or 'here'}: {step.phase} fails: {step.text}" for step in bad))
+def _stacks_of(rank: dict, main_only: bool = False) -> list[str]:
+    lines = []
+    for thread in rank["threads"]:
+        if main_only and not thread["is_main"]:
+            continue
+        name = "main thread" if thread["is_main"] else f"thread {thread['name'] or '(without a name)'}"
+        lines.append(f"  {name}{', in an operation' if thread['in_engine'] else ''} (innermost first):")
+        lines += [f"    {f['place']}{': ' + f['source'] if f['source'] else ''}" for f in thread["frames"]]
+        if not thread["frames"]:
+            lines.append("    no frame of Python")
+    if rank["lock_held"]:
+        lines.append(
+            "  its code did not release the GIL: the stacks, if there are any, are those of a copy of the process"
+        )
+    if rank["note"]:
+        lines.append(f"  {rank['note']}")
+    return lines
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+
+
+# ---- sockets ----------------------------------------------------------------------------------------------------
+
+
+def addresses() -> list[str]:
+    """The sockets' names, of this user's processes; for root of all. They are claims until a process has answered."""
+    wanted = "@" + (PREFIX if os.geteuid() == 0 else prefix_of(os.geteuid()))
+    try:
+        lines = Path("/proc/net/unix").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    names = {line.split()[-1] for line in lines[1:] if line.split()}
+    return sorted(name[1:] for name in names if name.startswith(wanted))
+
+
+def ask_each(found: list[str], question: str | dict[str, str]) -> list[Answer]:
+    """The answers of the processes at these addresses, side by side, by job and rank. Those that do not answer, and those
+    of other users, are left out.
+
+    Args:
+        question: "facts", "state" (what the process does), or "job" (likewise, and the process asks all ranks). By
+            address, where they differ: "state" for the others.
+    """
+    if not found:
+        return []
+    questions = dict.fromkeys(found, question) if isinstance(question, str) else question
+    with ThreadPoolExecutor(min(64, len(found))) as pool:
+        every = pool.map(lambda a: ask(a, questions.get(a, "state")), found)
+        answers = [answer for answer in every if answer is not None]
+    return sorted(answers, key=lambda answer: (answer.facts["job"], answer.facts["rank"]))
+
+
+def owner_of(pid: int) -> int | None:
+    """The user of a process; None if there is no such process."""
+    with suppress(OSError):
+        return os.stat(f"/proc/{pid}").st_uid
+    return None
+
+
+def pid_at(address: str) -> int | None:
+    """The process that serves a socket; None if it may not be asked."""
+    with suppress(OSError), _connected(address) as connection:
+        pid, user = _peer(connection)
+        return pid if is_ours(user) else None
+    return None
+
+
+def ask(address: str, question: str) -> Answer | None:
+    """The answer of the process at an address; None if it does not answer, or is another user's."""
+    with suppress(OSError, ValueError), _connected(address) as connection:
+        pid, user = _peer(connection)
+        if not is_ours(user):
+            return None
+        connection.settimeout(_FACTS_SECONDS if question == "facts" else _ANSWER_SECONDS)
+        connection.sendall(f"{question}\n".encode())
+        data = bytearray()
+        while part := connection.recv(1 << 16):
+            data += part
+            if len(data) > _LONGEST_ANSWER:
+                return None
+        return _parsed(address, pid, user, bytes(data)) if data else None
+    return None
+
+
+def _connected(address: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(_CONNECT_SECONDS)
+    try:
+        connection.connect("\0" + address)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """(pid, user) of the process at the other end, as the kernel knows them."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, user, _ = _CREDENTIALS.unpack(raw)
+    return pid, user
+
+
+def is_ours(user: int) -> bool:
+    """Whether this user may ask a process of ``user``."""
+    return os.geteuid() in (0, user)
+
+
+def _parsed(address: str, pid: int, user: int, data: bytes) -> Answer:
+    """Raises ValueError for bytes that are no answer."""
+    line, _, rest = data.partition(b"\n")
+    answer = Answer(address, pid, user, json.loads(line))
+    if missing := _NEEDED.difference(answer.facts):
+        raise ValueError(f"an answer without {sorted(missing)}")
+    for kind, rank, part in _parts(rest):
+        if kind == "snapshot":
+            answer.snapshots[rank] = part
+        elif kind == "engine":
+            answer.engine.append(part.decode("utf-8", "backslashreplace"))
+        elif kind == "sets":
+            answer.process_sets = {int(number): members for number, members in json.loads(part).items()}
+        elif kind == "stuck":
+            answer.is_stuck = True
+    return answer
+
+
+def _parts(data: bytes) -> Iterator[tuple[str, int, bytes]]:
+    while data:
+        head, _, data = data.partition(b"\n")
+        word, kind, rank, size = head.decode().split(" ")
+        if word != "PART" or len(data) < int(size):
+            raise ValueError("an answer with a damaged part")
+        yield kind, int(rank), data[: int(size)]
+        data = data[int(size) :]

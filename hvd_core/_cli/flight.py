@@ -6,9 +6,21 @@ import argparse
 from datetime import datetime
 from pathlib import Path
 
-from hvd_core._cli import codes, output
-from hvd_core._observe import flight_records
+from hvd_core import flight_records
+from hvd_core._cli import output
 from hvd_core._observe.settings import flight_folder
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        nargs="?",
+        help="a file, or the folder of a job (the newest job that failed here)",
+    )
+    parser.add_argument("--last", type=int, metavar="N", default=50, help="events of each rank (50); 0: all")
+    output.add_json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -24,10 +36,10 @@ def run(options: argparse.Namespace) -> int:
                 for ring in rings
             ]
         )
-        return codes.OK
+        return output.OK
     for ring in rings:
         _show(ring, options.last)
-    return codes.OK
+    return output.OK
 
 
 def _rings(path: Path | None) -> list[flight_records.Ring]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -12,7 +13,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+
+# The exit codes of the command ``hvd``, for scripts.
+
+OK = 0
+"""No faults were found."""
+FINDINGS = 1
+"""A fault was found: a phase or a case that fails."""
+REFUSED = 2
+"""The command could not run: wrong arguments, an unknown backend, a file that cannot be read."""
+INTERRUPTED = 130
+"""Ctrl-C."""
+
+
 _PIPED_WIDTH = 200  # without a terminal, lines are rarely broken
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """The option ``--json``."""
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON document on standard output instead of tables"
+    )
 
 
 def console() -> Console:

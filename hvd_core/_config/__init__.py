@@ -1,5 +1,5 @@
 """Settings of the engine, read once per init()."""
 
-from hvd_core._config.environment import EngineSettings, read_environment
+from hvd_core._config.settings import EngineSettings, read_environment
 
 __all__ = ["EngineSettings", "read_environment"]

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from hvd_core._config.environment import with_table
+from hvd_core._config.settings import with_table
 
 if len(sys.argv) != 2:
     sys.exit("usage: python -m hvd_core._config FILE")

@@ -159,14 +159,14 @@ def record_last_call(environ: Mapping[str, str]) -> int:
     """From now on, note the phases of plugins that this rank goes through. Returns the address of the memory for the
     calls of its engine; 0 if the launcher has made no memory, or made it for another process: a program that the rank
     has started finds the same variable."""
-    from hvd_core.backends import phases
+    from hvd_core.backends import _phases
 
     global _page
     if _page is None:
         _page = _map(environ.get(VARIABLE, ""))
         if _page is None:
             return 0
-        phases.listen(_note_phase)
+        _phases.listen(_note_phase)
     return ctypes.addressof(ctypes.c_char.from_buffer(_page, _BEGIN)) if _owns(_page) else 0
 
 
@@ -197,7 +197,7 @@ def _owns(page: mmap.mmap) -> bool:
 
 def _note_phase(now: tuple[str, str] | None) -> None:
     if _page is not None and _owns(_page):
-        from hvd_core.backends.phases import in_words
+        from hvd_core.backends._phases import in_words
 
         text = in_words(now).encode()
         _page[:_PHASE_BYTES] = text[:_PHASE_BYTES].ljust(_PHASE_BYTES, b"\0")

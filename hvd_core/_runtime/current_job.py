@@ -15,7 +15,7 @@ from hvd_core.errors import NotInitializedError
 if TYPE_CHECKING:
     from hvd_core._bootstrap import World
     from hvd_core._core import Engine
-    from hvd_core.backends.selection.backend_plan import BackendPlan
+    from hvd_core.backends._selection.plan import BackendPlan
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 

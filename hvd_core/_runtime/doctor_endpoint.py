@@ -1,7 +1,7 @@
 """What `hvd doctor` is told about a process: the name of its socket, and facts that do not change while the job runs.
 
 Called by init(), on its thread. The engine serves the socket (engine/doctor.h),
-hvd_core/_cli/asked_processes.py finds it.
+hvd_core/_cli/doctor.py finds it.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hvd_core._base import logs, native
-from hvd_core._config.environment import EngineSettings, variable_of
+from hvd_core._config.settings import EngineSettings, variable_of
 from hvd_core._runtime import crash_reports, doctor_endpoint
 from hvd_core._runtime.current_job import Job
 from hvd_core._runtime.process_sets import ProcessSet, describe_sets
-from hvd_core.backends import phases
+from hvd_core.backends import _phases
 from hvd_core.backends.errors import BackendError
 from hvd_core.errors import JobEndedError
 
@@ -38,7 +38,7 @@ def limit_phases(compiled: ModuleType, world: World, start_timeout_s: float) -> 
     """Limit the phases that run in this job."""
     global _limited_job
     _limited_job = (compiled, world, _SHARE * start_timeout_s)
-    phases.listen(_note)
+    _phases.listen(_note)
 
 
 def end_phase_limit() -> None:
@@ -47,10 +47,12 @@ def end_phase_limit() -> None:
     _limited_job = None
 
 
-def _note(now: phases.Running) -> None:
+def _note(now: _phases.Running) -> None:
     if _limited_job is not None:
         compiled, world, seconds = _limited_job
-        compiled.limit_phase(phases.in_words(now), seconds, world.segment_fd, world.segment_bytes, world.rank)
+        compiled.limit_phase(
+            _phases.in_words(now), seconds, world.segment_fd, world.segment_bytes, world.rank
+        )
 
 
 # The start of one job: the ranks meet, choose backends and start their engines. runtime.init() calls it.
@@ -116,11 +118,11 @@ def _start_engine(
     global _engines
     from hvd_core import _bootstrap
     from hvd_core._bootstrap import affinity, limits
-    from hvd_core._config.environment import read_environment, read_log_settings
+    from hvd_core._config.settings import read_environment, read_log_settings
     from hvd_core._observe.settings import engine_observes
     from hvd_core._observe.watch import start as watch
-    from hvd_core.backends.discovery.registry import host_math
-    from hvd_core.backends.selection import at_init
+    from hvd_core.backends._discovery.registry import host_math
+    from hvd_core.backends._selection import job
 
     compiled = native.load()
     settings = read_environment()
@@ -129,7 +131,7 @@ def _start_engine(
     world = _bootstrap.connect(environ, deadline_s=settings.start_timeout_s, comm=comm)
     limit_phases(compiled, world, settings.start_timeout_s)
     try:
-        backends, plugins, static = at_init.decide(
+        backends, plugins, static = job.decide(
             world, backend, settings, lambda: _compared_sets(process_sets, world.comm)
         )
         plan = backends.plan
@@ -198,7 +200,7 @@ def _start_engine(
         except BackendError as error:
             if _RANK_LOST.search(str(error)):
                 raise _bootstrap.RankLost(str(error)) from None
-            raise at_init.with_alternative(error, plan) from None
+            raise job.with_alternative(error, plan) from None
         _engines += 1
         watch.start(settings, world, rings, doctor_endpoint.backends(config))
         world.leave_init()
@@ -214,7 +216,7 @@ def _start_engine(
         if lost is not None:
             raise lost from error
         raise
-    at_init.log_report(plan, world.rank, engine)
+    job.log_report(plan, world.rank, engine)
     return Job(world, engine, backends), static
 
 

@@ -570,7 +570,7 @@ def _own_backends(process_set: ProcessSet) -> tuple[Any, ...]:
     job = current_job.current()
     if process_set.backend is None or job is None:
         return ()
-    from hvd_core.backends.selection import at_init
+    from hvd_core.backends._selection import job as at_init
 
     with reported("add_process_set", None, None):
         members = [rank for rank in process_set.ranks or () if 0 <= rank < job.world.size]

@@ -22,8 +22,7 @@ from hvd_core.errors import HorovodInternalError, JobEndedError
 
 if TYPE_CHECKING:
     from hvd_core._bootstrap import World
-    from hvd_core.backends.selection.backend_plan import BackendPlan
-    from hvd_core.backends.selection.backend_report import BackendReport
+    from hvd_core.backends._selection.plan import BackendPlan, BackendReport
 
 __all__ = [
     "HorovodInternalError",
@@ -290,7 +289,7 @@ def cross_size() -> int:
 
 def is_homogeneous() -> bool:
     """Whether all hosts have the same number of processes. Raises ValueError before init()."""
-    from hvd_core.backends.selection.host_route import homogeneous
+    from hvd_core.backends._selection.choice import homogeneous
 
     return homogeneous(current_job.get().world)
 
@@ -303,7 +302,7 @@ def backend_report() -> BackendReport:
     job of one process, for all devices of this machine, which imports the plugins for these and asks them. Raises the
     errors of init(): hvd_core.backends.BackendError or ValueError.
     """
-    from hvd_core.backends.selection.at_init import report_now
+    from hvd_core.backends._selection.job import report_now
 
     job = current_job.current()
     if job is None:

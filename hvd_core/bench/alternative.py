@@ -14,8 +14,128 @@ from typing import Any
 
 import numpy as np
 
-from hvd_core.bench.collectives import Call
 from hvd_core.bench.conductor import Unavailable
+
+# The collectives that `hvd bench` measures: sizes and bandwidths as the accelerators' usual tests count them, and
+# data to check results with.
+#
+# Pure functions; any thread.
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One collective. ``shared``: the smaller of a rank's two buffers is the larger one divided by the number of ranks.
+    ``bus``: bus bandwidth over algorithm bandwidth, by the number of ranks."""
+
+    shared: bool
+    reduces: bool
+    has_root: bool
+    bus: Callable[[int], float]
+
+
+def _others(size: int) -> float:
+    return (size - 1) / size
+
+
+KINDS = {
+    "allreduce": Kind(False, True, False, lambda size: 2 * _others(size)),
+    "allgather": Kind(True, False, False, _others),
+    "reducescatter": Kind(True, True, False, _others),
+    "broadcast": Kind(False, False, True, lambda size: 1.0),
+    "alltoall": Kind(True, False, False, _others),
+}
+
+COLLECTIVES = tuple(KINDS)
+OPS = ("sum", "prod", "min", "max", "avg")
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective on buffers of one size. ``elements``: of the larger buffer of a rank."""
+
+    collective: str
+    dtype: str
+    op: str
+    root: int
+    elements: int
+    in_place: bool
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.collective]
+
+    @property
+    def itemsize(self) -> int:
+        return 2 if self.dtype == "bfloat16" else np.dtype(self.dtype).itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * self.itemsize
+
+    def count(self, size: int) -> int:
+        """The column "count": elements that a rank sends, or that it gets, whichever are fewer."""
+        return self.elements // size if self.kind.shared else self.elements
+
+    def sent(self, size: int) -> int:
+        """Elements of a rank's input."""
+        return self.elements // size if self.collective == "allgather" else self.elements
+
+
+def elements_of(nbytes: int, call: Call, size: int) -> int:
+    """Elements in ``nbytes`` bytes; at least one, or one for each rank, and a multiple of the ranks where they
+    share them."""
+    elements = max(1, nbytes // call.itemsize)
+    return max(1, elements // size) * size if call.kind.shared else elements
+
+
+def host_dtype(dtype: str) -> np.dtype:
+    """The type in which data are made and compared; NumPy has no bfloat16, and all values here are exact in both."""
+    return np.dtype("float32" if dtype == "bfloat16" else dtype)
+
+
+def data_of(call: Call, rank: int, size: int) -> np.ndarray:
+    """The input of a rank: zeros and ones that depend on rank and index, so that every type has exact sums. For products
+    one rank in turn has a two."""
+    index = np.arange(call.sent(size), dtype=np.uint64)
+    mixed = (index * np.uint64(2654435761) + np.uint64(rank * 40503)) >> np.uint64(7)
+    if call.op == "prod":
+        return (1 + (index % np.uint64(size) == np.uint64(rank))).astype(host_dtype(call.dtype))
+    return (mixed & np.uint64(1)).astype(host_dtype(call.dtype))
+
+
+def result_of(call: Call, rank: int, size: int) -> np.ndarray:
+    """What a rank must find in its output."""
+    if call.collective == "broadcast":
+        return data_of(call, call.root, size)
+    if call.collective == "allgather":
+        return np.concatenate([data_of(call, other, size) for other in range(size)])
+    if call.collective == "alltoall":
+        share = call.elements // size
+        return np.concatenate(
+            [data_of(call, other, size)[rank * share : (rank + 1) * share] for other in range(size)]
+        )
+    combine = {"prod": np.multiply, "min": np.minimum, "max": np.maximum}.get(call.op, np.add)
+    total = data_of(call, 0, size)
+    for other in range(1, size):
+        total = combine(total, data_of(call, other, size), dtype=total.dtype)
+    if call.op == "avg":
+        total = (total / size).astype(total.dtype)
+    share = call.elements // size
+    return total[rank * share : (rank + 1) * share] if call.collective == "reducescatter" else total
+
+
+def wrong(found: np.ndarray, call: Call, rank: int, size: int) -> int:
+    """How many elements of a rank's output are not what they must be."""
+    expected = result_of(call, rank, size)
+    if found.shape != expected.shape:
+        return max(found.size, expected.size)
+    if call.op == "avg" and expected.dtype.kind == "f":
+        step = 2.0**-8 if call.dtype == "bfloat16" else float(np.finfo(expected.dtype).eps)
+        right = np.abs(found.astype("float64") - expected) <= 4 * step  # not for NaN
+        return int((~right).sum())
+    return int((found != expected).sum())
+
 
 GROUP = "hvd_core.bench"
 

@@ -4,10 +4,58 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
-from hvd_core.bench.alternative import Place, catalog, device_of_rank
-from hvd_core.bench.measuring import answer
+import numpy as np
+
+from hvd_core.bench.alternative import (
+    Alternative,
+    Call,
+    Place,
+    catalog,
+    data_of,
+    device_of_rank,
+    host_dtype,
+    wrong,
+)
+from hvd_core.bench.conductor import Unavailable
 from hvd_core.bench.serving import env_rank, pin, serve
+
+# What a rank of `hvd bench` does for one command: buffers, a check, a number of calls by its own clock. On
+# ranks only.
+
+
+def answer(alternative: Alternative, command: dict) -> dict:
+    """{"ns": of all calls, "wrong": elements, or None without a check}, or {"without": why} for a call that this
+    way lacks.
+
+    ``command``: {"call": the fields of Call, "iters", "warmup", "check"}. The calls follow each other without a
+    barrier, as in the usual tests.
+    """
+    call = Call(**command["call"])
+    place = alternative.place
+    try:
+        bound = alternative.bind(call)
+    except Unavailable as why:
+        return {"without": str(why)}
+    errors = None
+    if command["check"]:
+        bound.fill(data_of(call, place.rank, place.size))
+        bound.run()
+        bound.finish()
+        errors = wrong(np.asarray(bound.result()), call, place.rank, place.size)
+    # Memory that was never written has no pages yet. Sums of zeros stay zeros, however often they are summed.
+    bound.fill(np.zeros(call.sent(place.size), host_dtype(call.dtype)))
+    for _ in range(command["warmup"]):
+        bound.run()
+    bound.finish()
+    alternative.barrier()
+    run, iters = bound.run, range(command["iters"])
+    begin = time.perf_counter_ns()
+    for _ in iters:
+        run()
+    bound.finish()
+    return {"ns": time.perf_counter_ns() - begin, "wrong": errors}
 
 
 def main(name: str) -> None:

@@ -15,7 +15,7 @@ verdicts and the tolerances.
 
 __all__ = ["CommonCases", "Session", "case", "resolve"]
 
-_PLACES = {"CommonCases": "pytest_cases", "Session": "session", "case": "cases", "resolve": "resolve"}
+_PLACES = {"CommonCases": "pytest_cases", "Session": "session", "case": "cases", "resolve": "session"}
 
 
 def __getattr__(name):
@@ -23,7 +23,6 @@ def __getattr__(name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    # The package has a module of the same name as the function; the name means the function.
     value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
     globals()[name] = value
     return value

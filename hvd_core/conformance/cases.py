@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hvd_core.conformance import abi
+from hvd_core.conformance.abi import ALLREDUCE, SUM
 from hvd_core.conformance.backend import Backend, deadline
-from hvd_core.conformance.comm import Comm
-from hvd_core.conformance.memory import DeviceSpace, HostSpace, Space
-from hvd_core.conformance.verdicts import CaseArgument, Row, Skip
+from hvd_core.conformance.comm import Comm, DeviceSpace, HostSpace, Region, Space
+from hvd_core.conformance.numerics import NUMBERS, compare, reduced, sample, stored
+from hvd_core.conformance.verdicts import CaseArgument, Composed, Row, Skip
 
 LEVELS = {
     "L0": "lint",
@@ -52,10 +53,7 @@ class Case:
 
 
 _CASES: dict[str, Case] = {}
-_PARTS = (
-    *("lint", "lint_description", "odd_paths", "devices", "device_work", "collectives", "moves", "rules", "several"),
-    *("ordering", "marked", "windows", "host_calls", "conduct", "failure", "recovery", "sanity"),
-)  # fmt: skip
+_PARTS = ("l0_tables", "l1_devices", "l2_collectives", "l2_rules", "l3_ordering", "l4_failures", "l5_sanity")
 
 
 def case(name: str, says: str, **traits: Any) -> Callable[[Callable], Callable]:
@@ -221,3 +219,54 @@ class Kit(CaseArgument):
     def pause(seconds: float) -> None:
         """Sleeps."""
         time.sleep(seconds)
+
+
+# ---- operations that cases of all levels start ------------------------------------------------------------
+
+
+def served(kit: Kit, coll: int, dtype: str, op: int = SUM, varying: bool = False) -> abi.CollCaps | None:
+    """The answer of query; None if the collective is not served."""
+    caps = kit.backend.query(coll, NUMBERS[dtype], op, kit.size, varying)
+    return caps if caps.support else None
+
+
+def plain_type(kit: Kit) -> tuple[str, int]:
+    """(type, alignment) of an allreduce sum that the backend has."""
+    kit.need_comm()
+    for dtype in ("float32", "int32", "float16", "uint8"):
+        caps = served(kit, ALLREDUCE, dtype)
+        if caps is not None:
+            return dtype, caps.alignment
+    raise Composed("allreduce sum is declared for none of float32, int32, float16, uint8")
+
+
+def at_most(kit: Kit, dtype: str, count: int) -> int:
+    """The count, or as much of it as one call of an allreduce sum may have."""
+    limit = served(kit, ALLREDUCE, dtype).max_count
+    return min(count, limit) if limit else count
+
+
+class Sum:
+    """An allreduce sum of ``count`` elements, ready to be started."""
+
+    def __init__(self, kit: Kit, comm: Comm, count: int, salt: int = 0, region: Region | None = None) -> None:
+        self.dtype, alignment = plain_type(kit)
+        count = at_most(kit, self.dtype, count)
+        self.comm, self.count = comm, count
+        self.columns = [sample(self.dtype, r, count, salt) for r in range(comm.size)]
+        self.source = region or comm.space.of(self.columns[comm.rank], alignment)
+        self.out = comm.space.region(self.columns[0].nbytes, alignment)
+        self.out.poison()
+
+    def start(self, **more):
+        """The pending operation."""
+        return self.comm.start(**self.arguments(), **more)
+
+    def arguments(self) -> dict:
+        """The arguments of Comm.enqueue."""
+        lists = {"ins": [self.source], "outs": [self.out], "counts": [self.count]}
+        return {"coll": ALLREDUCE, "dtype": NUMBERS[self.dtype], "op": SUM, **lists}
+
+    def wrong(self) -> str:
+        """ "" when the result is right."""
+        return compare(self.dtype, self.out.read(stored(self.dtype)), *reduced(self.dtype, SUM, self.columns))

@@ -101,10 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"horovod: conformance: --env takes NAME=VALUE, not '{odd[0]}'", file=sys.stderr)
         return 2
     if options.matrix:
-        from hvd_core.conformance import matrix
+        from hvd_core.conformance import report
 
         try:  # before the cases run, not after
-            matrix.check(Path(options.matrix))
+            report.check(Path(options.matrix))
         except (ValueError, OSError) as problem:
             print(problem, file=sys.stderr)
             return 2
@@ -131,7 +131,7 @@ def _restart_as_a_job(options: argparse.Namespace, arguments: Sequence[str]) -> 
     if options.np == 1:
         return
     from hvd_core.backends.errors import BackendError
-    from hvd_core.conformance.resolve import resolve
+    from hvd_core.conformance.session import resolve
 
     try:
         descriptor = resolve(options.backend).descriptor
@@ -151,7 +151,7 @@ def _restart_as_a_job(options: argparse.Namespace, arguments: Sequence[str]) -> 
 def _export_options(name: str) -> None:
     """Sets the options of plugins.toml in the ranks' environment, as hvd.init() does."""
     from hvd_core._config import plugins_toml
-    from hvd_core.backends.selection import backend_options
+    from hvd_core.backends._selection import options as backend_options
 
     backend_options.export(name, plugins_toml.load(os.environ).backend(name), os.environ)
 
@@ -159,9 +159,8 @@ def _export_options(name: str) -> None:
 def run(options: argparse.Namespace, chosen: list, ranks=None) -> int:
     """Runs the chosen cases and writes the reports; the exit status."""
     from hvd_core.backends.errors import BackendError
-    from hvd_core.conformance import matrix, report
-    from hvd_core.conformance.resolve import resolve
-    from hvd_core.conformance.session import Session
+    from hvd_core.conformance import report
+    from hvd_core.conformance.session import Session, resolve
 
     try:
         _export_options(options.backend)
@@ -186,5 +185,5 @@ def run(options: argparse.Namespace, chosen: list, ranks=None) -> int:
     if options.junit:
         report.write_junit(Path(options.junit), target, results)
     if options.matrix:
-        matrix.write(Path(options.matrix), target, results)
+        report.write(Path(options.matrix), target, results)
     return 1 if any(r.verdict == FAIL for r in results) else 0

@@ -1,7 +1,7 @@
 """The kit inside a job that a launcher has started (mpirun, srun, horovodrun): its processes are the ranks.
 
-Every process works; rank 0 leads besides, from a thread of its own. Orders and answers go through the job's store. Ranks
-that hang cannot be replaced here, so the run ends with the first of them.
+Every process serves as a rank; rank 0 also leads, on a thread of its own. Orders and answers go through the job's store.
+Ranks that hang cannot be replaced here, so the run ends with the first of them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from hvd_core._bootstrap import BootstrapTimeout, StoreClient, connect
-from hvd_core.conformance.session import GRACE_S, RanksBroken
+from hvd_core._bootstrap import BootstrapTimeout, StoreClient, World, connect
+from hvd_core.conformance.session import GRACE_S, RanksBroken, resolve
 from hvd_core.conformance.verdicts import FAIL
+from hvd_core.conformance.worker import Worker
 
 
 class LaunchedRanks:
@@ -88,7 +89,7 @@ def serve_or_lead(options: argparse.Namespace, run: Callable[[LaunchedRanks], in
     _exit(0)
 
 
-def _lead(run: Callable[[LaunchedRanks], int], world) -> None:
+def _lead(run: Callable[[LaunchedRanks], int], world: World) -> None:
     code = 3
     try:
         store = StoreClient(world.store.address, world.secret)
@@ -100,10 +101,7 @@ def _lead(run: Callable[[LaunchedRanks], int], world) -> None:
         _exit(code)
 
 
-def _serve(options: argparse.Namespace, world) -> None:
-    from hvd_core.conformance.resolve import resolve
-    from hvd_core.conformance.worker import Worker
-
+def _serve(options: argparse.Namespace, world: World) -> None:
     turn, answer = 0, {}
     try:
         target = resolve(options.backend, options.library)

@@ -18,8 +18,7 @@ from typing import ClassVar
 import pytest
 
 from hvd_core.conformance.cases import all_cases
-from hvd_core.conformance.resolve import resolve
-from hvd_core.conformance.session import Session
+from hvd_core.conformance.session import Session, resolve
 from hvd_core.conformance.verdicts import FAIL, SKIPPED
 
 

@@ -5,19 +5,66 @@ A Session is used by one thread. ``ranks`` is a LocalRanks, or launched.Launched
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from hvd_core._base import sandbox
 from hvd_core._base.auth import new_secret
 from hvd_core._bootstrap import StoreServer
 from hvd_core._bootstrap.identity import identify
-from hvd_core.conformance import interpreter
-from hvd_core.conformance.resolve import Target
 from hvd_core.conformance.verdicts import FAIL, SKIPPED, Result, merge, shown_output
+
+
+@dataclass(frozen=True)
+class Target:
+    """``path`` is the library's; ``python`` the class ("module:Class") of a backend written in Python. ``entry`` is the
+    entry point ("module:attribute"), ``descriptor`` what it returned; None for a backend that is not in a wheel.
+    ``version``: the wheel's."""
+
+    name: str
+    path: str
+    origin: str
+    python: str | None = None
+    entry: str | None = None
+    descriptor: Any = None
+    version: str = ""
+
+
+def resolve(name: str, library: str | os.PathLike | None = None) -> Target:
+    """The target of a run. ``name`` is a backend's, or "module:Class" of one in Python that is not installed; ``library``
+    replaces the installed one.
+
+    Raises BackendError of the phase that failed, FileNotFoundError for ``library``, ImportError, AttributeError.
+    """
+    if library is not None:
+        path = Path(library).resolve()
+        if not path.is_file():
+            raise FileNotFoundError(f"horovod: conformance: the library {path} does not exist")
+        return Target(name, str(path), "--library")
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        return Target(getattr(importlib.import_module(module), attribute).name, "", "a class", python=name)
+    from hvd_core.backends._discovery import lookup
+
+    backend = lookup(name, "hvd_core.conformance")
+    descriptor = backend.descriptor
+    entry = backend.candidate.entry
+    version = (backend.candidate.version or "") if descriptor is not None else ""
+    if descriptor is not None and descriptor.python is not None:
+        return Target(backend.name, "", backend.origin, descriptor.python, entry, descriptor, version)
+    return Target(backend.name, str(backend.path()), backend.origin, None, entry, descriptor, version)
+
+
+# The first words of the processes that run cases, in front of "-m" and "-c". Programs that run the kit many times may
+# give it processes that start faster. What describing a backend imports and costs is always measured in interpreters.
+INTERPRETER: list[str] = [sys.executable]
 
 # After a rank has failed, the other ranks get this time to end by themselves.
 GRACE_S = 3.0
@@ -60,7 +107,7 @@ class LocalRanks:
         environment.setdefault("MALLOC_ARENA_MAX", "1")
         for rank in range(self.size):
             mine = {name: value.replace("{rank}", str(rank)) for name, value in self.environment.items()}
-            argv = [*interpreter.WORDS, "-m", "hvd_core.conformance.worker"]
+            argv = [*INTERPRETER, "-m", "hvd_core.conformance.worker"]
             # In this process's group: who kills the kit's group ends the ranks too.
             child = sandbox.Child(argv, env=environment | mine, own_group=False)
             self._children.append(child)
@@ -155,9 +202,9 @@ class Session:
     def unavailable(self) -> str:
         """The reason of the backend's own probe why it cannot work on this machine; "" if it can."""
         if self._missing is None:
+            from hvd_core.backends._discovery.installed_backend import ProbeFailed, probe
+            from hvd_core.backends._selection.options import found_by_probe
             from hvd_core.backends.descriptor import Available, Unavailable
-            from hvd_core.backends.discovery.describe_and_probe import ProbeFailed, probe
-            from hvd_core.backends.selection.backend_options import found_by_probe
 
             descriptor = self.target.descriptor
             answer = probe(descriptor, 5.0) if descriptor is not None else None
@@ -229,9 +276,7 @@ class Session:
 
     def _alone(self, case) -> Result:
         if self._bare is None:
-            from hvd_core.conformance.alone import Alone
-
-            self._bare = Alone(self.target, self.modules, self.patience)
+            self._bare = SingleProcess(self.target, self.modules, self.patience)
         return self._bare.run(case)
 
 
@@ -239,3 +284,50 @@ def inside_job() -> bool:
     """Whether a launcher has started this process as one of several ranks."""
     identity = identify(os.environ)
     return identity.launcher != "single" and identity.size != 1
+
+
+class SingleProcess:
+    """The process that runs the cases without ranks, one after the other. It is replaced after a crash, and for cases
+    that need a fresh one."""
+
+    def __init__(self, target, modules, patience: float) -> None:
+        self._target, self._modules, self._patience = target, list(modules), patience
+        self._child: sandbox.Child | None = None
+        self._earlier = ""  # the case that this process has run last
+
+    def run(self, case) -> Result:
+        """Runs a case without ranks to its verdict."""
+        if case.fresh:
+            self.close()
+        if self._child is None:
+            self._child = self._start()
+        limit = case.seconds * self._patience
+        after = f", perhaps because of the case before it, {self._earlier}" if self._earlier else ""
+        self._earlier = case.name
+        child = self._child
+        child.send({"case": case.name})
+        answers = sandbox.receive_any([child], limit)
+        if answer := answers.get(child):
+            return Result.from_dict(answer)
+        code = child.wait(limit) if answers else None
+        words = shown_output(child.errors())
+        self.close()
+        if code is None:
+            return Result(case.name, FAIL, f"did not end within {limit:g} s", [], limit)
+        return Result(case.name, FAIL, f"the process {sandbox.describe_exit(code)}{after}: {words}")
+
+    def _start(self) -> sandbox.Child:
+        target = self._target
+        about = {"name": target.name, "path": target.path, "python": target.python, "origin": target.origin}
+        about |= {"described": target.descriptor is not None, "modules": self._modules, "search": sys.path}
+        about |= {"patience": self._patience, "interpreter": INTERPRETER}
+        self._earlier = ""
+        child = sandbox.Child([*INTERPRETER, "-m", "hvd_core.conformance.worker"], own_group=False)
+        child.send(about)
+        return child
+
+    def close(self) -> None:
+        """Ends the process. Nothing happens the second time."""
+        if self._child is not None:
+            self._child.kill()
+            self._child = None

@@ -1,5 +1,5 @@
 // See doctor.h. An answer is a line of facts, then parts: "PART kind rank bytes", a line end, the bytes. Its reader is
-// hvd_core/_cli/asked_processes.py.
+// hvd_core/_cli/doctor.py.
 #include "engine/doctor.h"
 
 #include <utility>

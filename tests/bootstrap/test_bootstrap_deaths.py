@@ -78,7 +78,7 @@ def test_end_before_init_is_told_by_the_launcher():
         address = server.address
         # Twice: the next init() is told too, since the process does not come back.
         with ForkedRanks(2, lambda rank, pipe: [loss_heard(rank, address) for _ in range(2)]) as ranks:
-            EndedRanks(address, SECRET).tell(2, 0, "nowhere")
+            EndedRanks(address, SECRET).report(2, 0, "nowhere")
             for texts in ranks.results(WITHIN):
                 for text in texts:
                     assert "rank 2 ended (host nowhere, exit code 0) before it called init()" in text
@@ -95,7 +95,7 @@ def test_survivors_are_told_from_the_rank_that_failed_first():
         with ForkedRanks(SIZE, work) as ranks:
             ranks.results(WITHIN, lost={1})
         ends = EndedRanks(address, SECRET)
-        assert ends.bereaved(range(SIZE)) == {0, 2}
+        assert ends.secondary_failures(range(SIZE)) == {0, 2}
         ends.close()
 
 

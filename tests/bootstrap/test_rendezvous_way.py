@@ -13,7 +13,7 @@ from hvd_core._base.sockets import BootstrapTimeout, Deadline
 from hvd_core._bootstrap import BootstrapError, connect, identity, mpi_rendezvous, rendezvous_way
 from hvd_core._bootstrap.identity import identify
 from hvd_core._bootstrap.pmi1 import Pmi1
-from hvd_core._cli.launcher_step import launcher_step
+from hvd_core._cli.plugin_doctor import launcher_step
 
 STEP = {
     "SLURM_PROCID": "1",

@@ -17,8 +17,8 @@ from hvd_core._base.sockets import Deadline
 from hvd_core._bootstrap import AuthenticationError, BootstrapError, rendezvous_listener
 from hvd_core._bootstrap.identity import Identity
 from hvd_core._bootstrap.rendezvous_listener import RendezvousListener
-from hvd_core.backends.candidate import WHEEL, Candidate
-from hvd_core.backends.discovery import backend_spec
+from hvd_core.backends._candidate import WHEEL, Candidate
+from hvd_core.backends._discovery import entry_points
 from hvd_core.backends.errors import BackendError
 
 SECRET = bytes(range(32))
@@ -130,9 +130,9 @@ def meaning_of(answer):
 def test_spoiled_lists_of_backends_are_refused():
     rng = random.Random(17)
     found = [Candidate(name, WHEEL, f"hvd-{name}", "1.0", f"{name}:entry", "/site", None) for name in "ab"]
-    right = backend_spec.encode(found)
-    variable = backend_spec.VARIABLE
-    wanted = backend_spec.decode({variable: right})
+    right = entry_points.encode(found)
+    variable = entry_points.VARIABLE
+    wanted = entry_points.decode({variable: right})
     assert [candidate.name for candidate in wanted[0]] == ["a", "b"]
     refused = 0
     for _ in range(2000):
@@ -143,10 +143,10 @@ def test_spoiled_lists_of_backends_are_refused():
             if text:
                 refused += 1
                 with pytest.raises(ValueError, match=f"{variable} cannot be read"):
-                    backend_spec.decode({variable: text})
+                    entry_points.decode({variable: text})
         else:  # other words in the right form
             try:
-                read = backend_spec.decode({variable: text})
+                read = entry_points.decode({variable: text})
             except ValueError as error:
                 assert "cannot be read" in str(error) and said != json.loads(right)
             else:
@@ -157,4 +157,4 @@ def test_spoiled_lists_of_backends_are_refused():
 @pytest.mark.parametrize("text", ["null", "[]", "7", '{"backends": 7}', '{"backends": [7]}', "[" * 60_000])
 def test_a_list_of_backends_of_another_form_is_refused(text):
     with pytest.raises((BackendError, ValueError)):
-        backend_spec.decode({"HOROVOD_BACKEND_SPEC": text})
+        entry_points.decode({"HOROVOD_BACKEND_SPEC": text})

@@ -131,12 +131,12 @@ def is_over(codes, number):
 def all_over_the_tree():
     """Rank 0 alone is asked: it asks the others over the control tree, as it asks ranks of other hosts."""
     if hvd.rank() == 0:
-        from hvd_core._cli import asked_processes
+        from hvd_core._cli import doctor as jobs
 
         end = time.monotonic() + SECONDS
         while True:
-            (own,) = [a for a in asked_processes.addresses() if asked_processes.pid_at(a) == os.getpid()]
-            answer = asked_processes.ask(own, "job")
+            (own,) = [a for a in jobs.addresses() if jobs.pid_at(a) == os.getpid()]
+            answer = jobs.ask(own, "job")
             if len(answer.snapshots) == hvd.size():
                 break
             assert time.monotonic() < end, answer
@@ -147,10 +147,10 @@ def all_over_the_tree():
 
 def own_socket():
     """The names of this process's sockets, before shutdown() and after it."""
-    from hvd_core._cli import asked_processes
+    from hvd_core._cli import doctor as jobs
 
     def own():
-        return [a for a in asked_processes.addresses() if asked_processes.pid_at(a) == os.getpid()]
+        return [a for a in jobs.addresses() if jobs.pid_at(a) == os.getpid()]
 
     before = own()
     hvd.shutdown()
@@ -183,9 +183,9 @@ def in_a_forked_child():
 
 
 def own_addresses():
-    from hvd_core._cli import asked_processes
+    from hvd_core._cli import doctor as jobs
 
-    return [a for a in asked_processes.addresses() if asked_processes.pid_at(a) == os.getpid()]
+    return [a for a in jobs.addresses() if jobs.pid_at(a) == os.getpid()]
 
 
 def inodes_of(address):

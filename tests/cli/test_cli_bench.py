@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from harness import plain
-from hvd_core.bench import collectives, plot, sweep
-from hvd_core.bench.collectives import Call
+from hvd_core.bench import alternative, report, teams
+from hvd_core.bench.alternative import Call
 
 QUICK = ("--rounds=1", "-n=2", "-w=1")
 
@@ -58,7 +58,7 @@ def test_wrong_arguments_are_told_at_once(hvd, words, text):
     assert text in hvd.errors
 
 
-class Ranks(sweep.Teams):
+class Ranks(teams.Teams):
     """Answers that a rank might give, without ranks: `ns` of a call; one element is wrong."""
 
     def __init__(self, size):
@@ -76,8 +76,8 @@ class Ranks(sweep.Teams):
 
 def test_the_slowest_rank_counts_and_wrong_elements_are_added_up():
     ranks = Ranks(4)
-    plan = sweep.Plan(Call("allreduce", "float64", "sum", -1, 0, False), [64], 3, 0.05, None, 2, 4)
-    out, inside = sweep.sweep(ranks, plan, lambda text: None)
+    plan = teams.Plan(Call("allreduce", "float64", "sum", -1, 0, False), [64], 3, 0.05, None, 2, 4)
+    out, inside = teams.sweep(ranks, plan, lambda text: None)
     assert (out["in_place"], inside["in_place"]) == (False, True)
     assert out["us"] == pytest.approx(4) and out["wrong"] == 1 and out["count"] == 8
     assert out["algbw"] == pytest.approx(0.016) and out["busbw"] == pytest.approx(0.024)
@@ -88,24 +88,24 @@ def test_data_find_a_result_that_is_wrong_in_one_element_or_lacks_a_rank():
     for name, dtype in (("allreduce", "int8"), ("allgather", "float16"), ("reducescatter", "float32"),
                         ("alltoall", "uint8"), ("broadcast", "bfloat16")):  # fmt: skip
         call = Call(name, dtype, "sum" if "reduce" in name else "none", 1, 60, False)
-        right = collectives.result_of(call, 2, 3)
-        assert collectives.wrong(right, call, 2, 3) == 0
+        right = alternative.result_of(call, 2, 3)
+        assert alternative.wrong(right, call, 2, 3) == 0
         changed = right.copy()
         changed[7] += 1
-        assert collectives.wrong(changed, call, 2, 3) == 1
-        assert collectives.wrong(np.roll(right, 1), call, 2, 3) > 0
-        assert collectives.wrong(right[1:], call, 2, 3) > 0
+        assert alternative.wrong(changed, call, 2, 3) == 1
+        assert alternative.wrong(np.roll(right, 1), call, 2, 3) > 0
+        assert alternative.wrong(right[1:], call, 2, 3) > 0
     for op in ("sum", "min", "max", "avg"):
         call = Call("allreduce", "float32", op, -1, 200, False)
-        assert collectives.wrong(collectives.data_of(call, 0, 3), call, 0, 3) > 0, op
+        assert alternative.wrong(alternative.data_of(call, 0, 3), call, 0, 3) > 0, op
 
 
 def test_axes_of_a_plot_hold_all_points():
-    line = plot.Line("a & b", [(1, 1), (1000, 5)])
-    chart = plot.Chart(
-        "t", "x", "y", [line, plot.Line("marks", [(10, 2)], marks_only=True)], y_logarithmic=False
+    line = report.Line("a & b", [(1, 1), (1000, 5)])
+    chart = report.Chart(
+        "t", "x", "y", [line, report.Line("marks", [(10, 2)], marks_only=True)], y_logarithmic=False
     )
-    drawn = ET.fromstring(plot.svg([chart, plot.Chart("empty", "x", "y")]))
+    drawn = ET.fromstring(report.svg([chart, report.Chart("empty", "x", "y")]))
     assert [t.text for t in drawn.findall(".//{*}text") if t.text == "a & b"]
     circles = drawn.findall(".//{*}circle")
     assert len(circles) == 3

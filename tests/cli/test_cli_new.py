@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from command_line import ROOT
-from hvd_core._cli import main, template
-from hvd_core._cli.template import Names
+from hvd_core._cli import main, plugin_new
+from hvd_core._cli.plugin_new import Names
 
-TEMPLATE = template.find()
+TEMPLATE = plugin_new.find()
 ACME = Names("acme", "acme", "npu", "acmert")
 
 
@@ -39,12 +39,12 @@ ACME = Names("acme", "acme", "npu", "acmert")
     ],
 )  # fmt: skip
 def test_names_are_replaced_as_they_are_spelled(before, after):
-    assert template.Renaming(TEMPLATE.names, ACME).text(before) == after
+    assert plugin_new.Renaming(TEMPLATE.names, ACME).text(before) == after
 
 
 def test_cases_become_what_is_left_to_do():
     text = "  // Passes: L2.allgather, L2.allgatherv\n  void f();\n"
-    assert template.Renaming(TEMPLATE.names, ACME).text(text).splitlines() == [
+    assert plugin_new.Renaming(TEMPLATE.names, ACME).text(text).splitlines() == [
         "  // TO" + "DO: replace by your library's call.",
         "  // hvd plugin check acme --case L2.allgather --case L2.allgatherv shows this works.",
         "  void f();",
@@ -161,7 +161,7 @@ def test_edit_that_no_longer_fits_is_an_error(tmp_path):
         '[[edits]]\nfile = "a.txt"\nold = "three"\nnew = "four"\n'
     )
     with pytest.raises(ValueError, match=r"template.toml: a.txt has 0 of: three"):
-        template.write(template.read(tmp_path), ACME, tmp_path / "out", {}, {})
+        plugin_new.write(plugin_new.read(tmp_path), ACME, tmp_path / "out", {}, {})
     assert not (tmp_path / "out").exists()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import asked_programs as programs
 from harness import on_ranks, plain, run_on_ranks
-from hvd_core._cli import asked_processes
+from hvd_core._cli import doctor
 from hvd_core._runtime.doctor_endpoint import prefix_of
 
 
@@ -103,15 +103,15 @@ def impostor():
 @pytest.mark.parametrize("reply", [b"", b"{", b"{}\n", b'{"job": 1}\nPART x', b"\xff\xfe\n" * 10])
 def test_damaged_answers_are_no_answers(impostor, reply):
     name, thread = impostor(reply)
-    assert asked_processes.ask(name, "state") is None
+    assert doctor.ask(name, "state") is None
     thread.join()
 
 
 def test_processes_of_other_users_are_not_asked(impostor, monkeypatch):
     name, thread = impostor(b"secret")
-    monkeypatch.setattr(asked_processes.os, "geteuid", lambda: 12345)
-    assert asked_processes.ask(name, "state") is None
-    assert asked_processes.pid_at(name) is None
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: 12345)
+    assert doctor.ask(name, "state") is None
+    assert doctor.pid_at(name) is None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as last:  # ends the impostor's thread
         last.connect("\0" + name)
     thread.join()

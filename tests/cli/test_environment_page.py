@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from hvd_core._config.environment import with_table
+from hvd_core._config.settings import with_table
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "environment.md"

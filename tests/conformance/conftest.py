@@ -7,7 +7,7 @@ import pytest
 
 import kit_libraries
 from harness import kit
-from hvd_core.conformance import interpreter
+from hvd_core.conformance.session import INTERPRETER
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -19,10 +19,10 @@ from libraries import find_library  # noqa: E402
 @pytest.fixture(scope="session", autouse=True)
 def processes_of_sessions():
     """Sessions of this process start their processes by forks; those of the command start interpreters."""
-    before = interpreter.WORDS[:]
-    interpreter.WORDS[:] = kit.python()
+    before = INTERPRETER[:]
+    INTERPRETER[:] = kit.python()
     yield
-    interpreter.WORDS[:] = before
+    INTERPRETER[:] = before
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_core.conformance.resolve import Target
-from hvd_core.conformance.session import Session
+from hvd_core.conformance.session import Session, Target
 from hvd_core.conformance.verdicts import EMULATED, FAIL, PASS
 from mutant_table import FAST, SLOW, SOUND, rows
 

@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from hvd_core.conformance import interpreter
-from hvd_core.conformance.resolve import Target, resolve
-from hvd_core.conformance.session import Session
+from hvd_core.conformance import session as session_module
+from hvd_core.conformance.session import Session, Target, resolve
 from hvd_core.conformance.verdicts import FAIL, PASS, SKIPPED
 
 pytestmark = pytest.mark.timeout(400)
@@ -42,7 +41,7 @@ def test_trouble_is_told_and_ends_with_its_case(session, case, text):
 
 def test_a_process_that_dies_between_two_cases_fails_the_next_one(monkeypatch):
     # An interpreter, with which the last reader of its standard input ends too.
-    monkeypatch.setattr(interpreter, "WORDS", [sys.executable])
+    monkeypatch.setattr(session_module, "INTERPRETER", [sys.executable])
     with Session(resolve("shm"), 2, quick=True) as made:
         assert made.run("L0.tables").verdict == PASS
         made._bare._child.signal(signal.SIGKILL)

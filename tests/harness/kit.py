@@ -11,9 +11,9 @@ from . import environment, fork_servers
 
 # What the kit's processes import besides the modules with cases.
 _ALSO = (
-    *("hvd_core.conformance.command", "hvd_core.conformance.session", "hvd_core.conformance.report"),
-    *("hvd_core.conformance.matrix", "hvd_core._config.plugins_toml"),
-    "hvd_core.backends.selection.backend_options",
+    *("hvd_core.conformance.command", "hvd_core.conformance.worker", "hvd_core.conformance.report"),
+    "hvd_core._config.plugins_toml",
+    "hvd_core.backends._selection.options",
     *("argparse", "encodings.idna", "faulthandler", "importlib.metadata", "tomllib", "unicodedata"),
 )
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from clean_environment import build_wheel
-from hvd_core._cli import template
-from hvd_core._cli.template import Names, Template
+from hvd_core._cli import plugin_new
+from hvd_core._cli.plugin_new import Names, Template
 
 # The sources of a PyTorch device, which this test gives the names of the new project.
 TORCH_GCU = Path(__file__).resolve().parents[1] / "devices" / "torch_gcu"
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.timeout(900)
 def with_torch(installed, project):
     """The environment with PyTorch, and the vendor's device for it: what a vendor has besides the backend."""
     device = project.parent / "torch_npu"
-    ours = template.find()
+    ours = plugin_new.find()
     names = Names("acme", "acme", "npu", "acmert")
     # Built files of an installation in the checkout are not sources.
     built = ("build", "dist", "*.so", "*.egg-info")
-    template.write(Template(TORCH_GCU, ours.names, built, ()), names, device, {}, {})
+    plugin_new.write(Template(TORCH_GCU, ours.names, built, ()), names, device, {}, {})
     build_wheel(
         device,
         "--no-isolation",

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import horovod.torch as hvd
-from hvd_core.bench import alternative, sweep
-from hvd_core.bench.collectives import Call
-from hvd_core.bench.in_job import InJob
+from hvd_core.bench import alternative
+from hvd_core.bench import teams as sweep
+from hvd_core.bench.alternative import Call
+from hvd_core.bench.teams import InJob
 
 _NAMES = ("numpy", "torch", "torch.distributed")
 

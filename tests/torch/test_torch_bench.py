@@ -3,7 +3,7 @@ each of them."""
 
 from harness.frameworks import run_with
 from harness.installed import need
-from hvd_core.bench import COLLECTIVES
+from hvd_core.bench.alternative import COLLECTIVES
 
 need("torch")
 

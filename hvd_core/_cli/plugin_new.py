@@ -1,0 +1,463 @@
+"""Makes a backend's project from the template: a real backend of this repository, with its names replaced.
+
+template.toml lists the words that are names, and the files that are not copied. There is no template language: the copied
+files are those that our own tests build and run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvd_core._cli import output
+from hvd_core._config.hints import pip_install
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+DESCRIPTION = "template.toml"
+DEVICE, HOST = "device", "host"
+_MARK = "TO" + "DO"
+_PASSES = re.compile(r"^(\s*)(//|#) Passes: ([\w., -]+?)\.?$")
+
+
+@dataclass(frozen=True)
+class Names:
+    """Four names: of the backend, of the library that moves data (the prefix of its functions), of the device type, and
+    of the device's runtime (the prefix of its functions). Lower case, letters, digits and '_'."""
+
+    backend: str
+    vendor: str
+    device: str
+    runtime: str
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Replaces ``old``, which occurs once in ``file``, by ``new``: always, or only if the choice ``when`` was made."""
+
+    file: str
+    old: str
+    new: str
+    when: str = ""
+
+
+@dataclass(frozen=True)
+class Template:
+    """The template: its folder, its names, glob patterns of files that are not copied, and further edits. ``kind``: the
+    memory of the backends that are made from it, DEVICE or HOST."""
+
+    root: Path
+    names: Names
+    private: tuple[str, ...]
+    edits: tuple[Edit, ...]
+    kind: str = "device"
+
+    def files(self) -> Iterator[Path]:
+        """The relative paths of the files that are copied."""
+        for path in sorted(self.root.rglob("*")):
+            relative = path.relative_to(self.root)
+            hidden = any(part.startswith(".") or part == "__pycache__" for part in relative.parts)
+            if (
+                path.is_file()
+                and not hidden
+                and path.suffix not in (".so", ".pyc")
+                and not self._is_private(relative)
+            ):
+                yield relative
+
+    def _is_private(self, relative: Path) -> bool:
+        return any(
+            relative.match(pattern) or any(parent.match(pattern) for parent in relative.parents)
+            for pattern in (DESCRIPTION, *self.private)
+        )
+
+
+def find(kind: str = DEVICE) -> Template:
+    """The template of a kind in this installation, or in the source tree around the package. Raises FileNotFoundError."""
+    packages = [Path(p) for p in getattr(sys.modules.get("hvd_core"), "__path__", ())]
+    packages.append(Path(__file__).resolve().parent.parent)
+    for package in packages:
+        for folder in (*sorted(package.glob("template*")), *sorted((package.parent / "backends").glob("*"))):
+            if (folder / DESCRIPTION).is_file() and (found := read(folder)).kind == kind:
+                return found
+    raise FileNotFoundError(
+        "the template is not in this installation.\n"
+        f"  searched: {', '.join(str(p / 'template') for p in packages)}\n"
+        f"  fix: reinstall hvd-core: {pip_install('hvd-core', '--force-reinstall', '--no-deps')}"
+    )
+
+
+def read(folder: Path) -> Template:
+    """The template in a folder with a template.toml."""
+    data = tomllib.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    edits = tuple(Edit(**edit) for edit in data.get("edits", ()))
+    kind = data.get("kind", DEVICE)
+    return Template(folder, Names(**data["names"]), tuple(data["private"]["files"]), edits, kind)
+
+
+class Renaming:
+    """Replaces the template's names in texts and paths, in each of the spellings that code has for a name."""
+
+    def __init__(self, old: Names, new: Names) -> None:
+        self._words: dict[str, str] = {}
+        # The backend's name goes first: it may begin with the vendor's.
+        for before, after in zip(
+            (old.backend, old.vendor, old.device, old.runtime),
+            (new.backend, new.vendor, new.device, new.runtime),
+        ):
+            for spell in (str, str.upper, _camel, _dashed):
+                self._words.setdefault(spell(before), spell(after))
+        # A name is a word or begins one (xGetThing, x_thing, libx), or stands where its first letter is a capital one
+        # (TestX), or between two words (ixThing_t); "stops" has no tops in it.
+        every = sorted(self._words, key=len, reverse=True)
+        capital = "|".join(map(re.escape, (word for word in every if word[0].isupper())))
+        any_of = "|".join(map(re.escape, every))
+        self._pattern = re.compile(
+            rf"(?:(?<![A-Za-z])|(?<=lib))(?:{any_of})(?![a-z])"
+            rf"|(?<=[a-z])(?:{capital})(?![a-z])|(?<=[a-z])(?:{any_of})(?=[A-Z_])"
+        )
+        self._case = new.backend
+
+    def text(self, text: str) -> str:
+        """A file's text with the new names. A comment with the case that a function passes becomes a task for the
+        author."""
+        lines = [self._task(line) for line in text.split("\n")]
+        return self._pattern.sub(self._renamed, "\n".join(lines))
+
+    def path(self, path: Path) -> Path:
+        """A file's relative path."""
+        return Path(self._pattern.sub(self._renamed, path.as_posix()))
+
+    def _renamed(self, match: re.Match[str]) -> str:
+        return self._words[match[0]]
+
+    def _task(self, line: str) -> str:
+        match = _PASSES.match(line)
+        if match is None:
+            return line
+        indent, comment, cases = match.groups()
+        asked = " ".join(f"--case {case}" for case in re.split(r"[,\s]+", cases) if case)
+        return (
+            f"{indent}{comment} {_MARK}: replace by your library's call.\n"
+            f"{indent}{comment} hvd plugin check {self._case} {asked} shows this works."
+        )
+
+
+def _camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def write(
+    template: Template, new: Names, target: Path, choices: Mapping[str, str], extra: Mapping[str, str]
+) -> list[Path]:
+    """Write the project into ``target``, which must not exist or be empty, and return the relative paths of its files.
+
+    ``choices``: which edits apply, and the value that stands for ``{choice}`` in them. ``extra``: files that the
+    template does not have, by relative path. Raises FileExistsError; ValueError where names or edits do not fit.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(
+            f"{target} exists already; nothing was written.\n  fix: remove it, or choose another --directory"
+        )
+    renaming = Renaming(template.names, new)
+    texts: dict[Path, str] = {}
+    modes: dict[Path, int] = {}
+    for relative in template.files():
+        renamed = renaming.path(relative)
+        if renamed in texts:
+            raise ValueError(f"two files of the template would be called {renamed}; choose other names")
+        text = renaming.text(_edited(template, relative, choices))
+        for choice, value in choices.items():
+            text = text.replace("{" + choice + "}", value)
+        texts[renamed], modes[renamed] = text, (template.root / relative).stat().st_mode
+    texts |= {Path(name): text for name, text in extra.items()}
+    for relative, text in texts.items():
+        path = target / relative
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(modes.get(relative, 0o644) & 0o777 | 0o200)
+    return sorted(texts)
+
+
+def _edited(template: Template, relative: Path, choices: Mapping[str, str]) -> str:
+    text = (template.root / relative).read_text(encoding="utf-8")
+    for edit in template.edits:
+        if edit.file != relative.as_posix() or (edit.when and edit.when not in choices):
+            continue
+        if text.count(edit.old) != 1:
+            raise ValueError(
+                f"{DESCRIPTION}: {edit.file} has {text.count(edit.old)} of: {edit.old.strip()[:60]}"
+            )
+        text = text.replace(edit.old, edit.new)
+    return text
+
+
+# The README of a new backend's project: the way from the simulator to the vendor's own library, step by step.
+
+_TEMPLATE = Path(__file__).with_name("project_readme.md")
+_HOST_TEMPLATE = Path(__file__).with_name("project_readme_host.md")
+
+
+def text(name: str, device: str, runtime: str, choices: Mapping[str, str]) -> str:
+    """The README. ``choices`` as in template.write()."""
+    library = choices.get("library")
+    where = f" from `{library}`" if library else "; the name of the library is in `default_library()`"
+    words = {
+        "@dashed@": name.replace("_", "-"),
+        "@name@": name,
+        "@NAME@": name.upper(),
+        "@device@": device,
+        "@runtime@": runtime,
+        "@library@": where,
+        "@todo@": "`TO" + "DO`",
+        "@steps@": "\n".join(first_steps(name, device, ".", library is not None)),
+    }
+    made = _TEMPLATE.read_text(encoding="utf-8")
+    for word, value in words.items():
+        made = made.replace(word, value)
+    return made
+
+
+def host_text(name: str) -> str:
+    """The README of a backend of host memory."""
+    made = _HOST_TEMPLATE.read_text(encoding="utf-8")
+    words = {
+        "@dashed@": name.replace("_", "-"),
+        "@name@": name,
+        "@NAME@": name.upper(),
+        "@todo@": "`TO" + "DO`",
+    }
+    for word, value in (words | {"@steps@": "\n".join(first_steps(name, "cpu", "."))}).items():
+        made = made.replace(word, value)
+    return made
+
+
+def first_steps(name: str, device: str, folder: str, other_library: bool = False) -> list[str]:
+    """The commands that show the new project at work, from the folder that it lies in or from elsewhere."""
+    steps = [
+        "pip install build cmake ninja scikit-build-core",
+        f"python -m build --wheel --no-isolation {folder}",
+        f"pip install {folder}/dist/*.whl",
+    ]
+    if other_library:  # the backend looks for that, so the simulator has to be named
+        module = f"hvd_backend_{name}"
+        find = f'python -c "import {module} as m; print(m.__path__[0])"'
+        steps.append(f"export HOROVOD_BACKEND_{name.upper()}_LIBRARY=$({find})/lib/lib{name}_sim.so")
+    return [
+        *steps,
+        "hvd plugin list",
+        f"hvd plugin check {name} -np 2 --quick",
+        f"HOROVOD_BACKEND={'cpu=' * (device == 'cpu')}{name} horovodrun -np 2 python train.py    "
+        + ("# yours" if device == "cpu" else f"# yours, with tensors on {device}"),
+    ]
+
+
+# ``hvd plugin new NAME --device TYPE``: asks for missing arguments, checks the names, writes the project.
+
+HOST_MEMORY = "cpu"
+_GITIGNORE = "build/\ndist/\n*.so\n*.egg-info/\n__pycache__/\n"
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_TYPE = re.compile(r"[a-z][a-z0-9_]{0,15}")
+_LEAST_ID, _MOST_ID = 128, 1 << 20
+_SONAME = re.compile(r"[\w+./-]+\.so(\.\d+)*")
+# HOROVOD_BACKEND_SPEC and HOROVOD_BACKEND_PATH_... have another meaning.
+_TAKEN = ("spec", "path", "hvd", "horovod")
+# As names of C++ namespaces they would not compile. Python's own are in the module keyword.
+_CXX = ("auto", "char", "const", "default", "delete", "double", "float", "int", "long", "namespace", "new", "private",
+        "public", "short", "static", "struct", "template", "this", "typedef", "union", "virtual", "void")  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument("name", metavar="NAME", nargs="?", help="the backend's name, such as acme")
+    parser.add_argument(
+        "--device",
+        metavar="TYPE",
+        help="the device type that it serves, as in tensor.to(TYPE); cpu: host memory",
+    )
+    parser.add_argument(
+        "--library", metavar="SONAME", help="your library, such as libacme.so.2 (the simulator)"
+    )
+    parser.add_argument(
+        "--runtime", metavar="PREFIX", help="prefix of the device runtime's functions (NAMErt)"
+    )
+    ids = parser.add_mutually_exclusive_group()
+    ids.add_argument("--id-bytes", type=int, metavar="N", help="size of the library's unique id (128)")
+    ids.add_argument(
+        "--store",
+        action="store_true",
+        help="it has no unique id: ranks use the job's store for the rendezvous",
+    )
+    parser.add_argument("--directory", metavar="DIR", help="where to write it (./hvd-backend-NAME)")
+    output.add_json_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the project. Raises ValueError for invalid names, FileExistsError if the folder is not empty."""
+    asking = options.device is None and _interactive()
+    name = options.name or _ask("Name of the backend, such as acme", "NAME")
+    check_name(name)
+    device = options.device or _ask("Device type, as in tensor.to(TYPE)", "--device TYPE")
+    if device == HOST_MEMORY:
+        return _host(options, name)
+    check_device(device)
+    runtime = options.runtime or f"{name}rt"
+    check_runtime(runtime, name)
+    choices = _choices(options, name, asking)
+
+    target = Path(options.directory or f"hvd-backend-{name.replace('_', '-')}")
+    names = Names(name, name, device, runtime)
+    readme = text(name, device, runtime, choices)
+    extra = {"README.md": readme, ".gitignore": _GITIGNORE}
+    files = write(find(), names, target, choices, extra)
+    steps = first_steps(name, device, str(target), "library" in choices)
+    return _done(options, target, files, "The backend works on a simulator", "the simulator", steps)
+
+
+def _host(options: argparse.Namespace, name: str) -> int:
+    """Write the project of a backend of host memory."""
+    given = {"--library": options.library, "--runtime": options.runtime, "--id-bytes": options.id_bytes}
+    for flag, value in (*given.items(), ("--store", options.store or None)):
+        _require(
+            value is None, flag, str(value), f"it is about devices, and --device {HOST_MEMORY} is host memory"
+        )
+    target = Path(options.directory or f"hvd-backend-{name.replace('_', '-')}")
+    found = find(HOST)
+    names = Names(name, name, found.names.device, found.names.runtime)
+    extra = {"README.md": host_text(name), ".gitignore": _GITIGNORE}
+    files = write(found, names, target, {}, extra)
+    steps = first_steps(name, HOST_MEMORY, str(target))
+    return _done(options, target, files, "The backend works over a small library", "that library", steps)
+
+
+def _done(
+    options: argparse.Namespace,
+    target: Path,
+    files: Sequence[Path],
+    works: str,
+    stand_in: str,
+    steps: Sequence[str],
+) -> int:
+    if options.json:
+        output.document({"directory": str(target.resolve()), "files": [str(f) for f in files]})
+        return output.OK
+    print(
+        f"{target}: {len(files)} files. {works}; its README.md tells how to\n"
+        f"replace {stand_in} by your library. First:\n"
+    )
+    for line in steps:
+        print(f"  {line}")
+    return output.OK
+
+
+def _choices(options: argparse.Namespace, name: str, asking: bool) -> dict[str, str]:
+    """The changes of the template apart from the names. Asks for those that the command line does not have."""
+    library, id_bytes, store = options.library, options.id_bytes, options.store
+    if asking and library is None:
+        library = _ask(
+            f"Your library, such as lib{name}.so.2 (empty: the simulator)", "--library", empty=True
+        )
+    if asking and id_bytes is None and not store:
+        answer = _ask("Bytes of its unique id (empty: 128; 'store': it has no id)", "--id-bytes", empty=True)
+        store = answer == "store"
+        id_bytes = None if store or not answer else _number(answer)
+    choices = {}
+    if library:
+        _require(
+            _SONAME.fullmatch(library) is not None,
+            "--library",
+            library,
+            f"it must be a soname such as lib{name}.so.2",
+        )
+        choices["library"] = library
+    if id_bytes is not None:
+        _require(_LEAST_ID <= id_bytes <= _MOST_ID, "--id-bytes", str(id_bytes),
+              f"it must be between {_LEAST_ID}, which the simulator needs, and {_MOST_ID}")  # fmt: skip
+        choices["id_bytes"] = str(id_bytes)
+    if store:
+        choices["store"] = "store"
+    return choices
+
+
+def _number(text: str) -> int:
+    _require(text.isdigit(), "--id-bytes", text, "it is not a number")
+    return int(text)
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError that tells the rule if a backend cannot have this name."""
+    from hvd_core.backends import _discovery
+
+    rule = "a backend's name is 1 to 32 characters of a-z, 0-9 and '_', the first a letter"
+    _require(
+        _NAME.fullmatch(name) is not None and not name.endswith("_") and "__" not in name, "NAME", name, rule
+    )
+    _require(name not in _TAKEN, "NAME", name, "hvd-core uses this name itself")
+    _require(not keyword.iskeyword(name) and name not in _CXX, "NAME", name, "it is a word of C++ or Python")
+    for candidate in _discovery.candidates():
+        _require(
+            candidate.name != name,
+            "NAME",
+            name,
+            f"a backend of this name is installed ({candidate.describe_origin()})",
+        )
+
+
+def check_device(device: str) -> None:
+    """Raises ValueError if a device type cannot have this name."""
+    rule = "a device type is 1 to 16 characters of a-z, 0-9 and '_', the first a letter"
+    _require(_TYPE.fullmatch(device) is not None and not device.endswith("_"), "--device", device, rule)
+    _require(
+        not keyword.iskeyword(device) and device not in _CXX,
+        "--device",
+        device,
+        "it is a word of C++ or Python",
+    )
+
+
+def check_runtime(runtime: str, name: str) -> None:
+    """Raises ValueError if the device runtime's functions cannot have this prefix."""
+    _require(
+        _NAME.fullmatch(runtime) is not None,
+        "--runtime",
+        runtime,
+        "a prefix must consist of a-z, 0-9 and '_'",
+    )
+    _require(
+        runtime != name,
+        "--runtime",
+        runtime,
+        "the library's functions have this prefix already, and both are in one simulator",
+    )
+
+
+def _require(good: bool, what: str, value: str, rule: str) -> None:
+    if not good:
+        raise ValueError(f"{what}: '{value}' cannot be used: {rule}")
+
+
+def _interactive() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _ask(question: str, flag: str, empty: bool = False) -> str:
+    if not _interactive():
+        raise ValueError(
+            f"hvd plugin new needs {flag}, and cannot ask for it without a terminal; see hvd plugin new --help"
+        )
+    while True:
+        answer = input(f"{question}: ").strip()
+        if answer or empty:
+            return answer

@@ -1,0 +1,377 @@
+"""L3: rules between operations: two communicators, two streams, producers and consumers, many small operations."""
+
+from __future__ import annotations
+
+import ctypes as C
+import locale
+import os
+import threading
+from collections import Counter
+
+import numpy as np
+
+from hvd_core.conformance import abi
+from hvd_core.conformance.abi import ALLREDUCE, BROADCAST, OK, SUM, P
+from hvd_core.conformance.cases import Kit, Sum, at_most, case, plain_type, served
+from hvd_core.conformance.l0_tables import process_state
+from hvd_core.conformance.l1_devices import Slow
+from hvd_core.conformance.numerics import NUMBERS, compare, reduced, sample, stored
+
+
+@case(
+    "L3.two_comms",
+    "operations of two communicators in flight at once, completed in a different order on each rank",
+)
+def two_comms(kit: Kit) -> None:
+    for space in kit.spaces():
+        pair = [kit.comm(space), kit.comm(space)]
+        streams = _streams(kit, space, 2)
+        for turn in range(6):
+            sums = [Sum(kit, comm, count, turn) for comm, count in zip(pair, (17, 60_000 + turn))]
+            pending = [s.start(stream=stream) for s, stream in zip(sums, streams)]
+            order = (0, 1) if (kit.rank + turn) % 2 else (1, 0)
+            _complete_all(kit, [pending[i] for i in order])
+            for s in sums:
+                kit.expect(not s.wrong(), f"communicator {pair.index(s.comm)}: {s.wrong()}")
+
+
+def _complete_all(kit: Kit, pending: list) -> None:
+    """Drives several operations as the engine does: each gets a look in turn, so that none holds up another."""
+    left, until = list(pending), abi.NO_DEADLINE
+    from hvd_core.conformance.backend import deadline
+
+    until = deadline(kit.limit(30))
+    while left:
+        left = [p for p in left if not p.test()]
+        kit.expect(deadline(0) < until, f"{len(left)} operations do not complete within 30 s")
+        if left:
+            kit.pause(0.0001)
+
+
+def _streams(kit: Kit, space, count: int) -> list:
+    if not kit.backend.caps & abi.CAP_STREAM:
+        return [None] * count
+    return [space.new_stream() for _ in range(count)]
+
+
+@case(
+    "L3.two_streams",
+    "two communicators on streams of their own, interleaved without a wait on the host",
+    seconds=120,
+)
+def two_streams(kit: Kit) -> None:
+    plain_type(kit)
+    if not kit.backend.caps & abi.CAP_STREAM:
+        kit.skip("the communicators complete by requests, not on streams")
+    space = kit.device_space()
+    pair, streams = [kit.comm(space), kit.comm(space)], _streams(kit, space, 2)
+    sums = [Sum(kit, pair[i % 2], 1000 + 31 * i, i) for i in range(16)]
+    staged = [space.host_buffer(s.source.nbytes) for s in sums]
+    for s, (_, raw) in zip(sums, staged):
+        raw[:] = s.source.read()
+        s.source.poison()
+    # The input of each operation is copied on its own stream; the second stream is late.
+    busy = Slow(kit, space)
+    busy.enqueue(1, streams[1])
+    for i, (s, (buffer, _)) in enumerate(zip(sums, staged)):
+        space.copy(s.source.buf, buffer, s.source.nbytes, streams[i % 2])
+        s.comm.enqueue(
+            ALLREDUCE, NUMBERS[s.dtype], [s.source], [s.out], op=SUM, counts=[s.count], stream=streams[i % 2],
+            seconds=kit.limit(60),
+        )  # fmt: skip
+    for stream in streams:
+        space.sync(stream, kit.limit(60))
+    for comm in pair:
+        comm.raise_async_error()
+    for i, s in enumerate(sums):
+        kit.expect(not s.wrong(), f"operation {i}: {s.wrong()}")
+
+
+@case(
+    "L3.producer_consumer",
+    "a collective sees earlier work of its stream, and later work sees its result",
+    seconds=120,
+)
+def producer_consumer(kit: Kit) -> None:
+    dtype, alignment = plain_type(kit)
+    if not kit.backend.caps & abi.CAP_MEM_DEVICE:
+        kit.skip("the communicators read host memory, where there is no work in streams")
+    kit.need_device()
+    space = kit.device_space()
+    comm, stream = kit.comm(space), space.new_stream()
+    busy = Slow(kit, space)
+    Sum(kit, comm, 10).start().wait()  # on the space's own stream, which later ones have nothing to do with
+    for turn in range(3):
+        count = at_most(kit, dtype, 50_000)
+        columns = [sample(dtype, r, count, salt=turn + 1) for r in range(kit.size)]
+        nbytes = columns[0].nbytes
+        staged, raw = space.host_buffer(nbytes)
+        raw[:] = columns[comm.rank].view(np.uint8)
+        source, result, after = (space.region(nbytes, alignment) for _ in range(3))
+        for region in (source, result, after):
+            region.poison()
+        # In sequence, behind long work: a backend that ignores the stream reads data that have not arrived.
+        busy.enqueue(turn + 1, stream)
+        space.copy(source.buf, staged, nbytes, stream)
+        if not comm.stream_mode:
+            space.sync(stream)
+        pending = comm.start(
+            ALLREDUCE,
+            NUMBERS[dtype],
+            [source],
+            [result],
+            op=SUM,
+            counts=[count],
+            stream=stream,
+            seconds=kit.limit(60),
+        )
+        if not comm.stream_mode:
+            pending.wait()
+        space.copy(after.buf, result.buf, nbytes, stream)
+        pending.wait()
+        space.sync(stream)
+        wrong = compare(dtype, after.read(stored(dtype)), *reduced(dtype, SUM, columns))
+        kit.expect(not wrong, f"turn {turn}: {wrong}")
+
+
+@case("L3.small_ops", "ten thousand small operations, one after the other", seconds=240)
+def small_ops(kit: Kit) -> None:
+    dtype, alignment = plain_type(kit)
+    turns = 500 if kit.quick else 10_000
+    for space in kit.spaces():
+        comm = kit.comm(space)
+        columns = [sample(dtype, r, 4) for r in range(kit.size)]
+        # Apart from rounding, the sums stay equal: the input is the same every time, and the result is compared.
+        ins = [space.of(columns[comm.rank], alignment) for _ in range(8)]
+        outs = [space.region(columns[0].nbytes, alignment) for _ in range(8)]
+        for turn in range(0, turns, 8):
+            for out in outs if turn % 800 == 0 else ():
+                out.poison()
+            for i in range(8):
+                comm.run(
+                    ALLREDUCE, NUMBERS[dtype], [ins[i]], [outs[i]], op=SUM, counts=[4],
+                    how="poll" if turn % 64 == 0 else "wait", seconds=kit.limit(20),
+                )  # fmt: skip
+            if turn % 800 == 0:
+                for out in outs:
+                    wrong = compare(dtype, out.read(stored(dtype)), *reduced(dtype, SUM, columns))
+                    kit.expect(not wrong, f"after {turn} operations: {wrong}")
+
+
+@case("L3.threads", "calls from changing threads, one call at a time")
+def threads(kit: Kit) -> None:
+    plain_type(kit)
+    for space in kit.spaces():
+        comm = kit.comm(space)
+        for turn in range(12):
+            step = Sum(kit, comm, 100 + turn, turn)
+            pending = _in_a_thread(kit, step.start, turn)
+            _in_a_thread(kit, pending.wait, turn)
+            kit.expect(not step.wrong(), f"turn {turn}: {step.wrong()}")
+
+
+def _in_a_thread(kit: Kit, call, turn: int):
+    """The result of the call, made on a thread of its own."""
+    box: list = []
+
+    def work() -> None:
+        try:
+            box.append((call(), None))
+        except Exception as problem:
+            box.append((None, problem))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    kit.expect(box[0][1] is None, f"turn {turn}: {box[0][1]}")
+    return box[0][0]
+
+
+@case(
+    "L3.ownership", "arguments may be freed and changed after collective has returned; buffers stay", ranks=2
+)
+def ownership(kit: Kit) -> None:
+    """Comm.enqueue overwrites its arguments after the call; here the operation is held up until that has happened."""
+    dtype, _ = plain_type(kit)
+    for space in kit.spaces():
+        comm = kit.comm(space)
+        Sum(kit, comm, 30_000, 0).start().wait()  # a first operation may set up connections
+        for turn in range(4):
+            late = turn % kit.size
+            step = Sum(kit, comm, 30_000, turn)
+            if kit.rank == late:
+                kit.expect(
+                    kit.hear(f"called {space.kind} {turn}"), "the other ranks' collective does not return"
+                )
+            pending = step.start()
+            if kit.rank == (late + 1) % kit.size:
+                junk = [np.full(4096, 0xEE, np.uint8) for _ in range(256)]
+                kit.tell(f"called {space.kind} {turn}")
+                del junk
+            pending.wait()
+            kit.expect(not step.wrong(), f"turn {turn}: {step.wrong()}")
+        caps = served(kit, BROADCAST, dtype)
+        if caps is not None:
+            value = sample(dtype, 0, 1000)
+            region = space.of(value if comm.rank == 0 else value * 0, caps.alignment)
+            comm.run(BROADCAST, NUMBERS[dtype], [region], [region], counts=[1000])
+            wrong = compare(dtype, region.read(stored(dtype)), value)
+            kit.expect(not wrong, wrong)
+
+
+@case("L3.no_waiting", "collective returns although the other ranks have not called it", ranks=2)
+def no_waiting(kit: Kit) -> None:
+    """T3. A backend that waits on the host in an enqueue never reaches the call that lets the other ranks continue."""
+    plain_type(kit)
+    for space in kit.spaces():
+        comm = kit.comm(space)
+        for warm in range(2):  # a first operation may set up connections
+            for count in (40, 40_000):
+                Sum(kit, comm, count, warm).start().wait()
+        steps = [Sum(kit, comm, 40, 5), Sum(kit, comm, 40_000, 6)]
+        steps = steps if comm.stream_mode else steps[1:]
+        if kit.rank == 0:
+            pending = [s.start() for s in steps]
+            kit.tell(f"returned {space.kind}")
+            waited = False
+        else:
+            waited = not kit.hear(f"returned {space.kind}", 5)
+            pending = [s.start() for s in steps]
+        for p in pending:
+            p.wait()
+        for s in steps:
+            kit.expect(not s.wrong(), s.wrong())
+        kit.expect(
+            not waited, "rank 0's collective did not return before the other ranks had made the same call"
+        )
+
+
+# L3: calls of a backend into the host table: the calling threads, tokens and numbers, phases in pairs.
+
+
+@case(
+    "L3.host_calls",
+    "calls into the host table: from announced threads, with valid tokens and numbers, phases in pairs",
+)
+def host_calls(kit: Kit) -> None:
+    plain_type(kit)
+    host = kit.backend.host
+    for space in kit.spaces():
+        comms = [kit.comm(space), kit.comm(space)]
+        since = len(host.phases)
+        for turn in range(8):
+            pending = [Sum(kit, comm, count, turn) for comm, count in zip(comms, (17, 60_000))]
+            for step in [step.start() for step in pending]:
+                step.wait("poll" if turn % 2 else "wait")
+            for step in pending:
+                kit.expect(not step.wrong(), step.wrong())
+        kit.pause(0.05)  # a notification may be a little late
+        strangers = set(host.notified) - host.tokens
+        kit.expect(
+            not strangers,
+            f"notify with {sorted(strangers)[:3]}, which no communicator has as its notify_token",
+        )
+        known = {comm.handle.value: comm.seq for comm in comms}
+        _check_phases(kit, host.phases[since:], known)
+    kit.expect(not host.unannounced, f"T4: {', '.join(sorted(set(host.unannounced)))}")
+
+
+def _check_phases(kit: Kit, phases: list[tuple], known: dict[int, int]) -> None:
+    """phases: (communicator, seq, phase, 1 or 0) in the order of the calls; known: communicator -> its last seq."""
+    open_phases: Counter = Counter()
+    for comm, seq, phase, begins in phases:
+        what = f"activity '{phase}' of operation {seq}"
+        kit.expect(comm in known, f"{what}: of a communicator that does not exist")
+        kit.expect(1 <= seq <= known[comm], f"{what}: the last operation is number {known[comm]}")
+        kit.expect(begins in (0, 1), f"{what}: begin_end is {begins}; 1 begins, 0 ends")
+        open_phases[comm, seq, phase] += 1 if begins else -1
+        kit.expect(open_phases[comm, seq, phase] >= 0, f"{what}: the phase ends before it has begun")
+    left = [f"'{phase}' of operation {seq}" for (_, seq, phase), n in open_phases.items() if n]
+    kit.expect(not left, f"activity that never ends: {', '.join(left[:3])}")
+
+
+# L3: the backend's conduct in the process: each call comes back, and the process's own state stays as it is.
+
+
+@case(
+    "L3.calls",
+    "each call of the communicator table comes back; the slowest ones are reported",
+    ranks=2,
+    seconds=120,
+)
+def calls(kit: Kit) -> None:
+    # A call that does not come back is found by call_watch.py, whichever case it is in. This case makes every call once.
+    plain_type(kit)
+    # Longer than the watch waits, so that a rank which hangs is named before the others run into their deadlines.
+    long = kit.limit(60)
+    kit.backend.calls.longest.clear()
+    for space in kit.spaces():
+        comm = kit.comm(space, seconds=long)
+        for how in ("wait", "poll"):
+            step = Sum(kit, comm, 1000)
+            step.start(seconds=long).wait(how)
+            kit.expect(not step.wrong(), step.wrong())
+        comm.async_error()
+        if kit.backend.has("comm", "group_begin"):
+            step = Sum(kit, comm, 40)
+            for pending in comm.group([step.arguments() | {"seconds": long}]):
+                pending.wait()
+        if kit.backend.has("comm", "mem_register"):
+            handle = P()
+            region = space.region(4096, 64)
+            region.poison()
+            if kit.backend.call("comm", "mem_register", comm.handle, region.buf, C.byref(handle),
+                                allowed=(OK, abi.UNSUPPORTED)) == OK:  # fmt: skip
+                kit.backend.call("comm", "mem_deregister", comm.handle, handle)
+        if kit.backend.has("comm", "split"):
+            kit.comm(space, tag="split", parent=comm, seconds=long)
+        if kit.backend.caps & abi.CAP_ABORT:
+            other = kit.comm(space, seconds=long)
+            kit.meet()
+            other.abort()
+        comm.finalize(kit.limit(20))
+    slowest = sorted(kit.backend.calls.longest.items(), key=lambda item: -item[1])[:5]
+    kit.note("slowest calls", ", ".join(f"{slot} {seconds * 1000:.1f} ms" for slot, seconds in slowest))
+
+
+@case(
+    "L3.process",
+    "a communicator changes nothing in the process: signals, variables, folder, locale, arithmetic, standard output",
+)
+def process(kit: Kit) -> None:
+    plain_type(kit)
+    for space in kit.spaces():
+        before, variables = _state(), _variables()
+        comm = kit.comm(space)
+        step = Sum(kit, comm, 1000)
+        step.start().wait()
+        kit.expect(not step.wrong(), step.wrong())
+        now, later = _state(), _variables()
+        for what, value in now.items():
+            kit.expect(
+                value == before[what],
+                f"making and using a communicator changes the process's {what}: {before[what]} before, {value} now",
+            )
+        changed = sorted(name for name, value in variables.items() if later.get(name) != value)
+        kit.expect(
+            not changed, f"making a communicator changes or removes environment variables: {changed[:3]}"
+        )
+        added = sorted(set(later) - set(variables))
+        if added:
+            kit.note("environment variables that it adds", ", ".join(name.decode() for name in added[:5]))
+
+
+def _state() -> dict:
+    kept = process_state()
+    del kept["threads"], kept["environment variables"]
+    kept["locale"] = locale.setlocale(locale.LC_ALL)
+    for name, number in (("standard output", 1), ("standard error", 2)):
+        status = os.fstat(number)
+        kept[name] = (status.st_dev, status.st_ino)
+    return kept
+
+
+def _variables() -> dict[bytes, bytes]:
+    """The variables as C code sees them; os.environ is a copy from the process's start."""
+    pairs = (text.partition(b"=") for text in process_state()["environment variables"])
+    return {name: value for name, _, value in pairs}
