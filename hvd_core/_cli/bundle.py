@@ -21,6 +21,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -299,7 +300,7 @@ def _parts(redaction: Redaction, logs: list[str], job: int | None) -> Iterator[t
         yield (
             f"logs/{name.strip('/').replace('/', '_')}",
             f"the end of {name}",
-            packed(lambda n=name: _end_of(n)),
+            packed(partial(_end_of, name)),
         )
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from hvd_core._cli import output
 from hvd_core._config.wheels import pip_install
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # is installed for Python 3.10 only
 
 DESCRIPTION = "template.toml"
 DEVICE, HOST = "device", "host"

@@ -144,7 +144,7 @@ def gather(name: str) -> Shown:
         raise BackendDescribeError(f"{ended}\n  check: hvd plugin doctor {backend.name}")
     probe = found.setdefault("probe", {"available": False, "reason": done.describe(), "fix": ""})
     assert isinstance(probe, dict)
-    rest = {"facts": None, "options": [], "served": [], "fault": ended}
+    rest: dict[str, Any] = {"facts": None, "options": [], "served": [], "fault": ended}
     return Shown(**(rest | found))
 
 

@@ -99,9 +99,10 @@ def data_of(call: Call, rank: int, size: int) -> np.ndarray:
     one rank in turn has a two."""
     index = np.arange(call.sent(size), dtype=np.uint64)
     mixed = (index * np.uint64(2654435761) + np.uint64(rank * 40503)) >> np.uint64(7)
+    data: np.ndarray = mixed & np.uint64(1)
     if call.op == "prod":
-        return (1 + (index % np.uint64(size) == np.uint64(rank))).astype(host_dtype(call.dtype))
-    return (mixed & np.uint64(1)).astype(host_dtype(call.dtype))
+        data = 1 + (index % np.uint64(size) == np.uint64(rank))
+    return data.astype(host_dtype(call.dtype), copy=False)
 
 
 def result_of(call: Call, rank: int, size: int) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from hvd_core.bench.serving import env_rank, pin, serve
 # ranks only.
 
 
-def answer(alternative: Alternative, command: dict) -> dict:
+def answer(alternative: Alternative, command: dict[str, Any]) -> dict[str, Any]:
     """{"ns": of all calls, "wrong": elements, or None without a check}, or {"without": why} for a call that this
     way lacks.
 

@@ -25,6 +25,7 @@ from hvd_core.conformance.cases import case
 from hvd_core.conformance.session import INTERPRETER
 
 if TYPE_CHECKING:
+    from hvd_core.backends.descriptor import BackendDescriptor
     from hvd_core.conformance.worker import Bare
 
 ENTRY = "hvd_backend_entry_v1"
@@ -58,7 +59,7 @@ def symbol(bare: Bare) -> None:
         )
 
 
-def _check_header(bare: Bare, table, what: str, least: int) -> None:
+def _check_header(bare: Bare, table: Any, what: str, least: int) -> None:
     hdr = table.hdr
     bare.expect(
         least <= hdr.struct_size < 65536, f"the {what} has struct_size {hdr.struct_size}; ABI 1.0 has {least}"
@@ -103,7 +104,7 @@ def tables(bare: Bare) -> None:
 
 def newer(bare: Bare) -> bool:
     """Whether the backend is built against a later minor version than this kit knows."""
-    return bare.backend.api.hdr.minor > ABI[1]
+    return bool(bare.backend.api.hdr.minor > ABI[1])
 
 
 @case("L0.capabilities", "capabilities and slots agree", ranks=0)
@@ -140,7 +141,7 @@ def capabilities(bare: Bare) -> None:
     )
     bare.expect(has["MEM_HOST"] or has["MEM_DEVICE"], "neither MEM_HOST nor MEM_DEVICE is declared")
     bare.expect(
-        not has["MEM_DEVICE"] or backend.comm.device_types,
+        not has["MEM_DEVICE"] or backend.comm_api.device_types,
         "MEM_DEVICE is declared, but device_types is empty",
     )
     bare.expect(
@@ -258,7 +259,7 @@ def _environment() -> list[bytes]:
     return found
 
 
-def process_state() -> dict:
+def process_state() -> dict[str, Any]:
     """The state of this process that a backend must not change."""
     status = dict(
         line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line
@@ -338,7 +339,7 @@ def load(bare: Bare) -> None:
         )
 
 
-def _difference(before, now) -> str:
+def _difference(before: Any, now: Any) -> str:
     if isinstance(before, list):
         lost, new = (
             [str(x) for x in one if x not in other][:3] for one, other in ((before, now), (now, before))
@@ -414,7 +415,7 @@ def _newer_arguments(bare: Bare) -> None:
     for tail, wanted in ((0, (OK, abi.INVALID)), (1, (abi.UNSUPPORTED,))):
         room[size - 5] = tail
         error, caps = new(Error), new(CollCaps)
-        code = bare.backend.comm.query(None, pointer, C.byref(caps), C.byref(error))
+        code = bare.backend.comm_api.query(None, pointer, C.byref(caps), C.byref(error))
         refused = (
             code in wanted
             or (tail == 0 and code == abi.UNSUPPORTED)
@@ -475,11 +476,12 @@ print(json.dumps({"seconds": took, "compiled": outside, "threads": len(os.listdi
 """
 
 
-def described(bare: Bare):
+def described(bare: Bare) -> BackendDescriptor:
     """The descriptor. Skips the case if the backend is not in a wheel."""
     if bare.target.descriptor is None:
         bare.skip(f"the backend is not in a wheel ({bare.target.origin}): it has no descriptor")
-    return bare.target.descriptor
+    descriptor: BackendDescriptor = bare.target.descriptor
+    return descriptor
 
 
 def _release(version: str) -> tuple[int, ...]:
@@ -541,7 +543,7 @@ def importing(bare: Bare) -> None:
     described(bare)
     seconds = []
     for _ in range(3):
-        done = sandbox.run([sys.executable, "-c", _MEASURE, bare.target.entry], timeout_s=60)
+        done = sandbox.run([sys.executable, "-c", _MEASURE, bare.target.entry or ""], timeout_s=60)
         bare.expect(not done.timed_out, "describing timed out after 60 s")
         bare.expect(done.returncode == 0, f"describing failed: {done.stderr.strip().splitlines()[-1:]}")
         seen = json.loads(done.stdout.splitlines()[-1])
@@ -574,7 +576,8 @@ def probing(bare: Bare) -> None:
     if isinstance(answer, Unavailable):
         bare.expect(bool(answer.reason), "probe answers Unavailable without a reason")
         bare.skip(f"unavailable here: {answer.reason}")
-    bare.note("probe", answer.detail or "available")
+    else:
+        bare.note("probe", answer.detail or "available")
 
 
 # L0: the backend's package works in any folder. Each place has a process of its own, which imports the package there.
@@ -618,7 +621,7 @@ print(json.dumps({"said": said, "why": why, "library": library}))
 )
 def paths(bare: Bare) -> None:
     described(bare)
-    entry = bare.target.entry
+    entry = bare.target.entry or ""
     top = entry.partition(":")[0].partition(".")[0]
     with tempfile.TemporaryDirectory() as made:
         odd = Path(made).resolve() / ODD
@@ -682,7 +685,8 @@ def _ask(place: str, entry: str, folder: str, variable: str = "") -> dict[str, A
     if done.returncode is None:
         return {"said": f"a timeout after {_ANSWER_S:g} s", "why": "", "library": False}
     try:
-        return json.loads(done.stdout.splitlines()[-1])
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return answer
     except (IndexError, ValueError):
         said = done.stderr.strip().splitlines()[-1:] or [""]
         return {

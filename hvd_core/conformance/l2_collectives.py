@@ -25,7 +25,7 @@ from hvd_core.conformance.abi import (
 )
 from hvd_core.conformance.backend import BackendFailure, code_name
 from hvd_core.conformance.cases import Kit, case
-from hvd_core.conformance.comm import Comm
+from hvd_core.conformance.comm import Comm, Region
 from hvd_core.conformance.numerics import NUMBERS, OPS, compare, reduced, sample, stored
 from hvd_core.conformance.verdicts import EMULATED, FAIL, NATIVE, REFUSED, Composed, Failed
 
@@ -91,7 +91,9 @@ def _counts(kit: Kit, dtype: str, op: str, max_count: int, per_rank: int) -> lis
     return [c for c in counts if not max_count or c * per_rank <= max_count]
 
 
-def _declared(kit, comm, coll, dtype, op, caps, attempt, what) -> list[str]:
+def _declared(
+    kit: Kit, comm: Comm, coll: int, dtype: str, op: str, caps: abi.CollCaps, attempt: Attempt, what: str
+) -> list[str]:
     trial = Try(kit, comm, dtype, OPS.get(op, 0), caps.alignment, kit.limit(20))
     per_rank, first = kit.size if coll in _PARTED else 1, ""
     for count in _counts(kit, dtype, op, caps.max_count, per_rank):
@@ -115,7 +117,7 @@ def _declared(kit, comm, coll, dtype, op, caps, attempt, what) -> list[str]:
     return trial.digests
 
 
-def _undeclared(kit, comm, dtype, op, attempt, what) -> None:
+def _undeclared(kit: Kit, comm: Comm, dtype: str, op: str, attempt: Attempt, what: str) -> None:
     trial = Try(kit, comm, dtype, OPS.get(op, 0), 64, kit.limit(5))
     try:
         wrong = attempt(trial, 17)
@@ -169,15 +171,13 @@ def query(kit: Kit) -> None:
                 )
 
 
-def _check(t: Try, got, columns) -> str:
+def _check(t: Try, got: np.ndarray, columns: list[np.ndarray]) -> str:
     value, allowed = reduced(t.dtype, t.op, columns)
     return compare(t.dtype, got, value, allowed)
 
 
-def _buffers(t: Try, mine, elements: int):
-    out = t.comm.space.region(elements * stored(t.dtype).itemsize, t.alignment)
-    out.poison()
-    return t.comm.space.of(mine, t.alignment), out
+def _buffers(t: Try, mine: np.ndarray, elements: int) -> tuple[Region, Region]:
+    return t.comm.space.of(mine, t.alignment), _out(t, elements)
 
 
 @case("L2.allreduce", "every type and reduction, out of place, the same bits on all ranks", seconds=180)
@@ -242,7 +242,7 @@ def reducescatterv(kit: Kit) -> None:
 # L2: the collectives that only move data.
 
 
-def _out(t: Try, elements: int):
+def _out(t: Try, elements: int) -> Region:
     out = t.comm.space.region(elements * stored(t.dtype).itemsize, t.alignment)
     out.poison()
     return out
