@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sizes.add_argument(
         "-f", "--stepfactor", type=_count, metavar="N", default=8, help="factor between sizes (8)"
     )
-    sizes.add_argument("--sizes", metavar="LIST", help="these sizes in place of -b, -e, -f: 4,64K,16M")
+    sizes.add_argument("--sizes", metavar="LIST", help="these sizes instead of -b, -e, -f: 4,64K,16M")
     call = parser.add_argument_group("the call")
     call.add_argument(
         "-d", "--datatype", choices=DTYPES, default="float32", metavar="TYPE", help=f"{', '.join(DTYPES)}"

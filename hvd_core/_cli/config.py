@@ -111,7 +111,7 @@ def of_engine() -> Iterator[Row]:
 
 
 def _choice(settings: PluginsConfig) -> tuple[list[dict[str, Any]], str, str]:
-    """The choice of a job of one process: (rows of the report, its note, the error or ""). A process of its own makes it,
+    """The choice of a job of one process: (rows of the report, its note, the error or ""). A sandbox makes it,
     because it runs the code of the chosen plugins."""
     from hvd_core._cli.plugin_list import run_sandboxed
     from hvd_core.backends.selection.trial import limits

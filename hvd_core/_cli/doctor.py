@@ -201,7 +201,7 @@ def members_of_job(pid: int) -> list[Answer]:
 
 
 def _answers_of_job(pid: int) -> list[Answer]:
-    """The answers of the processes of one job. One of them, rank 0 where it is here, also tells of ranks on other
+    """The answers of the processes of one job. One of them, rank 0 where it is here, also reports the ranks on other
     hosts."""
     members = members_of_job(pid)
     first, *others = [member.address for member in members]  # in the order of their ranks
@@ -332,7 +332,7 @@ def ask_each(found: list[str], question: str | dict[str, str]) -> list[Answer]:
     of other users, are left out.
 
     Args:
-        question: "facts", "state" (what the process does), or "job" (likewise, and the process asks all ranks). By
+        question: "facts", "state" (what the process does), or "job" (the same, and the process asks all ranks). By
             address, where they differ: "state" for the others.
     """
     if not found:

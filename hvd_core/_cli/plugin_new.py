@@ -1,7 +1,8 @@
-"""Makes a backend's project from the template: a real backend of this repository, with its names replaced.
+"""``hvd plugin new NAME --device TYPE``: writes the project of a new backend.
 
-template.toml lists the words that are names, and the files that are not copied. There is no template language: the copied
-files are those that our own tests build and run.
+The template is a real backend of this repository, with its names replaced. template.toml lists the words that are names,
+and the files that are not copied. There is no template language: the copied files are those that our own tests build and
+run.
 """
 
 from __future__ import annotations
@@ -144,10 +145,10 @@ class Renaming:
         if match is None:
             return line
         indent, comment, cases = match.groups()
-        asked = " ".join(f"--case {case}" for case in re.split(r"[,\s]+", cases) if case)
+        cases_to_run = " ".join(f"--case {case}" for case in re.split(r"[,\s]+", cases) if case)
         return (
-            f"{indent}{comment} {_MARK}: replace by your library's call.\n"
-            f"{indent}{comment} hvd plugin check {self._case} {asked} shows this works."
+            f"{indent}{comment} {_MARK}: replace with your library's call.\n"
+            f"{indent}{comment} hvd plugin check {self._case} {cases_to_run} shows this works."
         )
 
 
@@ -204,7 +205,7 @@ def _edited(template: Template, relative: Path, choices: Mapping[str, str]) -> s
     return text
 
 
-# The README of a new backend's project: the way from the simulator to the vendor's own library, step by step.
+# ---- the project's README: from the simulator to the vendor's own library, step by step -------------------------------
 
 _TEMPLATE = Path(__file__).with_name("project_readme.md")
 _HOST_TEMPLATE = Path(__file__).with_name("project_readme_host.md")
@@ -264,7 +265,7 @@ def first_steps(name: str, device: str, folder: str, other_library: bool = False
     ]
 
 
-# ``hvd plugin new NAME --device TYPE``: asks for missing arguments, checks the names, writes the project.
+# ---- the verb ---------------------------------------------------------------------------------------------------------
 
 HOST_MEMORY = "cpu"
 _GITIGNORE = "build/\ndist/\n*.so\n*.egg-info/\n__pycache__/\n"
@@ -354,8 +355,8 @@ def _done(
         output.document({"directory": str(target.resolve()), "files": [str(f) for f in files]})
         return output.OK
     print(
-        f"{target}: {len(files)} files. {works}; its README.md tells how to\n"
-        f"replace {stand_in} by your library. First:\n"
+        f"{target}: {len(files)} files. {works}; its README.md says how to\n"
+        f"replace {stand_in} with your library. First:\n"
     )
     for line in steps:
         print(f"  {line}")
@@ -397,7 +398,7 @@ def _number(text: str) -> int:
 
 
 def check_name(name: str) -> None:
-    """Raises ValueError that tells the rule if a backend cannot have this name."""
+    """Raises ValueError with the rule if a backend cannot have this name."""
     from hvd_core.backends import discovery
 
     rule = "a backend's name is 1 to 32 characters of a-z, 0-9 and '_', the first a letter"

@@ -1,4 +1,4 @@
-"""Ways to carry out a collective that `hvd bench` compares, found through the entry points of the group "hvd_core.bench".
+"""What `hvd bench` compares: implementations of collectives, found by the entry points of the group "hvd_core.bench".
 
 A distribution adds one by an entry point: a name, and a subclass of Alternative in a module whose import is cheap.
 """
@@ -16,10 +16,7 @@ import numpy as np
 
 from hvd_core.bench.conductor import Unavailable
 
-# The collectives that `hvd bench` measures: sizes and bandwidths as the accelerators' usual tests count them, and
-# data to check results with.
-#
-# Pure functions; any thread.
+# ---- the collectives, with sizes and bandwidths as the accelerators' usual tests count them ---------------------------
 
 
 @dataclass(frozen=True)
@@ -166,7 +163,7 @@ class Bound:
 
 
 class Alternative:
-    """One way. It is made once in each rank, on the rank's main thread."""
+    """One implementation. It is made once in each rank, on the rank's main thread."""
 
     title = ""
     launcher = "horovodrun"
@@ -192,7 +189,7 @@ class Alternative:
             raise Unavailable(f"it has no tensors on the device type {device}")
 
     def bind(self, call: Call) -> Bound:
-        """Buffers for a call. Raises Unavailable for a call that this way does not have."""
+        """Buffers for a call. Raises Unavailable for a call that it does not have."""
         raise NotImplementedError
 
     def barrier(self) -> None:

@@ -24,10 +24,7 @@ from typing import Any, TypeVar
 
 from hvd_core._base.sandbox import kill_group
 
-# Taking turns on a machine that others use too: wait for a quiet moment, repeat a turn that was disturbed.
-#
-# The same rule meets every alternative. Without patience (the default) nothing is waited for or repeated. Called by
-# the conductor between turns.
+# ---- turns on a machine that others use too ---------------------------------------------------------------------------
 
 LIMIT = 0.1  # of all cores; more than this used by others is a disturbance
 WINDOW_S = 0.15
@@ -49,7 +46,10 @@ _T = TypeVar("_T")
 
 
 class Quiet:
-    """`patience_s`: for how long one turn may be put off or repeated."""
+    """Waits for a quiet moment, and repeats a turn that was disturbed, by the same rule for every alternative. Without
+    patience (the default) nothing is waited for or repeated.
+
+    `patience_s`: for how long one turn may be put off or repeated."""
 
     def __init__(self, patience_s: float = 0) -> None:
         self.patience_s = patience_s
@@ -89,7 +89,7 @@ BARRIER_BYTES = 4096
 
 
 class Unavailable(Exception):
-    """An alternative cannot run here; the text says why, and the benchmark goes on without it."""
+    """An alternative cannot run here; the message says why, and the benchmark continues without it."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Numbers out of rounds, and tables out of numbers. Pure functions; any thread."""
+"""Numbers out of rounds, tables and SVG charts out of numbers. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -88,8 +88,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-# Line charts as SVG, without a library: for `hvd bench --plot` and for the pages of docs/. Pure functions; any
-# thread.
+# ---- line charts as SVG, for `hvd bench --plot` and for the pages of docs/ --------------------------------------------
 
 # Distinguishable without colours too: the dashes differ. Readable on a white and on a dark page.
 _COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#17becf", "#e377c2")

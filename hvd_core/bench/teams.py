@@ -135,9 +135,9 @@ def _command(call: Call, iters: int, warmup: int, check: bool) -> dict[str, Any]
     return {"do": "collective", "call": asdict(call), "iters": iters, "warmup": warmup, "check": check}
 
 
-# `hvd bench` by itself: each alternative has its ranks on this machine, which sleep while other alternatives measure.
+# ---- `hvd bench` by itself: each alternative has its ranks, which sleep while others measure --------------------------
 
-# Both of Open MPI's start-up systems refuse root, and more ranks than cores, unless they are told.
+# Both of Open MPI's start-up systems refuse root, and more ranks than cores, unless these variables are set.
 _MPIRUN = {
     **{f"{tool}_ALLOW_RUN_AS_ROOT{more}": "1" for tool in ("OMPI", "PRTE") for more in ("", "_CONFIRM")},
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
@@ -151,7 +151,7 @@ def horovodrun(size: int) -> list[str]:
 
 
 def mpirun(size: int) -> list[str]:
-    """Likewise with the MPI on the PATH. Raises Unavailable."""
+    """The same, with the MPI on the PATH. Raises Unavailable."""
     found = shutil.which("mpirun") or shutil.which("mpiexec")
     if found is None:
         raise Unavailable("there is no mpirun on the PATH")
@@ -217,8 +217,7 @@ class Launched(Teams):
         self._fleet.drop(name, why)
 
 
-# `hvd bench` under a launcher: all alternatives in the ranks of one job, which take turns. Every rank runs the
-# same loop.
+# ---- `hvd bench` under a launcher: all alternatives take turns in the ranks of one job --------------------------------
 
 
 def _gathered(text: str) -> list[str]:

@@ -22,9 +22,6 @@ from hvd_core.bench.alternative import (
 from hvd_core.bench.conductor import Unavailable
 from hvd_core.bench.serving import env_rank, pin, serve
 
-# What a rank of `hvd bench` does for one command: buffers, a check, a number of calls by its own clock. On
-# ranks only.
-
 
 def answer(alternative: Alternative, command: dict[str, Any]) -> dict[str, Any]:
     """{"ns": of all calls, "wrong": elements, or None without a check}, or {"without": why} for a call that this

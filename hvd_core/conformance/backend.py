@@ -36,9 +36,7 @@ from hvd_core.conformance.abi import (
 __all__ = ["INPROGRESS", "OK", "Backend", "BackendFailure", "Host", "P", "code_name", "deadline", "has_slot"]
 
 
-# Watches the calls into a backend: a call that does not come back is named, and ends its case and its process.
-#
-# The case itself cannot notice, because it is inside of the call. Times of calls are kept for reports.
+# ---- the watch over calls: one that does not return is named, and ends its case and its process -----------------------
 
 # Calls that may wait for other ranks or for a device until their deadline, which is at most 25 s away.
 WAITING = frozenset(

@@ -38,7 +38,7 @@ CaseFunction = Callable[[Any], None]
 @dataclass(frozen=True)
 class Case:
     """One case. ``name``: the stable id. ``says``: one line for reports. ``ranks``: the least number of ranks; 0: the
-    case runs in a process of its own. ``kills``: the case kills ranks, so the next case gets new ones. ``fresh``: the
+    case runs in a process without ranks. ``kills``: the case kills ranks, so the next case gets new ones. ``fresh``: the
     process must not have loaded the backend. ``seconds``: the case's deadline.
     """
 
@@ -140,7 +140,7 @@ class Kit(CaseArgument):
             return False
 
     def limit(self, seconds: float) -> float:
-        """A time limit, multiplied by --patience for slow machines."""
+        """A timeout in seconds, multiplied by --patience for slow machines."""
         return seconds * self.patience
 
     # ---------------------------------------------------------------------------------- memory, communicators

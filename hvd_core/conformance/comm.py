@@ -1,4 +1,4 @@
-"""A communicator of the backend under test, and one operation on it, from the call to its completion.
+"""The objects that cases drive: memory, a communicator of the backend under test, and one operation on it.
 
 The kit hands over exactly what the header promises and no more: arguments live during the call only, and are
 overwritten after it. One thread at a time, but for abort() and async_error().
@@ -33,7 +33,7 @@ from hvd_core.conformance.abi import (
 from hvd_core.conformance.backend import Backend, BackendFailure, deadline
 from hvd_core.conformance.verdicts import Failed
 
-# Memory to hand to a backend, with guards on both sides: the host's, or a device's through its own table.
+# ---- memory with guards on both sides: the host's, or a device's through its own table --------------------------------
 #
 # Device memory may be a handle or an address that the host must not touch: only (base, offset) is ever used, and all
 # reads and writes go through the device's copy. One thread.
@@ -159,7 +159,7 @@ class DeviceSpace(Space):
         self.memory_kind = MEM_DEVICE if backend_allocates(self, MEM_DEVICE) else MEM_HOST
 
     def new_stream(self) -> P | None:
-        """A stream of its own; None for a table without streams."""
+        """A separate stream; None for a table without streams."""
         if not self.backend.has("device", "stream_create"):
             return None
         stream = P()
@@ -266,6 +266,8 @@ def backend_allocates(space: DeviceSpace, kind: int) -> bool:
         space.backend.call("device", "mem_free", mem)
     return code == OK
 
+
+# ---- communicators ----------------------------------------------------------------------------------------------------
 
 LISTS = ("in_counts", "out_counts")
 

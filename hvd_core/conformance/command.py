@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
         help="a variable for the ranks; {rank} in VALUE is the number of each rank",
     )  # fmt: skip
     p.add_argument("--quick", action="store_true", help="smaller counts and fewer repetitions")
-    p.add_argument("--patience", type=float, default=1.0, metavar="X", help="multiplies every time limit (1)")
+    p.add_argument("--patience", type=float, default=1.0, metavar="X", help="multiplies every timeout (1)")
     p.add_argument(
         "--json", metavar="FILE", help="results as JSON ('-': standard output, instead of the table)"
     )
@@ -68,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def select(cases: Sequence[Case], levels: Sequence[str] | None, ids: Sequence[str] | None) -> list[Case]:
-    """The cases asked for. ValueError for an id that does not exist."""
+    """The chosen cases. ValueError for an id that does not exist."""
     import difflib
 
     names = [c.name for c in cases]

@@ -1,4 +1,5 @@
-"""L0: checks of a backend's tables that open no device and no communicator. Each case has a process of its own."""
+"""L0: a backend's tables, its description and its package. These cases open no device and no communicator; they run in a
+process without ranks."""
 
 from __future__ import annotations
 
@@ -454,7 +455,7 @@ def required(bare: Bare) -> None:
             )
 
 
-# L0: what a backend's package says about itself, and what saying so costs.
+# ---- the description: what it says, and what it costs -----------------------------------------------------------------
 
 IMPORT_SECONDS = 0.1
 
@@ -495,15 +496,15 @@ def _release(version: str) -> tuple[int, ...]:
 
 @case("L0.descriptor", "the descriptor agrees with the library", ranks=0)
 def descriptor(bare: Bare) -> None:
-    told, backend = described(bare), bare.backend
+    found, backend = described(bare), bare.backend
     bare.expect(
-        told.name == bare.target.name,
-        f"the descriptor's name is '{told.name}', the entry point's '{bare.target.name}'",
+        found.name == bare.target.name,
+        f"the descriptor's name is '{found.name}', the entry point's '{bare.target.name}'",
     )
     hdr = backend.api.hdr
     bare.expect(
-        tuple(told.abi) == (hdr.major, hdr.minor),
-        f"the descriptor has ABI {told.abi[0]}.{told.abi[1]}, the library {hdr.major}.{hdr.minor}",
+        tuple(found.abi) == (hdr.major, hdr.minor),
+        f"the descriptor has ABI {found.abi[0]}.{found.abi[1]}, the library {hdr.major}.{hdr.minor}",
     )
     wheel, library = bare.target.version, (backend.api.version or b"").decode()
     bare.expect(
@@ -512,8 +513,8 @@ def descriptor(bare: Bare) -> None:
     )
     has = {name for name in ("device", "comm") if getattr(backend, name) is not None}
     bare.expect(
-        set(told.provides) == has,
-        f"the descriptor provides {sorted(told.provides)}, the library has {sorted(has)}",
+        set(found.provides) == has,
+        f"the descriptor provides {sorted(found.provides)}, the library has {sorted(has)}",
     )
     types = set(
         filter(None, ((backend.comm.device_types or b"") if backend.comm else b"").decode().split(","))
@@ -523,18 +524,18 @@ def descriptor(bare: Bare) -> None:
     if backend.caps & 128:
         types.add("cpu")
     bare.expect(
-        set(told.devices) <= types,
-        f"the descriptor names devices {sorted(told.devices)}, the tables {sorted(types)}",
+        set(found.devices) <= types,
+        f"the descriptor names devices {sorted(found.devices)}, the tables {sorted(types)}",
     )
     one_host = bool(backend.caps & 64)
     bare.expect(
-        not (told.spans_hosts and one_host),
+        not (found.spans_hosts and one_host),
         "the descriptor has spans_hosts=True, but the communicator table declares ONE_HOST",
     )
-    if told.library is not None:
+    if found.library is not None:
         bare.expect(
-            Path(told.library).is_absolute(),
-            f"the descriptor's library is not an absolute path: {told.library}",
+            Path(found.library).is_absolute(),
+            f"the descriptor's library is not an absolute path: {found.library}",
         )
 
 
@@ -570,8 +571,7 @@ def probing(bare: Bare) -> None:
     from hvd_core.backends.descriptor import Unavailable
     from hvd_core.backends.discovery.describe_and_probe import ProbeFailed, probe
 
-    told = described(bare)
-    answer = probe(told, 5.0)
+    answer = probe(described(bare), 5.0)
     bare.expect(not isinstance(answer, ProbeFailed), str(getattr(answer, "reason", "")))
     if isinstance(answer, Unavailable):
         bare.expect(bool(answer.reason), "probe answers Unavailable without a reason")
@@ -580,14 +580,14 @@ def probing(bare: Bare) -> None:
         bare.note("probe", answer.detail or "available")
 
 
-# L0: the backend's package works in any folder. Each place has a process of its own, which imports the package there.
+# ---- the package works in any folder: a process imports it from each --------------------------------------------------
 
 ODD = "a blank, ä and 中"
 _COPIED = (".py", ".toml", ".json", ".txt")
 _MOST_FILES = 10_000
 _ANSWER_S = 60.0
 
-# Describes and probes. The answer has no texts of the plugin, because they may show its path.
+# Describes and probes. The answer has no messages of the plugin, because they may show its path.
 _ASK = """
 import sys, json, os, importlib
 from hvd_core.backends.descriptor import Available, Unavailable
@@ -598,15 +598,15 @@ if place:
 importlib.invalidate_caches()
 module, _, attribute = entry.partition(":")
 try:
-    told = getattr(importlib.import_module(module), attribute)()
-    if variable and getattr(told.probe(), "library", ""):
-        found = told.probe().library
+    descriptor = getattr(importlib.import_module(module), attribute)()
+    if variable and getattr(descriptor.probe(), "library", ""):
+        found = descriptor.probe().library
         os.symlink(os.path.dirname(found), "of the vendor")
         os.environ[variable] = os.path.abspath(os.path.join("of the vendor", os.path.basename(found)))
-    answer = told.probe()
+    answer = descriptor.probe()
     said = {Available: "available", Unavailable: "unavailable"}.get(type(answer), repr(answer))
     why = getattr(answer, "reason", "")
-    library = told.library is not None and os.path.isfile(told.library)
+    library = descriptor.library is not None and os.path.isfile(descriptor.library)
 except BaseException as error:
     said, why, library = "an exception", f"{type(error).__name__}: {error}", False
 print()
@@ -631,14 +631,14 @@ def paths(bare: Bare) -> None:
         whole = _mirror(top, odd / "site")
         usual = _ask("", entry, os.getcwd())
         variable = f"HOROVOD_BACKEND_{bare.target.name.upper().replace('-', '_')}_LIBRARY"
-        asked = {
+        folders = {
             "another current folder": ("", odd / "elsewhere", ""),
             "a folder with a blank and other letters": (odd / "site", os.getcwd(), ""),
             "a folder behind a link": (odd / "link", os.getcwd(), ""),
             "a relative folder": ("site", odd, ""),
             "a link to the vendor's library": ("", odd / "elsewhere", variable),
         }
-        for what, (place, folder, of_vendor) in asked.items():
+        for what, (place, folder, of_vendor) in folders.items():
             found = _ask(str(place), entry, str(folder), of_vendor)
             if place and not whole:  # an editable installation keeps its library somewhere else
                 found["library"] = usual["library"]
@@ -646,7 +646,7 @@ def paths(bare: Bare) -> None:
                 (found["said"], found["library"]) == (usual["said"], usual["library"]),
                 f"with {what} {_in_words(found)}; otherwise {_in_words(usual)}",
             )
-        bare.note("places", ", ".join(asked))
+        bare.note("places", ", ".join(folders))
 
 
 def _mirror(top: str, site: Path) -> bool:

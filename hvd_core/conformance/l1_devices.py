@@ -386,7 +386,7 @@ def stream_wait_event(kit: Kit) -> None:
     call("device", "event_destroy", event)
 
 
-# L1: computations on a device: the batched copy, conversions, local reductions; and leaks of its use.
+# ---- computations on a device, and leaks of its use -------------------------------------------------------------------
 
 
 def _batched(

@@ -1,4 +1,4 @@
-"""L2: rules for all collectives: no narrowing, special values, booleans, averages, factors, in place."""
+"""L2: rules for all collectives: values, several operations at the same time, marks of the host, windows (L4 too)."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def _in_place(comm: Comm, coll: int, dtype: str, count: int, alignment: int) -> 
     return compare(dtype, got, *reduced(dtype, SUM, columns))
 
 
-# L2: several at once: lists of buffers, groups of collectives, communicators over parts of the ranks.
+# ---- several at the same time: lists of buffers, groups, communicators over parts of the ranks ------------------------
 
 
 @case("L2.vectored", "lists of many buffers of all sizes, some of them empty", ranks=2)
@@ -428,9 +428,7 @@ def process_sets(kit: Kit) -> None:
             )
 
 
-# L2: marks that the host gives to a backend: operations that all ranks have agreed on, memory that is registered.
-#
-# Neither mark may change a result.
+# ---- marks that may not change a result: operations that all ranks agreed on, registered memory -----------------------
 
 
 @case("L2.agreed", "operations marked HVD_COLL_AGREED: the same results, small and large", ranks=2)

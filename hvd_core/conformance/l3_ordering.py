@@ -1,4 +1,4 @@
-"""L3: rules between operations: two communicators, two streams, producers and consumers, many small operations."""
+"""L3: rules between operations, calls into the host table, and what a backend leaves unchanged in its process."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ _T = TypeVar("_T")
 
 
 def _in_a_thread(kit: Kit, call: Callable[[], _T], turn: int) -> _T:
-    """The result of the call, made on a thread of its own."""
+    """The result of the call, made on another thread."""
     box: list[_T | Exception] = []
 
     def work() -> None:
@@ -253,7 +253,7 @@ def no_waiting(kit: Kit) -> None:
         )
 
 
-# L3: calls of a backend into the host table: the calling threads, tokens and numbers, phases in pairs.
+# ---- calls into the host table: the calling threads, tokens and numbers, phases in pairs ------------------------------
 
 
 @case(
@@ -297,7 +297,7 @@ def _check_phases(kit: Kit, phases: list[Phase], known: Mapping[int | None, int]
     kit.expect(not left, f"activity that never ends: {', '.join(left[:3])}")
 
 
-# L3: the backend's conduct in the process: each call comes back, and the process's own state stays as it is.
+# ---- the process: each call returns, and the process's state stays as it is -------------------------------------------
 
 
 @case(

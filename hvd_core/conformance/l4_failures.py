@@ -43,7 +43,7 @@ def outcome(kit: Kit, start: Callable[[], Pending], abort_at_deadline: bool = Tr
         pending: Pending = start()
     except BackendFailure as problem:
         return problem.code, problem.text
-    comm, told = pending.comm, False
+    comm, aborted = pending.comm, False
     limit = pending.until + int(kit.limit(LATE_S) * 1e9)
     while True:
         try:
@@ -56,9 +56,9 @@ def outcome(kit: Kit, start: Callable[[], Pending], abort_at_deadline: bool = Tr
         except BackendFailure as problem:
             return problem.code, problem.text
         now = time.monotonic_ns()
-        if pending.event is not None and now > pending.until and not told and abort_at_deadline:
+        if pending.event is not None and now > pending.until and not aborted and abort_at_deadline:
             comm.abort()
-            told = True
+            aborted = True
         kit.expect(now < limit, f"an operation has not ended {LATE_S:g} s after its deadline")
         kit.pause(0.0005)
 
@@ -122,8 +122,8 @@ def abort(kit: Kit) -> None:
                 kit.expect(ended, "the other ranks' aborted operations do not end")
                 comm.abort()
             else:
-                # Rank 0 aborts; the others when they hear of it, as the flood of ABORT in the engine has it. A backend
-                # whose abort reaches its peers by itself may tell them sooner, and otherwise.
+                # Rank 0 aborts; the others when they are notified, as the flood of ABORT in the engine has it. A backend
+                # whose abort reaches its peers by itself may notify them sooner, and in another way.
                 problems: list[str] = []
                 step, wanted = (
                     Sum(kit, comm, count, 1),
@@ -355,7 +355,7 @@ def _said(text: str) -> abi.Error:
     return error
 
 
-# L4: communicators made repeatedly, in other sizes, after failures; leaks.
+# ---- communicators made repeatedly, in other sizes, after failures; leaks ---------------------------------------------
 
 
 def _use(kit: Kit, comm: Comm, turn: int) -> None:

@@ -1,6 +1,6 @@
 """The kit inside a job that a launcher has started (mpirun, srun, horovodrun): its processes are the ranks.
 
-Every process serves as a rank; rank 0 also leads, on a thread of its own. Orders and answers go through the job's store.
+Every process serves as a rank; rank 0 also leads, on a second thread. Orders and answers go through the job's store.
 Ranks that hang cannot be replaced here, so the run ends with the first of them.
 """
 

@@ -1,4 +1,4 @@
-"""Reports of a run: a table that grows while the cases run, JSON, JUnit.
+"""Reports of a run: a table that grows while the cases run, JSON, JUnit, and the support matrix in Markdown.
 
 The table uses rich where it is installed and the output is a terminal, and plain text otherwise.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from hvd_core.conformance.cases import Case
 
-# The support matrix of a backend in Markdown: collectives by element types, from the rows of the L2 cases.
+# ---- the support matrix: collectives by element types, from the rows of the L2 cases ----------------------------------
 #
 # NATIVE: the backend does it. EMULATED: hvd-core composes it from the backend's other collectives. -: it cannot be had.
 

@@ -220,7 +220,7 @@ class Session:
             target, size, environment, modules=list(modules), quick=quick, patience=patience
         )
         self._serial, self._broken, self._over = 0, "", ""
-        self._missing: str | None = None  # until the backend's probe was asked
+        self._missing: str | None = None  # until the backend was probed
 
     def __enter__(self) -> Session:
         return self

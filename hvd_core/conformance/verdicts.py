@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn
 
 PASS, FAIL, SKIPPED, EMULATED = "PASS", "FAIL", "SKIPPED", "EMULATED"
-# Of rows only: NATIVE served as declared; REFUSED not served, and nothing is composed in its place.
+# Of rows only: NATIVE served as declared; REFUSED not served, and nothing is composed instead.
 NATIVE, REFUSED, NOTE = "NATIVE", "-", "NOTE"
 
 _SHOWN_LINES = 8
