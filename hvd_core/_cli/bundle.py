@@ -123,8 +123,8 @@ _SIOCGIFADDR = 0x8915
 
 
 def host_facts() -> dict[str, Any]:
-    """Cores, memory, limits, shared memory, network interfaces, kernel. Sizes are in bytes. A fact is missing if it is not
-    available."""
+    """Cores, memory, limits, shared memory, network interfaces, kernel; sizes in bytes. Facts that are not available are
+    left out."""
     return {
         "host": socket.gethostname(),
         "kernel": platform.release(),

@@ -20,7 +20,7 @@ from command_line import ROOT
 from hvd_core._cli import main, plugin_new
 from hvd_core._cli.plugin_new import Names
 
-TEMPLATE = plugin_new.find()
+TEMPLATE = plugin_new.find_template()
 ACME = Names("acme", "acme", "npu", "acmert")
 
 
@@ -161,7 +161,7 @@ def test_edit_that_no_longer_fits_is_an_error(tmp_path):
         '[[edits]]\nfile = "a.txt"\nold = "three"\nnew = "four"\n'
     )
     with pytest.raises(ValueError, match=r"template.toml: a.txt has 0 of: three"):
-        plugin_new.write(plugin_new.read(tmp_path), ACME, tmp_path / "out", {}, {})
+        plugin_new.write_project(plugin_new.read_template(tmp_path), ACME, tmp_path / "out", {}, {})
     assert not (tmp_path / "out").exists()
 
 
