@@ -45,7 +45,7 @@ def test_names_are_replaced_as_they_are_spelled(before, after):
 def test_cases_become_what_is_left_to_do():
     text = "  // Passes: L2.allgather, L2.allgatherv\n  void f();\n"
     assert plugin_new.Renaming(TEMPLATE.names, ACME).text(text).splitlines() == [
-        "  // TO" + "DO: replace by your library's call.",
+        "  // TO" + "DO: replace with your library's call.",
         "  // hvd plugin check acme --case L2.allgather --case L2.allgatherv shows this works.",
         "  void f();",
     ]
