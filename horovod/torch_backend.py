@@ -36,7 +36,7 @@ def register() -> None:
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=_device_types())
     defaults.clear()
     defaults.update(before)
-    dist.Backend.HVD = _Name()
+    setattr(dist.Backend, NAME.upper(), _Name())
     # torch.distributed takes a string such as "cpu:hvd,cuda:gloo" apart only after the rendezvous.
     if "HOROVOD_RANK" in os.environ:
         _extend_env()
@@ -76,24 +76,30 @@ def _device_types() -> list[str]:
 
 def _extend_env() -> None:
     """Let `env://` work under launchers that tell the ranks to horovod and not to torch: horovodrun, mpirun."""
-    import torch.distributed as dist
-
     # A function of torch.distributed has the module's name.
     rendezvous = sys.modules.get("torch.distributed.rendezvous")
     handlers = getattr(rendezvous, "_rendezvous_handlers", {})
     original = handlers.get("env")
-    if original is None or hasattr(original, "_hvd_original"):
+    if original is None or isinstance(original, _EnvRendezvous):
         return
 
-    def env(url: str, timeout: Any = dist.constants.default_pg_timeout, **options: Any) -> Any:
+    handlers["env"] = _EnvRendezvous(original)
+
+
+class _EnvRendezvous:
+    """The handler of `env://`: `original`, where torch's own variables are set."""
+
+    def __init__(self, original: Any) -> None:
+        self._original = original
+
+    def __call__(self, url: str, **options: Any) -> Any:
         if "RANK" in os.environ or not _launchers & os.environ.keys() or "rank=" in url:
-            return original(url, timeout=timeout, **options)
+            return self._original(url, **options)
+        import torch.distributed as dist
+
         from horovod.torch.distributed._startup import env_rendezvous
 
-        return env_rendezvous(timeout)
-
-    env._hvd_original = original
-    handlers["env"] = env
+        return env_rendezvous(options.get("timeout", dist.constants.default_pg_timeout))
 
 
 def _create(options: Any, backend_options: Any) -> Any:

@@ -5,7 +5,7 @@ gets the descriptions of all ranks, so all raise the same error. It uses the Num
 works while a graph is being traced. One thread per process set.
 
 In an elastic job a step that was traced in an earlier world is not traced again, so a new rank that traces it has
-no other rank to compare with: it takes over what the other ranks have agreed on (horovod.common.elastic_shared).
+no other rank to compare with: it takes over what the other ranks have agreed on (horovod.common._elastic_job).
 """
 
 import json
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from horovod.common import elastic_shared
+from horovod.common import _elastic_job
 from horovod.common.process_sets import ProcessSet
-from hvd_core import numpy_face
+from hvd_core import numpy_api
 from hvd_core._bootstrap.driver_channel import channel
 from hvd_core._runtime import runtime
 
@@ -88,7 +88,7 @@ def _tell() -> tuple[dict, dict]:
     return dict(_latest_number), made
 
 
-elastic_shared.share("keras.agreements", _tell, _hear)
+_elastic_job.share("keras.agreements", _tell, _hear)
 
 
 def _in_elastic_job(
@@ -143,10 +143,10 @@ def kinds_on_any_rank(kinds: list[int], agreement: StepAgreement, process_set: P
 
     For eager steps in which some variables have no gradient: which ones may differ between steps and between ranks.
     """
-    found = numpy_face.allreduce(
+    found = numpy_api.allreduce(
         np.asarray(kinds, dtype=np.uint8),
         name=f"keras.{agreement.number}.presence",
-        op=numpy_face.Max,
+        op=numpy_api.Max,
         process_set=process_set,
     )
     return found.tolist()
@@ -195,7 +195,7 @@ def values_of_all_ranks(value: object, name: str, process_set: ProcessSet | None
     """The `value` of each rank, in rank order. It must be a value that JSON can represent."""
     text = json.dumps(value).encode()
     framed = np.frombuffer(len(text).to_bytes(8, "little") + text, dtype=np.uint8)
-    everything = numpy_face.allgather(framed, name=name, process_set=process_set).tobytes()
+    everything = numpy_api.allgather(framed, name=name, process_set=process_set).tobytes()
     values = []
     while everything:
         end = 8 + int.from_bytes(everything[:8], "little")

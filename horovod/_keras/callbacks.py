@@ -13,7 +13,7 @@ from horovod._keras.agreement import require_same_everywhere
 from horovod._keras.backends import backend_of, keras_package, major_version
 from horovod._keras.values import broadcast_model
 from horovod.common.process_sets import ProcessSet, global_process_set
-from hvd_core import numpy_face
+from hvd_core import numpy_api
 from hvd_core._runtime import runtime
 
 # The public classes; see also the names at the end.
@@ -174,7 +174,7 @@ class MetricAverageCallback:
                 f"{logs[not_numbers[0]]!r:.80}."
             )
         values = np.concatenate([found[name].ravel() for name in names])
-        averages = numpy_face.allreduce(values, name="keras.metrics.average", op=numpy_face.Average)
+        averages = numpy_api.allreduce(values, name="keras.metrics.average", op=numpy_api.Average)
         for name, part in zip(
             names, np.split(averages, np.cumsum([found[name].size for name in names])[:-1])
         ):

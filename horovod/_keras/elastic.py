@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 from horovod._keras import callbacks
 from horovod._keras.backends import backend_of, keras_package, major_version
 from horovod._keras.values import entries_of, optimizer_variables
+from horovod.common._elastic_state import VariablesState
 from horovod.common.elastic import commit_async, restart, run_fn, worker_id, workers
-from horovod.common.elastic_states import VariablesState
 from horovod.common.exports import rank
-from horovod.common.objects import broadcast_object
-from horovod.common.structures import require_same
+from horovod.common.objects import broadcast_object, require_same
 from hvd_core._runtime import runtime
 
 __all__ = [

@@ -16,13 +16,13 @@ from horovod._keras.compression import Compression
 from horovod._keras.optimizer import create_distributed_optimizer, list_of_layers
 from horovod._keras.saving import load_model
 from horovod._keras.values import allgather, allreduce, broadcast, broadcast_global_variables, reducescatter
+from horovod.common.arguments import Average
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,
     remove_process_set,
 )
-from horovod.common.reduce_ops import Average
 
 # The names of the two modules, beside those of horovod.common.exports and their submodules.
 __all__ = [

@@ -17,8 +17,7 @@ from horovod._keras.agreement import (
 )
 from horovod._keras.backends import Backend
 from horovod._keras.options import Options
-from horovod.common.elastic_launchers import ranks_may_change
-from horovod.common.elastic_shared import is_within_run
+from horovod.common._elastic_job import is_within_run, ranks_may_change
 from horovod.common.util import split_list
 from hvd_core._frontend import initial_weights
 

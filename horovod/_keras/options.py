@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from horovod.common.gradient_arguments import (
+from horovod.common.arguments import (
+    Average,
+    Sum,
     check_backward_passes,
     check_groups,
     check_predivide_factor,
@@ -12,7 +14,6 @@ from horovod.common.gradient_arguments import (
     groups_from,
 )
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Average, Sum
 
 
 @dataclass(frozen=True)

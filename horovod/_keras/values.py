@@ -10,9 +10,9 @@ from typing import Any
 
 from horovod._keras.backends import Backend, backend_of, keras_package
 from horovod._keras.compression import NoneCompressor
+from horovod.common.arguments import Average, op_from
+from horovod.common.objects import Entry, require_same
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Average, op_from
-from horovod.common.structures import Entry, require_same
 
 
 def allreduce(

@@ -60,13 +60,13 @@ def backend_environment(env: Mapping[str, str]) -> dict[str, str]:
     """The list of installed backends, so that the ranks need not search: a search reads a file per installed
     distribution, on every rank. Empty if HOROVOD_BACKEND names embedded backends for everything, which need no
     search."""
-    from hvd_core.backends import discovery
-    from hvd_core.backends.discovery.backend_spec import VARIABLE
+    from hvd_core.backends import _discovery
+    from hvd_core.backends._discovery.entry_points import VARIABLE
 
     rules = [rule for rule in env.get("HOROVOD_BACKEND", "").split(",") if rule.strip()]
     # DEVICE=NAME leaves the other device types to the automatic choice.
     everything = any("=" not in rule for rule in rules)
-    found = discovery.launcher_spec(rule.rpartition("=")[2] for rule in rules if everything)
+    found = _discovery.launcher_spec(rule.rpartition("=")[2] for rule in rules if everything)
     return {} if found is None else {VARIABLE: found}
 
 

@@ -10,9 +10,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from horovod.common import built, late_modules
-from horovod.common.coexistence import report_original
-from horovod.common.ignored import warn_about_ignored
+from horovod.common import _build_info, _init_hooks
+from horovod.common._init_hooks import report_original, warn_about_ignored
 from horovod.common.process_sets import (
     ProcessSet,
     _temp_process_set_object,
@@ -20,10 +19,10 @@ from horovod.common.process_sets import (
     remove_process_set,
 )
 from hvd_core._base import native
-from hvd_core._frontend import reductions
+from hvd_core._frontend import operations
 from hvd_core._runtime import engine_start
 from hvd_core._runtime.current_job import call_after_the_job
-from hvd_core.backends.selection.backend_report import BackendReport
+from hvd_core.backends._selection.plan import BackendReport
 
 try:
     native.load()  # to learn now whether it can be loaded
@@ -64,12 +63,12 @@ def _wait_for_all_ranks_to_start_mpi() -> None:
     """
     import numpy
 
-    from hvd_core import numpy_face
+    from hvd_core import numpy_api
     from hvd_core._bootstrap import BootstrapError
     from hvd_core.errors import HorovodInternalError
 
     try:
-        numpy_face.allreduce(numpy.zeros(1), op=reductions.Sum, name="horovod.mpi_threads_supported")
+        numpy_api.allreduce(numpy.zeros(1), op=operations.Sum, name="horovod.mpi_threads_supported")
     except HorovodInternalError as error:
         raise BootstrapError(
             f"MPI starts on all ranks together, and not all of them have called mpi_threads_supported(): {error}"
@@ -79,12 +78,12 @@ def _wait_for_all_ranks_to_start_mpi() -> None:
 class HorovodBasics:
     """The basics as methods of one object, reachable by programs as ``hvd.mpi_ops._basics``."""
 
-    Average = reductions.Average
-    Sum = reductions.Sum
-    Adasum = reductions.Adasum
-    Min = reductions.Min
-    Max = reductions.Max
-    Product = reductions.Product
+    Average = operations.Average
+    Sum = operations.Sum
+    Adasum = operations.Adasum
+    Min = operations.Min
+    Max = operations.Max
+    Product = operations.Product
 
     HOROVOD_PROCESS_SET_ERROR_INIT = -1
     HOROVOD_PROCESS_SET_ERROR_DYNAMIC = -2
@@ -123,9 +122,9 @@ class HorovodBasics:
         engine_runtime = runtime()
         report_original()
         if engine_start.is_elastic():
-            late_modules.load()
+            _init_hooks.preload_modules()
         engine_runtime.init(comm=comm, process_sets=process_sets, backend=backend)
-        built.warn_about_controller(os.environ, engine_runtime.world(), engine_runtime.plan())
+        _build_info.warn_about_controller(os.environ, engine_runtime.world(), engine_runtime.plan())
         warn_about_ignored(os.environ, engine_runtime.rank())
 
     def shutdown(self) -> None:
@@ -229,10 +228,11 @@ class HorovodBasics:
         reason = "Horovod is not initialised; use hvd.init()."
         if self.is_initialized():
             reason = "No launcher of MPI has started this process: use mpirun, or horovodrun --mpi."
-            from hvd_core._bootstrap import BootstrapError, mpi_beside
+            from hvd_core._bootstrap import BootstrapError
+            from hvd_core._bootstrap.rendezvous import mpi4py_support
 
             try:
-                answer = mpi_beside.has_all_threads(
+                answer = mpi4py_support.has_all_threads(
                     runtime().world().launcher, runtime().size(), _wait_for_all_ranks_to_start_mpi
                 )
             except BootstrapError as error:
@@ -245,19 +245,21 @@ class HorovodBasics:
 
     def mpi_enabled(self) -> bool:
         """Whether this job uses the backend mpi, for any operation on any device type. False before init()."""
-        return self.is_initialized() and built.uses(runtime().plan(), "mpi")
+        return self.is_initialized() and _build_info.uses(runtime().plan(), "mpi")
 
     def mpi_built(self) -> bool:
         """Whether MPI can be used here: the backend mpi is installed (the wheel hvd-backend-mpi), or mpi4py is installed
         and finds an MPI library. Starts no MPI."""
-        from hvd_core._bootstrap import mpi_beside
+        from hvd_core._bootstrap.rendezvous import mpi4py_support
 
-        return built.backend("mpi") or mpi_beside.can_be_loaded(os.environ)
+        return _build_info.backend("mpi") or mpi4py_support.can_be_loaded(os.environ)
 
     def gloo_enabled(self) -> bool:
         """Whether this job uses the backend gloo, or works without MPI. Programs expect that gloo_enabled() or
         mpi_enabled() is true after init(). False before init()."""
-        return self.is_initialized() and (built.uses(runtime().plan(), "gloo") or not self.mpi_enabled())
+        return self.is_initialized() and (
+            _build_info.uses(runtime().plan(), "gloo") or not self.mpi_enabled()
+        )
 
     def gloo_built(self) -> bool:
         """Whether jobs can do without MPI, which is so wherever the engine can be loaded. The backend gloo (the wheel
@@ -267,23 +269,23 @@ class HorovodBasics:
     def nccl_built(self) -> int:
         """NCCL_VERSION_CODE (an int, 21903 for 2.19.3) of the library that the backend nccl finds; 0 without the backend
         or the library."""
-        return built.nccl_version_code()
+        return _build_info.nccl_version_code()
 
     def ddl_built(self) -> bool:
         """Whether a backend named ddl is installed. hvd-core brings no backend of that name."""
-        return built.backend("ddl")
+        return _build_info.backend("ddl")
 
     def ccl_built(self) -> bool:
         """Whether a backend named ccl is installed."""
-        return built.backend("ccl")
+        return _build_info.backend("ccl")
 
     def cuda_built(self) -> bool:
         """Whether a backend is installed that opens CUDA devices."""
-        return built.device_type("cuda")
+        return _build_info.device_type("cuda")
 
     def rocm_built(self) -> bool:
         """Whether a backend is installed that opens ROCm devices."""
-        return built.device_type("rocm")
+        return _build_info.device_type("rocm")
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
         return runtime().engine().process_sets()

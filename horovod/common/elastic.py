@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 
 import hvd_core
-from horovod.common import elastic_launchers, elastic_sets, elastic_shared, elastic_step
-from horovod.common.basics import runtime
-from horovod.common.elastic_states import (
+from horovod.common import _elastic_job, _elastic_state
+from horovod.common._elastic_state import (
     HostUpdateResult,
     ObjectState,
     State,
@@ -28,6 +27,7 @@ from horovod.common.elastic_states import (
     commit_async,
     notification_manager,
 )
+from horovod.common.basics import runtime
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, JobEndedError
 from hvd_core._bootstrap.driver_channel import DriverChannel, channel
 from hvd_core._runtime import current_job
@@ -54,9 +54,9 @@ def restart() -> None:
     """End the engine and start it again, with the arguments of the last init(): the `reset` of run_fn()."""
     if channel() is None:
         return runtime().restart()
-    elastic_sets.note()
+    _elastic_job.remember_sets()
     runtime().restart()
-    elastic_sets.repeat_outer()
+    _elastic_job.repeat_outer_sets()
 
 
 def run_fn(
@@ -84,10 +84,10 @@ def run_fn(
         if driver is not None:
             driver.begin()
         else:
-            elastic_launchers.warn_once()
+            _elastic_job.warn_once()
         notification_manager.init()
         notification_manager.register_listener(state)
-        elastic_sets.begin_run()
+        _elastic_job.begin_run()
         left: BaseException | None = None
         try:
             while True:
@@ -97,10 +97,10 @@ def run_fn(
                         _drop_frames(left)
                         state.on_reset()
                     if driver is not None:
-                        elastic_shared.exchange()
+                        _elastic_job.exchange()
                     if _sync_is_needed(left, driver):
                         _sync(state, driver, left)
-                    with elastic_shared.within_run():
+                    with _elastic_job.within_run():
                         value = func(state, *args, **kwargs)
                     if driver is not None:
                         driver.done()
@@ -137,7 +137,7 @@ def _reset(reset: Callable[[], None], left: BaseException, driver: DriverChannel
     try:
         reset()
     except Exception as failed:
-        _log.error("%s", elastic_launchers.explanation(os.environ))
+        _log.error("%s", _elastic_job.explanation(os.environ))
         raise left from failed
 
 
@@ -165,7 +165,7 @@ def _sync(state: State, driver: DriverChannel | None, left: BaseException | None
     )
     of_ranks = hvd_core.allgather(commits, "horovod.elastic.commits")
     in_step = bool((of_ranks == of_ranks[0]).all() and of_ranks[0][2])
-    with elastic_step.sync(in_step):
+    with _elastic_state.syncing(in_step):
         state.sync()
     if durable is not None:
         durable.commits = int(of_ranks[0][1])

@@ -19,15 +19,21 @@ import jax.numpy as jnp
 import numpy as np
 
 import hvd_core
+from horovod.common.arguments import Average, Sum
 from horovod.common.basics import engine, runtime
 from horovod.common.exceptions import JobEndedError
-from horovod.common.reduce_ops import Average, Sum
 from horovod.jax._trace import is_traced
 from hvd_core._bootstrap.driver_channel import channel
-from hvd_core._frontend.element_types import MOVABLE, REDUCIBLE, unsupported_text
-from hvd_core._frontend.operations import NUMBERS, request_name
-from hvd_core._frontend.reductions import ENGINE_NUMBERS, Adasum
-from hvd_core._frontend.rows import scattered_rows
+from hvd_core._frontend.operations import (
+    ENGINE_NUMBERS,
+    MOVABLE,
+    OPERATION_NUMBERS,
+    REDUCIBLE,
+    Adasum,
+    request_name,
+    scattered_rows,
+    unsupported_text,
+)
 from hvd_core._runtime import current_job
 from hvd_core._runtime.host_arrays import output_array
 from hvd_core._runtime.refusals import reported
@@ -239,7 +245,7 @@ def _in_program(call: Call, arrays: list) -> list:
         ffi_call(shapes, vmap_method)(
             *arrays,
             name=call.name,
-            op=np.int32(NUMBERS[call.operation]),
+            op=np.int32(OPERATION_NUMBERS[call.operation]),
             process_set=np.int32(call.process_set),
             reduce_op=np.int32(call.reduce_op),
             root_rank=np.int32(call.root_rank),

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from horovod.common import elastic_step
+from horovod.common import _elastic_state
 from horovod.common.elastic import ObjectState, State, commit_async, restart, run_fn, worker_id, workers
 from horovod.common.exports import rank
 from horovod.jax.functions import broadcast_object, broadcast_parameters
@@ -194,7 +194,7 @@ class JaxState(ObjectState):
 
     def _alike(self, trees: list[str]) -> list[str]:
         """Those of the trees that are the same on all ranks."""
-        if not elastic_step.is_in_step():
+        if not _elastic_state.is_in_step():
             return []
         self.save()  # they are the committed ones, but for what reset callbacks have done
         owners, leaves = [], []
@@ -202,7 +202,7 @@ class JaxState(ObjectState):
             of_tree = jax.tree_util.tree_leaves(self._saved_trees.get(name))
             owners += [name] * len(of_tree)
             leaves += of_tree
-        differ = {name for name, same in zip(owners, elastic_step.alike(leaves)) if not same}
+        differ = {name for name, same in zip(owners, _elastic_state.alike(leaves)) if not same}
         return [name for name in trees if name not in differ]
 
 

@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from horovod.common.failed_calls import reported_for_each
-from horovod.common.objects import allgather_object, broadcast_object
+from horovod.common.objects import allgather_object, broadcast_object, prepared, require_same
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.structures import prepared, require_same
 from horovod.jax._trace import is_traced
 from horovod.jax.mpi_ops import broadcast
 

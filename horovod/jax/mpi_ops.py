@@ -16,16 +16,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from horovod.common.arguments import Adasum, Average
 from horovod.common.basics import engine
 from horovod.common.failed_calls import failed
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Adasum, Average
 from horovod.jax._calls import Call, check, collective
 from horovod.jax._trace import is_traced, name_in_program
 from horovod.jax.compression import Compression, Compressor
-from hvd_core._frontend import groups, job_operations
-from hvd_core._frontend.reductions import engine_number
-from hvd_core._frontend.rows import row_counts
+from hvd_core._frontend import operations
+from hvd_core._frontend.operations import engine_number, row_counts
 from hvd_core._runtime.process_sets import number_of
 from hvd_core._runtime.refusals import report
 
@@ -232,7 +231,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     except BaseException as error:
         failed("barrier", "barrier", None, process_set, error)
         raise
-    job_operations.barrier(number)
+    operations.barrier(number)
 
 
 def join() -> int:
@@ -243,7 +242,7 @@ def join() -> int:
         ValueError: in a program, or before init(). HorovodInternalError: a rank is gone.
     """
     _need_no_program("join")
-    return job_operations.join()
+    return operations.join()
 
 
 def _need_no_program(function: str) -> None:
@@ -253,7 +252,7 @@ def _need_no_program(function: str) -> None:
 
 def _members(operation: str, tensors: Any, name: Any, process_set: Any) -> list:
     with guarded(operation, name, process_set):
-        return groups.members_of(tensors, (jax.Array, np.ndarray))
+        return operations.members_of(tensors, (jax.Array, np.ndarray))
 
 
 @contextmanager

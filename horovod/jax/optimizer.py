@@ -6,9 +6,8 @@ from typing import Any
 
 import jax
 
-from horovod.common.gradient_arguments import check_predivide_factor, check_registered, predivide_factors
+from horovod.common.arguments import Average, check_predivide_factor, check_registered, predivide_factors
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Average
 from horovod.jax.compression import Compression, Compressor
 from horovod.jax.mpi_ops import allreduce, guarded
 

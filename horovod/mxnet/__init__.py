@@ -12,7 +12,7 @@ from horovod.common.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from horovod.mxnet import _load  # first, as it imports MXNet
+from horovod.mxnet import _arrays  # first, as it imports MXNet
 from horovod.mxnet import mpi_ops as mpi_ops
 from horovod.mxnet.compression import Compression
 from horovod.mxnet.functions import allgather_object, broadcast_object, broadcast_parameters
@@ -29,8 +29,7 @@ from horovod.mxnet.mpi_ops import (
     grouped_reducescatter,
     reducescatter,
 )
-from horovod.mxnet.optimizer import DistributedOptimizer
-from horovod.mxnet.trainer import DistributedTrainer
+from horovod.mxnet.optimizer import DistributedOptimizer, DistributedTrainer
 
 __all__ = [
     "Compression",
@@ -61,4 +60,4 @@ __all__ += exports.__all__
 
 
 def _check_has_gpu() -> bool:
-    return _load.mx.context.num_gpus() > 0
+    return _arrays.mx.context.num_gpus() > 0

@@ -1,20 +1,54 @@
-"""MXNet's arrays in the form that the engine takes: the address of their memory, without a copy. Any thread.
+"""MXNet, and its arrays in the form that the engine takes: the address of their memory, without a copy. Any thread.
 
 MXNet computes later, on threads of its own. An array is handed to the engine when what MXNet has been given to do with it
 so far is done; an error of that work is raised here. Callers wait for the engine before they return, so what MXNet is
 given afterwards finds the result.
 """
 
+import builtins
 import ctypes
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from horovod.mxnet._load import mx
 from hvd_core._core import TensorRef
-from hvd_core._frontend.element_types import MOVABLE, NUMBERS, REDUCIBLE, unsupported_text
+from hvd_core._frontend.operations import DTYPE_NUMBERS, MOVABLE, REDUCIBLE, unsupported_text
 
 __all__ = ["MOVABLE", "REDUCIBLE", "NDArray", "check", "empty", "reference"]
+
+
+# MXNet 1.9.1, its last release, uses six names that NumPy 1.24 took away; they are put back before it is imported.
+
+_NAMES = ("bool", "object", "int", "float", "complex", "str")
+
+
+def load_mxnet() -> ModuleType:
+    """The module mxnet.
+
+    Raises:
+        ImportError: MXNet is not installed, or NumPy is too new for it. The text says what to install.
+    """
+    if int(np.__version__.partition(".")[0]) >= 2:
+        raise ImportError(
+            f"MXNet 1.9.1 does not work with NumPy {np.__version__}. Install it beside an older one: "
+            "pip install 'mxnet==1.9.1' 'numpy<2'."
+        )
+    for name in _NAMES:
+        if name not in vars(np):
+            setattr(np, name, getattr(builtins, name))
+    try:
+        import mxnet
+    except ImportError as error:
+        raise ImportError(
+            f"horovod.mxnet needs MXNet, which cannot be imported: {error}. Install it with: "
+            "pip install 'mxnet==1.9.1' 'numpy<2'."
+        ) from error
+    return mxnet
+
+
+mx = load_mxnet()
+
 
 _LIB, check_call = mx.base._LIB, mx.base.check_call
 
@@ -63,7 +97,7 @@ def reference(array: Any, writes: bool) -> TensorRef:
         check_call(_LIB.MXNDArrayWaitToRead(array.handle))
     address = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
-    return TensorRef(address.value or 0, array.shape, NUMBERS[_type_name(array)], owner=array)
+    return TensorRef(address.value or 0, array.shape, DTYPE_NUMBERS[_type_name(array)], owner=array)
 
 
 def empty(shape: tuple, like: Any) -> Any:

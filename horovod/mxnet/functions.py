@@ -5,11 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from horovod.common.objects import allgather_object, broadcast_object
+from horovod.common.objects import allgather_object, broadcast_object, prepared, require_same
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.structures import prepared, require_same
-from horovod.mxnet._arrays import MOVABLE, NDArray, check
-from horovod.mxnet._load import mx
+from horovod.mxnet._arrays import MOVABLE, NDArray, check, mx
 from horovod.mxnet.mpi_ops import broadcast_
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_parameters"]

@@ -46,9 +46,9 @@ def run(
     `use_mpi` and wrong numbers.
     """
     arguments = dict(locals())
-    from horovod.spark import runner
+    from horovod.spark import _barrier_job
 
-    return runner.run_from_arguments(arguments)
+    return _barrier_job.run_barrier(arguments)
 
 
 def run_elastic(
@@ -85,6 +85,6 @@ def run_elastic(
     slots are left; or after too many restarts. ValueError for wrong numbers.
     """
     arguments = dict(locals())
-    from horovod.spark import elastic_job
+    from horovod.spark import _elastic_job
 
-    return elastic_job.run_from_arguments(arguments)
+    return _elastic_job.run_elastic(arguments)

@@ -15,9 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from horovod._runner.functions import checked, pickled
-from horovod.spark.barrier_job import Options, driver_variables, run_barrier_job
-from horovod.spark.cluster import active_context
-from horovod.spark.runner import DriverOutput, start_seconds
+from horovod.spark._barrier_job import DriverOutput, Options, driver_variables, run_barrier_job, start_seconds
+from horovod.spark._cluster import active_context
 
 VERBOSITIES = ("all", "log_callback_only")
 # A number that the cluster cannot run is an error soon; HOROVOD_SPARK_START_TIMEOUT changes it.
@@ -58,9 +57,7 @@ def run_main(num_proc: int, verbosity: str, main: Callable[..., Any], kwargs: di
 
 
 def _run_here(num_proc: int, function: bytes) -> Any:
-    from horovod.spark.placement import TaskFacts, assign
-    from horovod.spark.rank_job import RankJob, Ranks
-    from horovod.spark.reports import RankEnds, bereaved
+    from horovod.spark._ranks import RankEnds, RankJob, Ranks, TaskFacts, assign, secondary_failures
     from hvd_core._bootstrap.store import StoreServer
 
     secret, host = secrets.token_bytes(32), socket.gethostname()
@@ -73,7 +70,7 @@ def _run_here(num_proc: int, function: bytes) -> Any:
                 ranks.site, DriverOutput(num_proc), ends, lambda rank, text: print(text, flush=True)
             )
             outcome = job.run()
-            failure = ranks.failure(outcome, bereaved(server.address, secret, range(num_proc)))
+            failure = ranks.failure(outcome, secondary_failures(server.address, secret, range(num_proc)))
             if failure is not None:
                 error = failure.exception(host, sys.executable)
                 raise error from error.__cause__

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.eager import context as _context
 
+from horovod.common.arguments import Sum
 from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Sum
 from horovod.tensorflow import _names, _xla
 from horovod.tensorflow._library import (
     UNORDERED,
@@ -25,8 +25,8 @@ from horovod.tensorflow._library import (
     run_in_parallel,
 )
 from horovod.tensorflow.util import do_not_convert
-from hvd_core._frontend import element_types, groups
-from hvd_core._frontend.reductions import engine_number
+from hvd_core._frontend import operations as frontend_operations
+from hvd_core._frontend.operations import engine_number, members_of, some_members_of, unsupported_text
 from hvd_core._runtime import current_job, process_sets, refusals
 from hvd_core._runtime.process_sets import is_registered, number_of
 
@@ -38,8 +38,8 @@ def _dtypes(names: frozenset[str]) -> frozenset[Any]:
     return frozenset(dtype for dtype in found if dtype is not None)
 
 
-REDUCIBLE = _dtypes(element_types.REDUCIBLE)
-MOVABLE = _dtypes(element_types.MOVABLE)
+REDUCIBLE = _dtypes(frontend_operations.REDUCIBLE)
+MOVABLE = _dtypes(frontend_operations.MOVABLE)
 
 _devices_known = False
 
@@ -154,7 +154,7 @@ def group_members(values: Any) -> list[Any]:
     Raises:
         ValueError: `values` cannot be iterated over. The errors of a generator.
     """
-    return groups.members_of(values, ())
+    return members_of(values, ())
 
 
 @do_not_convert
@@ -186,7 +186,7 @@ def run(kind: str, given: Any, call: CallOptions, **attributes: Any) -> Any:
         allowed = REDUCIBLE if reduces else MOVABLE
         tensors: Any
         if kind.startswith("HorovodGrouped"):
-            tensors = [_checked(member, allowed) for member in groups.some_members_of(given, tf.Tensor)]
+            tensors = [_checked(member, allowed) for member in some_members_of(given, tf.Tensor)]
         else:
             tensors = _checked(given, allowed)
         if call.operation == "reducescatter":
@@ -274,7 +274,7 @@ def _checked(value: Any, allowed: frozenset[Any]) -> tf.Tensor:
     tensor = value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
     dtype = tensor.dtype
     if dtype not in allowed:
-        raise ValueError(element_types.unsupported_text(dtype.name, reduces=dtype in MOVABLE))
+        raise ValueError(unsupported_text(dtype.name, reduces=dtype in MOVABLE))
     return tensor
 
 

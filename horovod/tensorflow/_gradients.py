@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from horovod.common.gradient_arguments import check_groups, groups_from, predivide_factors
+from horovod.common.arguments import Adasum, check_groups, groups_from, predivide_factors
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Adasum
 from horovod.common.util import split_list
 from horovod.tensorflow import _names
 from horovod.tensorflow._call import REDUCIBLE, CallOptions, report

@@ -13,8 +13,8 @@ import tensorflow as tf
 from horovod._keras.agreement import DENSE, SPARSE32, SPARSE64
 from horovod._keras.backends import Backend
 from horovod._keras.options import Options
+from horovod.common.arguments import Average
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Average
 from horovod.tensorflow import mpi_ops
 from horovod.tensorflow._call import CallOptions, report
 from horovod.tensorflow._gradients import _GROUP_BYTES, _NEIGHBOUR_BYTES, _depending_on

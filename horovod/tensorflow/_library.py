@@ -18,7 +18,7 @@ import tensorflow as tf
 import hvd_core
 from horovod.common.basics import runtime
 from horovod.tensorflow.util import do_not_convert
-from hvd_core._frontend import staged
+from hvd_core._frontend import memory
 
 PATH = Path(__file__).parent / "lib" / "libhvd_tf.so"
 
@@ -142,7 +142,7 @@ def register_devices() -> None:
     with _lock:
         for kind in sorted(types):
             device_type = "cuda" if kind == "GPU" else kind.lower()
-            refusal = staged.refusal(device_type)
+            refusal = memory.refusal(device_type)
             served = library.hvd_tf_register_device(kind.encode(), refusal.encode())
             if served == -1:
                 raise RuntimeError(library.hvd_tf_problems().decode())
@@ -154,7 +154,7 @@ def register_devices() -> None:
                     "horovod: no backend works on memory of TensorFlow's %s devices in this job; TensorFlow copies "
                     "their tensors to host memory and back for each operation.\n  fix: %s, on all hosts",
                     kind,
-                    staged.remedy(device_type),
+                    memory.remedy(device_type),
                 )
 
 

@@ -5,10 +5,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.arguments import Adasum, Average, Sum, check_backward_passes, check_predivide_factor
 from horovod.common.exports import rank
-from horovod.common.gradient_arguments import check_backward_passes, check_predivide_factor
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Adasum, Average, Sum
 from horovod.tensorflow._gradients import (
     GradientOptions,
     GradientReduction,

@@ -8,9 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from horovod._keras import patches
-from horovod.common.gradient_arguments import check_predivide_factor
+from horovod.common.arguments import Average, check_predivide_factor
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Average
 from horovod.tensorflow._gradients import GradientOptions, cached_reduction, checked_groups, scaled_local
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.util import do_not_convert, plain_variable, ref

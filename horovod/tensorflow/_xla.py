@@ -17,7 +17,7 @@ from horovod.common.exports import _basics
 from horovod.tensorflow import _names, _xla_call_text
 from horovod.tensorflow._library import GRADIENTS, library
 from horovod.tensorflow.util import do_not_convert
-from hvd_core._frontend.rows import scattered_rows
+from hvd_core._frontend.operations import scattered_rows
 
 _TOKEN = "_horovod_token"
 _ORDERED = "_horovod_ordered"

@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from horovod._keras.elastic import KerasState
+from horovod.common._elastic_state import VariablesState
 from horovod.common.elastic import commit_async, restart, run_fn, worker_id, workers
-from horovod.common.elastic_states import VariablesState
 from horovod.common.exports import rank
 from horovod.common.process_sets import global_process_set
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables, require_same_variables

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from horovod.common import objects
 from horovod.common.exceptions import OperationFailedError
+from horovod.common.objects import StructuresDiffer, prepared, require_same
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.structures import StructuresDiffer, prepared, require_same
 from horovod.tensorflow import _names
 from horovod.tensorflow._call import CallOptions, nothing, reported
 from horovod.tensorflow.mpi_ops import broadcast, broadcast_

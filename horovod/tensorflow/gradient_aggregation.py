@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.common.gradient_arguments import check_backward_passes
+from horovod.common.arguments import check_backward_passes
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow._gradients import scaled_local
 from horovod.tensorflow.util import do_not_convert, ref

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common import exports
+from horovod.common.arguments import Average, Sum, op_from
 from horovod.common.exports import *  # noqa: F403
 from horovod.common.exports import _basics
 from horovod.common.process_sets import (
@@ -19,7 +20,6 @@ from horovod.common.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from horovod.common.reduce_ops import Average, Sum, op_from
 from horovod.tensorflow import _xla
 from horovod.tensorflow._call import (
     REDUCIBLE,
@@ -35,8 +35,7 @@ from horovod.tensorflow._call import (
 from horovod.tensorflow._library import operations, register_gradient
 from horovod.tensorflow._library import operations as MPI_LIB
 from horovod.tensorflow.util import do_not_convert
-from hvd_core._frontend.operations import gradient_name
-from hvd_core._frontend.reductions import OF_ENGINE_NUMBER
+from hvd_core._frontend.operations import OF_ENGINE_NUMBER, gradient_name
 
 __all__ = [
     "MPI_LIB",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from horovod.common.arguments import Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Sum
 from horovod.tensorflow import _names
 from horovod.tensorflow._gradients import takes_part
 from horovod.tensorflow.mpi_ops import _allreduce

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.common.elastic_launchers import ranks_may_change
+from horovod.common._elastic_job import ranks_may_change
 
 __all__ = ["refs_to_vars", "vars_to_refs"]
 

@@ -4,8 +4,8 @@ Importing prints nothing, and does not fail where the engine cannot be loaded: t
 the functions raise ImportError with the reason.
 """
 
+import typing as _typing
 from importlib import import_module as _import_module
-from typing import Any as _Any
 
 import torch as _torch
 
@@ -105,7 +105,7 @@ __all__ = [
     "sparse_allreduce_async",
     "synchronize",
 ]
-__all__ += ["elastic"]  # noqa: F405 (loaded by __getattr__())
+__all__ += ["elastic"]
 __all__ += exports.__all__
 
 
@@ -113,7 +113,12 @@ def _check_has_gpu() -> bool:
     return _torch.cuda.is_available()
 
 
-def __getattr__(name: str) -> _Any:
-    if name == "elastic":  # which stands on this module
-        return _import_module("horovod.torch.elastic")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if _typing.TYPE_CHECKING:
+    # Not as a function, by which every misspelt name would have a type.
+    from horovod.torch import elastic as elastic
+else:
+
+    def __getattr__(name: str) -> _typing.Any:
+        if name == "elastic":  # which imports this module
+            return _import_module("horovod.torch.elastic")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from horovod.common.arguments import Average, Sum
 from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet
-from horovod.common.reduce_ops import Average, Sum
 from horovod.torch._operations import (
     ALLGATHER,
     ALLREDUCE,

@@ -23,9 +23,9 @@ from typing import Any
 
 import torch
 
+from horovod.common.arguments import Average
 from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet, _temp_process_set_object, global_process_set
-from horovod.common.reduce_ops import Average
 from horovod.torch._autograd import Call, gradients, rows_of
 from horovod.torch._operations import (
     ALLGATHER,
@@ -37,8 +37,7 @@ from horovod.torch._operations import (
     complete,
 )
 from horovod.torch.compression import Compression, Compressor
-from hvd_core._frontend.operations import gradient_name
-from hvd_core._frontend.rows import scattered_rows
+from hvd_core._frontend.operations import gradient_name, scattered_rows
 
 # Before PyTorch 2.4 gradients and shapes cannot be registered this way. There a call ends the graph.
 SUPPORTED = hasattr(getattr(torch, "library", None), "register_autograd")

@@ -245,7 +245,7 @@ class Submitted:
         """Settle, and return the output of an operation with one tensor."""
         return self.all(core, handle)[0]
 
-    def all(self, core: Any, handle: int) -> list[torch.Tensor]:
+    def all(self, core: Any, handle: int) -> Sequence[torch.Tensor]:
         """Settle, and return the outputs. Outputs that the engine allocated are copied to new tensors on the device."""
         now = self.settle(core, handle)
         if self.outputs is not None:

@@ -1,6 +1,6 @@
 """PyTorch's types that can be communicated, and the types in which they are sent. Tables and pure functions; any thread.
 
-Every type that the engine knows can be moved; hvd_core._frontend.element_types says which can be reduced. An 8-bit float
+Every type that the engine knows can be moved; hvd_core._frontend.operations says which can be reduced. An 8-bit float
 is sent in its own type if the engine knows that type, else as bytes.
 """
 
@@ -10,14 +10,14 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from horovod.common.basics import UNAVAILABLE
-from hvd_core._frontend import element_types
+from hvd_core._frontend import operations
 
 # The engine's numbers of PyTorch's types.
 DTYPE_NUMBERS = {
-    getattr(torch, name): number for name, number in element_types.NUMBERS.items() if hasattr(torch, name)
+    getattr(torch, name): number for name, number in operations.DTYPE_NUMBERS.items() if hasattr(torch, name)
 }
 
-REDUCIBLE = frozenset(getattr(torch, name) for name in element_types.REDUCIBLE if hasattr(torch, name))
+REDUCIBLE = frozenset(getattr(torch, name) for name in operations.REDUCIBLE if hasattr(torch, name))
 
 _FLOAT8 = frozenset(
     getattr(torch, name)

@@ -9,20 +9,21 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Iterable
+from types import FrameType
 from typing import Any
 
 import torch
 
+from horovod.common._elastic_job import ranks_may_change
 from horovod.common.basics import engine
-from horovod.common.elastic_launchers import ranks_may_change
 from horovod.common.objects import allgather_object
 from horovod.common.process_sets import ProcessSet
 from horovod.torch._devices import come_after
 from horovod.torch._dtypes import REDUCIBLE
 from horovod.torch._operations import SparseReduction
 from horovod.torch.compression import Compression, Compressor
-from hvd_core._frontend.element_types import NUMBERS
-from hvd_core._frontend.shared_memory import shared_array
+from hvd_core._frontend.memory import shared_array
+from hvd_core._frontend.operations import DTYPE_NUMBERS
 
 # The records of a GradientReducer: one for each parameter and each group. Data, for _reducer.py only.
 
@@ -139,13 +140,12 @@ def gradient_of(slot: Slot, sparse_as_dense: bool) -> torch.Tensor:
         if slot.sparse_dim and not sparse_as_dense:
             grad = empty_sparse(param, slot.sparse_dim)
         else:
-            home = slot.home
+            home = slot.home if param.is_cpu and param.requires_grad else None
             # The model may have been cast or moved since.
-            fits = (
-                home is not None and param.is_cpu and (home.dtype, home.shape) == (param.dtype, param.shape)
-            )
-            at_home = fits and param.requires_grad
-            grad = home.zero_() if at_home else torch.zeros_like(param, requires_grad=False)
+            if home is not None and (home.dtype, home.shape) == (param.dtype, param.shape):
+                grad = home.zero_()
+            else:
+                grad = torch.zeros_like(param, requires_grad=False)
         # A frozen member of a group has to be sent too, but must not be changed by the optimizer.
         if param.requires_grad:
             param.grad = grad
@@ -180,7 +180,7 @@ def make_wires(slots: list[Slot], wire_dtype: torch.dtype) -> None:
     grads, wires = [], []
     for slot in slots:
         grad = slot.param.grad
-        if not is_quick(grad) or grad.dtype not in _HALVED:
+        if grad is None or not is_quick(grad) or grad.dtype not in _HALVED:
             continue
         if slot.wire is None or slot.wire.shape != grad.shape:
             slot.wire = torch.empty_like(grad, dtype=wire_dtype)
@@ -276,7 +276,8 @@ def warn_changed(slot: Slot) -> None:
 def warn_of_scaler(optimizer: torch.optim.Optimizer, reducer: Any) -> None:
     """Warn once if a GradScaler calls the optimizer's step(), which calls this, while gradients are being reduced."""
     calls = _CALLS_FUSED_STEP if "found_inf" in vars(optimizer) else _CALLS_STEP
-    frame, depth = sys._getframe(2), 3
+    frame: FrameType | None = sys._getframe(2)
+    depth = 3
     for _ in range(_WRAPPERS):
         if frame is None:
             return
@@ -327,7 +328,8 @@ def share_memory(slots: Iterable[Slot], wire_dtype: torch.dtype | None, process_
         places.append(end)
         nbytes = slot.param.numel() * dtype.itemsize
         end += (nbytes + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
-    memory, why = shared_array(engine(), [end], NUMBERS["uint8"], process_set.process_set_id)
+    set_id: Any = process_set.process_set_id
+    memory, why = shared_array(engine(), [end], DTYPE_NUMBERS["uint8"], set_id)
     if why:
         return refuse_gradient_buffers(why, process_set)
     storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()

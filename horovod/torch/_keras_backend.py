@@ -11,8 +11,8 @@ import horovod.torch as hvd
 from horovod._keras.agreement import SPARSE64
 from horovod._keras.backends import Backend
 from horovod._keras.options import Options
+from horovod.common.arguments import Average
 from horovod.common.process_sets import ProcessSet
-from horovod.common.reduce_ops import Average
 from horovod.torch._initial_weights import values_of
 from hvd_core._runtime.refusals import report, reported
 
@@ -40,7 +40,7 @@ class TorchBackend(Backend):
     def values_of(self, variable: Any) -> np.ndarray | None:
         return values_of(self.identity(variable))
 
-    def gradients(self, loss: Any, variables: list, grad_loss: Any, tape: Any) -> list:
+    def gradients(self, loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> list[Any]:
         own = [self.identity(v) for v in variables]
         loss = loss() if callable(loss) and not isinstance(loss, torch.Tensor) else loss
         return list(torch.autograd.grad(loss, own, grad_loss, allow_unused=True))
@@ -65,12 +65,12 @@ class TorchBackend(Backend):
     def scaled(self, gradient: torch.Tensor, factor: float) -> torch.Tensor:
         return gradient * factor
 
-    def nan_unless_finite(self, gradients: list) -> torch.Tensor:
+    def nan_unless_finite(self, gradients: list[Any]) -> torch.Tensor:
         values = [g._values() if g.is_sparse else g for g in gradients]
         finite = all(bool(torch.isfinite(v).all()) for v in values)
         return torch.tensor(1.0 if finite else float("nan"), dtype=torch.float32)
 
-    def batches(self, indices: list[int], gradients: list, variables: list) -> list[list[int]]:
+    def batches(self, indices: list[int], gradients: list[Any], variables: list[Any]) -> list[list[int]]:
         # All gradients have been computed when the optimizer is called: one operation for each device is fastest.
         of_device: dict[Any, list[int]] = {}
         for index in indices:
@@ -79,14 +79,14 @@ class TorchBackend(Backend):
 
     def reduce(
         self,
-        batches: list[list],
+        batches: list[list[Any]],
         names: list[str],
-        variables: list,
+        variables: list[Any],
         options: Options,
         presence: list[bool] | None,
-    ) -> tuple[list[list], Any]:
+    ) -> tuple[list[list[Any]], Any]:
         own = {id(self.identity(v).grad) for v in variables}
-        submitted = []
+        submitted: list[tuple[int, list[Any]]] = []
         for tensors, name in zip(batches, names):
             with reported("allreduce", f"grouped_allreduce.{name}", options.process_set):
                 pairs = [options.compression.compress(t.detach()) for t in tensors]
@@ -126,7 +126,7 @@ class TorchBackend(Backend):
 
     def broadcast_variables(
         self,
-        variables: Sequence,
+        variables: Sequence[Any],
         root_rank: int,
         name: str,
         process_set: ProcessSet = hvd.global_process_set,
@@ -135,18 +135,27 @@ class TorchBackend(Backend):
         named = [(f"variable.{i}", tensor) for i, tensor in enumerate(tensors)]
         hvd.broadcast_parameters(named, root_rank, name, process_set)
 
-    def copies_of(self, variables: Sequence, earlier: Sequence | None) -> list:
+    def copies_of(self, variables: Sequence[Any], earlier: Sequence[Any] | None) -> list[Any]:
         tensors = [self.identity(v).detach() for v in variables]
         if earlier is None or len(earlier) != len(tensors):
             return [tensor.clone() for tensor in tensors]
         return [copy.copy_(tensor) for copy, tensor in zip(earlier, tensors)]
 
-    def assign(self, variables: Sequence, copies: Sequence) -> None:
+    def assign(self, variables: Sequence[Any], copies: Sequence[Any]) -> None:
         with torch.no_grad():
             for variable, copy in zip(variables, copies):
                 self.identity(variable).copy_(copy)
 
-    def allreduce(self, value, name, op, prescale_factor, postscale_factor, compression, process_set) -> Any:
+    def allreduce(
+        self,
+        value: Any,
+        name: str | None,
+        op: int | None,
+        prescale_factor: float,
+        postscale_factor: float,
+        compression: Any,
+        process_set: ProcessSet,
+    ) -> Any:
         factors = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
         return hvd.allreduce(
             self._sent(value, "allreduce", name, process_set),
@@ -180,17 +189,18 @@ class TorchBackend(Backend):
         with reported(operation, name, process_set, operation):
             return _tensor(value)
 
-    def not_rewritten(self, function: Callable) -> Callable:
-        disabled = None
+    def not_rewritten(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        disabled: Callable[..., Any] | None = None
+        disable: Callable[..., Any] = torch.compiler.disable
 
-        def call(*args):
+        def call(*args: Any) -> Any:
             nonlocal disabled
             # torch.compiler.disable() loads Dynamo, which takes seconds, also for programs that compile nothing.
             if disabled is None and "torch._dynamo" in sys.modules:
-                disabled = torch.compiler.disable(function)
+                disabled = disable(function)
             return (disabled or function)(*args)
 
-        call._torchdynamo_disable = True
+        call._torchdynamo_disable = True  # type: ignore[attr-defined]  # PyTorch's mark
         return call
 
 
@@ -209,4 +219,5 @@ def _tensor(value: Any) -> torch.Tensor:
         if array.dtype == np.float64 and not isinstance(value, (np.ndarray, np.generic)):
             array = array.astype(np.float32)  # the framework makes float32 of Python's floats
         value = torch.from_numpy(np.array(array, order="C", copy=True))
-    return value.detach().contiguous()
+    tensor: torch.Tensor = value
+    return tensor.detach().contiguous()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.dlpack import from_dlpack
@@ -23,8 +23,6 @@ from hvd_core._runtime.process_sets import why_no_number
 
 if TYPE_CHECKING:
     from hvd_core._core import Engine
-
-_Value = TypeVar("_Value")
 
 # Read once: asking per call would cost more than the answer saves.
 BY_ADDRESS = (
@@ -103,14 +101,14 @@ def check_all(tensors: Sequence[Any], allowed: frozenset[torch.dtype], process_s
     return on_device
 
 
-def dense(tensor: _Value) -> _Value:
+def dense(tensor: Any) -> Any:
     """A tensor that is only sent, as one that is contiguous. Any other value unchanged, for the checks to refuse."""
     if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and not tensor.is_contiguous():
         return tensor.contiguous()
     return tensor
 
 
-def empty_like(tensor: _Value) -> _Value:
+def empty_like(tensor: Any) -> Any:
     """A new tensor for the result. A value that is not a tensor is returned unchanged, for the checks to refuse.
 
     Raises:
@@ -169,7 +167,7 @@ class Operand:
         writes: bool = True,
     ):
         sent, received = tensors, outputs
-        self._types: list[torch.dtype] | None = None
+        self._types: list[Any] | None = None
         if allowed is MOVABLE and not AS_BYTES.isdisjoint([getattr(t, "dtype", None) for t in tensors]):
             sent = [as_sent(tensor) for tensor in tensors]
             if outputs is not None:
@@ -183,7 +181,7 @@ class Operand:
         sources: Sequence[Any]
         targets: Sequence[Any]
         if check_all(sent, allowed, process_set):
-            self._device = device = _staging.submitted(sent, received, engine(), reads, writes)
+            device = self._device = _staging.submitted(sent, received, engine(), reads, writes)
             self.is_staged, self.needs_finish = device.deferred, True
             sources, targets = device.sources, device.targets
         else:

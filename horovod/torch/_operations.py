@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from horovod.common.arguments import BOTH_GIVEN, Adasum, Average, Sum, op_from
 from horovod.common.basics import call_after_the_job, engine
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import BOTH_GIVEN, Adasum, Average, Sum, op_from
 from horovod.torch import _staging
 from horovod.torch._dtypes import MOVABLE, REDUCIBLE
 from horovod.torch._operand import BY_ADDRESS, Operand, check, dense, empty_like
-from hvd_core._frontend import groups
-from hvd_core._frontend.operations import request_name
-from hvd_core._frontend.reductions import ENGINE_NUMBERS, engine_number
-from hvd_core._frontend.rows import row_counts
+from hvd_core._frontend import operations
+from hvd_core._frontend.operations import ENGINE_NUMBERS, engine_number, request_name, row_counts
 from hvd_core._runtime.refusals import refuse, reported
 
 if TYPE_CHECKING:
@@ -261,16 +259,10 @@ def start_plain(
         return None
     if process_set.__class__ is not ProcessSet:
         return None
-    # The engine says whether it takes the tensors, the name and the factors unchanged.
-    handle: int | None = engine().reduce_plain(
-        tensor,
-        output,
-        name,
-        ENGINE_NUMBERS[op],
-        prescale_factor,
-        postscale_factor,
-        process_set.process_set_id,
-        wait,
+    set_id: Any = process_set.process_set_id
+    # The engine says whether it takes the tensors, the name, the factors and the set unchanged.
+    handle = engine().reduce_plain(
+        tensor, output, name, ENGINE_NUMBERS[op], prescale_factor, postscale_factor, set_id, wait
     )
     if handle:
         _handle_map[handle] = output
@@ -343,7 +335,7 @@ def _submit(
     prefix = operation.grouped_name if grouped else operation.name
     with reported(operation.name, name, process_set, prefix):
         full_name = None if name is None else f"{prefix}.{name}"
-        given = groups.some_members_of(tensors, torch.Tensor) if grouped else [tensors]
+        given = operations.some_members_of(tensors, torch.Tensor) if grouped else [tensors]
         if not in_place:
             given = [dense(tensor) for tensor in given]
         operand = operation.operand(given, in_place, grouped, process_set, arguments)

@@ -5,11 +5,16 @@ AttributeError that names what took their place: an empty dictionary in the plac
 Belongs to the thread of the optimizer.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from horovod.torch.compression import Compressor
+
+if TYPE_CHECKING:
+    from horovod.torch._reducer import GradientReducer
 
 _HOOKS = (
     "the hooks belong to the optimizer; its public methods are synchronize(), skip_synchronize() and step()"
@@ -71,7 +76,8 @@ class OriginalNames:
 class NamesOfReductions(OriginalNames):
     """The names that programs read, for an optimizer with a GradientReducer in `_reducer`."""
 
-    _asked_groups: int | list | None = None
+    _reducer: GradientReducer
+    _asked_groups: int | list[Any] | None = None
 
     @property
     def gradient_predivide_factor(self) -> float:
@@ -89,7 +95,7 @@ class NamesOfReductions(OriginalNames):
         return self._reducer.compression
 
     @property
-    def _groups(self) -> int | list | None:
+    def _groups(self) -> int | list[Any] | None:
         """The argument `groups` of DistributedOptimizer."""
         return self._asked_groups
 
@@ -118,6 +124,7 @@ class NamesOfAdasum(OriginalNames):
     """The names that programs read, for an optimizer with op=hvd.Adasum. `_compression` is an attribute of it."""
 
     _replaced_names = REPLACED | _OF_ADASUM
+    param_groups: list[dict[str, Any]]
 
     @property
     def _requires_update(self) -> set[torch.Tensor]:

@@ -45,8 +45,8 @@ from horovod.torch._operations import (
     start,
     start_sparse,
 )
-from horovod.torch.compression import BF16Compressor, Compression, FP16Compressor
-from hvd_core._frontend.reductions import ENGINE_NUMBERS
+from horovod.torch.compression import Compression, Compressor
+from hvd_core._frontend.operations import ENGINE_NUMBERS
 from hvd_core._runtime.refusals import report
 
 # The hook that is called when the gradient of a parameter is complete. Used by _reducer.py.
@@ -56,15 +56,16 @@ from hvd_core._runtime.refusals import report
 HAS_POST_ACCUMULATE_HOOK = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")
 
 
-def hook_gradient(param: torch.Tensor, function: Callable) -> tuple[Any, Any]:
+def hook_gradient(param: torch.Tensor, function: Callable[..., Any]) -> tuple[Any, Any]:
     """Have `function` called at each backward, when the gradient of `param` is stored.
 
     Returns:
         The hook's handle, and an object to be kept alive, because the hook is deleted with it.
     """
     if HAS_POST_ACCUMULATE_HOOK:
-        return param.register_post_accumulate_grad_hook(function), None
-    accumulator = param.expand_as(param).grad_fn.next_functions[0][0]
+        register: Callable[..., Any] = param.register_post_accumulate_grad_hook
+        return register(function), None
+    accumulator: Any = param.expand_as(param).grad_fn.next_functions[0][0]  # type: ignore[union-attr]  # has a graph
     return accumulator.register_hook(function), accumulator
 
 
@@ -81,10 +82,12 @@ ABANDONED: dict[tuple[int | None, str], tuple[int, ...]] = {}
 def keep_until_done(slots: Iterable[Slot], set_id: int | None) -> None:
     """Keep the pending reductions of these parameters until they end."""
     for slot in slots:
-        handles = slot.handle.handles if isinstance(slot.handle, SparseReduction) else (slot.handle,)
+        if slot.handle is None:
+            continue
+        pending = slot.handle.handles if isinstance(slot.handle, SparseReduction) else (slot.handle,)
         key = _key(slot, set_id)
         earlier = ABANDONED.get(key, ())
-        handles = tuple(h for h in handles if h in _handle_map and h not in earlier)
+        handles = tuple(h for h in pending if h in _handle_map and h not in earlier)
         if handles:
             ABANDONED[key] = earlier + handles
     sweep()
@@ -112,7 +115,7 @@ def sweep() -> None:
             ABANDONED[key] = left
 
 
-def _is_done(core, handle: int) -> bool:
+def _is_done(core: Any, handle: int) -> bool:
     try:
         if handle in _handle_map and not core.poll(handle):
             return False
@@ -163,12 +166,19 @@ class GradientReducer:
     """
 
     def __init__(
-        self, compression, op, prescale_factor, postscale_factor, passes, sparse_as_dense, process_set
+        self,
+        compression: type[Compressor],
+        op: int,
+        prescale_factor: float,
+        postscale_factor: float,
+        passes: int,
+        sparse_as_dense: bool,
+        process_set: ProcessSet,
     ):
         self.compression = compression
-        self._wire_dtype = (
+        self._wire_dtype: torch.dtype | None = (
             compression.wire_dtype
-            if compression in (FP16Compressor, BF16Compressor) and _CAN_COPY_LISTS
+            if _CAN_COPY_LISTS and compression in (Compression.fp16, Compression.bf16)
             else None
         )
         self._quick = (compression is Compression.none or self._wire_dtype is not None) and not BY_ADDRESS
@@ -176,9 +186,9 @@ class GradientReducer:
         self.factors = (prescale_factor, postscale_factor)
         self.passes = passes
         self.sparse_as_dense = sparse_as_dense
-        self.process_set: ProcessSet = process_set
+        self.process_set = process_set
         self.slots: dict[torch.Tensor, Slot] = {}
-        self.hooks: list = []
+        self.hooks: list[Any] = []
         self.busy = False  # a backward has begun reductions that synchronize() must finish
         self.core: Any = None  # the engine of these reductions; another one runs after shutdown() and init()
         self.reduced: dict[torch.Tensor, torch.Tensor | None] = {}  # the gradients as synchronize() left them
@@ -188,9 +198,8 @@ class GradientReducer:
         self._arrived: deque[Slot] = deque()
         self._arrived_bytes = 0
         self._backward_ends = False  # a callback waits for the end of the backward
-        self.active: list[
-            Slot
-        ] = []  # pending reductions; always this list object, which a finalizer holds too
+        # Pending reductions. Always this list object, which a finalizer holds too.
+        self.active: list[Slot] = []
         self._handles: list[int] = []
         self._failures: list[BaseException] = []  # of reductions that could not begin
         self.has_warned = False  # of a changed gradient
@@ -236,8 +245,8 @@ class GradientReducer:
         for slot in self.slots.values():
             slot.delay = passes
 
-    def _hook_for(self, slot: Slot) -> Callable:
-        def gradient_is_complete(*_) -> None:
+    def _hook_for(self, slot: Slot) -> Callable[..., Any]:
+        def gradient_is_complete(*_: Any) -> None:
             if slot.delay <= 0:
                 raise AssertionError(_TOO_MANY_BACKWARDS)
             if not self.busy:
@@ -265,7 +274,7 @@ class GradientReducer:
                 self._raise_failure()
 
         # Compiled autograd would trace the hook as a part of the backward's graph; this makes it end the graph.
-        gradient_is_complete._torchdynamo_disable = True
+        gradient_is_complete._torchdynamo_disable = True  # type: ignore[attr-defined]  # PyTorch's mark
         return gradient_is_complete
 
     def _watch_for_the_end(self) -> bool:
@@ -304,7 +313,7 @@ class GradientReducer:
             grad = slot.param.grad if self._wire_dtype is None else slot.sent
             # Whether the engine takes it unchanged, the engine finds out, but for the announcement of its weight.
             quickly = plain and grad is not None and grad.is_cpu and not grad.requires_grad
-            if not quickly or grad.is_sparse or (self._unannounced and not is_quick(grad)):
+            if grad is None or not quickly or grad.is_sparse or (self._unannounced and not is_quick(grad)):
                 self._submit(slot)
                 continue
             try:
@@ -318,7 +327,7 @@ class GradientReducer:
             quick.append(slot)
             grads.append(grad)
             names.append(slot.wire_name)
-        if not quick:
+        if not quick or set_id is None or number is None:
             return
         # As start_plain(), without the checks whose result is the same for all gradients.
         submitted: list[int | BaseException | None] = []
@@ -330,7 +339,7 @@ class GradientReducer:
                 if handle is None:
                     others.append(slot)
                     continue
-                if handle.__class__ is not int:
+                if not isinstance(handle, int):
                     self._failed([slot], handle)
                     continue
                 _handle_map[handle] = grad
@@ -355,7 +364,7 @@ class GradientReducer:
             come_after_gradient(slot)
             grad = gradient_of(slot, self.sparse_as_dense)
             sparse = slot.sparse_dim and not self.sparse_as_dense
-            sent = None if sparse else wire_form(slot, grad, self.compression)
+            sent = grad if sparse else wire_form(slot, grad, self.compression)
             if ABANDONED:
                 wait_for(self.process_set.process_set_id, slot.wire_name)
             if self._unannounced:
@@ -385,6 +394,7 @@ class GradientReducer:
         try:
             if self._has_homes:
                 _gradients.bring_home(group.slots)
+            sent = []
             for slot in group.slots:
                 come_after_gradient(slot)
                 grad = gradient_of(slot, self.sparse_as_dense)
@@ -393,11 +403,11 @@ class GradientReducer:
                         f"Parameter {slot.name} has a sparse gradient and belongs to a group. Use "
                         "sparse_as_dense=True, or leave it out of `groups`."
                     )
-                slot.sent = wire_form(slot, grad, self.compression)
+                wire = slot.sent = wire_form(slot, grad, self.compression)
+                sent.append(wire)
                 _gradients.note_sent(slot)
             if ABANDONED:
                 wait_for(self.process_set.process_set_id, group.name)
-            sent = [slot.sent for slot in group.slots]
             self.on_device = self.on_device or not sent[0].is_cpu
             if self._unannounced:
                 self._unannounced.announce(f"grouped_allreduce.{group.name}", self.process_set)
@@ -486,15 +496,15 @@ class GradientReducer:
             changed = None
             for slot in self.active:
                 grad = slot.param.grad
-                if grad is slot.sent and grad._version == slot.version:
+                if grad is not None and grad is slot.sent and grad._version == slot.version:
                     continue
                 if _gradients.is_changed(slot, grad):
                     changed = slot
                 if grad is slot.sent:
                     continue
-                if slot.sent is not None and slot.sent is slot.wire and is_quick(grad):
+                if grad is not None and slot.sent is not None and slot.sent is slot.wire and is_quick(grad):
                     grads.append(grad)
-                    wires.append(slot.wire)
+                    wires.append(slot.sent)
                 else:
                     store(slot, self.compression)
             if grads:

@@ -29,7 +29,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.torch import _devices
 from horovod.torch._devices import streams_of
 from horovod.torch._dtypes import DTYPE_NUMBERS
-from hvd_core._frontend import staged
+from hvd_core._frontend import memory
 from hvd_core._runtime import current_job
 
 # The helper thread that waits for copies from devices to host memory, and then lets their operations begin.
@@ -39,11 +39,11 @@ from hvd_core._runtime import current_job
 
 _EXIT_SECONDS = 30.0
 
-_waiting: SimpleQueue = SimpleQueue()
+_waiting: SimpleQueue[Any] = SimpleQueue()
 _lock = threading.RLock()  # a signal handler may call while its thread holds it
 _thread: threading.Thread | None = None
 _ended = False
-_parents: SimpleQueue | None = None  # in a forked child: kept, because what it holds is the parent's
+_parents: SimpleQueue[Any] | None = None  # in a forked child: kept, because what it holds is the parent's
 
 
 def leave_to_helper(core: Any, handle: int, copied: Any, kept: Any) -> None:
@@ -154,9 +154,9 @@ def why_not(tensor: torch.Tensor) -> str:
             "The tensor is on the device 'meta', where tensors have no data, so there is nothing to communicate. Give it "
             "memory first, such as module.to_empty(device=...) followed by the initialisation of the values."
         )
-    text = staged.refusal(kind)
+    text = memory.refusal(kind)
     if not text:
-        staged.warn_once(kind)
+        memory.warn_once(kind)
     return text
 
 
@@ -202,10 +202,14 @@ class Staged:
         apart: bool = False,
     ):
         self.inputs, self.outputs, self._is_received = inputs, outputs, is_received
-        self._began, self.sources = False, ()
+        self._began = False
+        self.sources: Sequence[Any] = ()
         self.device = inputs[0].device
         self._streams = streams_of(self.device)
-        self._back = self._back_on = self._called_on = self._called = None
+        self._back: Any = None
+        self._back_on: Any = None
+        self._called_on: Any = None
+        self._called: Any = None
         if self._streams is not None:
             # First, as it refuses a stream that is recorded for a graph: to allocate pinned memory would end the record.
             self._called_on = self._streams.current()
@@ -254,9 +258,9 @@ class Staged:
     def __del__(self) -> None:
         # The exception of a signal handler may come between the engine's call and begin(). The other ranks wait for the
         # operation, so it takes part, and this rank forgets it. To begin twice does no harm.
-        handle = None if self._began or not self.sources else self.sources[0].deferred
+        handle: int | None = None if self._began or not self.sources else self.sources[0].deferred
         job = current_job.current() if handle is not None else None
-        if job is None or job.is_parents():
+        if handle is None or job is None or job.is_parents():
             return
         begin_now(job.engine, handle, self.ready)
         job.engine.release(handle)
@@ -296,25 +300,28 @@ class Staged:
     def _copy_back(self) -> None:
         if not self._is_received:
             return
-        streams = self._streams
-        now = None if streams is None else streams.current()
+        streams, outputs = self._streams, self.outputs or ()
+        if streams is None:
+            for output, host in zip(outputs, self._results):
+                if output.numel():
+                    _overwrite(output, host, False)
+            self._is_received = False  # it has the result now
+            return
+        now = streams.current()
         if self._back is not None:
             if now != self._back_on:
                 streams.let_wait(now, self._back)
-                _devices.record(self.outputs, self.device)
+                _devices.record(outputs, self.device)
             return
-        if now is not None and now != self._called_on:
-            # The memory of the outputs belongs to the stream of the call: its earlier use is over, and it is told of
-            # the use by this stream.
+        if now != self._called_on:
+            # The memory of the outputs belongs to the stream of the call: its earlier use has ended, and it is notified
+            # of the use by this stream.
             streams.let_wait(now, self._called)
-            _devices.record(self.outputs, self.device)
-        for output, host in zip(self.outputs, self._results):
+            _devices.record(outputs, self.device)
+        for output, host in zip(outputs, self._results):
             if output.numel():
-                _overwrite(output, host, now is not None)
-        if now is not None:
-            self._back, self._back_on = streams.mark(now), now
-        else:
-            self._is_received = False  # it has the result now
+                _overwrite(output, host, True)
+        self._back, self._back_on = streams.mark(now), now
 
 
 def _same_shapes(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:

@@ -8,9 +8,8 @@ from torch.nn.parameter import is_lazy
 
 from horovod.common.exports import rank
 from horovod.common.failed_calls import reported_for_each
-from horovod.common.objects import allgather_object, broadcast_object, name_of_size
+from horovod.common.objects import allgather_object, broadcast_object, name_of_size, prepared, require_same
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.structures import prepared, require_same
 from horovod.torch._gradients import empty_sparse
 from horovod.torch._operations import BROADCAST, start, synchronize
 from hvd_core._runtime.refusals import reported
@@ -181,7 +180,7 @@ def broadcast_optimizer_state(
     broadcast_parameters(tensors, root_rank, f"{name}.tensors", process_set)
 
 
-def _prepare(optimizer: torch.optim.Optimizer, description: dict) -> list[tuple[str, torch.Tensor]]:
+def _prepare(optimizer: torch.optim.Optimizer, description: dict[str, Any]) -> list[tuple[str, torch.Tensor]]:
     """Give the optimizer the described options, and state of the described form. Returns the state's tensors with the
     names under which they are sent."""
     groups = optimizer.param_groups
@@ -200,13 +199,15 @@ def _prepare(optimizer: torch.optim.Optimizer, description: dict) -> list[tuple[
     return tensors
 
 
-def _describe(state: Mapping | None, param: torch.Tensor) -> dict | None:
+def _describe(state: Mapping[str, Any] | None, param: torch.Tensor) -> dict[str, Any] | None:
     if not state:
         return None
     return {k: _SentTensor(v, param) if _is_sendable(v) else v for k, v in state.items()}
 
 
-def _shape_like(own: Mapping, description: Mapping, param: torch.Tensor) -> dict:
+def _shape_like(
+    own: Mapping[str, Any], description: Mapping[str, Any], param: torch.Tensor
+) -> dict[str, Any]:
     """The state that is described: this rank's tensors where they match, new ones elsewhere, other values as sent."""
     state = {}
     for key, value in description.items():
@@ -219,7 +220,7 @@ def _shape_like(own: Mapping, description: Mapping, param: torch.Tensor) -> dict
     return state
 
 
-def _apply_options(group: dict, options: Mapping) -> None:
+def _apply_options(group: dict[str, Any], options: Mapping[str, Any]) -> None:
     for key, value in options.items():
         own = group.get(key)
         if isinstance(own, torch.Tensor) and isinstance(value, torch.Tensor):

@@ -13,6 +13,7 @@ from typing import Any, overload
 import torch
 
 from horovod.common import exports
+from horovod.common.arguments import Average, op_from
 from horovod.common.basics import engine
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import *  # noqa: F403
@@ -23,7 +24,6 @@ from horovod.common.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from horovod.common.reduce_ops import Average, op_from
 from horovod.common.util import gpu_available, num_rank_is_power_2
 from horovod.torch._autograd import (
     Call,
@@ -58,7 +58,7 @@ from horovod.torch._operations import (  # noqa: F401 (programs import _handle_m
     synchronize,
 )
 from horovod.torch.compression import Compression, Compressor
-from hvd_core._frontend import groups, job_operations
+from hvd_core._frontend import operations
 from hvd_core._runtime.process_sets import number_of
 from hvd_core._runtime.refusals import report, reported
 
@@ -153,7 +153,7 @@ def _run_checked(
     prefix = operation.grouped_name if grouped else operation.name
     contexts: list[Any] = []
     with reported(operation.name, name, process_set, prefix):
-        given = groups.members_of(tensors, torch.Tensor) if grouped else [tensors]
+        given = operations.members_of(tensors, torch.Tensor) if grouped else [tensors]
         if compression is not Compression.none:
             for tensor in given:
                 if not isinstance(tensor, torch.Tensor):
@@ -943,7 +943,7 @@ def join(device: int = -1) -> int:
     Raises:
         ValueError: Horovod is not initialized. HorovodInternalError: a rank is gone.
     """
-    return job_operations.join()
+    return operations.join()
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
@@ -959,4 +959,4 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     engine()  # fails before init()
     with reported("barrier", None, process_set, "barrier"):
         number = number_of(process_set)
-    job_operations.barrier(number)
+    operations.barrier(number)

@@ -7,14 +7,17 @@ to one thread, apart from the backward hooks.
 import sys
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from horovod.common.elastic_launchers import ranks_may_change
-from horovod.common.gradient_arguments import (
+from horovod.common._elastic_job import ranks_may_change
+from horovod.common.arguments import (
+    Adasum,
+    Average,
     check_backward_passes,
     check_groups,
     check_predivide_factor,
@@ -23,7 +26,6 @@ from horovod.common.gradient_arguments import (
     predivide_factors,
 )
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Adasum, Average
 from horovod.common.util import split_list
 from horovod.torch import _gradients, _initial_weights
 from horovod.torch._compile import leave_alone
@@ -51,13 +53,14 @@ __all__ = ["DistributedOptimizer"]
 # The names of the parameters of a DistributedOptimizer, and checks of them. Pure functions; any thread.
 
 
-def find_duplicates(values: Iterable) -> set:
+def find_duplicates(values: Iterable[Any]) -> set[Any]:
     """The elements that occur in `values` more than once."""
-    seen: set = set()
-    return {value for value in values if value in seen or seen.add(value)}
+    return {value for value, count in Counter(values).items() if count > 1}
 
 
-def name_parameters(param_groups: list, named_parameters: Iterable | None) -> dict[torch.Tensor, str]:
+def name_parameters(
+    param_groups: list[Any], named_parameters: Iterable[Any] | None
+) -> dict[torch.Tensor, str]:
     """{parameter: name} of all parameters. Raises ValueError as DistributedOptimizer documents."""
     if named_parameters is None:
         return {
@@ -143,7 +146,7 @@ class DeltaOptimizer(torch.optim.Optimizer):
         check_backward_passes(passes)
         self.backward_passes_per_step = passes
 
-    def add_param_group(self, param_group: dict) -> None:
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters. Call it on all ranks."""
         super().add_param_group(param_group)
         index = len(self.param_groups) - 1
@@ -154,7 +157,7 @@ class DeltaOptimizer(torch.optim.Optimizer):
         """Does nothing: gradients stay this rank's own."""
 
     @contextmanager
-    def skip_synchronize(self):
+    def skip_synchronize(self) -> Iterator[None]:
         """Not possible with Adasum. Raises AssertionError."""
         raise AssertionError(
             "Skipping synchronization is not supported when using Adasum optimizer: step() does a step with this rank's "
@@ -163,7 +166,7 @@ class DeltaOptimizer(torch.optim.Optimizer):
         )
         yield
 
-    def step(self, closure: Callable | None = None) -> Any:
+    def step(self, closure: Callable[..., Any] | None = None) -> Any:
         """Do a step of the wrapped optimizer with this rank's gradients, and combine the changes of all ranks' steps.
 
         Args:
@@ -196,7 +199,7 @@ class DeltaOptimizer(torch.optim.Optimizer):
         return loss
 
     # torch wraps the step() of each optimizer class to call its step hooks; super().step() already does.
-    step.hooked = True
+    step.hooked = True  # type: ignore[attr-defined]  # PyTorch's mark
 
     def _combine(self, params: list[torch.Tensor]) -> None:
         """Replace the change that the step made to each parameter by the Adasum of all ranks' changes."""
@@ -225,15 +228,16 @@ class DeltaOptimizer(torch.optim.Optimizer):
             raise
 
 
-_CLASSES: dict[tuple[type, type], type] = {}
+_CLASSES: dict[tuple[type, type], type[Any]] = {}
 
 # The optimizers whose hooks are in place.
-_WATCHING: weakref.WeakSet = weakref.WeakSet()
+_WATCHING: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _world_size() -> int:
     # Looked up in the package at each call: a test may patch horovod.torch.size.
-    return sys.modules["horovod.torch"].size()
+    number: int = sys.modules["horovod.torch"].size()
+    return number
 
 
 class _Wrapper(torch.optim.Optimizer):
@@ -241,12 +245,12 @@ class _Wrapper(torch.optim.Optimizer):
 
     _original: torch.optim.Optimizer
 
-    def step(self, closure: Callable | None = None) -> Any:
+    def step(self, closure: Callable[..., Any] | None = None) -> Any:
         # A scheduler that was made for the original asks it whether a step was done.
-        self._original._opt_called = True
+        self._original._opt_called = True  # type: ignore[attr-defined]  # of schedulers
         return super().step() if closure is None else super().step(closure)
 
-    def __setstate__(self, state: dict) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         """Take a loaded state. The groups and the state stay the same objects: the original has them too, and a scheduler
         that was made for it changes the learning rate there."""
         groups, values = self.param_groups, self.state
@@ -261,7 +265,7 @@ class _Wrapper(torch.optim.Optimizer):
             values.update(self.state)
             self.state = values
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
             f"horovod: a DistributedOptimizer ({type(self).__name__}) cannot be copied or pickled, as it belongs to this "
             "process in the job. Copy or save its state_dict(), or copy the optimizer before it is wrapped."
@@ -275,7 +279,13 @@ class _DistributedAdasumOptimizer(NamesOfAdasum, DeltaOptimizer, _Wrapper):
 class _DistributedOptimizer(NamesOfReductions, _Wrapper):
     """The methods that precede those of the wrapped optimizer's class."""
 
-    def _distribute(self, named_parameters, groups, reducer: GradientReducer, shared: bool) -> None:
+    def _distribute(
+        self,
+        named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
+        groups: int | list[Any] | None,
+        reducer: GradientReducer,
+        shared: bool,
+    ) -> None:
         self._reducer, self._asked_groups = reducer, groups
         self._should_synchronize = True
         self._synchronized = False
@@ -370,14 +380,14 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         check_backward_passes(passes)
         self._reducer.set_passes(passes)
 
-    def load_state_dict(self, state_dict: dict) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state of state_dict(). Pending reductions are abandoned."""
         self._reducer.abandon()
         self._synchronized = False
         self._should_synchronize = True
         super().load_state_dict(state_dict)
 
-    def add_param_group(self, param_group: dict) -> None:
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters; their gradients are reduced too. Call it on all ranks. Another DistributedOptimizer
         that has some of them is replaced by this one."""
         super().add_param_group(param_group)
@@ -422,7 +432,7 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         finally:
             self._should_synchronize = before
 
-    def step(self, closure: Callable | None = None) -> Any:
+    def step(self, closure: Callable[..., Any] | None = None) -> Any:
         """Reduce the gradients and do one step of the wrapped optimizer.
 
         Args:
@@ -463,7 +473,7 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
 
         decides_by_loss = self._active and isinstance(self, torch.optim.LBFGS)
 
-        def reducing_closure():
+        def reducing_closure() -> Any:
             nonlocal done
             loss = closure()
             if self._reducer.busy or not done:
@@ -483,7 +493,7 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         return allreduce(value, name=f"loss.{name}", op=self.op, process_set=self.process_set)
 
     # torch wraps the step() of each optimizer class to call its step hooks; super().step() already does.
-    step.hooked = True
+    step.hooked = True  # type: ignore[attr-defined]  # PyTorch's mark
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clear the gradients. Arguments (`set_to_none`) are those of the wrapped optimizer's zero_grad().
@@ -502,7 +512,7 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         super().zero_grad(*args, **kwargs)  # a user's optimizer may take no arguments
 
 
-def _let_go(hooks: list, active: list, process_set: ProcessSet) -> None:
+def _let_go(hooks: list[Any], active: list[Any], process_set: ProcessSet) -> None:
     """Clean up after an optimizer that was deleted: remove its hooks, and keep its pending reductions until they end."""
     for hook in hooks:
         hook.remove()
@@ -510,7 +520,7 @@ def _let_go(hooks: list, active: list, process_set: ProcessSet) -> None:
     active.clear()
 
 
-def _wrap(optimizer: torch.optim.Optimizer, methods: type) -> Any:
+def _wrap(optimizer: torch.optim.Optimizer, methods: type[_Wrapper]) -> Any:
     """`optimizer` as an instance of a class whose `methods` precede those of its own class."""
     base = type(optimizer)
     cls = _CLASSES.get((methods, base))
@@ -518,7 +528,7 @@ def _wrap(optimizer: torch.optim.Optimizer, methods: type) -> Any:
         cls = _CLASSES[methods, base] = type(base.__name__, (methods, base), {"__module__": __name__})
     # Not through __init__, which differs between optimizers: the wrapper takes over options, state and hooks
     # unchanged. An instance attribute `step` is a scheduler's wrapper around the step() of the original optimizer.
-    wrapped = cls.__new__(cls)
+    wrapped: Any = object.__new__(cls)
     wrapped.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
     wrapped._original = optimizer
     return wrapped
@@ -532,7 +542,7 @@ def DistributedOptimizer(
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
-    groups: int | list | None = None,
+    groups: int | list[Any] | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     *,

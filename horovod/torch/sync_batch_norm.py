@@ -5,6 +5,7 @@ compiled graphs as outside of them. Called like any module, on the thread of the
 threads.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,8 +13,8 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from horovod.common.arguments import Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Sum
 from horovod.torch import _compile
 from horovod.torch.mpi_ops import allgather, allreduce
 
@@ -61,15 +62,15 @@ class SyncBatchNorm(_BatchNorm):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, **factory)
         self.process_set = process_set
 
-    def __getstate__(self) -> dict:
+    def __getstate__(self) -> dict[str, Any]:
         # Models are pickled and copied; the global process set belongs to the job, and not to the model.
         state = self.__dict__.copy()
         if self.process_set is global_process_set:
             del state["process_set"]
         return state
 
-    def __setstate__(self, state: dict) -> None:
-        super().__setstate__(state)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # of PyTorch
         self.__dict__.setdefault("process_set", global_process_set)
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
@@ -102,9 +103,8 @@ class SyncBatchNorm(_BatchNorm):
         running = (self.running_mean, self.running_var) if not of_batch or training_stats else (None, None)
         if not of_batch or not self.process_set.included() or self.process_set.size() == 1:
             return F.batch_norm(input, *running, self.weight, self.bias, of_batch, factor, self.eps)
-        return _SyncBatchNorm.apply(
-            input, self.weight, self.bias, *running, self.eps, factor, self.process_set
-        )
+        normalise: Callable[..., torch.Tensor] = _SyncBatchNorm.apply
+        return normalise(input, self.weight, self.bias, *running, self.eps, factor, self.process_set)
 
 
 def _mean_and_variance(input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -136,7 +136,8 @@ def _combine(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
 
     Deviations are taken from the means, as the difference of large sums of squares would lose its digits.
     """
-    counts, means, squares = rows.split([1, rows.size(1) // 2, rows.size(1) // 2], dim=1)
+    channels = rows.size(1) // 2
+    counts, means, squares = torch.split(rows, [1, channels, channels], dim=1)
     total = counts.sum()
     mean = (means * counts).sum(0) / total
     variance = (squares + counts * (means - mean).square()).sum(0) / total
@@ -145,14 +146,24 @@ def _combine(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
 
 class _SyncBatchNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, input, weight, bias, running_mean, running_var, eps, factor, process_set):
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        running_mean: torch.Tensor | None,
+        running_var: torch.Tensor | None,
+        eps: float,
+        factor: float,
+        process_set: ProcessSet,
+    ) -> torch.Tensor:
         dtype = torch.promote_types(input.dtype, torch.float32)
         channels = input.size(1)
         # With the size in the name, a name keeps its signature, and the ranks agree on it once.
         name = f"sync_batch_norm.forward.{channels}"
         mine = _statistics(input, dtype)
         if _compile.tracing():
-            rows = _compile.allgather_known(mine, process_set.size(), name, process_set)
+            rows = _compile.allgather_known(mine, process_set.size() or 1, name, process_set)
         else:
             rows = allgather(mine, name=name, process_set=process_set)
         total, mean, variance = _combine(rows)
@@ -163,7 +174,7 @@ class _SyncBatchNorm(torch.autograd.Function):
                 "SyncBatchNorm expects more than 1 value per channel when training, but all ranks together have one "
                 f"(input of shape {tuple(input.shape)})."
             )
-        if running_mean is not None and values:
+        if running_mean is not None and running_var is not None and values:
             running_mean.lerp_(mean.to(running_mean.dtype), factor)
             running_var.lerp_((variance * (total / (total - 1))).to(running_var.dtype), factor)
         ctx.eps, ctx.process_set = eps, process_set
@@ -178,7 +189,7 @@ class _SyncBatchNorm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad_output):
+    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
         # Read once: a checkpoint returns the tensors that it has computed anew a single time.
         saved = input, weight, mean, variance, _ = ctx.saved_tensors
         dtype, channels = mean.dtype, input.size(1)
@@ -203,7 +214,16 @@ class _SyncBatchNorm(torch.autograd.Function):
         return grad_input, grad_weight, grad_bias, None, None, None, None, None
 
 
-def _grad_input(ctx, grad_output, sums, input, weight, mean, variance, total) -> torch.Tensor:
+def _grad_input(
+    ctx: Any,
+    grad_output: torch.Tensor,
+    sums: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    total: torch.Tensor,
+) -> torch.Tensor:
     """(grad - mean of grads - normalised input * mean of their products) * weight / deviation."""
     if not input.numel():
         return torch.zeros_like(input)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_core._cli import output
-from hvd_core._config.suggestions import did_you_mean
+from hvd_core._config.hints import did_you_mean
 from hvd_core.bench import report
 from hvd_core.bench.alternative import COLLECTIVES, DTYPES, KINDS, OPS, Call, catalog, host_dtype
 from hvd_core.bench.teams import Plan, Teams, sweep
@@ -90,7 +90,7 @@ def _count(text: str) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print. Returns FINDINGS if a result was wrong. Raises ValueError for options that do not fit."""
-    from hvd_core._bootstrap.identity import identify
+    from hvd_core._bootstrap.launchers.identity import identify
 
     sizes, chosen = _sizes(options), _chosen(options)
     if options.plot and not options.plot.endswith(".svg"):

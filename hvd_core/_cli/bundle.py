@@ -306,7 +306,7 @@ def _parts(redaction: Redaction, logs: list[str], job: int | None) -> Iterator[t
 
 def _flight(redaction: Redaction) -> Iterator[tuple[str, str, bytes]]:
     """The flight recorders that the last failed jobs have left on this host, as they are and as text."""
-    from hvd_core._observe import flight_records
+    from hvd_core import flight_records
     from hvd_core._observe.settings import flight_folder
 
     room = _MOST_FLIGHT_BYTES
@@ -336,9 +336,9 @@ def _flight(redaction: Redaction) -> Iterator[tuple[str, str, bytes]]:
 
 def variables(redaction: Redaction) -> dict[str, str]:
     """The variables that matter, without secrets."""
-    from hvd_core.backends import discovery
+    from hvd_core.backends import _discovery
 
-    beginnings = (*_BEGINNINGS, *(f"{candidate.name.upper()}_" for candidate in discovery.candidates()))
+    beginnings = (*_BEGINNINGS, *(f"{candidate.name.upper()}_" for candidate in _discovery.candidates()))
     return {
         name: redaction.variable(name, value)
         for name, value in sorted(os.environ.items())

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_core._cli import output
 from hvd_core._cli.plugin_list import config
+from hvd_core.backends._messages import option_variable
 from hvd_core.backends.errors import BackendError
-from hvd_core.backends.messages import option_variable
 
 if TYPE_CHECKING:
     from hvd_core._config.plugins_toml import PluginsConfig
@@ -97,7 +97,7 @@ def of_files(settings: PluginsConfig) -> Iterator[Row]:
 
 def of_engine() -> Iterator[Row]:
     """The engine's own settings, all from the environment. Raises ValueError if a value is not valid."""
-    from hvd_core._config.environment import LOG_LEVELS, read_environment, variable_of
+    from hvd_core._config.settings import LOG_LEVELS, read_environment, variable_of
 
     for key, value in asdict(read_environment()).items():
         if key == "log_level":
@@ -114,7 +114,7 @@ def _choice(settings: PluginsConfig) -> tuple[list[dict[str, Any]], str, str]:
     """The choice of a job of one process: (rows of the report, its note, the error or ""). A sandbox makes it,
     because it runs the code of the chosen plugins."""
     from hvd_core._cli.plugin_list import run_sandboxed
-    from hvd_core.backends.selection.trial import limits
+    from hvd_core.backends._selection.usable import limits
 
     done = run_sandboxed(_choose, limits(settings.probe_timeout_s))
     done.relay_output()
@@ -127,7 +127,7 @@ def _choice(settings: PluginsConfig) -> tuple[list[dict[str, Any]], str, str]:
 
 
 def _choose(send: Callable[[Any], None]) -> None:
-    from hvd_core.backends.selection.at_init import report_now
+    from hvd_core.backends._selection.job import report_now
 
     try:
         report = report_now(None)

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from hvd_core._cli import output
-from hvd_core._config.suggestions import did_you_mean
-from hvd_core._config.wheels import pip_install
+from hvd_core._config.hints import did_you_mean, pip_install
 
 _EXAMPLE = "loopback"
 

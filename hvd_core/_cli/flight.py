@@ -6,8 +6,8 @@ import argparse
 from datetime import datetime
 from pathlib import Path
 
+from hvd_core import flight_records
 from hvd_core._cli import output
-from hvd_core._observe import flight_records
 from hvd_core._observe.settings import flight_folder
 
 

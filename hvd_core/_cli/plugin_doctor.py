@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from hvd_core._base import sandbox
 from hvd_core._cli import output
 from hvd_core._cli.plugin_list import config, export, pinned
-from hvd_core._config.wheels import pip_install
-from hvd_core.backends.candidate import PATH
+from hvd_core._config.hints import pip_install
+from hvd_core.backends._candidate import PATH
 from hvd_core.backends.errors import BackendError
 
 if TYPE_CHECKING:
-    from hvd_core.backends.candidate import Problem
-    from hvd_core.backends.discovery.installed_backend import InstalledBackend
+    from hvd_core.backends._candidate import Problem
+    from hvd_core.backends._discovery.installed_backend import InstalledBackend
 
 
 GOOD, NOTE, BAD, SKIPPED = "good", "note", "bad", "skipped"
@@ -69,13 +69,12 @@ _SYSTEMS = (
 
 def launcher_step(environ: Mapping[str, str]) -> Step:
     """The step. It is bad if ``init()`` would fail because of the variables, or because there is no rendezvous method."""
-    from hvd_core._bootstrap import identity as launcher_facts
-    from hvd_core._bootstrap import rendezvous_way
-    from hvd_core._bootstrap.identity import identify
+    from hvd_core._bootstrap import launchers, rendezvous
+    from hvd_core._bootstrap.launchers.identity import identify
 
     try:
         identity = identify(environ)
-        way = rendezvous_way.choose(identity, environ)
+        choice = rendezvous.choose(identity, environ)
     except ValueError as error:
         return Step("", "launcher", BAD, str(error))
     if identity.launcher == "single":
@@ -88,14 +87,14 @@ def launcher_step(environ: Mapping[str, str]) -> Step:
         )
     here = "" if identity.local_size is None else f", {identity.local_size} of them on this host"
     text = f"{identity.launcher}: rank {identity.rank} of {identity.size or 'unknown'}{here}"
-    used = [str(claim) for claim in launcher_facts.claims(environ)[:1]] or [f"{identity.variable} is set"]
-    more = [f"recognised by: {used[0]}", f"rendezvous: {way.name}, because {way.why}"]
-    differ = launcher_facts.disagreement(environ)
+    used = [str(claim) for claim in launchers.claims(environ)[:1]] or [f"{identity.variable} is set"]
+    more = [f"recognised by: {used[0]}", f"rendezvous: {choice.method}, because {choice.reason}"]
+    differ = launchers.disagreement(environ)
     more += [differ] if differ else []
-    more += [f"better: {way.better}"] if way.better and way.name != "missing" else []
-    if way.name == "missing":
+    more += [f"better: {choice.remedy}"] if choice.remedy and choice.method != "missing" else []
+    if choice.method == "missing":
         return Step(
-            "", "launcher", BAD, f"{text}: its ranks cannot find each other", [*more, f"fix: {way.better}"]
+            "", "launcher", BAD, f"{text}: its ranks cannot find each other", [*more, f"fix: {choice.remedy}"]
         )
     return Step("", "launcher", NOTE if differ else GOOD, text, more)
 
@@ -195,7 +194,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _names() -> list[str]:
-    from hvd_core.backends import discovery
+    from hvd_core.backends import _discovery as discovery
 
     return list(dict.fromkeys(c.name for c in discovery.candidates()))
 
@@ -235,7 +234,7 @@ def _environment() -> list[Step]:
 
 
 def _discovery() -> list[Step]:
-    from hvd_core.backends import discovery
+    from hvd_core.backends import _discovery as discovery
 
     found = discovery.candidates()
     steps = [
@@ -270,7 +269,7 @@ def _files() -> Step:
 def examine(name: str, settings: Any, opening: bool = True, named: bool = True) -> list[Step]:
     """The phases of one backend, up to the first that fails. ``settings`` is None if plugins.toml could not be read. A
     probe that answers Unavailable is bad only if the backend was ``named``."""
-    from hvd_core.backends import discovery
+    from hvd_core.backends import _discovery as discovery
 
     steps: list[Step] = []
     pin = pinned(name, settings) if settings is not None else None
@@ -305,7 +304,7 @@ def examine(name: str, settings: Any, opening: bool = True, named: bool = True) 
 def _sandboxed(backend: InstalledBackend, timeout_s: float) -> list[Step]:
     """The phases describe, probe and load, up to the first that fails, in a process of their own."""
     from hvd_core._cli.plugin_list import run_sandboxed
-    from hvd_core.backends.selection.trial import limits
+    from hvd_core.backends._selection.usable import limits
 
     def work(send: Callable[[Any], None]) -> None:
         for phase in (_described, lambda backend: _probed(backend, timeout_s), _loaded):
@@ -345,8 +344,8 @@ def _described(backend: InstalledBackend) -> Step:
 
 
 def _probed(backend: InstalledBackend, timeout_s: float) -> Step:
+    from hvd_core.backends._selection.options import found_by_probe
     from hvd_core.backends.descriptor import Available
-    from hvd_core.backends.selection.backend_options import found_by_probe
 
     if backend.candidate.origin == PATH:
         return Step(backend.name, "probe", SKIPPED, "a library without a wheel has no probe")
@@ -358,10 +357,10 @@ def _probed(backend: InstalledBackend, timeout_s: float) -> Step:
 
 
 def _loaded(backend: InstalledBackend) -> Step:
-    from hvd_core.backends.discovery import loading
+    from hvd_core.backends._discovery import installed_backend
 
     try:
-        facts = loading.load(backend)
+        facts = installed_backend.load_backend(backend)
     except BackendError as error:
         step = _failed(backend.name, "load", error)
         step.more += _diagnosed(backend)
@@ -375,9 +374,9 @@ def _loaded(backend: InstalledBackend) -> Step:
 
 def _option_faults(name: str, schema: list[dict[str, Any]]) -> str:
     """The faults of the options that are set for this backend, in the words of init()."""
-    from hvd_core.backends import discovery
-    from hvd_core.backends.selection import backend_options
-    from hvd_core.backends.selection.backend_plan import Usable
+    from hvd_core.backends import _discovery as discovery
+    from hvd_core.backends._selection import options as backend_options
+    from hvd_core.backends._selection.plan import Usable
 
     try:
         backend_options.check(
@@ -392,7 +391,7 @@ def _option_faults(name: str, schema: list[dict[str, Any]]) -> str:
 
 def _diagnosed(backend: InstalledBackend) -> list[str]:
     """Details from opening the library in a child process, in addition to the loader's message."""
-    from hvd_core.backends.discovery.diagnosis import load_diagnosis
+    from hvd_core.backends._discovery.diagnosis import load_diagnosis
 
     try:
         found = load_diagnosis(backend.path())

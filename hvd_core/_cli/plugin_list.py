@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_core._base import sandbox
 from hvd_core._cli import output
-from hvd_core.backends import phases
-from hvd_core.backends.candidate import PATH, WHEEL, Candidate, Problem
+from hvd_core.backends import _phases
+from hvd_core.backends._candidate import PATH, WHEEL, Candidate, Problem
+from hvd_core.backends._messages import of_exception
 from hvd_core.backends.errors import BackendDuplicate, BackendError, BackendNotInstalled
-from hvd_core.backends.messages import of_exception
 
 if TYPE_CHECKING:
     from hvd_core._config.plugins_toml import PluginsConfig
-    from hvd_core.backends.discovery.installed_backend import InstalledBackend
+    from hvd_core.backends._discovery.installed_backend import InstalledBackend
 
 
 def run_sandboxed(
@@ -34,11 +34,11 @@ def run_sandboxed(
     """
 
     def phased(reporter: sandbox.Reporter) -> None:
-        phases.listen(reporter.enter)
+        _phases.listen(reporter.enter)
         try:
             work(reporter.send)
         except BaseException as error:
-            reporter.enter(phases.left_by(error))
+            reporter.enter(_phases.left_by(error))
             raise
 
     return sandbox.run_forked(phased, timeouts_s, describe_error=of_exception)
@@ -80,7 +80,7 @@ def config() -> PluginsConfig:
 
 def export(settings: PluginsConfig, name: str) -> None:
     """Set the backend's options from plugins.toml in this process's environment, as hvd.init() does."""
-    from hvd_core.backends.selection import backend_options
+    from hvd_core.backends._selection import options as backend_options
 
     backend_options.export(name, settings.backend(name), os.environ)
 
@@ -93,15 +93,15 @@ def pinned(name: str, settings: PluginsConfig) -> str | None:
 
 def survey(settings: PluginsConfig, probing: bool = True) -> tuple[list[Row], list[Problem]]:
     """(all backends in the order of discovery, the problems of discovery)."""
-    from hvd_core.backends import discovery
-    from hvd_core.backends.discovery import registry
+    from hvd_core.backends import _discovery
+    from hvd_core.backends._discovery import registry
 
     rows = [_row(backend, settings, probing) for backend in registry.local()]
     taken = {row.name for row in rows}
-    for candidate in discovery.wheels():
+    for candidate in _discovery.wheels():
         if candidate.name not in taken:
             rows.append(_wheel(candidate, settings, probing))
-    problems = discovery.problems()
+    problems = _discovery.problems()
     for problem in problems:
         if problem.kind != "duplicate":
             rows.append(_ignored(problem))
@@ -109,12 +109,12 @@ def survey(settings: PluginsConfig, probing: bool = True) -> tuple[list[Row], li
 
 
 def _wheel(candidate: Candidate, settings: PluginsConfig, probing: bool) -> Row:
-    from hvd_core.backends import discovery
-    from hvd_core.backends.discovery.wheel_backend import WheelBackend
+    from hvd_core.backends import _discovery
+    from hvd_core.backends._discovery.installed_backend import WheelBackend
 
     row = _known(candidate)
     try:
-        chosen = discovery.find(candidate.name, "hvd plugin list", pinned(candidate.name, settings))
+        chosen = _discovery.find(candidate.name, "hvd plugin list", pinned(candidate.name, settings))
     except BackendDuplicate as error:
         return _failed(row, DUPLICATE, error)
     except BackendNotInstalled as error:
@@ -138,7 +138,7 @@ def _row(backend: InstalledBackend, settings: PluginsConfig, probing: bool) -> R
         _examine(row, backend, settings, probing, lambda row: None)
         return row
 
-    from hvd_core.backends.selection.trial import limits
+    from hvd_core.backends._selection.usable import limits
 
     done = run_sandboxed(
         lambda send: _examine(row, backend, settings, probing, send), limits(settings.probe_timeout_s)

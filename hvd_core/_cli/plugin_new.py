@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvd_core._cli import output
-from hvd_core._config.wheels import pip_install
+from hvd_core._config.hints import pip_install
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -368,7 +368,7 @@ def _number(text: str) -> int:
 
 def check_name(name: str) -> None:
     """Raises ValueError with the rule if a backend cannot have this name."""
-    from hvd_core.backends import discovery
+    from hvd_core.backends import _discovery
 
     rule = "a backend's name is 1 to 32 characters of a-z, 0-9 and '_', the first a letter"
     _require(
@@ -376,7 +376,7 @@ def check_name(name: str) -> None:
     )
     _require(name not in _TAKEN, "NAME", name, "hvd-core uses this name itself")
     _require(not keyword.iskeyword(name) and name not in _CXX, "NAME", name, "it is a word of C++ or Python")
-    for candidate in discovery.candidates():
+    for candidate in _discovery.candidates():
         _require(
             candidate.name != name,
             "NAME",

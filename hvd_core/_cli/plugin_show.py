@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_core._cli import output
 from hvd_core._cli.plugin_list import config, export, pinned
+from hvd_core.backends._messages import option_variable
 from hvd_core.backends.errors import BackendDescribeError, BackendError
-from hvd_core.backends.messages import option_variable
 from hvd_core.types import COLLECTIVES, DTYPES, REDUCTIONS, UNSERVED
 
 if TYPE_CHECKING:
     from hvd_core._config.plugins_toml import PluginsConfig
-    from hvd_core.backends.discovery.installed_backend import InstalledBackend
+    from hvd_core.backends._discovery.installed_backend import InstalledBackend
 
 
 SHOWN = ("allreduce", "reduce", "reducescatter", "broadcast", "allgather", "alltoall", "barrier")
@@ -126,11 +126,11 @@ def gather(name: str) -> Shown:
     Raises BackendNotInstalled, BackendDescribeError.
     """
     from hvd_core._cli.plugin_list import run_sandboxed
-    from hvd_core.backends import discovery
-    from hvd_core.backends.selection.trial import limits
+    from hvd_core.backends import _discovery
+    from hvd_core.backends._selection.usable import limits
 
     settings = config()
-    backend = discovery.lookup(name, _SOURCE, pinned(name.lower(), settings))
+    backend = _discovery.lookup(name, _SOURCE, pinned(name.lower(), settings))
     export(settings, backend.name)
     done = run_sandboxed(lambda send: _gather(backend, settings, send), limits(settings.probe_timeout_s))
     done.relay_output()
@@ -152,10 +152,10 @@ def _gather(
     backend: InstalledBackend, settings: PluginsConfig, send: Callable[[dict[str, Any]], None]
 ) -> None:
     """Send the fields of Shown, each as soon as it is known."""
+    from hvd_core.backends._discovery import installed_backend
+    from hvd_core.backends._discovery.installed_backend import ABI
+    from hvd_core.backends._selection.options import LIBRARY, found_by_probe
     from hvd_core.backends.descriptor import Available
-    from hvd_core.backends.discovery import loading
-    from hvd_core.backends.discovery.installed_backend import ABI
-    from hvd_core.backends.selection.backend_options import LIBRARY, found_by_probe
 
     try:
         _ = backend.devices
@@ -188,7 +188,7 @@ def _gather(
     else:
         send({"probe": {"available": False, "reason": answer.reason, "fix": answer.fix}})
     try:
-        facts = loading.load(backend)
+        facts = installed_backend.load_backend(backend)
         path = str(backend.path())
         rows = served_by(backend.name, path, facts)
     except BackendError as error:
@@ -216,7 +216,7 @@ def served_by(name: str, path: str, facts: dict[str, Any]) -> list[dict[str, Any
 
 def _value(name: str, option: dict[str, Any]) -> dict[str, str]:
     """The option's value in this environment, into which plugins.toml was exported, and its source."""
-    from hvd_core.backends.selection.backend_options import origin
+    from hvd_core.backends._selection.options import origin
 
     variable = option_variable(name, option["name"])
     if variable not in os.environ:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from hvd_core._cli import doctor, output
-from hvd_core._observe import timeline_file, timeline_merge, timeline_summary
+from hvd_core._observe import timeline_files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _merge(options: argparse.Namespace) -> int:
     paths = [path for pattern in options.files for path in sorted(glob.glob(pattern)) or [pattern]]
-    count = timeline_merge.merge(paths, options.output)
+    count = timeline_files.merge(paths, options.output)
     if options.json:
         output.document({"files": paths, "output": options.output, "events": count})
     else:
@@ -70,7 +70,7 @@ def _merge(options: argparse.Namespace) -> int:
 
 
 def _summarize(options: argparse.Namespace) -> int:
-    made = timeline_summary.summarize(timeline_file.load(options.file))
+    made = timeline_files.summarize(timeline_files.load(options.file))
     if options.json:
         stragglers = [{**asdict(s), "median_behind": s.median_behind} for s in made.stragglers]
         output.document({**asdict(made), "stragglers": stragglers})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hvd_core._config.suggestions import did_you_mean
+from hvd_core._config.hints import did_you_mean
 
 OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")
 HOST = "cpu"

@@ -1,13 +1,10 @@
-"""The component that all front ends share: the NumPy API here, and those of the frameworks in ``horovod``.
+"""The component that all front ends share: the NumPy API, and those of the frameworks in ``horovod``.
 
-- ``operations``: names of operations and of requests, and their numbers in the native front-end table
-- ``reductions``: reduce ops as callers number them, and as the engine does
-- ``element_types``: which element types can be moved and reduced
-- ``refusals``: how a call that fails on this rank fails on the other ranks too
-- ``groups``, ``rows``: checks of the arguments of grouped operations, of alltoall and reducescatter
-- ``job_operations``: join and barrier
-- ``host_arrays``: outputs of the engine as NumPy arrays
+- ``operations``: names and numbers of operations, reductions and element types; checks of arguments; join and barrier
+- ``memory``: memory that the ranks of a host share, and tensors that are copied through host memory
+- ``initial_weights``: the warning of ranks that begin to train with different weights
 
-The checks raise ValueError and tell no other rank; a front end makes them inside of a guard of ``refusals``. No module
-here imports a framework or the compiled part of the engine. docs/write-a-front-end.md shows how the pieces are used.
+How a call that fails on this rank fails on the other ranks too: ``hvd_core._runtime.refusals``. The checks here raise
+ValueError and notify no other rank; a front end makes them inside of such a guard. No module here imports a framework or
+the native module. docs/write-a-front-end.md shows how the pieces are used.
 """

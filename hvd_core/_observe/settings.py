@@ -12,11 +12,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvd_core._observe.flight_records import SUFFIX, writer_of
+from hvd_core.flight_records import SUFFIX, writer_of
 
 if TYPE_CHECKING:
     from hvd_core._bootstrap import World
-    from hvd_core._config.environment import EngineSettings
+    from hvd_core._config.settings import EngineSettings
 
 DYNAMIC = "DYNAMIC"
 _KEPT_JOBS = 32

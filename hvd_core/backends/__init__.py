@@ -1,76 +1,52 @@
-"""The communication backends: finding the installed ones, and selecting those that a job uses.
+"""Communication backends: what backend authors use, and the choice of backends for a job.
 
-| folder | holds |
-|---|---|
-| discovery | from a name to a loaded library: the phases discover, describe, probe, load |
-| selection | which backend serves each operation on each device type; the agreement of all ranks |
-| python | backends written in Python |
-| chaos | a backend in Python for tests, which fails on request |
+A backend's package describes itself with a `BackendDescriptor`, or defines a `PythonBackend`
+(docs/plugins.md, docs/backend-abi.md). The errors form one tree below `BackendError`, with one class per phase.
 
-``descriptor`` and ``errors`` are what plugins import. Importing this package is cheap: each name below is imported from
-its module at its first use, and neither NumPy nor the compiled engine is loaded before that.
+Importing this package is cheap: apart from the errors, each name is imported at its first use. Private:
+``_discovery`` leads from a name to a loaded library (discover, describe, probe, load), ``_selection`` chooses the
+backend of each operation on each device type, and ``_chaos`` is a backend for tests, which fails on request.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from hvd_core.backends.errors import (
+    BackendCallError,
+    BackendDescribeError,
+    BackendDisagreement,
+    BackendDuplicate,
+    BackendError,
+    BackendLoadError,
+    BackendNotInstalled,
+    BackendOpenError,
+    BackendUnavailable,
+    BackendVersionMismatch,
+)
 
 if TYPE_CHECKING:
-    from hvd_core.backends.candidate import Candidate
+    from hvd_core.backends._candidate import Candidate
+    from hvd_core.backends._discovery import installed
+    from hvd_core.backends._discovery.installed_backend import InstalledBackend
+    from hvd_core.backends._discovery.registry import register_python_backend
+    from hvd_core.backends._options import Option
+    from hvd_core.backends._selection.choice import choose
+    from hvd_core.backends._selection.plan import BackendPlan, Plan, Usable
+    from hvd_core.backends._selection.usable import BackendVetoed
     from hvd_core.backends.descriptor import Available, BackendDescriptor, Unavailable, always
-    from hvd_core.backends.discovery import installed
-    from hvd_core.backends.discovery.installed_backend import InstalledBackend
-    from hvd_core.backends.discovery.registering import register_python_backend
-    from hvd_core.backends.errors import (
-        BackendCallError,
-        BackendDescribeError,
-        BackendDisagreement,
-        BackendDuplicate,
-        BackendError,
-        BackendLoadError,
-        BackendNotInstalled,
-        BackendOpenError,
-        BackendUnavailable,
-        BackendVersionMismatch,
-    )
-    from hvd_core.backends.python.backend import PythonBackend, PythonCommunicator
-    from hvd_core.backends.python.options import Option
-    from hvd_core.backends.selection.backend_plan import BackendPlan, Plan, Usable
-    from hvd_core.backends.selection.choice import choose
-    from hvd_core.backends.selection.usable_backends import BackendVetoed
+    from hvd_core.backends.python_backend import PythonBackend, PythonCommunicator
 
-_HOMES = {
+_MODULES = {
     "descriptor": ("Available", "BackendDescriptor", "Unavailable", "always"),
-    "candidate": ("Candidate",),
-    "discovery": ("installed",),
-    "discovery.installed_backend": ("InstalledBackend",),
-    "discovery.registering": ("register_python_backend",),
-    "errors": (
-        "BackendCallError",
-        "BackendDescribeError",
-        "BackendDisagreement",
-        "BackendDuplicate",
-        "BackendError",
-        "BackendLoadError",
-        "BackendNotInstalled",
-        "BackendOpenError",
-        "BackendUnavailable",
-        "BackendVersionMismatch",
-    ),
-    "python.backend": ("PythonBackend", "PythonCommunicator"),
-    "python.options": ("Option",),
-    "selection.backend_plan": ("BackendPlan", "Plan", "Usable"),
-    "selection.choice": ("choose",),
-    "selection.usable_backends": ("BackendVetoed",),
+    "python_backend": ("PythonBackend", "PythonCommunicator"),
+    "_candidate": ("Candidate",),
+    "_discovery": ("installed",),
+    "_discovery.installed_backend": ("InstalledBackend",),
+    "_discovery.registry": ("register_python_backend",),
+    "_options": ("Option",),
+    "_selection.choice": ("choose",),
+    "_selection.plan": ("BackendPlan", "Plan", "Usable"),
+    "_selection.usable": ("BackendVetoed",),
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name):
-    if name in _HOME:
-        from importlib import import_module
-
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
 
 __all__ = [
     "Available",
@@ -100,3 +76,12 @@ __all__ = [
     "installed",
     "register_python_backend",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvd_core.backends.static_description import SUFFIX, read_file
+from hvd_core.backends._candidate import SUFFIX, read_file
 
 
 @dataclass(frozen=True)

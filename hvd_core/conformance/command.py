@@ -156,7 +156,7 @@ def _restart_as_a_job(options: argparse.Namespace, arguments: Sequence[str]) -> 
 def _export_options(name: str) -> None:
     """Sets the options of plugins.toml in the ranks' environment, as hvd.init() does."""
     from hvd_core._config import plugins_toml
-    from hvd_core.backends.selection import backend_options
+    from hvd_core.backends._selection import options as backend_options
 
     backend_options.export(name, plugins_toml.load(os.environ).backend(name), os.environ)
 

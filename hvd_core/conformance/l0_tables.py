@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvd_core._base import sandbox
-from hvd_core.backends import option_types
-from hvd_core.backends.discovery.installed_backend import ABI
-from hvd_core.backends.slots import slots
+from hvd_core.backends import _options
+from hvd_core.backends._discovery.installed_backend import ABI
+from hvd_core.backends._slots import slots
 from hvd_core.conformance import abi
 from hvd_core.conformance.abi import CAPS, OK, CollArgs, CollCaps, Error, new
 from hvd_core.conformance.backend import code_name, has_slot
@@ -36,7 +36,7 @@ MOST_ALIGNMENT, MOST_SCORE = 1 << 20, 1000
 
 @case("L0.symbol", "the library opens with RTLD_NOW, alone, and exports its entry function", ranks=0)
 def symbol(bare: Bare) -> None:
-    from hvd_core.backends.discovery.elf import read
+    from hvd_core.backends._discovery.diagnosis import read
 
     if not bare.target.path:
         bare.skip("a backend written in Python has no library")
@@ -206,13 +206,13 @@ def options(bare: Bare) -> None:
         seen.add(name)
         kind, doc = (row.type or b"").decode(), (row.doc or b"").decode()
         bare.expect(
-            kind in option_types.TYPES or newer(bare),
-            f"option '{name}' has the type {kind!r}; known: {', '.join(option_types.TYPES)}",
+            kind in _options.TYPES or newer(bare),
+            f"option '{name}' has the type {kind!r}; known: {', '.join(_options.TYPES)}",
         )
         bare.expect(doc.strip(), f"option '{name}' has an empty doc; describe it in a sentence")
         bare.expect(row.fallback is not None, f"option '{name}' has no default; use \"\" for none")
         text = (row.fallback or b"").decode()
-        wanted = option_types.fault({"type": kind, "range": (row.range or b"").decode()}, text)
+        wanted = _options.fault({"type": kind, "range": (row.range or b"").decode()}, text)
         bare.expect(wanted is None, f"the default of option '{name}' is {text!r}; it must be {wanted}")
 
 
@@ -568,8 +568,8 @@ def importing(bare: Bare) -> None:
     ranks=0,
 )
 def probing(bare: Bare) -> None:
+    from hvd_core.backends._discovery.installed_backend import ProbeFailed, probe
     from hvd_core.backends.descriptor import Unavailable
-    from hvd_core.backends.discovery.describe_and_probe import ProbeFailed, probe
 
     answer = probe(described(bare), 5.0)
     bare.expect(not isinstance(answer, ProbeFailed), str(getattr(answer, "reason", "")))

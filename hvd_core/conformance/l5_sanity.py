@@ -66,7 +66,7 @@ def bandwidth(kit: Kit) -> None:
 
 def _reference(kit: Kit) -> tuple[str, Comm]:
     """The embedded backend of host memory that suits the hosts of the ranks, and a communicator of it over all ranks."""
-    from hvd_core.backends.discovery import lookup
+    from hvd_core.backends._discovery import lookup
 
     name = "shm" if len(set(kit.hosts)) == 1 else "tcp"
     host = kit.backend

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hvd_core._base import sandbox
 from hvd_core._base.auth import new_secret
 from hvd_core._bootstrap import StoreServer
-from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap.launchers.identity import identify
 from hvd_core.conformance.verdicts import FAIL, SKIPPED, Result, merge, shown_output
 
 
@@ -51,7 +51,7 @@ def resolve(name: str, library: str | os.PathLike[str] | None = None) -> Target:
     if ":" in name:
         module, _, attribute = name.partition(":")
         return Target(getattr(importlib.import_module(module), attribute).name, "", "a class", python=name)
-    from hvd_core.backends.discovery import lookup
+    from hvd_core.backends._discovery import lookup
 
     backend = lookup(name, "hvd_core.conformance")
     descriptor = backend.descriptor
@@ -233,9 +233,9 @@ class Session:
     def unavailable(self) -> str:
         """The reason of the backend's own probe why it cannot work on this machine; "" if it can."""
         if self._missing is None:
+            from hvd_core.backends._discovery.installed_backend import ProbeFailed, probe
+            from hvd_core.backends._selection.options import found_by_probe
             from hvd_core.backends.descriptor import Available, Unavailable
-            from hvd_core.backends.discovery.describe_and_probe import ProbeFailed, probe
-            from hvd_core.backends.selection.backend_options import found_by_probe
 
             descriptor = self.target.descriptor
             answer = probe(descriptor, 5.0) if descriptor is not None else None

@@ -114,7 +114,7 @@ def _fail(result: Result, problem: Exception) -> None:
 
 def python_backend(place: str) -> str:
     """The string that replaces a library's path, for the class at "module:Class"."""
-    from hvd_core.backends.python.backend import entry_of
+    from hvd_core.backends.python_backend import entry_of
 
     module, _, attribute = place.partition(":")
     return entry_of(getattr(importlib.import_module(module), attribute)).path

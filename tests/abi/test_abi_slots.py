@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from abi_toolchain import PACKAGE, ROOT
-from hvd_core.backends import slots as mirror
+from hvd_core.backends import _slots as mirror
 
 HVD = PACKAGE / "include" / "hvd"
 HEADER = (HVD / "backend_abi.h").read_text()
@@ -51,7 +51,7 @@ def test_document_is_generated_from_the_list(tmp_path):
     copy = tmp_path / "backend-abi.md"
     shutil.copy(ROOT / "docs" / "backend-abi.md", copy)
     changed = mirror.update(copy)
-    assert not changed, "run: python -m hvd_core.backends.slots --update docs/backend-abi.md"
+    assert not changed, "run: python -m hvd_core.backends._slots --update docs/backend-abi.md"
 
 
 def test_mirror_refuses_what_it_cannot_read(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from abi_toolchain import PACKAGE
 from hvd_core import types
-from hvd_core.backends.discovery import embedded
+from hvd_core.backends._discovery import registry
 
 HVD = PACKAGE / "include" / "hvd"
 BACKEND = {n: int(v) for n, v in re.findall(r"\bHVD_(\w+) = (\d+)", (HVD / "backend_abi.h").read_text())}
@@ -64,7 +64,7 @@ def test_types_sizes_are_those_of_numpy():
 def test_types_reducible_are_what_the_embedded_backends_reduce():
     from hvd_core._core import query_backend
 
-    library = str(embedded.shm().library)
+    library = str(registry.shm().library)
     for dtype in types.DTYPES.values():
         for op in types.REDUCTIONS.values():
             answer = query_backend(

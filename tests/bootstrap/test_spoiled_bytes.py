@@ -14,11 +14,12 @@ import pytest
 from harness.spoiled import spoil
 from hvd_core._base import auth
 from hvd_core._base.sockets import Deadline
-from hvd_core._bootstrap import AuthenticationError, BootstrapError, rendezvous_listener
-from hvd_core._bootstrap.identity import Identity
-from hvd_core._bootstrap.rendezvous_listener import RendezvousListener
-from hvd_core.backends.candidate import WHEEL, Candidate
-from hvd_core.backends.discovery import backend_spec
+from hvd_core._bootstrap import AuthenticationError, BootstrapError
+from hvd_core._bootstrap.launchers.identity import Identity
+from hvd_core._bootstrap.rendezvous import unix_socket
+from hvd_core._bootstrap.rendezvous.unix_socket import RendezvousListener
+from hvd_core.backends._candidate import WHEEL, Candidate
+from hvd_core.backends._discovery import entry_points
 from hvd_core.backends.errors import BackendError
 
 SECRET = bytes(range(32))
@@ -52,7 +53,7 @@ def test_the_handshake_of_a_link_takes_right_answers_only():
 def test_the_rendezvous_survives_spoiled_questions():
     rng = random.Random(17)
     address = "\0hvd-test-" + secrets.token_hex(8)
-    question = rendezvous_listener._ASK.pack(b"hvdmeet2", 1.0, 1, 1, 3, 0)
+    question = unix_socket._ASK.pack(b"hvdmeet2", 1.0, 1, 1, 3, 0)
     listener = RendezvousListener(address, Identity(0, 3), (STORE, SECRET))
     try:
         for _ in range(300):
@@ -67,7 +68,7 @@ def test_the_rendezvous_survives_spoiled_questions():
                 except ConnectionResetError:
                     pass
         # As another rank than the spoiled questions may have been: this process may have become rank 1.
-        answer = rendezvous_listener.ask(address, Identity(2, 3), Deadline(30))
+        answer = unix_socket.ask(address, Identity(2, 3), Deadline(30))
         assert answer == {"members": None, "store": STORE, "secret": SECRET.hex()}
     finally:
         listener.close()
@@ -92,7 +93,7 @@ def answered_with(text):
         thread = threading.Thread(target=answer)
         thread.start()
         try:
-            return rendezvous_listener.ask(address, Identity(1, 3), Deadline(10))
+            return unix_socket.ask(address, Identity(1, 3), Deadline(10))
         except BootstrapError as error:
             return error
         finally:
@@ -130,9 +131,9 @@ def meaning_of(answer):
 def test_spoiled_lists_of_backends_are_refused():
     rng = random.Random(17)
     found = [Candidate(name, WHEEL, f"hvd-{name}", "1.0", f"{name}:entry", "/site", None) for name in "ab"]
-    right = backend_spec.encode(found)
-    variable = backend_spec.VARIABLE
-    wanted = backend_spec.decode({variable: right})
+    right = entry_points.encode(found)
+    variable = entry_points.VARIABLE
+    wanted = entry_points.decode({variable: right})
     assert [candidate.name for candidate in wanted[0]] == ["a", "b"]
     refused = 0
     for _ in range(2000):
@@ -143,10 +144,10 @@ def test_spoiled_lists_of_backends_are_refused():
             if text:
                 refused += 1
                 with pytest.raises(ValueError, match=f"{variable} cannot be read"):
-                    backend_spec.decode({variable: text})
+                    entry_points.decode({variable: text})
         else:  # other words in the right form
             try:
-                read = backend_spec.decode({variable: text})
+                read = entry_points.decode({variable: text})
             except ValueError as error:
                 assert "cannot be read" in str(error) and said != json.loads(right)
             else:
@@ -157,4 +158,4 @@ def test_spoiled_lists_of_backends_are_refused():
 @pytest.mark.parametrize("text", ["null", "[]", "7", '{"backends": 7}', '{"backends": [7]}', "[" * 60_000])
 def test_a_list_of_backends_of_another_form_is_refused(text):
     with pytest.raises((BackendError, ValueError)):
-        backend_spec.decode({"HOROVOD_BACKEND_SPEC": text})
+        entry_points.decode({"HOROVOD_BACKEND_SPEC": text})

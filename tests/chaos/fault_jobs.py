@@ -21,13 +21,13 @@ from launchers import Launcher  # noqa: E402
 
 import hvd_core._base.native  # noqa: E402
 import hvd_core._bootstrap.links  # noqa: E402
-import hvd_core.backends.selection.at_init  # noqa: E402 (before the fork, so that ranks need not import it)
+import hvd_core.backends._selection.job  # noqa: E402 (before the fork, so that ranks need not import it)
 import native_program  # noqa: E402
 from fault_rank import Rank, environment  # noqa: E402
 from fault_scenarios import scenario  # noqa: E402
 from horovod._runner.failures import EndedRanks  # noqa: E402
 from hvd_core._bootstrap import StoreServer  # noqa: E402
-from hvd_core.backends.discovery import installed  # noqa: E402
+from hvd_core.backends import installed  # noqa: E402
 
 SECRET = bytes(range(32))
 # Within this time a job has ended, also on a busy machine: much more than any part of it needs.
@@ -118,7 +118,7 @@ def _tell_of_the_end(process, chosen, address):
         return
     code = ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status
     told = EndedRanks(address, SECRET)
-    told.tell(chosen.victim, code, None)
+    told.report(chosen.victim, code, None)
     told.close()
 
 

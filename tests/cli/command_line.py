@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hvd_core._cli import main
-from hvd_core.backends import discovery
+from hvd_core.backends import _discovery
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -93,7 +93,7 @@ class CommandLine:
         sys.argv = ["hvd", *arguments]
         sys.path[:] = [str(self.site), str(ROOT), *(path for path in sys.path if path)]
         importlib.invalidate_caches()
-        discovery.forget()  # found by earlier tests
+        _discovery.forget()  # found by earlier tests
         return main(list(map(str, arguments)))
 
     def json(self, *arguments, code=0):

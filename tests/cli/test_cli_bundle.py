@@ -11,8 +11,8 @@ from contextlib import suppress
 import pytest
 
 from harness import plain, run_on_ranks
+from hvd_core import flight_records
 from hvd_core._cli.bundle import REMOVED, Redaction, is_secret_name
-from hvd_core._observe import flight_records
 
 SECRET = "c0rrect-horse-battery"
 # JSON and Python write these in another way.

@@ -10,7 +10,7 @@ import pytest
 from command_line import DESCRIBE, ROOT
 from hvd_core._cli.plugin_list import survey
 from hvd_core._config import plugins_toml
-from hvd_core._config.wheels import pip_install
+from hvd_core._config.hints import pip_install
 
 PRINT_MODULES = Path(__file__).with_name("print_modules.py")
 

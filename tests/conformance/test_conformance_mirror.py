@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hvd_core.backends.slots import slots
+from hvd_core.backends._slots import slots
 from hvd_core.conformance import abi, numerics
 from hvd_core.conformance.cases import LEVELS, all_cases
 

@@ -6,7 +6,7 @@ import pytest
 from launchers import Launcher, program_words
 
 from harness import plain
-from hvd_core.backends import discovery
+from hvd_core.backends import _discovery
 
 
 @pytest.fixture
@@ -15,9 +15,9 @@ def site(tmp_path, monkeypatch):
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
-    discovery.forget()
+    _discovery.forget()
     yield folder
-    discovery.forget()
+    _discovery.forget()
 
 
 class WithNewRanks(Launcher):

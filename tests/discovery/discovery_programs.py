@@ -13,14 +13,14 @@ def report_what_init_reads(*folders):
     import numpy as np
 
     import hvd_core as hvd
-    from hvd_core.backends import discovery
+    from hvd_core.backends import _discovery
 
     hvd.init()
     total = hvd.allreduce(np.ones(3, np.float32), op=hvd.Sum)
     assert total.tolist() == [hvd.size()] * 3
     if os.environ.get("FIND"):
-        found = discovery.find(os.environ["FIND"], "test")
-        discovery.describe(found)
+        found = _discovery.find(os.environ["FIND"], "test")
+        _discovery.describe(found)
         print("found", found.version, found.from_spec)
     read = [f for f in seen if f.endswith("entry_points.txt")]
     modules = [m for m in ("stevedore", "importlib.metadata", "hvd_backend_alpha") if m in sys.modules]
@@ -29,12 +29,12 @@ def report_what_init_reads(*folders):
 
 def find_lying():
     """Which of the wheels 'alpha' and 'lying' are found, all problems, and the error for the name 'lying'."""
-    from hvd_core.backends import discovery
+    from hvd_core.backends import _discovery
 
-    names = [c.name for c in discovery.wheels() if c.name in ("alpha", "lying")]
-    print(names, *[p.text for p in discovery.problems()])
+    names = [c.name for c in _discovery.wheels() if c.name in ("alpha", "lying")]
+    print(names, *[p.text for p in _discovery.problems()])
     try:
-        discovery.find("lying", "HOROVOD_BACKEND")
+        _discovery.find("lying", "HOROVOD_BACKEND")
     except Exception as error:
         print(error)
 

@@ -10,9 +10,9 @@ from launchers import Launcher
 import chaos_ranks
 from harness import plain
 from hvd_core.backends import installed
-from hvd_core.backends.chaos.backend import OPTIONS
-from hvd_core.backends.discovery import lookup
-from hvd_core.backends.discovery.loading import load
+from hvd_core.backends._chaos import OPTIONS
+from hvd_core.backends._discovery import lookup
+from hvd_core.backends._discovery.installed_backend import load_backend
 
 
 @pytest.fixture
@@ -117,6 +117,8 @@ def test_a_value_that_is_none(launcher):
 def test_its_options_are_in_the_table():
     backend = lookup("chaos", "test")
     assert not backend.automatic and backend.origin == "embedded"
-    told = [(o["name"], o["type"], o["fallback"], o["range"], o["doc"]) for o in load(backend)["options"]]
+    told = [
+        (o["name"], o["type"], o["fallback"], o["range"], o["doc"]) for o in load_backend(backend)["options"]
+    ]
     assert told == [option.texts() for option in OPTIONS]
     assert "chaos" in [b.name for b in installed()]

@@ -9,18 +9,18 @@ from textwrap import dedent
 
 import pytest
 
-from hvd_core._config.wheels import pip_install
+from hvd_core._config.hints import pip_install
 from hvd_core.backends import (
     Available,
     BackendDescribeError,
     BackendDescriptor,
     BackendLoadError,
     Unavailable,
-    discovery,
+    _discovery,
     installed,
 )
-from hvd_core.backends.discovery import lookup
-from hvd_core.backends.discovery.installed_backend import ABI
+from hvd_core.backends._discovery import lookup
+from hvd_core.backends._discovery.installed_backend import ABI
 from hvd_core.version import __version__
 from plugin_sites import announce
 
@@ -39,9 +39,9 @@ _numbers = iter(range(10_000))
 def described(site, code, **how):
     """The descriptor of a plugin with this code, under a module name that no other test has."""
     announce(site, "alpha", HEAD + dedent(code), distribution=f"alpha{next(_numbers)}", **how)
-    discovery.forget()
-    found = discovery.find("alpha", "x")
-    return found, discovery.describe(found)
+    _discovery.forget()
+    found = _discovery.find("alpha", "x")
+    return found, _discovery.describe(found)
 
 
 def refusal(site, code, **how):
@@ -57,7 +57,7 @@ def test_a_good_one(site):
         "probe=lambda: Available('2 devices'))",
     )
     assert isinstance(descriptor, BackendDescriptor) and descriptor.requires == ("libx.so >= 3.1",)
-    assert discovery.probe(descriptor) == Available("2 devices")
+    assert _discovery.probe(descriptor) == Available("2 devices")
     backend = lookup("alpha", "x")
     assert (backend.devices, backend.provides, backend.automatic) == (("cpu",), {"comm"}, True)
     assert backend.launchers == ("mpich",) and lookup("tcp", "x").launchers == ()
@@ -66,7 +66,7 @@ def test_a_good_one(site):
 
 def test_a_broken_import_keeps_its_cause(site):
     error = refusal(site, "import no_such_module_at_all")
-    wheel = discovery.find("alpha", "x").distribution
+    wheel = _discovery.find("alpha", "x").distribution
     assert str(error) == (
         f"horovod: backend 'alpha' ({wheel} 0.3.0) cannot be described.\n"
         f"  cause: importing {wheel}:describe failed: ModuleNotFoundError: No module named 'no_such_module_at_all'\n"
@@ -172,14 +172,14 @@ def descriptor(probe):
     ],
 )
 def test_what_a_probe_may_do(probe, reason):
-    answer = discovery.probe(descriptor(probe))
+    answer = _discovery.probe(descriptor(probe))
     assert isinstance(answer, Unavailable) and reason in answer.reason
 
 
 def test_a_probe_that_does_not_come_back():
     release = threading.Event()
     began = time.monotonic()
-    answer = discovery.probe(descriptor(release.wait), timeout_s=0.2)
+    answer = _discovery.probe(descriptor(release.wait), timeout_s=0.2)
     assert isinstance(answer, Unavailable) and "has not answered within 0.2 s" in answer.reason
     assert "[probe] timeout_s" in answer.fix
     assert time.monotonic() - began < 60

@@ -12,10 +12,10 @@ import pytest
 from discovery_programs import report_what_init_reads
 from harness import plain
 from horovod._runner.environment import backend_environment
-from hvd_core._config.wheels import pip_install
-from hvd_core.backends import BackendVersionMismatch, discovery
-from hvd_core.backends.candidate import WHEEL, Candidate, Problem
-from hvd_core.backends.discovery import backend_spec
+from hvd_core._config.hints import pip_install
+from hvd_core.backends import BackendVersionMismatch, _discovery
+from hvd_core.backends._candidate import WHEEL, Candidate, Problem
+from hvd_core.backends._discovery import entry_points
 from plugin_sites import HERE, PACKAGES, announce, install, python, wheel
 
 
@@ -59,7 +59,7 @@ def test_a_list_that_no_variable_holds_is_not_handed_on(site):
     for number in range(5):
         announce(site, f"alpha{number}", entry="x" * 30_000 + ":describe")
     assert backend_environment({}) == {}
-    assert "alpha4" in [c.name for c in discovery.candidates()]
+    assert "alpha4" in [c.name for c in _discovery.candidates()]
 
 
 def path(*sites):
@@ -95,7 +95,7 @@ def test_what_only_the_rank_can_see_is_found(launcher, tmp_path):
 
 ADDING = """
 from hvd_core.backends import BackendDescriptor, Option, PythonBackend
-from hvd_core.backends.chaos.star import Star
+from hvd_core.backends._chaos import Star
 
 class Backend(PythonBackend):
     name = "alpha"
@@ -151,25 +151,25 @@ FOUND = Candidate(
 
 
 def test_the_text_and_back():
-    text = backend_spec.encode(
+    text = entry_points.encode(
         [FOUND, Candidate("shm", "embedded")], [Problem("b", "duplicate", "two of them")]
     )
     assert "\n" not in text and ": " not in text and "shm" not in text
-    wheels, problems = backend_spec.decode({"HOROVOD_BACKEND_SPEC": text})
+    wheels, problems = entry_points.decode({"HOROVOD_BACKEND_SPEC": text})
     assert [w.describe_place() for w in wheels] == ["hvd-backend-alpha 0.3.0 in /site"] and wheels[
         0
     ].from_spec
     assert problems == (Problem("b", "duplicate", "two of them"),)
-    assert backend_spec.decode({}) is None
-    assert backend_spec.decode({"HOROVOD_BACKEND_SPEC": ""}) is None
+    assert entry_points.decode({}) is None
+    assert entry_points.decode({"HOROVOD_BACKEND_SPEC": ""}) is None
 
 
 def test_another_python_does_not_believe_it():
-    found = json.loads(backend_spec.encode([FOUND]))
+    found = json.loads(entry_points.encode([FOUND]))
     assert (
-        backend_spec.decode({"HOROVOD_BACKEND_SPEC": json.dumps(found | {"prefix": "/another/venv"})}) is None
+        entry_points.decode({"HOROVOD_BACKEND_SPEC": json.dumps(found | {"prefix": "/another/venv"})}) is None
     )
-    assert backend_spec.decode({"HOROVOD_BACKEND_SPEC": json.dumps(found | {"format": 99})}) is None
+    assert entry_points.decode({"HOROVOD_BACKEND_SPEC": json.dumps(found | {"format": 99})}) is None
 
 
 @pytest.mark.parametrize(
@@ -178,24 +178,24 @@ def test_another_python_does_not_believe_it():
 def test_a_text_that_is_none(monkeypatch, text):
     text = text.replace('"prefix":0', f'"prefix":{json.dumps(sys.prefix)}')
     with pytest.raises(ValueError, match=r"^horovod: HOROVOD_BACKEND_SPEC cannot be read"):
-        backend_spec.decode({"HOROVOD_BACKEND_SPEC": text})
+        entry_points.decode({"HOROVOD_BACKEND_SPEC": text})
 
 
 def test_another_version_on_this_host(site, monkeypatch):
     announce(site, "alpha", version="0.3.1")
-    handed = json.loads(backend_spec.encode([FOUND])) | {"host": "node01"}
+    handed = json.loads(entry_points.encode([FOUND])) | {"host": "node01"}
     monkeypatch.setenv("HOROVOD_BACKEND_SPEC", json.dumps(handed))
     monkeypatch.setattr("socket.gethostname", lambda: "node04")
-    found = discovery.find("alpha", "x")
+    found = _discovery.find("alpha", "x")
     with pytest.raises(BackendVersionMismatch) as caught:
-        discovery.describe(found)
+        _discovery.describe(found)
     assert str(caught.value) == (
         "horovod: backend 'alpha' (hvd-backend-alpha 0.3.0): host node04 has hvd-backend-alpha 0.3.1, but the launcher "
         "found 0.3.0 on node01.\n"
         f"  fix: install one version on all hosts: {pip_install('hvd-backend-alpha==0.3.0')}"
     )
     announce(site, "alpha", version="0.3.0")
-    backend_spec.check_version(found)  # nothing to say
+    entry_points.check_version(found)  # nothing to say
 
 
 def test_ranks_that_see_another_version_stop_the_job(launcher, tmp_path):
@@ -211,11 +211,11 @@ def test_ranks_that_see_another_version_stop_the_job(launcher, tmp_path):
 
 
 def test_no_such_distribution_on_this_host(site, monkeypatch):
-    monkeypatch.setenv("HOROVOD_BACKEND_SPEC", backend_spec.encode([FOUND]))
+    monkeypatch.setenv("HOROVOD_BACKEND_SPEC", entry_points.encode([FOUND]))
     with pytest.raises(
         BackendVersionMismatch, match=r"host .* does not have hvd-backend-alpha, but the launcher found"
     ):
-        discovery.describe(discovery.find("alpha", "x"))
+        _discovery.describe(_discovery.find("alpha", "x"))
 
 
 def test_what_led_to_a_message_does_not_bury_it(tmp_path):

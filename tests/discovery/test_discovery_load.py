@@ -13,14 +13,13 @@ import pytest
 
 import hvd_core
 from hvd_core import _core
-from hvd_core._config.wheels import pip_install
-from hvd_core.backends import BackendLoadError, BackendUnavailable, discovery
-from hvd_core.backends.discovery import elf, lookup
-from hvd_core.backends.discovery.diagnosis import load_diagnosis
-from hvd_core.backends.discovery.installed_backend import ABI
-from hvd_core.backends.discovery.loading import load
-from hvd_core.backends.discovery.registry import embedded
-from hvd_core.backends.slots import slots
+from hvd_core._config.hints import pip_install
+from hvd_core.backends import BackendLoadError, BackendUnavailable, _discovery
+from hvd_core.backends._discovery import diagnosis, lookup
+from hvd_core.backends._discovery.diagnosis import load_diagnosis
+from hvd_core.backends._discovery.installed_backend import ABI, load_backend
+from hvd_core.backends._discovery.registry import embedded
+from hvd_core.backends._slots import slots
 from plugin_sites import announce
 
 INCLUDE = Path(hvd_core.__file__).resolve().parent / "include"
@@ -42,13 +41,13 @@ def plugin(site, name, library, more=""):
     text = f"{name!r}, (1, 0), ('cpu',), frozenset({{'comm'}}), Path({str(library)!r}), {more}"
     code = "from pathlib import Path\nfrom hvd_core.backends import BackendDescriptor, Unavailable\n"
     announce(site, name, code + f"def describe(): return BackendDescriptor({text})\n")
-    discovery.forget()
+    _discovery.forget()
     return lookup(name, "HOROVOD_BACKEND")
 
 
 def refusal(backend, kind=BackendLoadError):
     with pytest.raises(kind) as caught:
-        load(backend)
+        load_backend(backend)
     return str(caught.value)
 
 
@@ -125,10 +124,10 @@ def test_damaged_libraries_are_read_without_harm(tmp_path):
                 data[at] = chance.randrange(256)
         damaged.write_bytes(data)
         try:
-            outcomes.add(type(elf.read(damaged)))
+            outcomes.add(type(diagnosis.read(damaged)))
         except ValueError as error:  # nothing else
             outcomes.add(type(error))
-    assert {elf.SharedObject, ValueError} <= outcomes
+    assert {diagnosis.SharedObject, ValueError} <= outcomes
 
 
 def test_another_abi_by_its_symbol(site, tmp_path):
@@ -229,7 +228,7 @@ def test_the_offered_abi_is_the_headers():
 
 @pytest.mark.parametrize("backend", embedded(), ids=lambda b: b.name)
 def test_the_static_table_says_what_the_tables_say(backend):
-    facts = load(backend)
+    facts = load_backend(backend)
     assert facts["name"] == backend.name and facts["version"] and facts["abi"] == ABI
     assert set(facts["slots"]) == backend.provides
     assert tuple(facts["device_types"]) == backend.devices == ("cpu",)

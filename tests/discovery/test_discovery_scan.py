@@ -8,23 +8,24 @@ from pathlib import Path
 import pytest
 
 import discovery_programs
-from hvd_core.backends import BackendDuplicate, BackendNotInstalled, discovery, installed
-from hvd_core.backends.discovery import describe_and_probe, embedded, registry
+from hvd_core.backends import BackendDuplicate, BackendNotInstalled, _discovery, installed
+from hvd_core.backends._discovery import installed_backend as describe_and_probe
+from hvd_core.backends._discovery import registry
 from plugin_sites import announce, python
 
 
 def names(candidates=None):
-    return [c.name for c in (discovery.candidates() if candidates is None else candidates)]
+    return [c.name for c in (_discovery.candidates() if candidates is None else candidates)]
 
 
 def kinds():
-    return {p.name: p.kind for p in discovery.problems()}
+    return {p.name: p.kind for p in _discovery.problems()}
 
 
 def test_a_wheel_is_found_and_not_imported(site):
     announce(site, "alpha", "raise SystemExit('imported')", version="1.2.3")
     assert names()[:2] == ["shm", "tcp"] and "alpha" in names()
-    found = discovery.find("Alpha ", "HOROVOD_BACKEND")
+    found = _discovery.find("Alpha ", "HOROVOD_BACKEND")
     assert (found.origin, found.distribution, found.version) == ("wheel", "hvd-backend-alpha", "1.2.3")
     assert (found.entry, found.location) == ("hvd_backend_alpha:describe", str(site))
     assert "alpha" in [b.name for b in installed()]
@@ -36,7 +37,7 @@ def test_an_entry_point_that_was_changed_a_moment_ago_is_seen(site):
     announce(site, "alpha", distribution="plugin")
     assert "alpha" in names()
     announce(site, "beta", distribution="plugin")
-    discovery.forget()
+    _discovery.forget()
     assert "beta" in names() and "alpha" not in names()
 
 
@@ -53,7 +54,7 @@ def two_wheels(site, tmp_path, monkeypatch):
 def test_two_wheels_of_one_name_are_an_error_that_names_both(two_wheels):
     site, other = two_wheels
     with pytest.raises(BackendDuplicate) as caught:
-        discovery.find("alpha", "HOROVOD_BACKEND")
+        _discovery.find("alpha", "HOROVOD_BACKEND")
     assert str(caught.value) == (
         "horovod: backend 'alpha' (from HOROVOD_BACKEND) is offered by 2 wheels, and nothing says which is meant.\n"
         f"  found: alpha-of-others 1.0 in {other}; hvd-backend-alpha 0.3.0 in {site}\n"
@@ -62,7 +63,7 @@ def test_two_wheels_of_one_name_are_an_error_that_names_both(two_wheels):
     )
     assert isinstance(caught.value, BackendNotInstalled)
     assert not {"hvd_backend_alpha", "alpha_of_others"} & set(sys.modules), "one of them was imported"
-    assert discovery.find("beta", "x").distribution == "hvd-backend-beta", "others are not concerned"
+    assert _discovery.find("beta", "x").distribution == "hvd-backend-beta", "others are not concerned"
     assert kinds()["alpha"] == "duplicate"
 
 
@@ -71,13 +72,13 @@ def test_two_wheels_of_one_name_are_an_error_that_names_both(two_wheels):
     [("hvd-backend-alpha", "0.3.0"), ("Alpha_Of.Others >= 0.5, <2", "1.0"), ("alpha-of-others", "1.0")],
 )
 def test_a_pin_says_which_wheel_is_meant(two_wheels, pin, version):
-    assert discovery.find("alpha", "x", pin).version == version
+    assert _discovery.find("alpha", "x", pin).version == version
 
 
 def test_a_pin_that_nothing_meets(two_wheels):
     site, other = two_wheels
     with pytest.raises(BackendNotInstalled) as caught:
-        discovery.find("alpha", "HOROVOD_BACKEND", "hvd-backend-alpha>=0.4")
+        _discovery.find("alpha", "HOROVOD_BACKEND", "hvd-backend-alpha>=0.4")
     assert str(caught.value) == (
         "horovod: backend 'alpha' (from HOROVOD_BACKEND) is pinned to 'hvd-backend-alpha>=0.4' in plugins.toml, and "
         "that is not installed.\n"
@@ -85,7 +86,7 @@ def test_a_pin_that_nothing_meets(two_wheels):
         "  fix: install what is pinned, or correct [backend.alpha].distribution      list: hvd plugin list"
     )
     with pytest.raises(ValueError, match=r"\[backend.alpha\].distribution = '>=0.4' cannot be read"):
-        discovery.find("alpha", "x", ">=0.4")
+        _discovery.find("alpha", "x", ">=0.4")
 
 
 def test_the_same_distribution_twice_is_no_duplicate(site, tmp_path, monkeypatch):
@@ -95,13 +96,13 @@ def test_the_same_distribution_twice_is_no_duplicate(site, tmp_path, monkeypatch
     announce(later, "alpha", version="1.0")
     # `python -m` in a folder of PYTHONPATH has the folder twice.
     monkeypatch.setattr(sys, "path", [*sys.path, str(site), str(later)])
-    assert discovery.find("alpha", "x").version == "2.0"
+    assert _discovery.find("alpha", "x").version == "2.0"
     assert names().count("alpha") == 1 and "alpha" not in kinds()
 
 
 def test_nothing_takes_an_embedded_name(site):
     announce(site, "shm", distribution="better-shm")
-    assert discovery.find("shm", "x").origin == "embedded"
+    assert _discovery.find("shm", "x").origin == "embedded"
     assert kinds()["shm"] == "reserved"
 
 
@@ -109,8 +110,8 @@ def test_the_embedded_ones_are_announced_as_they_are():
     # For tools that read entry points: they see what the static table says.
     text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text()
     for backend in registry.embedded():
-        assert f'{backend.name} = "hvd_core.backends.discovery.embedded:{backend.name}"' in text
-        told = getattr(embedded, backend.name)()
+        assert f'{backend.name} = "hvd_core.backends._discovery.registry:{backend.name}"' in text
+        told = getattr(registry, backend.name)()
         assert (told.name, told.devices, told.provides) == (backend.name, backend.devices, backend.provides)
         assert (told.library is None) == (told.python is not None) == (backend.name == "chaos")
         assert not describe_and_probe._faults(backend.name, told)
@@ -130,7 +131,7 @@ def test_names_and_metadata_that_cannot_be(site):
 def test_unknown_name(site):
     announce(site, "eccl", version="0.3.1")
     with pytest.raises(BackendNotInstalled) as caught:
-        discovery.find("ecll", "HOROVOD_BACKEND")
+        _discovery.find("ecll", "HOROVOD_BACKEND")
     # This environment may have more wheels than the test's.
     first, installed_ones, last = str(caught.value).split("\n")
     assert first == "horovod: backend 'ecll' (from HOROVOD_BACKEND) is not installed. Did you mean 'eccl'?"
@@ -166,7 +167,7 @@ def test_a_source_folder_does_not_hide_the_installed_wheel(tmp_path):
     here, site = tmp_path / "here", tmp_path / "site"
     announce(here, "alpha", version="9.9", suffix="egg-info")
     announce(site, "alpha", version="0.3.0")
-    code = "from hvd_core.backends import discovery; print(discovery.find('alpha', 'x').version, discovery.problems())"
+    code = "from hvd_core.backends import _discovery; print(_discovery.find('alpha', 'x').version, _discovery.problems())"
     assert python(code, site, cwd=here).stdout == "0.3.0 ()\n"
 
 
@@ -193,6 +194,6 @@ def test_a_static_description_that_cannot_be_read_harms_no_one(site, static, say
     announce(site, "alpha", "raise SystemExit('imported')", static=static)
     announce(site, "fine")
     assert {"alpha", "fine"} <= set(names())
-    (problem,) = (p for p in discovery.problems() if p.name == "alpha")
+    (problem,) = (p for p in _discovery.problems() if p.name == "alpha")
     assert problem.kind == "description" and says in problem.text and "alpha.hvd.toml" in problem.text
     assert len(problem.text) < 1000

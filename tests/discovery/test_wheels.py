@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hvd_core._config import wheels
-from hvd_core._config.wheels import pip_install
+from hvd_core._config import hints
+from hvd_core._config.hints import pip_install
 
 ROOT = Path(__file__).resolve().parents[2]
 # pip with one of our names, and neither a file, a reference (`@`) nor the options that exclude the public index.
@@ -17,11 +17,11 @@ BY_NAME = re.compile(
 
 
 def test_the_source_is_in_the_command(monkeypatch):
-    monkeypatch.delenv(wheels.VARIABLE, raising=False)
+    monkeypatch.delenv(hints.VARIABLE, raising=False)
     assert pip_install("hvd-core", "-U").startswith(
         "pip install --no-index --find-links WHEELS -U hvd-core (WHEELS: "
     )
-    monkeypatch.setattr(wheels, "SOURCE", "https://x/wheels")
+    monkeypatch.setattr(hints, "SOURCE", "https://x/wheels")
     assert pip_install("x>=2") == "pip install --no-index --find-links https://x/wheels 'x>=2'"
 
 

@@ -96,7 +96,7 @@ def backend(source: Path, flags: list[str] | None = None) -> Path:
 
 def shm_library() -> Path:
     """The shm backend's library, as the engine finds it."""
-    from hvd_core.backends.discovery import installed
+    from hvd_core.backends import installed
 
     return next(b for b in installed() if b.name == "shm").path()
 

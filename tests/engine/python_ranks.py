@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "backends"))
 import abi_ctypes as abi
 import reference
 from hvd_core.backends import register_python_backend
-from hvd_core.backends.discovery import registering, registry
+from hvd_core.backends._discovery import registry
 from ranks import in_processes, in_threads
 from table_driver import BackendFailure
 
@@ -24,11 +24,11 @@ __all__ = ["abi", "failure", "on_ranks", "reference", "registry_as_it_was"]
 @pytest.fixture(autouse=True, scope="module")
 def registry_as_it_was():
     """Other tests of this process ask what is installed."""
-    added, registered = list(registry._added), dict(registering._registered)
+    added, registered = list(registry._added), dict(registry._registered)
     yield
     registry._added[:] = added
-    for cls in set(registering._registered) - set(registered):
-        del registering._registered[cls]
+    for cls in set(registry._registered) - set(registered):
+        del registry._registered[cls]
 
 
 def on_ranks(cls, size, body, *args, threads=False, **options):

@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from hvd_core.backends import BackendCallError, PythonBackend, PythonCommunicator
-from hvd_core.backends.chaos.star import Star
+from hvd_core.backends._chaos import Star
 
 
 class StarCommunicator(Star):

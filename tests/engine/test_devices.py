@@ -19,7 +19,7 @@ from harness import run_on_ranks
 from harness.rank import expect
 from hvd_core import _core
 from hvd_core._runtime import runtime
-from hvd_core.backends.selection.at_init import JobBackends
+from hvd_core.backends._selection.job import JobBackends
 
 
 def _nobody_waits_for_a_device(face):

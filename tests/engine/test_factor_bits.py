@@ -7,7 +7,7 @@ import pytest
 
 import factor_rule
 from harness import run_on_ranks
-from hvd_core.backends.discovery import installed
+from hvd_core.backends import installed
 
 WAYS = {
     "shm": {"HOROVOD_BACKEND": "shm"},

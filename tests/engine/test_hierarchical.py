@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 import native_program
-from hvd_core.backends.discovery import installed
+from hvd_core.backends import installed
 
 # Host by rank. The last three need five ranks and more: members beyond the lanes, and lanes that serve several.
 LAYOUTS = {

@@ -17,8 +17,8 @@ import hvd_core as hvd
 from harness import on_ranks, run_to_the_end
 from harness.launch import interpreters
 from harness.rank import await_told, expect, interrupted, is_told, tell
+from hvd_core import numpy_api
 from hvd_core._runtime import runtime
-from hvd_core.numpy_face import _handles
 
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 
@@ -152,7 +152,7 @@ def test_arrays_of_operations_that_were_pending_at_shutdown_are_freed():
     hvd.shutdown()
     gc.collect()
     assert alive() is None
-    assert not _handles.results
+    assert not numpy_api._results
     hvd.init()
 
 

@@ -19,7 +19,7 @@ from harness.rank import await_told, expect, tell
 from hvd_core._base.sockets import BootstrapError
 from hvd_core._bootstrap import limits
 from hvd_core._bootstrap.store import StoreClient, StoreServer
-from hvd_core._config.environment import read_environment
+from hvd_core._config.settings import read_environment
 
 
 def open_descriptors():

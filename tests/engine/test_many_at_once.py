@@ -6,7 +6,7 @@ import hvd_core as hvd
 from harness import on_ranks
 from harness.rank import expect
 from hvd_core import HorovodInternalError
-from hvd_core._frontend.reductions import ENGINE_NUMBERS
+from hvd_core._frontend.operations import ENGINE_NUMBERS
 from hvd_core._runtime.current_job import engine
 
 SUM = ENGINE_NUMBERS[hvd.Sum]

@@ -8,7 +8,7 @@ import pytest
 
 import hvd_core as hvd
 from harness import on_ranks
-from hvd_core._frontend.reductions import ENGINE_NUMBERS
+from hvd_core._frontend.operations import ENGINE_NUMBERS
 
 SHAPES = [(), (1,), (2,), (1, 2), (2, 1), (0,), (3, 5), (5, 3), (15,)]
 DTYPES = [np.float32, np.int32, np.float64, np.uint8]

@@ -23,7 +23,7 @@ WITHOUT_FRAMEWORK = [
     *(
         "hvd_core",
         "hvd_core.errors",
-        "hvd_core.numpy_face",
+        "hvd_core.numpy_api",
     ),
     *("hvd_core.backends", "hvd_core.conformance"),
     *("horovod", "horovod.runner", "horovod.common.basics", "horovod.common.exceptions"),

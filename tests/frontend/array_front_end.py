@@ -7,17 +7,21 @@ from typing import Any
 import numpy as np
 
 from horovod.common import exports
+from horovod.common.arguments import Average
 from horovod.common.basics import call_after_the_job, engine
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import *  # noqa: F403
 from horovod.common.objects import allgather_object, broadcast_object
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from horovod.common.reduce_ops import Average
-from hvd_core._frontend import groups
-from hvd_core._frontend.element_types import MOVABLE, REDUCIBLE, unsupported_text
-from hvd_core._frontend.job_operations import join
-from hvd_core._frontend.operations import request_name
-from hvd_core._frontend.reductions import engine_number
+from hvd_core._frontend import operations
+from hvd_core._frontend.operations import (
+    MOVABLE,
+    REDUCIBLE,
+    engine_number,
+    join,
+    request_name,
+    unsupported_text,
+)
 from hvd_core._runtime.host_arrays import output_array
 from hvd_core._runtime.process_sets import number_of
 from hvd_core._runtime.refusals import reported
@@ -75,7 +79,7 @@ def grouped_allreduce_(
     """Reduce several arrays in place as one all-or-nothing operation."""
     name = request_name("grouped_allreduce", name)
     with reported("allreduce", name, process_set):
-        arrays = groups.some_members_of(arrays, array)
+        arrays = operations.some_members_of(arrays, array)
         views, number = [_view(values, REDUCIBLE) for values in arrays], engine_number(op)
     engine().allreduce(views, views, name, number, 1.0, 1.0, number_of(process_set), True)
     return arrays

@@ -7,9 +7,9 @@ import numpy as np
 
 def loaded_by_init():
     import hvd_core as hvd
-    from horovod.common import late_modules
+    from horovod.common import _init_hooks
 
-    late_modules.load()
+    _init_hooks.preload_modules()
     before = set(sys.modules)
     hvd.init()
     hvd.allreduce(np.ones(2), name="first")

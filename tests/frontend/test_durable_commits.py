@@ -4,7 +4,7 @@ import os
 import signal
 
 from harness import run_on_ranks
-from horovod.common.durable_commits import DurableCommits
+from horovod.common._elastic_state import DurableCommits
 
 
 class State:

@@ -4,7 +4,7 @@ import pytest
 
 from harness import run_on_ranks
 from horovod._runner.arguments import OPTIONS, options_without_effect
-from horovod.common.ignored import ignored_settings
+from horovod.common._init_hooks import ignored_settings
 from horovod.runner.launch import parse_args, set_env_from_args
 
 # What each option says when it has an effect, or when nothing is asked for.

@@ -4,7 +4,7 @@ import sys
 
 import frontend_late
 from harness.launch import interpreters, run_to_the_end
-from horovod.common import late_modules
+from horovod.common import _init_hooks
 
 
 def test_modules_of_imported_frameworks_are_loaded_and_others_are_not(tmp_path, monkeypatch):
@@ -16,8 +16,8 @@ def test_modules_of_imported_frameworks_are_loaded_and_others_are_not(tmp_path, 
         "framework_a": ("late_part_of_a", "late_part_that_is_missing"),
         "framework_b": ("late_part_of_b",),
     }
-    monkeypatch.setattr(late_modules, "_LATE", table)
-    late_modules.load()
+    monkeypatch.setattr(_init_hooks, "_PRELOADED", table)
+    _init_hooks.preload_modules()
     assert "late_part_of_a" in sys.modules and "late_part_of_b" not in sys.modules
     monkeypatch.delitem(sys.modules, "late_part_of_a")
 

@@ -8,16 +8,16 @@ import pytest
 import hvd_core as hvd
 from harness import on_ranks
 from harness.rank import expect
-from horovod.common import compression, gradient_arguments, reduce_ops
+from horovod.common import arguments, compression
 from horovod.common.compression import NoneCompressor
 from hvd_core import types
-from hvd_core._frontend import element_types, groups, operations, reductions, rows
+from hvd_core._frontend import operations
 from hvd_core._runtime import refusals
 
 
 def test_reduce_ops_are_those_of_the_table():
     assert {
-        label: getattr(reductions, label) for label in ("Average", "Sum", "Adasum", "Min", "Max", "Product")
+        label: getattr(operations, label) for label in ("Average", "Sum", "Adasum", "Min", "Max", "Product")
     } == {
         "Average": 0,
         "Sum": 1,
@@ -26,22 +26,22 @@ def test_reduce_ops_are_those_of_the_table():
         "Max": 4,
         "Product": 5,
     }
-    assert [reductions.engine_number(op) for op in range(6)] == [4, 0, 100, 2, 3, 1]
+    assert [operations.engine_number(op) for op in range(6)] == [4, 0, 100, 2, 3, 1]
     for wrong in (6, -1, None, "Sum", [], 1.5):
         with pytest.raises(ValueError, match="Unknown reduce op"):
-            reductions.engine_number(wrong)
+            operations.engine_number(wrong)
 
 
 def test_element_types():
-    assert {name: number for name, number in element_types.NUMBERS.items() if number < 3} == {
+    assert {name: number for name, number in operations.DTYPE_NUMBERS.items() if number < 3} == {
         "uint8": 0,
         "int8": 1,
         "uint16": 2,
     }
-    assert element_types.REDUCIBLE < element_types.MOVABLE == set(types.DTYPES)
+    assert operations.REDUCIBLE < operations.MOVABLE == set(types.DTYPES)
     assert {
         *("bool", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2"),
-    } == element_types.MOVABLE - element_types.REDUCIBLE
+    } == operations.MOVABLE - operations.REDUCIBLE
 
 
 def test_names():
@@ -55,60 +55,60 @@ def test_names():
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7])
 @pytest.mark.parametrize("count", [0, 1, 6, 7, 20])
 def test_scattered_rows(count, ranks):
-    each = [rows.scattered_rows(count, ranks, rank) for rank in range(ranks)]
+    each = [operations.scattered_rows(count, ranks, rank) for rank in range(ranks)]
     assert sum(each) == count
     assert each == sorted(each, reverse=True)
     assert each[0] - each[-1] <= 1
 
 
 def test_row_counts():
-    assert rows.row_counts(np.array([1, 2])) == [1, 2]
-    assert rows.row_counts(iter([3])) == [3]
+    assert operations.row_counts(np.array([1, 2])) == [1, 2]
+    assert operations.row_counts(iter([3])) == [3]
     for wrong, text in ((5, "1D splits"), ([1.0], "integer elements"), (["1"], "integer elements")):
         with pytest.raises(ValueError, match=text):
-            rows.row_counts(wrong)
+            operations.row_counts(wrong)
 
 
 def test_members_of_groups():
-    assert groups.members_of((x for x in "ab"), np.ndarray) == ["a", "b"]
-    assert groups.members_of([], np.ndarray) == []
+    assert operations.members_of((x for x in "ab"), np.ndarray) == ["a", "b"]
+    assert operations.members_of([], np.ndarray) == []
     for wrong in (np.ones(2), 5, None):
         with pytest.raises(ValueError, match="takes a list of tensors, but found"):
-            groups.members_of(wrong, np.ndarray)
+            operations.members_of(wrong, np.ndarray)
     with pytest.raises(ValueError, match="at least one tensor"):
-        groups.some_members_of([], np.ndarray)
+        operations.some_members_of([], np.ndarray)
 
 
 def test_op_and_average_together():
-    assert [reduce_ops.op_from(op, None) for op in (None, reduce_ops.Max)] == [
-        reduce_ops.Average,
-        reduce_ops.Max,
+    assert [arguments.op_from(op, None) for op in (None, arguments.Max)] == [
+        arguments.Average,
+        arguments.Max,
     ]
     with pytest.warns(DeprecationWarning, match="has been replaced with `op`"):
-        assert reduce_ops.op_from(None, "a name") == reduce_ops.Average
+        assert arguments.op_from(None, "a name") == arguments.Average
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert reduce_ops.op_from(None, False, deprecated=False) == reduce_ops.Sum
+        assert arguments.op_from(None, False, deprecated=False) == arguments.Sum
     with pytest.raises(ValueError, match="supersedes average"):
-        reduce_ops.op_from(reduce_ops.Sum, False)
+        arguments.op_from(arguments.Sum, False)
 
 
 def test_arguments_of_optimizers():
     for passes in (0, -1):
         with pytest.raises(ValueError, match="backward_passes_per_step must be > 0"):
-            gradient_arguments.check_backward_passes(passes)
-    for factor, op in ((2.0, reduce_ops.Sum), (0.0, reduce_ops.Average)):
+            arguments.check_backward_passes(passes)
+    for factor, op in ((2.0, arguments.Sum), (0.0, arguments.Average)):
         with pytest.raises(ValueError, match="gradient_predivide_factor"):
-            gradient_arguments.check_predivide_factor(factor, op)
-    assert gradient_arguments.predivide_factors(4) == (0.25, 4.0)
+            arguments.check_predivide_factor(factor, op)
+    assert arguments.predivide_factors(4) == (0.25, 4.0)
     with pytest.warns(DeprecationWarning, match="num_groups"):
-        assert gradient_arguments.groups_from(2, None) == 2
-    assert gradient_arguments.groups_from(0, 3) == 3
+        assert arguments.groups_from(2, None) == 2
+    assert arguments.groups_from(0, 3) == 3
     with pytest.raises(ValueError, match="has not been registered"):
-        gradient_arguments.check_registered(hvd.ProcessSet([0]), "A tape")
+        arguments.check_registered(hvd.ProcessSet([0]), "A tape")
 
     def check(value):
-        gradient_arguments.check_groups(
+        arguments.check_groups(
             value, "strings", lambda member: isinstance(member, str), lambda member: member
         )
 

@@ -13,7 +13,7 @@ from . import environment, fork_servers
 _ALSO = (
     *("hvd_core.conformance.command", "hvd_core.conformance.worker", "hvd_core.conformance.report"),
     "hvd_core._config.plugins_toml",
-    "hvd_core.backends.selection.backend_options",
+    "hvd_core.backends._selection.options",
     *("argparse", "encodings.idna", "faulthandler", "importlib.metadata", "tomllib", "unicodedata"),
 )
 

@@ -11,7 +11,7 @@ import optax
 
 import horovod.jax as hvd
 from harness.rank import expect
-from horovod.common import elastic_step
+from horovod.common import _elastic_state
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, OperationFailedError
 from horovod.jax.elastic import copied, restored
 
@@ -98,7 +98,7 @@ def check_a_state_is_that_of_rank_0_after_sync():
     state.restore()
     assert texts(state.params) == texts(wanted["params"])
     state.params = {**state.params, "w": state.params["w"] + ME}
-    with elastic_step.sync(True):  # as after a death: only what differs is sent
+    with _elastic_state.syncing(True):  # as after a death: only what differs is sent
         state.sync()
     assert texts({name: getattr(state, name) for name in wanted}) == texts(wanted)
 

@@ -9,7 +9,7 @@ import numpy as np
 import horovod.jax as hvd
 from harness.rank import expect, needs
 from horovod.jax import _calls
-from hvd_core._frontend.operations import NUMBERS
+from hvd_core._frontend.operations import OPERATION_NUMBERS
 from jax_support import ME, SIZE, all_of, mine, same
 
 LAST = SIZE - 1
@@ -79,7 +79,7 @@ def check_programs_on_a_gpu():
     assert _calls.why_callbacks() == ""
 
     def on_gpu(x):
-        attributes = {"op": NUMBERS["allreduce"], "process_set": 0, "reduce_op": 0, "root_rank": -1}
+        attributes = {"op": OPERATION_NUMBERS["allreduce"], "process_set": 0, "reduce_op": 0, "root_rank": -1}
         numbers = {key: np.int32(value) for key, value in attributes.items()}
         factors = {key: np.float64(1) for key in ("prescale", "postscale")}
         call = jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype))

@@ -9,7 +9,7 @@ import numpy as np
 
 # `import torch`, which Keras may have done, has told PyTorch the name "hvd" (horovod/torch_backend.py) and nothing more.
 loaded = {name for name in sys.modules if name.partition(".")[0] in ("horovod", "hvd_core")}
-assert loaded <= {"horovod", "horovod.runner", "horovod.torch_backend"}, loaded
+assert loaded <= {"horovod", "horovod._compat", "horovod.runner", "horovod.torch_backend"}, loaded
 sys.modules.update(dict.fromkeys([*loaded, "horovod", "hvd_core"]))
 
 import keras  # noqa: E402

@@ -6,7 +6,7 @@ import tempfile
 
 import numpy as np
 
-from horovod.common import elastic_step
+from horovod.common import _elastic_state
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from keras_support import (
     ROWS,
@@ -72,7 +72,7 @@ def check_a_state_is_that_of_rank_0_after_sync():
     assert state.epoch == 1 and float(numpy_of(model.optimizer.learning_rate)) == 0.5
     kept = values(model)
     model.optimizer.learning_rate = 0.5 + ME
-    with elastic_step.sync(True):  # as after a death: only what differs is sent
+    with _elastic_state.syncing(True):  # as after a death: only what differs is sent
         state.sync()
     np.testing.assert_array_equal(values(model), kept)
     synced = values(model)

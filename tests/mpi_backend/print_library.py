@@ -7,10 +7,10 @@ import sys
 def main():
     if sys.argv[1]:
         os.environ["HOROVOD_BACKEND_MPI_LIBRARY"] = sys.argv[1]
-    from hvd_core.backends import discovery
-    from hvd_core.backends.discovery import loading
+    from hvd_core.backends import _discovery
+    from hvd_core.backends._discovery.installed_backend import load_backend
 
-    print(loading.load(discovery.lookup("mpi", ""), True, "tcp")["vendor_lib"].split(",")[0])
+    print(load_backend(_discovery.lookup("mpi", ""), True, "tcp")["vendor_lib"].split(",")[0])
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import numpy as np
 
 import hvd_core as hvd
 from harness import rank as tools
-from hvd_core._observe import timeline_file
+from hvd_core._observe import timeline_files
 
 
 def every_operation():
@@ -71,8 +71,8 @@ def late_rank(late, path):
 
 
 def _ready(events, name):
-    pids = [pid for pid, tensor in timeline_file.tensor_names(events).items() if tensor == name]
-    return sum(timeline_file.is_rank_tick(e) and e["pid"] in pids for e in events)
+    pids = [pid for pid, tensor in timeline_files.tensor_names(events).items() if tensor == name]
+    return sum(timeline_files.is_rank_tick(e) and e["pid"] in pids for e in events)
 
 
 def refused(path):
@@ -94,7 +94,7 @@ def killed_while_the_other_waits(victim, path=None):
         tools.await_told("waits")
         if path:
             name = f"allreduce.last of {victim}"
-            _await(path, lambda events: name in timeline_file.tensor_names(events).values())
+            _await(path, lambda events: name in timeline_files.tensor_names(events).values())
         os.kill(os.getpid(), signal.SIGKILL)
     tools.tell("waits")
     tools.expect(hvd.HorovodInternalError, lambda: hvd.synchronize(handle))
@@ -118,7 +118,7 @@ def killed_right_after_its_last_operations(victim, count):
 
 def _await(path, found, seconds=60):
     end = time.monotonic() + seconds
-    while not (os.path.exists(path) and found(timeline_file.load(path))):
+    while not (os.path.exists(path) and found(timeline_files.load(path))):
         assert time.monotonic() < end, f"not found in {path} within {seconds} s"
         time.sleep(0.01)
 

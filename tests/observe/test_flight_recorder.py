@@ -6,9 +6,10 @@ from pathlib import Path
 
 import observed_ranks as ranks
 from harness import run_on_ranks, run_to_the_end
+from hvd_core import flight_records
 from hvd_core._base import native
 from hvd_core._cli.command import run as hvd
-from hvd_core._observe import flight_records, settings
+from hvd_core._observe import settings
 
 
 def kinds(ring):

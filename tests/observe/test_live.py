@@ -8,7 +8,7 @@ import pytest
 
 import watched_ranks as ranks
 from harness import launch, run_on_ranks
-from hvd_core._observe.watch.host_figures import HostFigures
+from hvd_core._observe.watch.job_figures import HostFigures
 from hvd_core._observe.watch.shared_rings import Place, SharedRings
 
 

@@ -11,7 +11,7 @@ import pytest
 import watched_ranks as ranks
 from harness import finish, launch, run_on_ranks
 from harness.installed import need
-from hvd_core._config.environment import EngineSettings
+from hvd_core._config.settings import EngineSettings
 from hvd_core._observe.watch import start
 from hvd_core._observe.watch.guarded_http import GuardedServer
 from hvd_core._observe.watch.watcher import token_of

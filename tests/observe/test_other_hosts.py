@@ -12,8 +12,8 @@ import pytest
 from hvd_core._base.auth import ANSWER_BYTES, CHALLENGE_BYTES, client_handshake
 from hvd_core._base.sockets import Deadline, recv_exact
 from hvd_core._observe.watch.job_figures import JobFigures
-from hvd_core._observe.watch.other_hosts import Asker
 from hvd_core._observe.watch.shared_rings import Place, SharedRings
+from hvd_core._observe.watch.watcher import Asker
 
 KEY = bytes(range(32))
 PATIENCE_S = 100

@@ -4,7 +4,7 @@ import numpy as np
 
 import observed_ranks as ranks
 from harness import run_on_ranks
-from hvd_core._observe import flight_records
+from hvd_core import flight_records
 from hvd_core._observe.watch.rank_figures import ENTRY, MEMBERS, SUBMITTED, RankFigures
 from hvd_core._observe.watch.shared_rings import SharedRing
 

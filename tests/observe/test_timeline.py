@@ -7,7 +7,7 @@ import pytest
 
 import observed_ranks as ranks
 from harness import plain, run_on_ranks, run_to_the_end
-from hvd_core._observe import timeline_file, timeline_summary
+from hvd_core._observe import timeline_files
 
 OPERATIONS = {
     "allreduce.one": ("ALLREDUCE", "float32", "[3]"),
@@ -21,20 +21,20 @@ OPERATIONS = {
 
 def events_of(path, complete=True):
     events = json.loads(path.read_text())
-    assert timeline_file.faults(events, complete) == []
+    assert timeline_files.faults(events, complete) == []
     return events
 
 
 def of_tensor(events, name):
     """(phase, name) of the events of a tensor, without the record of its name."""
-    pids = [pid for pid, tensor in timeline_file.tensor_names(events).items() if tensor == name]
-    assert len(pids) == 1, (name, timeline_file.tensor_names(events))
+    pids = [pid for pid, tensor in timeline_files.tensor_names(events).items() if tensor == name]
+    assert len(pids) == 1, (name, timeline_files.tensor_names(events))
     return [e for e in events if e.get("pid") == pids[0] and e["ph"] != "M"]
 
 
 def carried_out(events):
     """The tensors with an allreduce in the file. Another rank may be ready for a later one, which is there too."""
-    names = timeline_file.tensor_names(events)
+    names = timeline_files.tensor_names(events)
     return {names[e["pid"]] for e in events if e.get("name") == "ALLREDUCE"}
 
 
@@ -81,9 +81,9 @@ def test_every_rank_writes_its_own_file(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["of-0.json", "of-1.json", "t.json", "t.rank1.json"]
     for name, rank in (("t.json", 0), ("t.rank1.json", 1), ("of-0.json", 0), ("of-1.json", 1)):
         events = events_of(tmp_path / name)
-        assert timeline_file.about_rank(events)["rank"] == rank
-        assert any(timeline_file.is_rank_tick(e) for e in events) is (rank == 0)
-        assert set(OPERATIONS) <= set(timeline_file.tensor_names(events).values())
+        assert timeline_files.about_rank(events)["rank"] == rank
+        assert any(timeline_files.is_rank_tick(e) for e in events) is (rank == 0)
+        assert set(OPERATIONS) <= set(timeline_files.tensor_names(events).values())
 
 
 def test_timelines_in_the_middle_of_a_job(tmp_path):
@@ -116,7 +116,7 @@ def test_a_file_that_cannot_be_made(tmp_path):
 def test_a_straggler_is_found(tmp_path):
     path = tmp_path / "t.json"
     run_on_ranks(3, ranks.late_rank, 1, str(path), env={"HOROVOD_TIMELINE": str(path)})
-    made = timeline_summary.summarize(events_of(path))
+    made = timeline_files.summarize(events_of(path))
     assert (made.stragglers[0].rank, made.stragglers[0].last) == (1, 4)
     assert made.exposed > 0
     assert {t.name for t in made.tensors} == {f"allreduce.t{i}" for i in range(4)}
@@ -130,9 +130,9 @@ def test_its_size_is_bounded(tmp_path):
     assert sum(file.stat().st_size for file in files) <= most
     last = events_of(files[0])[-1]["ts"]
     events = events_of(path)
-    assert "allreduce.grad.0" in timeline_file.tensor_names(events_of(files[0])).values()
+    assert "allreduce.grad.0" in timeline_files.tensor_names(events_of(files[0])).values()
     started = [
-        timeline_file.about_rank(events_of(file))["start_in_clock_of_rank_0_in_micros"] for file in files
+        timeline_files.about_rank(events_of(file))["start_in_clock_of_rank_0_in_micros"] for file in files
     ]
     assert started[0] == started[1], "times of both files count from the same moment"
     assert all(e["ts"] >= last for e in events if e["ph"] == "B")
@@ -145,7 +145,7 @@ def test_a_killed_rank_leaves_a_valid_file(tmp_path):
         env={"HOROVOD_TIMELINE": str(path), "HOROVOD_FLIGHT_RECORDER_DIR": str(tmp_path / "flight")},
     )  # fmt: skip
     events = events_of(path, complete=False)
-    assert {"allreduce.together", "allreduce.last of 0"} <= set(timeline_file.tensor_names(events).values())
+    assert {"allreduce.together", "allreduce.last of 0"} <= set(timeline_files.tensor_names(events).values())
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_the_launcher_turns_it_on(tmp_path, options):
     printed = run_to_the_end(2, ranks.ends_in_order, command=plain.horovodrun(2, *words))
     assert "without effect" not in printed
     events = events_of(path)
-    assert "allreduce.fine" in timeline_file.tensor_names(events).values()
+    assert "allreduce.fine" in timeline_files.tensor_names(events).values()
     assert any(e.get("name") == "CYCLE_START" and e["s"] == "g" for e in events)
 
 

@@ -7,7 +7,7 @@ import pytest
 import observed_ranks as ranks
 from harness import run_on_ranks
 from hvd_core._cli.command import run as hvd
-from hvd_core._observe import timeline_file, timeline_merge, timeline_summary
+from hvd_core._observe import timeline_files
 
 START = {"start_time_since_epoch_in_micros": 1_000_000}
 
@@ -51,7 +51,7 @@ def test_figures_of_a_known_timeline():
     events = [*operation(0, [5, 45]), *operation(1000, [1000, 1020])]
     # The first operation, from 45 to 145, is waited for from 20 to 100 by one caller and from 90 to 120 by another.
     events += [record("WAIT", "X", 20, 0, tid=0, dur=80), record("WAIT", "X", 90, 0, tid=1, dur=30)]
-    made = timeline_summary.summarize(file_of(0, events))
+    made = timeline_files.summarize(file_of(0, events))
     assert (made.rank, made.size, made.span) == (0, 2, 1120)
     assert (made.communication, made.exposed, made.hidden) == (200, 100, 125)
     assert [(s.rank, s.last, s.median_behind) for s in made.stragglers] == [(1, 2, 30), (0, 0, 0)]
@@ -67,8 +67,8 @@ def test_merging_puts_ranks_on_one_clock(tmp_path):
         (tmp_path / f"{rank}.json").write_text(json.dumps(file_of(rank, events, start)))
     out = tmp_path / "all.json"
     assert hvd(["timeline", "merge", str(tmp_path / "[01].json"), "-o", str(out)]) == 0
-    events = timeline_file.load(out)
-    assert timeline_file.faults(events) == []
+    events = timeline_files.load(out)
+    assert timeline_files.faults(events) == []
     timed = [e for e in events if e["ph"] != "M"]
     assert timed == sorted(timed, key=lambda e: e["ts"])
     assert [e["ts"] for e in timed if e.get("name") == "NEGOTIATE_ALLREDUCE"] == [0, 300]
@@ -76,20 +76,20 @@ def test_merging_puts_ranks_on_one_clock(tmp_path):
     names = {(e["pid"], e["args"]["name"]) for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
     assert names == {(0, "allreduce.a"), (1, "allreduce.a")}
     with pytest.raises(ValueError, match="was merged"):
-        timeline_summary.summarize(events)
+        timeline_files.summarize(events)
 
 
 def test_merging_what_ranks_have_written(tmp_path):
     run_on_ranks(2, ranks.every_operation, env={"HOROVOD_TIMELINE": str(tmp_path / "{rank}.json")})
-    timeline_merge.merge([tmp_path / "0.json", tmp_path / "1.json"], tmp_path / "all.json")
-    events = timeline_file.load(tmp_path / "all.json")
-    assert timeline_file.faults(events) == []
+    timeline_files.merge([tmp_path / "0.json", tmp_path / "1.json"], tmp_path / "all.json")
+    events = timeline_files.load(tmp_path / "all.json")
+    assert timeline_files.faults(events) == []
     names = [e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"]
     assert names.count("allgather.two") == 2
     assert names.count("waiting callers") == 2
     # No rank's operation can end before every rank was ready, on the common clock.
     ends = [e["ts"] for e in events if e["ph"] == "E" and e.get("args", {}).get("shape") == "[3]"]
-    ready = max(e["ts"] for e in events if timeline_file.is_rank_tick(e) and e["pid"] == 0 and e["tid"] == 2)
+    ready = max(e["ts"] for e in events if timeline_files.is_rank_tick(e) and e["pid"] == 0 and e["tid"] == 2)
     assert len(ends) == 4
     assert ready <= min(ends[:2]) + 1  # both are cut to whole microseconds
 
@@ -115,7 +115,7 @@ def test_a_file_that_is_cut_off_is_read_to_its_last_event(tmp_path):
     path = tmp_path / "t.json"
     lines = [json.dumps(e) for e in file_of(0, operation(0, [5, 45]))]
     path.write_text("[\n" + ",\n".join(lines) + ',\n{"name":"ALLRE')
-    assert len(timeline_file.load(path)) == len(lines)
+    assert len(timeline_files.load(path)) == len(lines)
     path.write_text("no timeline")
     assert hvd(["timeline", "summarize", str(path)]) == 2
 
@@ -134,9 +134,9 @@ def test_a_file_that_is_cut_off_is_read_to_its_last_event(tmp_path):
     ],
 )
 def test_the_rules_find_their_faults(event, fault):
-    assert fault in timeline_file.faults([event])[0]
+    assert fault in timeline_files.faults([event])[0]
 
 
 def test_the_rules_find_times_that_go_back():
     events = [record("a", "B", 5), {"ph": "E", "ts": 4, "pid": 1}]
-    assert "the time goes back" in timeline_file.faults(events)[0]
+    assert "the time goes back" in timeline_files.faults(events)[0]

@@ -12,7 +12,7 @@ import numpy as np
 
 import hvd_core as hvd
 from harness import rank as tools
-from hvd_core._observe.watch import metrics
+from hvd_core._observe.watch import watcher
 from hvd_core._observe.watch.shared_rings import Place, SharedRings
 from hvd_core._runtime import current_job
 from hvd_core.errors import HorovodInternalError
@@ -55,7 +55,7 @@ def counted_operations():
     tools.expect(HorovodInternalError, lambda: hvd.allreduce(np.ones(hvd.rank() + 1), name="unequal"))
     tools.meet("counted", 120)
     rings = SharedRings(place())
-    text = metrics.text(rings, ["shm within a host"]).decode()
+    text = watcher.text(rings, ["shm within a host"]).decode()
     rings.close()
     tools.meet("read", 120)
     return text
@@ -102,7 +102,7 @@ def late_steps(steps, may_begin=lambda step: None):
 
 def seen_by_a_page():
     """What a page would get on rank 0, of steps, a late rank and a stall."""
-    from hvd_core._observe.watch.host_figures import HostFigures
+    from hvd_core._observe.watch.job_figures import HostFigures
 
     figures = HostFigures(SharedRings(place()))
     figures.for_page(0)
@@ -134,12 +134,12 @@ def seen_by_a_page():
 
 def more_events_than_a_ring_holds():
     """What a page gets when the watcher could not read for a while."""
-    from hvd_core._observe.watch import host_figures
+    from hvd_core._observe.watch import job_figures
 
     with mock.patch.object(
-        host_figures, "LOOKED_AT_S", 1000.0
+        job_figures, "LOOKED_AT_S", 1000.0
     ):  # the page stays open, however long this takes
-        figures = host_figures.HostFigures(SharedRings(place()))
+        figures = job_figures.HostFigures(SharedRings(place()))
         figures.for_page(0)
         figures.read()
         for _ in range(3000):

@@ -7,7 +7,7 @@ import numpy as np
 import hvd_core as hvd
 import watched_ranks as ranks
 from harness import rank as tools
-from hvd_core._observe.watch.host_figures import HostFigures
+from hvd_core._observe.watch.job_figures import HostFigures
 from hvd_core._observe.watch.shared_rings import SharedRings
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import hvd_core as hvd
 import values
 from hvd_core._runtime import runtime
-from hvd_core.numpy_face._handles import keep
+from hvd_core.numpy_api import _keep
 
 HANG_SECONDS = float(os.environ.get("HVD_TEST_HANG_SECONDS", "30"))
 
@@ -82,7 +82,7 @@ class Rank:
         op = getattr(hvd, call.op) if call.op else None
         if call.kind == "barrier":
             ps = options["process_set"]
-            return keep(runtime.engine().barrier(0 if ps is None else ps.process_set_id), "ready", [], None)
+            return _keep(runtime.engine().barrier(0 if ps is None else ps.process_set_id), "ready", [], None)
         if call.kind == "allreduce":
             function = hvd.allreduce_async_ if in_place else hvd.allreduce_async
             return function(given[0], op=op, **options)

@@ -35,7 +35,7 @@ def describe():
         python="{module}:Backend", launchers={launchers})
 
 def __getattr__(name):
-    from hvd_core.backends.chaos import ChaosBackend
+    from hvd_core.backends._chaos import ChaosBackend
     return type("Backend", (ChaosBackend,), {{"name": "{name}", "version": "1.5"}})
 """
 

@@ -6,7 +6,7 @@ import pytest
 from launchers import program_words
 
 import elastic_ranks
-from horovod.common.elastic_launchers import explanation
+from horovod.common._elastic_job import explanation
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 

@@ -194,7 +194,7 @@ def test_negative_values_are_refused(flags):
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "nan", "inf"])
 def test_a_time_is_positive(tmp_path, text, capsys):
-    """As ranks read it: hvd_core._config.environment."""
+    """As ranks read it: hvd_core._config.settings."""
     with pytest.raises(SystemExit):
         parse_args([f"--gloo-timeout-seconds={text}", *COMMAND])
     assert f"invalid positive number of seconds value: '{text}'" in capsys.readouterr().err

@@ -41,7 +41,7 @@ def probe():
     {probe}
 
 def __getattr__(name):
-    from hvd_core.backends.chaos import ChaosBackend
+    from hvd_core.backends._chaos import ChaosBackend
     return type("Backend", (ChaosBackend,), {{"name": "{name}", "version": "{version}"}})
 """
 

@@ -16,7 +16,7 @@ import numpy as np
 import hvd_core as hvd
 from hvd_core import _core
 from hvd_core._runtime import runtime
-from hvd_core.backends.selection import backend_options, named_backends
+from hvd_core.backends._selection import choice, options
 
 RANK = os.environ["HOROVOD_RANK"]
 
@@ -61,8 +61,8 @@ def outcome(case):
     logging.getLogger("horovod").removeHandler(handler)
     os.environ.clear()
     os.environ.update(before)
-    named_backends._warned.clear()
-    backend_options._handed_on.clear()
+    choice._warned.clear()
+    options._handed_on.clear()
     return found
 
 

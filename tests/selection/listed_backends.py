@@ -2,12 +2,11 @@
 
 from types import SimpleNamespace
 
+from hvd_core._config.hints import did_you_mean
 from hvd_core._config.selection_rules import ladder
-from hvd_core._config.suggestions import did_you_mean
+from hvd_core.backends._selection.choice import Choice, device_types
+from hvd_core.backends._selection.plan import Usable
 from hvd_core.backends.errors import BackendNotInstalled
-from hvd_core.backends.selection.backend_plan import Usable
-from hvd_core.backends.selection.choice import Choice
-from hvd_core.backends.selection.named_backends import device_types
 
 ONE_HOST = SimpleNamespace(
     rank=0, launcher="horovodrun", launcher_used_up=False, hosts=(0, 0), host_names=("alpha", "alpha")

@@ -3,7 +3,7 @@
 import sys
 
 import hvd_core
-from hvd_core.backends.selection.backend_report import BackendReport
+from hvd_core.backends._selection.plan import BackendReport
 
 
 def check_before_init():

@@ -10,7 +10,7 @@ import numpy as np
 import hvd_core as hvd
 from hvd_core import _core
 from hvd_core._runtime import runtime
-from hvd_core.backends.selection import agreement
+from hvd_core.backends._selection import agreement
 
 
 def sum_on_the_device(library):

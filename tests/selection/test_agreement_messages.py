@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from golden_texts import golden
-from hvd_core.backends.selection.agreement import compare, failure, statement, warnings
+from hvd_core.backends._selection.agreement import compare, failure, statement, warnings
 from listed_backends import ECCL, MPI, SHM, TCP, TWO_HOSTS, TWO_HOSTS_BY_MPI, ListedBackends, plan
 
 HOSTS = ("node01", "node01", "node02", "node02", "node03", "node03", "node04", "node04")

@@ -6,8 +6,8 @@ import pytest
 
 from golden_texts import golden
 from hvd_core._config.plugins_toml import load
-from hvd_core.backends.python.options import Option, read_option
-from hvd_core.backends.selection import backend_options
+from hvd_core.backends._options import Option, read_option
+from hvd_core.backends._selection import options
 from listed_backends import ECCL
 
 
@@ -32,7 +32,7 @@ NAMES = ("shm", "tcp", "eccl", "eccl_stub")
 
 @pytest.fixture(autouse=True)
 def _nothing_handed_on():
-    backend_options._handed_on.clear()
+    options._handed_on.clear()
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def files(tmp_path):
 
 def refused(name, config=None, folder=None, **environ):
     with pytest.raises(ValueError) as caught:
-        backend_options.check((BACKEND,), environ, lambda: NAMES, config)
+        options.check((BACKEND,), environ, lambda: NAMES, config)
     golden(name, str(caught.value), folder=folder)
 
 
@@ -64,8 +64,8 @@ def refused(name, config=None, folder=None, **environ):
 )
 def test_types_and_ranges(name, good, bad):
     rule = next(o for o in BACKEND.options if o["name"] == name)
-    assert [text for text in good if backend_options.fault(rule, text) is not None] == []
-    assert [text for text in bad if backend_options.fault(rule, text) is None] == []
+    assert [text for text in good if options.fault(rule, text) is not None] == []
+    assert [text for text in bad if options.fault(rule, text) is None] == []
 
 
 def test_good_options_pass():
@@ -77,23 +77,21 @@ def test_good_options_pass():
         "HOROVOD_BACKEND_TCP_NO_SUCH": "1",  # not chosen
         "HOROVOD_BACKEND_SPEC": "{}",
     }
-    backend_options.check((BACKEND,), environ, lambda: NAMES)
+    options.check((BACKEND,), environ, lambda: NAMES)
 
 
 def test_a_library_under_development_may_declare_none():
     young = replace(BACKEND, origin="HOROVOD_BACKEND_PATH_ECCL", options=())
-    backend_options.check((young,), {"HOROVOD_BACKEND_ECCL_ANYTHING": "1"}, lambda: NAMES)
+    options.check((young,), {"HOROVOD_BACKEND_ECCL_ANYTHING": "1"}, lambda: NAMES)
     with pytest.raises(ValueError, match="has no option 'anything'"):
-        backend_options.check(
-            (replace(young, origin="x 1"),), {"HOROVOD_BACKEND_ECCL_ANYTHING": "1"}, lambda: NAMES
-        )
+        options.check((replace(young, origin="x 1"),), {"HOROVOD_BACKEND_ECCL_ANYTHING": "1"}, lambda: NAMES)
 
 
 def test_names_are_asked_for_only_when_that_matters():
     def scan():
         raise AssertionError("the names of other backends are not needed here")
 
-    backend_options.check((BACKEND,), {"HOROVOD_BACKEND_ECCL_DEPTH": "3"}, scan)
+    options.check((BACKEND,), {"HOROVOD_BACKEND_ECCL_DEPTH": "3"}, scan)
 
 
 def test_messages_about_variables():
@@ -111,7 +109,7 @@ def test_files_hand_on_only_what_is_unset(files):
         'env = { ECCL_DEBUG = "WARN", ECCL_NET = "a" }\n'
     )
     environ = {"HOROVOD_BACKEND_ECCL_MODE": "fast", "ECCL_NET": "b"}
-    backend_options.export("eccl", config.backend("eccl"), environ)
+    options.export("eccl", config.backend("eccl"), environ)
     expected = {
         "HOROVOD_BACKEND_ECCL_MODE": "fast",
         "ECCL_NET": "b",
@@ -121,13 +119,13 @@ def test_files_hand_on_only_what_is_unset(files):
         "ECCL_DEBUG": "WARN",
     }
     assert environ == expected
-    assert backend_options.origin("HOROVOD_BACKEND_ECCL_CHECK", environ).endswith("site.toml:3")
-    assert backend_options.origin("HOROVOD_BACKEND_ECCL_MODE", environ) == "HOROVOD_BACKEND_ECCL_MODE"
-    backend_options.check((BACKEND,), environ, lambda: NAMES, config)
+    assert options.origin("HOROVOD_BACKEND_ECCL_CHECK", environ).endswith("site.toml:3")
+    assert options.origin("HOROVOD_BACKEND_ECCL_MODE", environ) == "HOROVOD_BACKEND_ECCL_MODE"
+    options.check((BACKEND,), environ, lambda: NAMES, config)
     # A second init() sees a changed file; what was set by hand meanwhile stays.
     environ["HOROVOD_BACKEND_ECCL_CHECK"] = "off"
     changed = files("[backend.eccl]\noptions = { max_channels = 9, check = true }\n")
-    backend_options.export("eccl", changed.backend("eccl"), environ)
+    options.export("eccl", changed.backend("eccl"), environ)
     assert (
         environ["HOROVOD_BACKEND_ECCL_MAX_CHANNELS"] == "9" and environ["HOROVOD_BACKEND_ECCL_CHECK"] == "off"
     )
@@ -136,10 +134,10 @@ def test_files_hand_on_only_what_is_unset(files):
 def test_messages_about_files(files, tmp_path):
     config = files("[backend.eccl.options]\nmax_chanels = 8\ndepth = 1.5\n")
     environ = {}
-    backend_options.export("eccl", config.backend("eccl"), environ)
+    options.export("eccl", config.backend("eccl"), environ)
     refused("option_in_file", config, tmp_path, **environ)
     # Also where a variable hides it: the file is wrong all the same.
-    backend_options._handed_on.clear()
+    options._handed_on.clear()
     config = files("[backend.eccl]\noptions = { depth = -1 }\n")
     refused("option_in_file_hidden", config, tmp_path, HOROVOD_BACKEND_ECCL_DEPTH="3")
 
@@ -157,9 +155,9 @@ def test_an_option_of_a_backend_in_python_follows_the_same_types(monkeypatch):
 
 def test_the_library_that_a_probe_has_found_is_the_default_of_the_option():
     environ = {}
-    backend_options.found_by_probe("x", "/opt/x/libx.so", environ)
+    options.found_by_probe("x", "/opt/x/libx.so", environ)
     assert environ == {"HOROVOD_BACKEND_X_LIBRARY": "/opt/x/libx.so"}
-    assert backend_options.origin("HOROVOD_BACKEND_X_LIBRARY", environ) == "its probe"
+    assert options.origin("HOROVOD_BACKEND_X_LIBRARY", environ) == "its probe"
     environ = {"HOROVOD_BACKEND_X_LIBRARY": "/mine.so"}
-    backend_options.found_by_probe("x", "/opt/x/libx.so", environ)
+    options.found_by_probe("x", "/opt/x/libx.so", environ)
     assert environ == {"HOROVOD_BACKEND_X_LIBRARY": "/mine.so"}

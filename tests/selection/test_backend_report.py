@@ -14,7 +14,7 @@ from golden_texts import golden
 from harness import plain
 from harness.frameworks import python_with
 from harness.installed import need
-from hvd_core.backends.selection.backend_report import BackendRow, ServedRow, report
+from hvd_core.backends._selection.plan import BackendRow, ServedRow, report
 from listed_backends import ECCL, MPI, SHM, TCP, TWO_HOSTS, TWO_HOSTS_BY_MPI, ListedBackends, plan
 
 

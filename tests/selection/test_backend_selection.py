@@ -8,8 +8,8 @@ import pytest
 from golden_texts import golden
 from hvd_core._config.selection_rules import Level, Rule
 from hvd_core.backends import BackendError, BackendNotInstalled, BackendUnavailable
-from hvd_core.backends.selection import named_backends
-from hvd_core.backends.selection.host_route import OneHostOnly
+from hvd_core.backends._selection import choice
+from hvd_core.backends._selection.choice import OneHostOnly
 from hvd_core.types import COLLECTIVES
 from listed_backends import (
     ECCL,
@@ -34,7 +34,7 @@ ENV = "HOROVOD_BACKEND"
 
 @pytest.fixture(autouse=True)
 def _fresh_warnings():
-    named_backends._warned.clear()
+    choice._warned.clear()
 
 
 def raised(kind, *backends, **how):

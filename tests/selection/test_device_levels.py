@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from hvd_core._config.selection_rules import OF_SET, ladder
+from hvd_core.backends._selection.choice import Choice
+from hvd_core.backends._selection.plan import with_own
 from hvd_core.backends.errors import BackendUnavailable
-from hvd_core.backends.selection.choice import Choice
-from hvd_core.backends.selection.plan_of_set import with_own
 from listed_backends import ECCL, FAR, MPI, NEAR, ONE_HOST, SHM, TCP, TWO_HOSTS, ListedBackends, plan, table
 
 UNEVEN = SimpleNamespace(**{**vars(TWO_HOSTS), "hosts": (0, 0, 1), "host_names": ("alpha", "alpha", "beta")})

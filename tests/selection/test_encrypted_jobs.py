@@ -5,9 +5,8 @@ import logging
 import pytest
 
 from hvd_core._config.plugins_toml import load
-from hvd_core.backends.selection.choice import choose
-from hvd_core.backends.selection.host_route import OneHostOnly
-from hvd_core.backends.selection.usable_backends import UsableBackends
+from hvd_core.backends._selection.choice import OneHostOnly, choose
+from hvd_core.backends._selection.usable import UsableBackends
 from listed_backends import ONE_HOST, SHM, TCP, TWO_HOSTS, backend
 from test_backend_selection import of, plan, table
 

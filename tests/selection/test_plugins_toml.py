@@ -8,12 +8,10 @@ import pytest
 
 from golden_texts import golden
 from hvd_core._cli.config import choices, of_files
-from hvd_core._config.plugins_file import PluginsTomlError, read
-from hvd_core._config.plugins_toml import PluginsConfig, load, packaged_file
-from hvd_core._config.toml_lines import lines_of
-from hvd_core._config.wheels import pip_install
-from hvd_core.backends.candidate import WHEEL, Candidate
-from hvd_core.backends.messages import not_installed
+from hvd_core._config.hints import pip_install
+from hvd_core._config.plugins_toml import PluginsConfig, PluginsTomlError, load, packaged_file, read
+from hvd_core.backends._candidate import WHEEL, Candidate
+from hvd_core.backends._messages import not_installed
 
 ROOT_FILE = Path(__file__).resolve().parents[2] / "plugins.toml"
 
@@ -46,33 +44,24 @@ def refused(tmp_path, name, text, kind="user"):
     golden(name, str(caught.value), folder=tmp_path)
 
 
-def test_lines_are_found_in_every_spelling():
-    text = (
-        "# a comment = 1\n[selection]\nbackend = [ # one\n  'a',\n  \"b]\",\n]\n"
-        "[selection.\"gcu\"]\noperations = '''x\n[no]\ny = 1''' # =\nallgather='m'\n"
-        '[backend]\neccl.options = { a = 1, b = { c = [ {d=2} ] } }\neccl.env.X = "q\\"\\\\"\n'
-        '"odd.name".library = """a\n""b"""\n[[many]]\nkey = 1_000.5e3\n'
-    )
-    lines = lines_of(text)
-    expected = {
-        ("selection",): 2,
-        ("selection", "backend"): 3,
-        ("selection", "gcu"): 7,
-        ("selection", "gcu", "operations"): 8,
-        ("selection", "gcu", "allgather"): 11,
-        ("backend",): 12,
-        ("backend", "eccl", "options"): 13,
-        ("backend", "eccl", "options", "a"): 13,
-        ("backend", "eccl", "options", "b", "c"): 13,
-        ("backend", "eccl", "options", "b", "c", "d"): 13,
-        ("backend", "eccl", "env", "X"): 14,
-        ("backend", "odd.name", "library"): 15,
-        ("many",): 17,
-        ("many", "key"): 18,
-    }
-    assert {key: lines[key] for key in expected} == expected
-    for crlf in (text.replace("\n", "\r\n"), text.rstrip("\n")):
-        assert {key: lines_of(crlf)[key] for key in expected} == expected
+def test_the_line_of_a_key_is_found_in_its_usual_spellings(tmp_path):
+    text = """# [probe]
+[selection]
+backend = "a"
+gcu.allgather = [
+  "m",
+]
+[backend]
+eccl.options = { a = 1 }
+[backend."x"]
+library = "backend"
+env.Y = "1"
+"""
+    file = read(written(tmp_path / "plugins.toml", text), "user")
+    assert [rule.source.rpartition(":")[2] for rule in file.rules] == ["3", "4"]
+    assert file.backends["eccl"].options["a"].source.endswith(":8")
+    assert file.backends["x"].library.source.endswith(":10")
+    assert file.backends["x"].env["Y"].source.endswith(":11")
 
 
 def test_the_packaged_file_documents_every_key(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from hvd_core._config.selection_rules import HOST, OPERATIONS, Level, Rule, legacy_variables
 from hvd_core.backends import BackendError, BackendUnavailable
-from hvd_core.backends.selection.backend_plan import AUTOMATIC, DEVICE_OPERATIONS
+from hvd_core.backends._selection.plan import AUTOMATIC, DEVICE_OPERATIONS
 from hvd_core.types import COLLECTIVES
 from listed_backends import (
     ECCL,

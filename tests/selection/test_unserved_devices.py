@@ -3,7 +3,7 @@
 import pytest
 
 from hvd_core._config import plugins_toml
-from hvd_core.backends.selection.backend_report import COPIED, report
+from hvd_core.backends._selection.plan import COPIED, report
 from listed_backends import ECCL, MPI, SHM, TCP, plan
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from horovod.spark.common.parquet_shards import ParquetShard
+from horovod.spark.common._data import ParquetShard
 from horovod.spark.common.store import DBFSLocalStore, FilesystemStore, HDFSStore, LocalStore, Store
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from sparkdl import HorovodRunner
 
 import horovod.spark
-from horovod.spark import cluster
+from horovod.spark import _cluster
 
 LONG_S = 120
 
@@ -222,7 +222,7 @@ def check_another_interpreter_has_its_own_packages(spark):
 
 
 def check_more_processes_than_slots(spark):
-    error = raised(cluster.NotEnoughSlots, horovod.spark.run, sums, num_proc=3, start_timeout=1)
+    error = raised(_cluster.NotEnoughSlots, horovod.spark.run, sums, num_proc=3, start_timeout=1)
     assert "3 processes were asked for" in str(error) and "can run 2 tasks at a time" in str(error), error
 
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import get_debian
 
-from horovod.spark import java
+from horovod.spark import _cluster
 
 PACKAGE = "openjdk-17-jre-headless"
 
@@ -28,7 +28,7 @@ PACKAGE = "openjdk-17-jre-headless"
 def system_java() -> Path | None:
     """JAVA_HOME of the java on the path, if Spark can use it."""
     found = shutil.which("java")
-    if found is None or not 17 <= (java.version_of(found) or 0) <= 21:
+    if found is None or not 17 <= (_cluster.version_of(found) or 0) <= 21:
         return None
     return Path(found).resolve().parents[1]
 

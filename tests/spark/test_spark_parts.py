@@ -18,16 +18,11 @@ import pytest
 
 from horovod._runner.environment import is_this_python
 from horovod._runner.output import Output, Sink
-from horovod.spark.barrier_task import Plan
-from horovod.spark.cluster import check_encryption
-from horovod.spark.java import check_java
-from horovod.spark.log_frames import LogSender
-from horovod.spark.log_server import LogServer
-from horovod.spark.placement import TaskFacts, assign
-from horovod.spark.proven_listener import ProvenListener
-from horovod.spark.rank_channel import LONGEST_LINE, MOST_CHARACTERS, LineReader, RankChannel
-from horovod.spark.rank_job import base_environment
-from horovod.spark.task_frames import veiled
+from horovod.spark._channel import LONGEST_LINE, MOST_CHARACTERS, LineReader, RankChannel
+from horovod.spark._cluster import check_encryption, check_java
+from horovod.spark._logs import AuthenticatedListener, LogSender, LogServer
+from horovod.spark._ranks import TaskFacts, assign, base_environment
+from horovod.spark._task import BarrierPlan, veiled
 from hvd_core._base.sockets import AuthenticationError, split_address
 
 SPARKDL = Path(__file__).resolve().parents[2] / "packages" / "sparkdl"
@@ -101,7 +96,7 @@ def test_variables_of_spark_are_kept_from_ranks():
 
 
 def test_the_secret_is_not_in_the_text_of_a_plan():
-    plan = Plan("tcp://h:1", "tcp://h:2", SECRET, {"TOKEN": "hidden"}, None, True)
+    plan = BarrierPlan("tcp://h:1", "tcp://h:2", SECRET, {"TOKEN": "hidden"}, None, True)
     assert "sss" not in f"{plan} {plan!r}" and "hidden" not in repr(plan)
 
 
@@ -206,7 +201,7 @@ class TestListenerWithoutDescriptors:
     def listening(self):
         """The loop of the driver, for some turns, without a free descriptor: run(until) returns how many it took."""
         selector, told = selectors.DefaultSelector(), SimpleNamespace(refused=[])
-        listener = ProvenListener("127.0.0.1", SECRET, b"test")
+        listener = AuthenticatedListener("127.0.0.1", SECRET, b"test")
         listener.begin(selector, lambda peer, rest: None, told.refused.append)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import horovod.torch as hvd
-from horovod.common import elastic_step
+from horovod.common import _elastic_state
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, OperationFailedError
 from horovod.torch.elastic import sampler as sampler_module
 from horovod.torch.elastic import state as state_module
@@ -144,7 +144,7 @@ def check_ranks_in_step_send_what_differs():
         hvd.broadcast_parameters(params, root_rank)
 
     with (
-        elastic_step.sync(True),
+        _elastic_state.syncing(True),
         mock.patch.object(state_module, "broadcast_parameters", broadcast),
         mock.patch.object(state_module, "broadcast_optimizer_state", side_effect=AssertionError("was sent")),
     ):
@@ -155,7 +155,7 @@ def check_ranks_in_step_send_what_differs():
     if ME == 0:
         assert torch.equal(values(model, optimizer), before)
     optimizer.param_groups[0]["lr"] = 0.5 + ME
-    with elastic_step.sync(True):
+    with _elastic_state.syncing(True):
         state.sync()
     assert optimizer.param_groups[0]["lr"] == 0.5
 
@@ -168,10 +168,10 @@ def check_sums_of_tensors():
         other[place] ^= ME  # another one on rank 1
     if ME:
         others[3][:8], others[3][8:16] = numbers[8:16], numbers[:8]
-    with elastic_step.sync(True):
+    with _elastic_state.syncing(True):
         arrays = [numbers, *others, np.float32(ME), np.zeros(0), None, np.zeros((2, 1))[:, 0]]
-        assert elastic_step.alike(arrays) == [True, *[False] * 5, True, False, True]
-    assert elastic_step.alike([numbers]) == [False]
+        assert _elastic_state.alike(arrays) == [True, *[False] * 5, True, False, True]
+    assert _elastic_state.alike([numbers]) == [False]
 
 
 def check_another_model_is_saved_when_it_is_assigned():

@@ -8,7 +8,7 @@ import torch
 
 import horovod.torch as hvd
 from harness.rank import await_told, needs, tell
-from horovod.common import structures
+from horovod.common import objects as structures
 from horovod.common.exceptions import OperationFailedError
 from support import raises, same_everywhere
 

@@ -16,8 +16,8 @@ from device_under_test import COUNT, DEVICE, KIND, MODULE, hold
 from harness.rank import needs
 from horovod.common.exceptions import HorovodInternalError
 from horovod.torch import _devices, _staging
-from hvd_core._config.wheels import pip_install
-from hvd_core._frontend import staged
+from hvd_core._config.hints import pip_install
+from hvd_core._frontend import memory
 from hvd_core._runtime import current_job
 from support import raises
 
@@ -51,15 +51,15 @@ class Heard(logging.Handler):
 
 
 def check_one_warning_that_says_what_to_install():
-    staged._warned.discard(KIND)
+    memory._warned.discard(KIND)
     with Heard() as heard:
         hvd.allreduce(mine())
         hvd.allgather(mine())
     assert len(heard.texts) == 1, heard.texts
-    for part in (f"device type '{KIND}'", "STAGED", "why: HOROVOD_BACKEND names shm", staged.remedy(KIND)):
+    for part in (f"device type '{KIND}'", "STAGED", "why: HOROVOD_BACKEND names shm", memory.remedy(KIND)):
         assert part in heard.texts[0], heard.texts
-    assert "vendor" in staged.remedy("gcu")
-    assert staged.remedy("cuda") == pip_install("hvd-backend-nccl")
+    assert "vendor" in memory.remedy("gcu")
+    assert memory.remedy("cuda") == pip_install("hvd-backend-nccl")
 
 
 def check_calls_return_before_the_device_is_done():

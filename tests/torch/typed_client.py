@@ -91,3 +91,6 @@ def reset() -> None:
         hvd.allreduce(x)
     except hvd.HorovodInternalError:
         hvd.shutdown()
+
+
+hvd.allredcue(x)  # type: ignore[attr-defined]  # a misspelt name is an error

@@ -26,7 +26,7 @@ class Backend:
 
 def default_num_proc() -> int:
     """The default parallelism of the active SparkContext. Raises RuntimeError without one."""
-    from horovod.spark.cluster import active_context
+    from horovod.spark._cluster import active_context
 
     return active_context("an estimator of horovod.spark").defaultParallelism
 

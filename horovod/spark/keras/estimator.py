@@ -8,9 +8,8 @@ from typing import Any
 import keras
 
 from horovod.spark.common.estimator import HorovodEstimator, HorovodModel
-from horovod.spark.common.param_checks import check_type
-from horovod.spark.common.params import with_params
-from horovod.spark.keras import trainer
+from horovod.spark.common.params import check_type, with_params
+from horovod.spark.keras import _trainer
 
 _PARAMS = {
     "custom_objects": (None, "the classes and functions that the model is made of, by name"),
@@ -54,14 +53,14 @@ class KerasEstimator(HorovodEstimator):
         if not isinstance(optimizer, str):
             optimizer = keras.optimizers.serialize(optimizer)
         task["optimizer"] = optimizer
-        task["model"] = trainer.saved(model)
-        return trainer.train, task
+        task["model"] = _trainer.saved(model)
+        return _trainer.train, task
 
     def _model(self, result: Any, run_id: str) -> KerasModel:
         data, history = result
         return KerasModel(
             history=history,
-            model=trainer.loaded(data, self.value("custom_objects")),
+            model=_trainer.loaded(data, self.value("custom_objects")),
             custom_objects=self.value("custom_objects"),
             feature_columns=self.value("feature_cols"),
             label_columns=self.value("label_cols"),
@@ -79,6 +78,6 @@ class KerasModel(HorovodModel):
         self._begin(kwargs)
 
     def _make_predictor(self) -> Callable[[], Callable[[Any], list[Any]]]:
-        model, custom = trainer.saved(self.value("model")), self.value("custom_objects")
+        model, custom = _trainer.saved(self.value("model")), self.value("custom_objects")
         inputs = self.value("feature_columns")
-        return lambda: trainer.predictor(model, custom, inputs)
+        return lambda: _trainer.predictor(model, custom, inputs)

@@ -10,9 +10,8 @@ import cloudpickle
 import torch
 
 from horovod.spark.common.estimator import HorovodEstimator, HorovodModel
-from horovod.spark.common.param_checks import check_type
-from horovod.spark.common.params import with_params
-from horovod.spark.torch import trainer
+from horovod.spark.common.params import check_type, with_params
+from horovod.spark.torch import _trainer
 
 _PARAMS = {
     "input_shapes": (None, "a shape [-1, ...] for each input of the model"),
@@ -67,12 +66,12 @@ class TorchEstimator(HorovodEstimator):
         names += ("backward_passes_per_step", "gradient_compression", "callbacks")
         task.update({name: self.value(name) for name in names})
         task["model"] = saved((self.value("model"), self.value("optimizer")))
-        return trainer.train, task
+        return _trainer.train, task
 
     def _model(self, result: Any, run_id: str) -> TorchModel:
         weights, history = result
-        model = trainer.loaded(saved(self.value("model")))
-        model.load_state_dict(trainer.loaded(weights))
+        model = _trainer.loaded(saved(self.value("model")))
+        model.load_state_dict(_trainer.loaded(weights))
         return TorchModel(
             history=history,
             model=model,
@@ -95,4 +94,4 @@ class TorchModel(HorovodModel):
     def _make_predictor(self) -> Callable[[], Callable[[Any], list[Any]]]:
         model, inputs = saved(self.value("model")), self.value("feature_columns")
         shapes = self.value("input_shapes") or [None] * len(inputs)
-        return lambda: trainer.predictor(model, inputs, shapes)
+        return lambda: _trainer.predictor(model, inputs, shapes)

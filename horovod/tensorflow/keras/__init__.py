@@ -12,12 +12,12 @@ from tensorflow import keras
 from horovod._keras import front_end as _front_end
 from horovod._keras.compression import Compression as Compression
 from horovod.common import exports as _exports
+from horovod.common.arguments import Average as _Average
 from horovod.common.exports import *  # noqa: F403
 from horovod.common.process_sets import ProcessSet as ProcessSet
 from horovod.common.process_sets import add_process_set as add_process_set
 from horovod.common.process_sets import global_process_set as global_process_set
 from horovod.common.process_sets import remove_process_set as remove_process_set
-from horovod.common.reduce_ops import Average as _Average
 from horovod.tensorflow.keras import callbacks as callbacks
 from horovod.tensorflow.keras import elastic as elastic
 

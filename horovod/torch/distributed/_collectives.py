@@ -1,18 +1,19 @@
 """The collectives of a group that gather tensors or scatter them. See _group.py for their rules."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from horovod.torch.distributed._requests import (
     SUM,
+    Calls,
     Operand,
     Taken,
     complex_sums_only,
     fill,
-    number_and_factor,
     operand,
+    reduction_of,
     together,
 )
 
@@ -24,7 +25,7 @@ from horovod.torch.distributed._requests import (
 _LEAST_BYTES, _MOST_RANKS = 64 << 10, 16
 
 # The tensors, `splits` and `received` of Engine.ordered(), and what puts the results where they belong.
-Exchange = tuple[Taken, dict, Callable[[], None] | None]
+Exchange = tuple[Taken, dict[str, Any], Callable[[], None] | None]
 
 
 def goes_apart(flat: torch.Tensor, size: int) -> bool:
@@ -32,7 +33,9 @@ def goes_apart(flat: torch.Tensor, size: int) -> bool:
     return flat.is_cpu and flat.numel() * flat.element_size() >= _LEAST_BYTES and 1 < size <= _MOST_RANKS
 
 
-def gathered(calls: Any, rank: int, size: int, root: int, sent: Operand, results: list) -> Exchange:
+def gathered(
+    calls: Any, rank: int, size: int, root: int, sent: Operand, results: list[torch.Tensor]
+) -> Exchange:
     """A gather. `sent`: this rank's part; `results`: on the root, the tensor for each rank."""
     others, nothing, count = _others(size, root), sent.flat.new_empty(0), sent.flat.numel()
     if rank != root:
@@ -57,7 +60,9 @@ def gathered(calls: Any, rank: int, size: int, root: int, sent: Operand, results
     return Taken(calls.core, [nothing] * len(others), outputs), numbers, finish
 
 
-def scattered(calls: Any, rank: int, size: int, root: int, parts: list, place: Operand) -> Exchange:
+def scattered(
+    calls: Any, rank: int, size: int, root: int, parts: list[torch.Tensor], place: Operand
+) -> Exchange:
     """A scatter. `parts`: on the root, the tensor for each rank; `place`: for this rank's part."""
     others, nothing, count = _others(size, root), place.flat.new_empty(0), place.flat.numel()
     if rank != root:
@@ -86,7 +91,7 @@ def _others(size: int, root: int) -> list[int]:
     return [rank for rank in range(size) if rank != root]
 
 
-def _rows(size: int, count: int, at: list) -> list[int]:
+def _rows(size: int, count: int, at: Sequence[int | None]) -> list[int]:
     """For each tensor one number for each rank: `count` for the rank at[i], if it is not None, and 0 for the others."""
     return [count if rank == one else 0 for one in at for rank in range(size)]
 
@@ -97,8 +102,16 @@ def _rows(size: int, count: int, at: list) -> list[int]:
 GATHER, SCATTER = 1 << 20, 2 << 20
 
 
-class Gathering:
-    """A part of Group, which has `_calls`, `_rank`, `_size`."""
+class Members:
+    """What the collectives use of a group."""
+
+    _calls: Calls
+    _rank: int
+    _size: int
+
+
+class Gathering(Members):
+    """A part of Group."""
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """outputs[i][r] becomes rank r's inputs[i]. Rank r's tensor has the size of outputs[i][r], on all ranks."""
@@ -112,7 +125,7 @@ class Gathering:
         """outputs[r][i] becomes rank r's inputs[i]."""
         return self.allgather([list(each) for each in zip(*outputs, strict=True)], list(inputs), opts)
 
-    def _gather_list(self, outputs: list, tensor: Any, opts: Any) -> Any:
+    def _gather_list(self, outputs: list[torch.Tensor], tensor: Any, opts: Any) -> Any:
         calls, name = self._calls, self._calls.next_name()
         sizes = {output.numel() for output in outputs if isinstance(output, torch.Tensor)}
         ragged = len(sizes) > 1
@@ -128,7 +141,7 @@ class Gathering:
             finish = None if whole is not None else _spreading(outputs, place, sent)
         return calls.submit("allgather", name, taken, "all_gather", outputs, opts, finish)
 
-    def _gather_ragged(self, name: str, outputs: list, sent: Operand, opts: Any) -> Any:
+    def _gather_ragged(self, name: str, outputs: list[torch.Tensor], sent: Operand, opts: Any) -> Any:
         """Tensors of several sizes: each rank sends its own to each other."""
         calls = self._calls
         parts = [operand(output, False, calls.process_set, False) for output in outputs]
@@ -138,7 +151,7 @@ class Gathering:
         taken = Taken(calls.core, [copies], [place])
 
         def finish() -> None:
-            for output, piece in zip(outputs, place.split(counts)):
+            for output, piece in zip(outputs, torch.split(place, counts)):
                 fill(output, piece)
 
         splits = [sent.flat.numel()] * self._size
@@ -156,7 +169,7 @@ class Gathering:
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def _gather_into(self, outputs: list, inputs: list, opts: Any, what: str) -> Any:
+    def _gather_into(self, outputs: list[torch.Tensor], inputs: list[Any], opts: Any, what: str) -> Any:
         calls, name = self._calls, self._calls.next_name()
         with calls.refusing("allgather", name):
             sources = [operand(tensor, False, calls.process_set) for tensor in inputs]
@@ -199,7 +212,7 @@ class Gathering:
             "alltoall", name, taken, "gather", results, opts, finish, number=GATHER + root, unit=count, **how
         )
 
-    def _gather_joined(self, sent: Operand, root: int, results: list) -> Exchange:
+    def _gather_joined(self, sent: Operand, root: int, results: list[torch.Tensor]) -> Exchange:
         """A gather whose parts come to the root behind each other, and are copied from there."""
         count, is_root = sent.flat.numel(), self._rank == root
         how = {
@@ -221,7 +234,7 @@ def same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.numel() > 0 and other.numel() > 0 and first < ends[1] and second < ends[0]
 
 
-def one_memory(tensors: list, like: torch.Tensor) -> torch.Tensor | None:
+def one_memory(tensors: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor | None:
     """The memory of a list of dense tensors that lie behind each other, as one flat tensor; None if they do not, or if
     `like`, which the list's ranks send, lies there too."""
     first = tensors[0]
@@ -238,7 +251,7 @@ def one_memory(tensors: list, like: torch.Tensor) -> torch.Tensor | None:
     return None if same_memory(whole, like) else whole
 
 
-def check_types(what: str, outputs: list, inputs: list) -> None:
+def check_types(what: str, outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
     """Raise ValueError if an output is not of the type of its input."""
     for output, tensor in zip(outputs, inputs, strict=True):
         if output.dtype is not tensor.dtype:
@@ -248,10 +261,15 @@ def check_types(what: str, outputs: list, inputs: list) -> None:
 def copying_back(places: list[Operand]) -> Any:
     """A function that copies results back, for operands that are copies; None without such operands."""
     copies = [place for place in places if place.own]
-    return (lambda: [place.copy_back() for place in copies]) if copies else None
+
+    def copy() -> None:
+        for place in copies:
+            place.copy_back()
+
+    return copy if copies else None
 
 
-def _check_list(what: str, outputs: list, tensor: torch.Tensor, size: int, rank: int) -> None:
+def _check_list(what: str, outputs: list[torch.Tensor], tensor: torch.Tensor, size: int, rank: int) -> None:
     if len(outputs) != size:
         raise ValueError(
             f"{what}: {size} tensors are needed for the results, one for each rank, but found {len(outputs)}."
@@ -271,9 +289,9 @@ def _check_list(what: str, outputs: list, tensor: torch.Tensor, size: int, rank:
         )
 
 
-def _spreading(outputs: list, place: torch.Tensor, sent: Operand) -> Any:
+def _spreading(outputs: list[torch.Tensor], place: torch.Tensor, sent: Operand) -> Any:
     def spread() -> None:
-        for output, piece in zip(outputs, place.split(sent.flat.numel() or 1)):
+        for output, piece in zip(outputs, torch.split(place, sent.flat.numel() or 1)):
             fill(output, piece)
 
     return spread
@@ -282,8 +300,8 @@ def _spreading(outputs: list, place: torch.Tensor, sent: Operand) -> Any:
 # The calls of a group that give each rank a part: reduce_scatter, scatter, all_to_all. See _group.py for their rules.
 
 
-class Scattering:
-    """A part of Group, which has `_calls`, `_rank`, `_size`."""
+class Scattering(Members):
+    """A part of Group."""
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """outputs[i] becomes the reduction of the ranks' inputs[i][r], on rank r."""
@@ -293,14 +311,14 @@ class Scattering:
             [self._reduce_list(o, i, opts) for o, i in zip(outputs, inputs, strict=True)], list(outputs)
         )
 
-    def _reduce_list(self, output: torch.Tensor, inputs: list, opts: Any) -> Any:
+    def _reduce_list(self, output: torch.Tensor, inputs: list[torch.Tensor], opts: Any) -> Any:
         sizes = {tensor.numel() for tensor in inputs}
         if len(sizes) == 1:
             return self._scatter_reduced([output], [inputs], opts, "reduce_scatter")
         # Parts of several sizes: all are reduced behind each other, and this rank keeps its own.
         calls, name = self._calls, self._calls.next_name()
         with calls.refusing("allreduce", name):
-            number, factor = _reduction(opts)
+            number, factor = reduction_of(opts)
             complex_sums_only(inputs, number == SUM)
             check_types("reduce_scatter", [output] * len(inputs), inputs)
             sent = operand(_joined(inputs, self._size, "reduce_scatter"), True, calls.process_set)
@@ -310,14 +328,13 @@ class Scattering:
                     f"{inputs[self._rank].numel()}, but has {output.numel()}."
                 )
             target = torch.empty_like(sent.flat)
-            width = sent.flat.numel() // max(
-                1, sum(tensor.numel() for tensor in inputs)
-            )  # 2 for complex numbers
-            sizes = [tensor.numel() * width for tensor in inputs]
+            # 2 for complex numbers
+            width = sent.flat.numel() // max(1, sum(tensor.numel() for tensor in inputs))
+            parts = [tensor.numel() * width for tensor in inputs]
             taken = Taken(calls.core, [sent.flat], [target])
         return calls.submit(
             "allreduce", name, taken, "reduce_scatter", [output], opts,
-            lambda: fill(output, target.split(sizes)[self._rank]), number=number, prescale=factor,
+            lambda: fill(output, torch.split(target, parts)[self._rank]), number=number, prescale=factor,
         )  # fmt: skip
 
     def reduce_scatter_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
@@ -330,11 +347,11 @@ class Scattering:
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def _scatter_reduced(self, outputs: list, inputs: list, opts: Any, what: str) -> Any:
+    def _scatter_reduced(self, outputs: list[torch.Tensor], inputs: list[Any], opts: Any, what: str) -> Any:
         """Each of `inputs` is one tensor, or the list of the ranks' parts, of equal sizes."""
         calls, name = self._calls, self._calls.next_name()
         with calls.refusing("reducescatter", name):
-            number, factor = _reduction(opts)
+            number, factor = reduction_of(opts)
             sources, places = [], []
             for output, tensor in zip(outputs, inputs, strict=True):
                 joined = tensor if isinstance(tensor, torch.Tensor) else _joined(tensor, self._size, what)
@@ -390,7 +407,7 @@ class Scattering:
             **how,
         )
 
-    def _scatter_joined(self, parts: list, root: int, place: Operand) -> Exchange:
+    def _scatter_joined(self, parts: list[torch.Tensor], root: int, place: Operand) -> Exchange:
         """A scatter whose parts lie behind each other on the root, or are copied so."""
         calls, count = self._calls, place.flat.numel()
         sent, splits = place.flat.new_empty(0), [0] * self._size
@@ -449,7 +466,7 @@ class Scattering:
             target = whole if whole is not None else sent.new_empty(sum(received))
 
             def spread() -> None:
-                for output, piece in zip(outputs, target.split(received)):
+                for output, piece in zip(outputs, torch.split(target, received)):
                     fill(output, piece)
 
             taken = Taken(calls.core, [sent], [target])
@@ -459,19 +476,13 @@ class Scattering:
         )
 
 
-def _reduction(opts: Any) -> tuple[int, float]:
-    if opts is None:
-        return SUM, 1.0
-    return number_and_factor(getattr(opts, "reduceOp", opts))
-
-
-def check_count(what: str, parts: list, size: int) -> None:
+def check_count(what: str, parts: list[torch.Tensor], size: int) -> None:
     """Raise ValueError unless there is a part for each rank."""
     if len(parts) != size:
         raise ValueError(f"{what}: {size} tensors are needed, one for each rank, but found {len(parts)}.")
 
 
-def _joined(parts: list, size: int, what: str) -> torch.Tensor:
+def _joined(parts: list[torch.Tensor], size: int, what: str) -> torch.Tensor:
     """The ranks' parts behind each other: as they lie there, or copied."""
     check_count(what, parts, size)
     if len({(part.numel(), part.dtype) for part in parts}) == 1:

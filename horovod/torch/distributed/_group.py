@@ -16,14 +16,14 @@ import torch.distributed as dist
 
 from horovod.common.basics import engine
 from horovod.torch.distributed import _startup
-from horovod.torch.distributed._collectives import Gathering, Scattering
+from horovod.torch.distributed._collectives import Gathering, Scattering, copying_back
 from horovod.torch.distributed._requests import (
     SUM,
     Calls,
     Taken,
     complex_sums_only,
-    number_and_factor,
     operand,
+    reduction_of,
 )
 from horovod.torch.distributed._work import Done, Works, seconds_of
 from hvd_core._runtime.refusals import report_message
@@ -81,7 +81,7 @@ def served_by_device(*names: str) -> Callable[[type], type]:
     return decorate
 
 
-def by_device(method: Callable, name: str) -> Callable:
+def by_device(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A method that does so, under this name of torch's."""
 
     @functools.wraps(method)
@@ -122,15 +122,15 @@ class PointToPoint:
 
     def __init__(self, calls: Calls, rank: int, ranks: list[int], label: str):
         self._calls, self._rank, self._ranks, self._label = calls, rank, ranks, label
-        self._counts: dict[tuple, int] = {}
+        self._counts: dict[tuple[Any, ...], int] = {}
 
-    def send(self, tensors: list, dst: int, tag: int) -> Any:
+    def send(self, tensors: list[torch.Tensor], dst: int, tag: int) -> Any:
         return self._message(tensors, True, dst, tag)
 
-    def receive(self, tensors: list, src: int, tag: int) -> Any:
+    def receive(self, tensors: list[torch.Tensor], src: int, tag: int) -> Any:
         return self._message(tensors, False, src, tag)
 
-    def _message(self, tensors: list, sends: bool, other: int, tag: int) -> Any:
+    def _message(self, tensors: list[torch.Tensor], sends: bool, other: int, tag: int) -> Any:
         if other == self._rank or not 0 <= other < len(self._ranks):
             raise ValueError(
                 f"hvd: rank {self._rank} cannot send to or receive from rank {other} of a group of {len(self._ranks)}."
@@ -205,7 +205,11 @@ def monitored_barrier(group: Any, timeout: Any, wait_all_ranks: bool) -> None:
     )
 
 
-def list_of(tensors: Any) -> list:
+# torch's annotations of its methods are those for users; it calls the methods with options.
+_ProcessGroup: Any = dist.ProcessGroup
+
+
+def list_of(tensors: Any) -> list[torch.Tensor]:
     """The tensors of a call; torch passes one tensor, or a list of them."""
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
@@ -218,8 +222,8 @@ def list_of(tensors: Any) -> list:
     *("_reduce_scatter_base", "reduce_scatter_tensor_coalesced"),
     *("all_to_all_single", "alltoall_base", "alltoall"),
 )
-class Group(Gathering, Scattering, dist.ProcessGroup):
-    """See the module. Made by `_create.create` only.
+class Group(Gathering, Scattering, _ProcessGroup):
+    """See the module. Made by create() only.
 
     Args:
         store: of torch.distributed, for monitored_barrier().
@@ -227,11 +231,20 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
         name: torch's name of the group.
         ranks: the job's ranks of the group's members, ascending.
         number: of the engine's process set.
-        seconds: limit of time for calls that give no limit.
+        seconds: timeout of calls that give none.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, name: str, ranks: list, number: int, seconds: float):
-        dist.ProcessGroup.__init__(self, rank, size)
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        name: str,
+        ranks: list[int],
+        number: int,
+        seconds: float,
+    ):
+        _ProcessGroup.__init__(self, rank, size)
         self._store, self._rank, self._size, self._ranks = store, rank, size, ranks
         self._name, self._description = name, "undefined"
         self._calls = Calls(number, seconds)
@@ -356,12 +369,12 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
         calls, name = self._calls, self._calls.next_name()
         with calls.refusing("allreduce", name):
             tensors = list_of(tensors)
-            number, factor = _reduction(opts)
+            number, factor = reduction_of(opts)
             complex_sums_only(tensors, number == SUM)
             taken_from = [operand(tensor, True, calls.process_set) for tensor in tensors]
             flats = [each.flat for each in taken_from]
             taken = Taken(calls.core, flats, flats)
-            finish = _copying_back(taken_from)
+            finish = copying_back(taken_from)
         return calls.submit(
             "allreduce", name, taken, "all_reduce", tensors, opts, finish, number=number, prescale=factor
         )
@@ -373,7 +386,7 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
         calls, name = self._calls, self._calls.next_name()
         with calls.refusing("allreduce", name):
             tensors = list_of(tensors)
-            number, factor = _reduction(opts)
+            number, factor = reduction_of(opts)
             complex_sums_only(tensors, number == SUM)
             is_root = self._rank == opts.rootRank
             taken_from = [operand(tensor, True, calls.process_set) for tensor in tensors]
@@ -381,7 +394,7 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
             # Elsewhere a backend may use the memory of the output, and most of them never touch it.
             outputs = flats if is_root else [torch.empty_like(flat) for flat in flats]
             taken = Taken(calls.core, flats, outputs, True, is_root)
-            finish = _copying_back(taken_from) if is_root else None
+            finish = copying_back(taken_from) if is_root else None
         return calls.submit(
             "reduce", name, taken, "reduce", tensors, opts, finish,
             number=number, prescale=factor, root=self._ranks[opts.rootRank],
@@ -396,7 +409,7 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
             taken_from = [operand(tensor, False, calls.process_set, is_root) for tensor in tensors]
             flats = [each.flat for each in taken_from]
             taken = Taken(calls.core, flats, flats, is_root, not is_root)
-            finish = None if is_root else _copying_back(taken_from)
+            finish = None if is_root else copying_back(taken_from)
             job_root = self._ranks[root]
         return calls.submit("broadcast", name, taken, "broadcast", tensors, opts, finish, number=job_root)
 
@@ -427,31 +440,13 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
         )
 
 
-def _reduction(opts: Any) -> tuple[int, float]:
-    if opts is None:
-        return SUM, 1.0
-    return number_and_factor(getattr(opts, "reduceOp", opts))
-
-
-def _copying_back(operands: list) -> Any:
-    copies = [each for each in operands if each.own]
-    if not copies:
-        return None
-
-    def copy() -> None:
-        for each in copies:
-            each.copy_back()
-
-    return copy
-
-
 # A group for torch.distributed: the engine, and a process set that the group's ranks make among themselves.
 #
 # torch.distributed calls create() on the members of a group only. So the process set is one that its members alone ask
 # for, and each group has its own: the order of calls in one group says nothing about another.
 
 # For each engine; a set of the next job begins at 0 on all of its ranks.
-_counts: WeakKeyDictionary = WeakKeyDictionary()
+_counts: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 def _let_torch_end_groups() -> None:
@@ -467,7 +462,7 @@ def _let_torch_end_groups() -> None:
         else:
             original(group)
 
-    dist.distributed_c10d._shutdown_backend = shutdown_backend
+    setattr(dist.distributed_c10d, "_shutdown_backend", shutdown_backend)  # noqa: B010 (mypy knows of no such name)
 
 
 _let_torch_end_groups()

@@ -5,8 +5,7 @@ torch.distributed promises that all ranks of a group make their calls in one ord
 name "c10d.n" for each operation: ranks that call different operations meet under one name, and all of them fail.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,18 +16,18 @@ from horovod.torch import _devices, _staging
 from horovod.torch._dtypes import DTYPE_NUMBERS, MOVABLE
 from horovod.torch._operand import BY_ADDRESS, check, in_host_form
 from horovod.torch.distributed._work import Done, Work, Works, seconds_of
-from hvd_core._frontend import reductions
-from hvd_core._frontend.reductions import ENGINE_NUMBERS
+from hvd_core._frontend import operations
+from hvd_core._frontend.operations import ENGINE_NUMBERS
 from hvd_core._runtime.process_sets import ProcessSet, temporary
-from hvd_core._runtime.refusals import report
+from hvd_core._runtime.refusals import reported
 
 _OPS = {
-    "SUM": ENGINE_NUMBERS[reductions.Sum],
-    "AVG": ENGINE_NUMBERS[reductions.Average],
-    "MIN": ENGINE_NUMBERS[reductions.Min],
-    "MAX": ENGINE_NUMBERS[reductions.Max],
-    "PRODUCT": ENGINE_NUMBERS[reductions.Product],
-    "PREMUL_SUM": ENGINE_NUMBERS[reductions.Sum],
+    "SUM": ENGINE_NUMBERS[operations.Sum],
+    "AVG": ENGINE_NUMBERS[operations.Average],
+    "MIN": ENGINE_NUMBERS[operations.Min],
+    "MAX": ENGINE_NUMBERS[operations.Max],
+    "PRODUCT": ENGINE_NUMBERS[operations.Product],
+    "PREMUL_SUM": ENGINE_NUMBERS[operations.Sum],
 }
 
 
@@ -42,12 +41,15 @@ _NUMBERS = {
 SUM = _OPS["SUM"]
 
 
-def number_and_factor(op: Any) -> tuple[int, float]:
-    """The engine's number of a reduce op, and the factor that the tensors are multiplied by before.
+def reduction_of(options: Any) -> tuple[int, float]:
+    """The engine's number of the reduce op in a call's options, and the factor that multiplies the tensors before.
 
     Raises:
         NotImplementedError: BAND, BOR or BXOR, or a factor that is a tensor.
     """
+    if options is None:
+        return SUM, 1.0
+    op = getattr(options, "reduceOp", options)
     kind = _kind(op)
     try:
         number = _NUMBERS[kind]
@@ -69,7 +71,8 @@ _PREMUL = _kind(getattr(ReduceOp, "PREMUL_SUM", None))
 def _numbers_by_hash() -> dict[int, int]:
     """hash(options.reduceOp) -> the engine's number, of the ops that need no factor. A hash costs less than a comparison
     of ops; empty if hashes do not tell this PyTorch's ops apart."""
-    options, found = AllreduceOptions(), {}
+    options = AllreduceOptions()
+    found: dict[int, Any] = {}
     for kind in ReduceOp.RedOpType.__members__.values():
         if kind == _PREMUL:
             continue  # it has a factor, and no constructor
@@ -169,8 +172,17 @@ class Taken:
 
     __slots__ = ("device", "sources", "targets")
 
-    def __init__(self, core: Any, inputs: list, outputs: list, sent: bool = True, received: bool = True):
+    def __init__(
+        self,
+        core: Any,
+        inputs: list[torch.Tensor],
+        outputs: list[torch.Tensor],
+        sent: bool = True,
+        received: bool = True,
+    ):
         first = (inputs or outputs)[0]
+        self.sources: Sequence[Any]
+        self.targets: Sequence[Any]
         # The operation on a device; None in host memory.
         self.device: _devices.Submitted | _staging.Staged | None = None
         if first.is_cpu:
@@ -206,7 +218,7 @@ class Calls:
         self.process_set = temporary(number)
         self.number, self.seconds = number, seconds
         self.core = engine()
-        self._coalesced: list | None = None
+        self._coalesced: list[Any] | None = None
         ordered = OrderedCalls(self.core, number, "c10d.")
         self.next_name: Callable[[], str] = ordered.next_name
         # The number of calls so far. It is equal on all ranks that have made the same calls.
@@ -214,14 +226,9 @@ class Calls:
         self._allreduce = ordered.allreduce
         self._numbers_by_hash: dict[int, int] = {}
 
-    @contextmanager
-    def refusing(self, operation: str, name: str) -> Iterator[None]:
+    def refusing(self, operation: str, name: str) -> reported:
         """A guard around the checks of a call: an exception makes the matching calls of the other ranks fail too."""
-        try:
-            yield
-        except BaseException as error:
-            report(operation, name, self.process_set, error)
-            raise
+        return reported(operation, name, self.process_set)
 
     def submit(
         self,
@@ -306,7 +313,8 @@ class Calls:
         return self._coalesced is not None
 
     def coalesce(self, work: Any) -> None:
-        self._coalesced.append(work)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
 
     def start_coalescing(self) -> None:
         self._coalesced = []

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from horovod.common import exports
 from horovod.common.basics import engine, runtime
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.objects import broadcast_object
-from hvd_core._bootstrap.identity import identify
-from hvd_core._bootstrap.meeting import Meeting
+from hvd_core._bootstrap.launchers.identity import identify
+from hvd_core._bootstrap.rendezvous.custom import CustomRendezvous
 from hvd_core._runtime import current_job
 
 # A rank that has destroyed its groups and ends waits so long for the others.
@@ -62,9 +62,9 @@ def start(store: Any, rank: int, size: int) -> None:
     if meets:
         exports.init()
     else:
-        key = f"hvd/meeting/{number}"
+        key = f"hvd/rendezvous/{number}"
         runtime().init(
-            comm=Meeting(
+            comm=CustomRendezvous(
                 rank, size, lambda text: store.set(key, text), lambda: store.get(key), _address(store)
             )
         )
@@ -99,7 +99,7 @@ def _meets(store: Any, rank: int, size: int, number: int) -> bool:
     if rank == 0:
         store.set(key, json.dumps(mine).encode())
         return mine
-    decided = json.loads(store.get(key))
+    decided: bool = json.loads(store.get(key))
     if decided and not mine:
         raise ValueError(
             f"The launcher's variables say that rank 0 is the first of {size} processes, and say something else on rank "
@@ -130,7 +130,8 @@ def _address(store: Any) -> str:
         if below is None:
             return "127.0.0.1"  # a file, or the memory of this process
         store = below
-    return store.host
+    host: str = store.host
+    return host
 
 
 def leave_job() -> None:
@@ -174,7 +175,7 @@ def env_rendezvous(timeout: Any) -> Iterator[tuple[Any, int, int]]:
     store, place = _open_store(size, timeout) if rank == 0 else (None, None)
     host, port = broadcast_object(place, 0, name="torch.distributed.store")
     if store is None:
-        store = dist.TCPStore(host, port, size, is_master=False, timeout=timeout, wait_for_workers=False)
+        store = TCPStore(host, port, size, is_master=False, timeout=timeout, wait_for_workers=False)
     yield store, rank, size
     raise RuntimeError("Unable to perform rerendezvous using env:// method")
 
@@ -186,7 +187,7 @@ def _open_store(size: int, timeout: Any) -> tuple[Any, tuple[str, int]]:
     host = "127.0.0.1" if len(set(world.hosts)) == 1 else world.store.local_host()
     listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     port = listener.getsockname()[1]
-    store = dist.TCPStore(
+    store = TCPStore(
         host,
         port,
         size,

@@ -26,7 +26,7 @@ from horovod.torch._devices import streams_of
 _Work = torch._C._distributed_c10d.Work
 
 _lock = threading.Lock()
-_kept: list = []
+_kept: list[Any] = []
 _most = 8  # works in the list, before it is looked through
 
 
@@ -34,7 +34,7 @@ def _references(work: Any) -> int:
     """How many references C++ counts; one of them is that of the half in Python."""
     # An object of pybind11 begins as each object of Python does, and continues with the address of its half in C++. That
     # begins with the address of its methods; the count follows, of 4 or 8 bytes.
-    half = ctypes.c_void_p.from_address(id(work) + object.__basicsize__).value
+    half = ctypes.c_void_p.from_address(id(work) + object.__basicsize__).value or 0
     return ctypes.c_uint32.from_address(half + ctypes.sizeof(ctypes.c_void_p)).value
 
 
@@ -58,7 +58,7 @@ class _Kept(_Work):
 
 def _torch_keeps_works() -> bool:
     """Whether this PyTorch holds on to the half in Python, for as long as C++ refers to a Work."""
-    made: list[weakref.ref] = []
+    made: list[weakref.ref[Any]] = []
 
     class One(_Work):
         pass
@@ -69,13 +69,14 @@ def _torch_keeps_works() -> bool:
             made.append(weakref.ref(work))
             return work
 
-    group = Group(0, 1)
+    make: Any = Group  # whose arguments differ between versions
+    group = make(0, 1)
     held = dist.ProcessGroup.barrier(group)  # by way of C++
     return held is not None and made[0]() is not None
 
 
 def _references_can_be_read() -> bool:
-    work = _Work.__new__(type("One", (_Work,), {}))
+    work: Any = _Work.__new__(type("One", (_Work,), {}))
     _Work.__init__(work)
     before = _references(work)
     more = [work.boxed(), work.boxed()]
@@ -101,7 +102,7 @@ _Base: Any = base_of_works()
 Failure = getattr(dist, "DistBackendError", RuntimeError)
 
 
-class _Future(Future):
+class _Future(Future[Any]):
     """A future of a Work. A callback of one future may wait for another one (PowerSGD's hook does), on the only thread
     that completes futures: wait() takes the result itself."""
 
@@ -147,8 +148,9 @@ class Work(_Base):
         # On a device: the stream on which the results are complete, and the point in it.
         self._stream = self._complete = None
         self._lock = threading.Lock()
-        self._over, self._failure = False, None
-        self._future: Future | None = None
+        self._over = False
+        self._failure: BaseException | None = None
+        self._future: _Future | None = None
         self.source = -1
 
     def __del__(self) -> None:
@@ -220,8 +222,8 @@ class Work(_Base):
         """Let the thread's current stream come after the results."""
         device = self._device.device
         streams = streams_of(device)
-        now = streams.current()
-        if now != self._stream:
+        now = None if streams is None else streams.current()
+        if streams is not None and now != self._stream:
             streams.let_wait(now, self._complete)
             _devices.record([t for t in self._results if isinstance(t, torch.Tensor)], device)
 
@@ -261,7 +263,7 @@ class Work(_Base):
 
     _source_rank = source_rank
 
-    def get_future(self) -> Future:
+    def get_future(self) -> Future[Any]:
         """A future with the results, which the engine's completion thread completes."""
         with self._lock:
             if self._future is not None:
@@ -272,7 +274,7 @@ class Work(_Base):
             self.complete_future()
         return future
 
-    def get_future_result(self) -> Future:
+    def get_future_result(self) -> Future[Any]:
         """As get_future()."""
         return self.get_future()
 
@@ -280,13 +282,14 @@ class Work(_Base):
         """Wait for the operation, and complete the future unless another thread has done so."""
         self._end()
         with self._lock:
-            if self._future.work is None:
+            future = self._future
+            if future is None or future.work is None:
                 return
-            self._future.work = None
+            future.work = None
         if self._failure is None:
-            self._future.set_result(self._results)
+            future.set_result(self._results)
         else:
-            self._future.set_exception(self._failure)
+            future.set_exception(self._failure)
 
 
 class Works(_Base):
@@ -296,7 +299,7 @@ class Works(_Base):
         super().__init__()
         self._works, self._results = list(works), results
         self.devices = list({device for work in self._works for device in work.devices})
-        self._future: Future | None = None
+        self._future: Future[Any] | None = None
         self._lock = threading.Lock()
 
     def wait(self, timeout: Any = None) -> bool:
@@ -327,14 +330,15 @@ class Works(_Base):
             return self._results
         return [tensor for work in self._works for tensor in work.result()]
 
-    def get_future(self) -> Future:
+    def get_future(self) -> Future[Any]:
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._future = future = Future(devices=self.devices)
+            future: Future[Any] = Future(devices=self.devices)
+            self._future = future
         gathered = torch.futures.collect_all([work.get_future() for work in self._works])
 
-        def hand_on(done: Future) -> None:
+        def hand_on(done: Future[Any]) -> None:
             try:
                 for each in done.value():
                     each.value()
@@ -374,8 +378,8 @@ class Done(_Base):
     def result(self) -> Any:
         return self._results
 
-    def get_future(self) -> Future:
-        future = Future()
+    def get_future(self) -> Future[Any]:
+        future: Future[Any] = Future()
         future.set_result(self._results)
         return future
 

@@ -12,7 +12,7 @@ from horovod.common.exports import rank, size
 __all__ = ["ElasticSampler"]
 
 
-class ElasticSampler(torch.utils.data.Sampler):
+class ElasticSampler(torch.utils.data.Sampler[int]):
     """Deals the samples of an epoch out to the ranks, and after a change of the ranks those that are left of it.
 
     Put it into the state, so that it is saved and sent: ``TorchState(..., sampler=sampler)``. Call record_batch() after

@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from horovod.common import elastic_step
-from horovod.common.elastic_states import ObjectState, require_same_names
-from horovod.common.elastic_values import ATOMS
+from horovod.common import _elastic_state
+from horovod.common._elastic_state import ATOMS, ObjectState, require_same_names
 from horovod.common.exports import rank
-from horovod.common.structures import require_same
+from horovod.common.objects import require_same
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 
@@ -66,11 +65,12 @@ def copied(value: Any, earlier: Any, later: Later | None = None) -> Any:
         pairs = {key: copied(item, known.get(key), later) for key, item in value.items()}
         made = OrderedDict(pairs) if isinstance(value, OrderedDict) else pairs
         if hasattr(value, "_metadata"):  # the versions of modules, in the state of a model
-            made._metadata = value._metadata
+            made._metadata = value._metadata  # type: ignore[attr-defined]  # PyTorch sets it on an OrderedDict
         return made
     if isinstance(value, list):
-        known = earlier if isinstance(earlier, list) and len(earlier) == len(value) else [None] * len(value)
-        return [copied(item, before, later) for item, before in zip(value, known)]
+        same = isinstance(earlier, list) and len(earlier) == len(value)
+        before = earlier if same else [None] * len(value)
+        return [copied(item, earlier_item, later) for item, earlier_item in zip(value, before)]
     return copy.deepcopy(value)
 
 
@@ -103,7 +103,7 @@ class Copier:
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
         self._pending: list[tuple[torch.Tensor, torch.Tensor, int]] = []
-        self._running: Future | None = None
+        self._running: Future[Any] | None = None
         self._hook: Any = None
 
     def begin(self) -> None:
@@ -232,7 +232,7 @@ class ModelStateHandler(_OwnHandler):
         state = self.value.state_dict()
         require_same("TorchState.sync()", [(key, None, "") for key in sorted(state)], "horovod.elastic.model")
         tensors = {key: value for key, value in state.items() if is_tensor(value)}
-        same = elastic_step.alike([as_array(tensor) for tensor in tensors.values()])
+        same = _elastic_state.alike([as_array(tensor) for tensor in tensors.values()])
         broadcast_parameters({key: tensors[key] for key, ok in zip(tensors, same) if not ok}, root_rank=0)
         others = {key: value for key, value in state.items() if not is_tensor(value)}
         if others:  # what get_extra_state() of a module returns
@@ -262,7 +262,7 @@ class OptimizerStateHandler(_OwnHandler):
         rest = repr(split_tensors(self.value.state_dict(), tensors))
         arrays = [as_array(tensor) for tensor in tensors]
         arrays.append(np.frombuffer(rest.encode(), np.uint8))
-        if not all(elastic_step.alike(arrays)):
+        if not all(_elastic_state.alike(arrays)):
             broadcast_optimizer_state(self.value, root_rank=0)
 
 
@@ -349,7 +349,7 @@ def _handlers_for(values: dict[str, Any]) -> dict[str, StateHandler]:
     seen = {id(handler.value) for handler in found.values()}
     for name, value in containers:  # which grows
         if isinstance(value, dict):
-            members: Iterable = value.items()
+            members: Iterable[Any] = value.items()
         elif isinstance(value, (list, tuple)):
             members = enumerate(value)
         else:

@@ -24,7 +24,7 @@ from hvd_core._base.sockets import join_address
 
 if TYPE_CHECKING:
     from hvd_core._bootstrap import World
-    from hvd_core._config.environment import EngineSettings
+    from hvd_core._config.settings import EngineSettings
 
 CONFIG = "HVD_WATCHER"
 """The variable in which the watcher gets its configuration."""

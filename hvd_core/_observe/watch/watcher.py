@@ -1,34 +1,267 @@
-"""The watcher of a host: reads the rings, serves the page of the live timeline and the metrics.
+"""The watcher of a host: reads the rings, serves the page of the live timeline and the metrics (docs/metrics.md).
 
-As a process of its own, `python -m hvd_core._observe.watch.watcher` with its configuration in HVD_WATCHER,
-start.py starts
-it, and it ends by itself: with the job, some seconds later if a browser still shows the page. `hvd timeline --live` runs
-one too.
+start.py starts it as a process of its own, `python -m hvd_core._observe.watch.watcher` with its configuration in
+HVD_WATCHER. It ends by itself: with the job, some seconds later if a browser still shows the page. `hvd timeline
+--live` runs one too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import hashlib
+import hmac
 import json
+import logging
 import os
 import re
 import secrets
 import signal
 import socket
+import struct
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hvd_core._observe.watch import metrics
+from hvd_core._base.auth import HANDSHAKE_SECONDS, ServerHandshake, client_handshake
+from hvd_core._base.sockets import BootstrapError, Deadline, connect_tcp, recv_exact, send_exact
 from hvd_core._observe.watch.guarded_http import LOOPBACK, GuardedServer
-from hvd_core._observe.watch.host_figures import LOOKED_AT_S, HostFigures
-from hvd_core._observe.watch.job_figures import JobFigures, ToldFigures
-from hvd_core._observe.watch.other_hosts import Asker, Teller
-from hvd_core._observe.watch.process_end import Process, is_ready
-from hvd_core._observe.watch.shared_rings import Place, SharedRings
+from hvd_core._observe.watch.job_figures import LOOKED_AT_S, HostFigures, JobFigures, ToldFigures
+from hvd_core._observe.watch.shared_rings import Place, Process, SharedRing, SharedRings, is_ready
 from hvd_core._observe.watch.start import CONFIG
+from hvd_core.types import OPERATIONS
+
+# The metrics of a host's ranks, in Prometheus' text format. Values are made when they are asked for, from counters
+# that the engine keeps anyway. Labels have few values. Needs prometheus-client, the extra ``metrics``.
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def text(rings: SharedRings, backends: Iterable[str] = ()) -> bytes:
+    """All metrics. ``backends``: what the plan says, such as "shm within a host"."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(rings.look(), tuple(backends)))
+    return generate_latest(registry)
+
+
+class _Collector:
+    def __init__(self, rings: list[SharedRing], backends: tuple[str, ...]) -> None:
+        self._rings, self._backends = rings, backends
+
+    def collect(self) -> Iterator[object]:
+        from prometheus_client.core import CounterMetricFamily as Counter
+        from prometheus_client.core import GaugeMetricFamily as Gauge
+
+        names = {operation.number: name for name, operation in OPERATIONS.items()}
+        names |= {8: "add_process_set", 9: "remove_process_set", 10: "create_window", 11: "send"}
+        up = Gauge("horovod_rank_up", "1: the rank's process runs", labels=["rank"])
+        operations = Counter(
+            "horovod_operations", "operations that the rank has submitted", labels=["rank", "operation"]
+        )
+        moved = Counter(
+            "horovod_operation_bytes",
+            "bytes of the tensors of these operations",
+            labels=["rank", "operation"],
+        )
+        batches = Counter("horovod_batches", "batches that the rank has got to carry out", labels=["rank"])
+        batched = Counter("horovod_batched_requests", "requests in these batches", labels=["rank"])
+        collectives = Counter(
+            "horovod_collectives",
+            "collectives that a backend has begun, and copies of the engine",
+            labels=["rank", "name"],
+        )
+        waits = Counter("horovod_waits", "calls that had to wait for an operation", labels=["rank"])
+        waited = Counter(
+            "horovod_wait_seconds",
+            "time for which calls have waited; waits of several threads add up",
+            labels=["rank"],
+        )
+        failures = Counter("horovod_failures", "operations that have failed", labels=["rank"])
+        stalls = Counter(
+            "horovod_stall_reports",
+            "reports about operations that only some ranks have submitted; rank 0 makes them",
+            labels=["rank"],
+        )
+        pending = Gauge(
+            "horovod_pending_operations",
+            "submitted operations that are not done, among the last 4,096 events of the rank",
+            labels=["rank"],
+        )
+        oldest = Gauge(
+            "horovod_oldest_pending_seconds", "age of the oldest of these; 0 without any", labels=["rank"]
+        )
+        info = Gauge("horovod_backend_info", "a backend that the job uses", labels=["backend", "serves"])
+        for ring in self._rings:
+            rank, counts = str(ring.rank), ring.counts()
+            up.add_metric([rank], float(ring.alive() and not ring.ended))
+            for number, count in counts.operations.items():
+                operation = names.get(number, str(number))
+                operations.add_metric([rank, operation], count)
+                moved.add_metric([rank, operation], counts.bytes[number])
+            batches.add_metric([rank], counts.batches)
+            batched.add_metric([rank], counts.requests)
+            for name, count in counts.collectives.items():
+                collectives.add_metric([rank, name], count)
+            waits.add_metric([rank], counts.waits)
+            waited.add_metric([rank], counts.wait_ns / 1e9)
+            failures.add_metric([rank], counts.failures)
+            stalls.add_metric([rank], counts.stall_reports)
+            open_ = ring.last_events().pending()
+            pending.add_metric([rank], len(open_))
+            since = min((event.time for event in open_), default=None)
+            oldest.add_metric([rank], 0.0 if since is None else (time.monotonic_ns() - since) / 1e9)
+        for line in self._backends:
+            backend, _, serves = line.partition(" ")
+            info.add_metric([backend, serves], 1)
+        yield from (up, operations, moved, batches, batched, collectives, waits, waited, failures, stalls)
+        yield from (pending, oldest, info)
+
+
+# The connections between the watchers of a job's hosts: the first host's asks, those of the others answer.
+#
+# The other hosts connect to a listener that rank 0 has opened, and prove a key that only ranks of the job can make, as
+# on the job's own connections (bootstrap/auth.py). Each message is signed. Nothing is encrypted.
+
+_PURPOSE = b"watcher"
+_LENGTH = struct.Struct("<Q")
+_MAC_BYTES = 32
+_MOST_BYTES = 64 << 20
+_PAUSE_S, _AGAIN_S = 0.25, 1.0
+_ANSWER_S = 10.0
+_QUIET_S = 3600.0  # no page is open
+_MOST_STRANGERS = 16
+_log = logging.getLogger("horovod")
+
+
+class _Channel:
+    """Signed messages of JSON, of one thread. Raises OSError and BootstrapError when the connection ends."""
+
+    def __init__(self, connection: socket.socket, key: bytes, role: bytes) -> None:
+        self._connection, self._key = connection, key
+        self._role, self._other = (b"ask", b"tell") if role == b"ask" else (b"tell", b"ask")
+        self._sent = self._received = 0
+
+    def _signature(self, role: bytes, number: int, body: bytes) -> bytes:
+        return hmac.new(self._key, role + _LENGTH.pack(number) + body, hashlib.sha256).digest()
+
+    def send(self, message: dict[str, Any]) -> None:
+        body = json.dumps(message, separators=(",", ":")).encode()
+        signature = self._signature(self._role, self._sent, body)
+        self._sent += 1
+        send_exact(self._connection, _LENGTH.pack(len(body)) + signature + body, Deadline(_ANSWER_S))
+
+    def receive(self, seconds: float) -> dict[str, Any]:
+        head = recv_exact(self._connection, _LENGTH.size + _MAC_BYTES, Deadline(seconds))
+        (length,) = _LENGTH.unpack(head[: _LENGTH.size])
+        if length > _MOST_BYTES:
+            raise BootstrapError(f"a watcher announces a message of {length} bytes")
+        body = recv_exact(self._connection, length, Deadline(_ANSWER_S))
+        if not hmac.compare_digest(head[_LENGTH.size :], self._signature(self._other, self._received, body)):
+            raise BootstrapError("a message of a watcher has a wrong signature")
+        self._received += 1
+        return json.loads(body)
+
+
+class Asker:
+    """On the first host: asks the watchers that connect, while a page asks here. Has threads of its own."""
+
+    def __init__(self, listener: socket.socket, key: bytes, figures: JobFigures) -> None:
+        self._listener, self._key, self._figures = listener, key, figures
+        self._room = threading.BoundedSemaphore(_MOST_STRANGERS)
+        self._closed = False
+        self._thread = threading.Thread(target=self._accept, name="hosts", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread that takes connections."""
+        self._closed = True
+        # close() alone would leave the thread in accept(), with the port still open.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        refused = False
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError as error:
+                if self._closed:
+                    return
+                if not refused:  # as a rule for want of a descriptor
+                    _log.warning("could not accept another host's watcher: %s; trying again", error)
+                refused = True
+                time.sleep(_PAUSE_S)
+                continue
+            refused = False
+            if self._room.acquire(blocking=False):
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            else:
+                connection.close()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                handshake = self._proved(connection)
+            except (OSError, BootstrapError):
+                return
+            finally:
+                self._room.release()
+            try:
+                self._ask(handshake.rank, _Channel(connection, handshake.key, b"ask"))
+            except (OSError, BootstrapError, ValueError):
+                self._figures.lose(handshake.rank)
+
+    def _proved(self, connection: socket.socket) -> ServerHandshake:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        handshake, deadline = ServerHandshake(self._key, _PURPOSE), Deadline(HANDSHAKE_SECONDS)
+        send_exact(connection, handshake.challenge, deadline)
+        while not handshake.done:
+            handshake.feed(recv_exact(connection, 1, deadline))
+        send_exact(connection, handshake.confirm, deadline)
+        return handshake
+
+    def _ask(self, number: int, channel: _Channel) -> None:
+        while True:
+            if self._figures.host.is_looked_at():
+                asked = time.monotonic_ns()
+                channel.send({"after": self._figures.last_span(number)})
+                answer = channel.receive(_ANSWER_S)
+                self._figures.take(number, answer, asked, time.monotonic_ns())
+            time.sleep(_PAUSE_S)
+
+
+class Teller:
+    """On another host: connects to the first host's watcher and answers it. Has a thread of its own."""
+
+    def __init__(self, address: str, key: bytes, number: int, figures: ToldFigures) -> None:
+        """``number``: the first rank of this host."""
+        self._address, self._key, self._number, self._figures = address, key, number, figures
+        threading.Thread(target=self._run, name="first host", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                with connect_tcp(self._address, Deadline(HANDSHAKE_SECONDS)) as connection:
+                    key = client_handshake(
+                        connection, self._key, _PURPOSE, self._number, 0, Deadline(HANDSHAKE_SECONDS)
+                    )
+                    self._tell(_Channel(connection, key, b"tell"))
+            except (OSError, BootstrapError, ValueError) as error:
+                _log.debug("the first host's watcher does not ask: %s", error)
+            time.sleep(_AGAIN_S)
+
+    def _tell(self, channel: _Channel) -> None:
+        while True:
+            question = channel.receive(_QUIET_S)
+            channel.send(self._figures.answer(int(question["after"])))
+
 
 ANY_PORT = -1
 _TOKEN = re.compile(r"[A-Za-z0-9_.~-]{16,256}")
@@ -120,7 +353,7 @@ class Watcher:
                 time.sleep(_LONG_PAUSE_S)
 
     def _metrics(self, _: Any) -> tuple[str, bytes]:
-        return metrics.CONTENT_TYPE, metrics.text(self.rings, self._config["backends"])
+        return CONTENT_TYPE, text(self.rings, self._config["backends"])
 
     def _data(self, values: Mapping[str, str]) -> tuple[str, bytes]:
         after = values.get("after", "")

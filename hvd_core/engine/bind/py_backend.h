@@ -1,4 +1,4 @@
-// hvd_core._core.PythonBackendTable, with which hvd_core/backends/python/backend.py runs a backend class.
+// hvd_core._core.PythonBackendTable, with which hvd_core/backends/python_backend.py runs a backend class.
 //
 // Its functions are called by that module's own threads, with Python's lock. Functions that sleep release the lock.
 #pragma once

@@ -1,6 +1,6 @@
 // The events that the observer records: kinds, and the record in memory and in the files of the flight recorder.
 //
-// hvd_core/_observe/flight_records.py reads the same records. The layout changes only together with kRingVersion.
+// hvd_core/flight_records.py reads the same records. The layout changes only together with kRingVersion.
 #pragma once
 
 #include <atomic>

@@ -35,7 +35,7 @@ struct RingHeader {
 static_assert(sizeof(RingHeader) == 256);
 
 // Sums since the start of the rank, for metrics: unlike events, nothing in here is ever overwritten. 64-bit counters;
-// hvd_core/_observe/flight_records.py reads them.
+// hvd_core/flight_records.py reads them.
 struct RingCounts {
   static constexpr size_t kKinds = 16, kSteps = 32;
   using Count = std::atomic<uint64_t>;

@@ -30,7 +30,7 @@ namespace hvd {
 inline bool encryption_wanted() {
   const char* value = std::getenv("HOROVOD_TLS");
   if (value == nullptr) return false;
-  // Blanks at both ends do not count, as in Python (hvd_core/_config/environment.py).
+  // Blanks at both ends do not count, as in Python (hvd_core/_config/settings.py).
   constexpr std::string_view kBlanks = " \t\n\v\f\r";
   std::string text(value);
   text.erase(0, text.find_first_not_of(kBlanks));

@@ -1,5 +1,5 @@
 """log_to_driver(), for functions that HorovodRunner runs."""
 
-from horovod.spark.rank_channel import log_to_driver
+from horovod.spark._channel import log_to_driver
 
 __all__ = ["log_to_driver"]

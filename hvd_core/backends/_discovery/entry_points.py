@@ -1,0 +1,302 @@
+"""The backends that installed distributions announce as entry points, and the list of them that a launcher hands on.
+
+Imports no plugin. stevedore's own list is not used: it has no distribution or version in it, merges two wheels with
+equal entry points, and comes from a cache that detects changes of a folder by times of 128 s resolution. A scan reads
+a file per installed distribution, so a job's launcher scans once and hands on the result in HOROVOD_BACKEND_SPEC: a
+thousand ranks that each read the metadata of some hundred distributions slow down a shared file system.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import site
+import socket
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hvd_core._config.hints import pip_install
+from hvd_core.backends._candidate import GROUP, NAME, SUFFIX, WHEEL, Candidate, Problem, of_table, read_file
+from hvd_core.backends.errors import BackendVersionMismatch
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
+
+
+OWN_DISTRIBUTION = "hvd-core"
+
+
+def scan(reserved: Sequence[str]) -> tuple[tuple[Candidate, ...], tuple[Problem, ...]]:
+    """All backends of installed distributions, duplicates included, and their problems. ``reserved``: names of the
+    embedded backends, which no distribution can take.
+
+    Distributions that are found only through the current directory do not count: the folder in which a program is
+    started must not decide which code runs in it.
+    """
+    here = [entry for entry in sys.path if _only_current_directory(entry)]
+    path = [entry for entry in dict.fromkeys(sys.path) if entry not in here]
+    found: list[Candidate] = []
+    problems: list[Problem] = []
+    for candidate in _announced(path, problems):
+        if NAME.fullmatch(candidate.name) is None:
+            problems.append(_bad_name(candidate))
+        elif candidate.name in reserved:
+            problems.append(_reserved(candidate))
+        else:
+            found.append(_with_description(candidate, problems))
+    known = {(c.distribution, c.entry) for c in found}
+    for candidate in _announced(list(dict.fromkeys(os.path.abspath(entry) for entry in here)), []):
+        if (candidate.distribution, candidate.entry) not in known:
+            problems.append(_current_directory(candidate))
+    for name in dict.fromkeys(c.name for c in found):
+        same = [c for c in found if c.name == name]
+        if len(same) > 1:
+            problems.append(Problem(name, "duplicate", duplicate_text(name, "", same)))
+    return tuple(sorted(found, key=lambda c: (c.name, c.distribution or ""))), tuple(problems)
+
+
+def duplicate_text(name: str, source: str, same: Sequence[Candidate]) -> str:
+    """The message for a name that several distributions offer. ``source``: where the name was given, "" if nowhere."""
+    asked = f" (from {source})" if source else ""
+    places = "; ".join(c.describe_place() for c in same)
+    return (
+        f"horovod: backend '{name}'{asked} is offered by {len(same)} wheels, and nothing says which is meant.\n"
+        f"  found: {places}\n"
+        f"  fix: uninstall all but one, or pin one in plugins.toml: [backend.{name}] distribution = "
+        f'"{same[0].distribution}"\n'
+        "  list: hvd plugin list"
+    )
+
+
+def canonical(distribution: str) -> str:
+    """A distribution's name as it is compared: lower case, ``-`` for every run of ``-_.``."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _announced(path: list[str], problems: list[Problem]) -> Iterator[Candidate]:
+    from importlib.metadata import distributions
+
+    if not path:
+        return
+    for distribution in distributions(path=path):
+        try:
+            text = distribution.read_text("entry_points.txt") or ""
+            if GROUP not in text:
+                continue
+            metadata = distribution.metadata  # each look at it parses the file
+            name, version = metadata["Name"], metadata["Version"]
+            if not name or canonical(name) == OWN_DISTRIBUTION or _shadowed(distribution, name, path):
+                continue
+            entries = [e for e in distribution.entry_points if e.group == GROUP]
+        except Exception as error:  # one distribution's broken metadata must not hide the others
+            problems.append(_unreadable(distribution, error))
+            continue
+        location, folder = _place(distribution)
+        for entry in entries:
+            yield Candidate(entry.name, WHEEL, name, version, entry.value, location, folder)
+
+
+def _with_description(candidate: Candidate, problems: list[Problem]) -> Candidate:
+    """The candidate with its wheel's static description. A file that cannot be read is a problem."""
+    try:
+        file = _description_file(candidate)
+        return candidate if file is None else replace(candidate, static=read_file(file))
+    except (OSError, ValueError) as error:
+        problems.append(_bad_description(candidate, error))
+        return candidate
+
+
+def _description_file(candidate: Candidate) -> Path | None:
+    """``NAME.hvd.toml`` beside the entry point's module: in the package, or in the folder of a module that is a file.
+    Imports nothing."""
+    parts = str(candidate.entry).partition(":")[0].partition("[")[0].strip().split(".")
+    name = candidate.name + SUFFIX
+    root = Path(candidate.location or os.devnull)
+    roots = [root]
+    if not (root / parts[0]).is_dir() and not (root / f"{parts[0]}.py").is_file():
+        # An editable installation has its modules in another folder, which the import system knows.
+        try:
+            spec = find_spec(parts[0])
+        except (ImportError, ValueError):
+            spec = None
+        places = list(spec.submodule_search_locations or ()) if spec is not None else []
+        if spec is not None and spec.origin and not places:
+            places = [os.path.join(os.path.dirname(spec.origin), parts[0])]
+        roots = [Path(place).parent for place in places]
+    folders = [folder for root in roots for folder in (root.joinpath(*parts), root.joinpath(*parts[:-1]))]
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
+
+
+def _place(distribution: Distribution) -> tuple[str | None, str | None]:
+    """(folder, name) of the metadata; (None, None) if an unusual finder does not tell them."""
+    folder = getattr(distribution, "_path", None)
+    return (str(folder.parent), str(folder.name)) if folder is not None else (None, None)
+
+
+def _shadowed(distribution: Distribution, name: str, path: list[str]) -> bool:
+    """Whether the same distribution comes earlier on the path, where an import finds it first."""
+    from importlib.metadata import distributions
+
+    first = next(iter(distributions(name=name, path=path)), None)
+    return first is not None and _place(first) != _place(distribution)
+
+
+def _only_current_directory(entry: str) -> bool:
+    """Whether the interpreter added this entry to sys.path only because it was started in that folder."""
+    if entry in ("", "."):
+        return True
+    try:
+        if not os.path.samefile(entry, os.curdir):
+            return False
+    except OSError:
+        return False
+    # A folder that PYTHONPATH names, or that is an installation's, counts even if it is the current directory.
+    explicit = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(p)]
+    explicit += [*sysconfig.get_paths().values(), *getattr(site, "PREFIXES", ())]
+    explicit += [site.getusersitepackages(), *site.getsitepackages()]
+    return not any(os.path.realpath(p) == os.path.realpath(entry) for p in explicit)
+
+
+def _bad_name(candidate: Candidate) -> Problem:
+    return Problem(
+        candidate.name,
+        "name",
+        f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}) is ignored: a backend's name is 1 to 32 "
+        "characters of a-z, 0-9, '_', '-'.\n  fix: its author renames the entry point",
+    )
+
+
+def _reserved(candidate: Candidate) -> Problem:
+    return Problem(
+        candidate.name,
+        "reserved",
+        f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}) is ignored: an embedded backend has this "
+        "name, and nothing can replace it.\n  fix: its author renames it, or pip uninstall "
+        f"{candidate.distribution}",
+    )
+
+
+def _current_directory(candidate: Candidate) -> Problem:
+    return Problem(
+        candidate.name,
+        "current-directory",
+        f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}) is ignored: it was found only through the "
+        f"current directory ({candidate.location}).\n  fix: install it (pip install), or name its folder in PYTHONPATH",
+    )
+
+
+def _bad_description(candidate: Candidate, error: Exception) -> Problem:
+    return Problem(
+        candidate.name,
+        "description",
+        f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}) is used only if it is named, because its "
+        f"static description cannot be read: {error}\n  fix: its author repairs that file",
+    )
+
+
+def _unreadable(distribution: Distribution, error: Exception) -> Problem:
+    location, metadata = _place(distribution)
+    return Problem(
+        "?",
+        "metadata",
+        f"horovod: the metadata in {os.path.join(location or '?', metadata or '?')} cannot be read: "
+        f"{type(error).__name__}: {error}\n  fix: reinstall that distribution",
+    )
+
+
+# HOROVOD_BACKEND_SPEC: JSON with names, versions and the wheels' static descriptions. Only ranks of the launcher's own
+# Python installation use it.
+
+VARIABLE = "HOROVOD_BACKEND_SPEC"
+# Linux starts no program with a variable of 128 KiB, and a remote shell gets all variables in one argument.
+LONGEST = 32 << 10
+_FORMAT = 1
+
+
+def encode(candidates: Sequence[Candidate], problems: Sequence[Problem] = ()) -> str:
+    """The text of the variable: the wheels among ``candidates``, and ``problems``."""
+    wheels = [c for c in candidates if c.origin == WHEEL]
+    rows = [[c.name, c.entry, c.distribution, c.version, c.location, c.metadata] for c in wheels]
+    found: dict[str, Any] = {
+        "format": _FORMAT,
+        "host": socket.gethostname(),
+        "prefix": sys.prefix,
+        "backends": rows,
+        "static": [c.static and c.static.as_row() for c in wheels],
+    }
+    if problems:
+        found["problems"] = [[p.name, p.kind, p.text] for p in problems]
+    return json.dumps(found, separators=(",", ":"))
+
+
+def decode(environ: Mapping[str, str]) -> tuple[tuple[Candidate, ...], tuple[Problem, ...]] | None:
+    """The launcher's candidates and problems. None if the variable is not set, or if this process runs another Python
+    installation than the launcher.
+
+    Raises ValueError if the text cannot be read.
+    """
+    text = environ.get(VARIABLE)
+    if not text:
+        return None
+    try:
+        found = json.loads(text)
+        if found["format"] != _FORMAT or found["prefix"] != sys.prefix:
+            return None
+        described = found.get("static") or [None] * len(found["backends"])
+        wheels = tuple(
+            Candidate(
+                *(name, WHEEL, distribution, version, entry, location, metadata),
+                from_spec=True,
+                static=of_table(static) if static else None,
+            )
+            for (name, entry, distribution, version, location, metadata), static in zip(
+                found["backends"], described
+            )
+        )
+        return wheels, tuple(Problem(*row) for row in found.get("problems", ()))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(
+            f"horovod: {VARIABLE} cannot be read ({type(error).__name__}: {error}). The launcher sets it.\n"
+            f"  fix: unset {VARIABLE}; the ranks then search for backends themselves"
+        ) from None
+
+
+def launcher_host(environ: Mapping[str, str]) -> str:
+    """The host on which the launcher searched; "" if no launcher did."""
+    try:
+        return json.loads(environ.get(VARIABLE) or "{}").get("host", "")
+    except ValueError:
+        return ""
+
+
+def check_version(candidate: Candidate) -> None:
+    """Check that this host has the version that the launcher found, by one folder name along sys.path.
+
+    Raises BackendVersionMismatch, which names both versions and both hosts.
+    """
+    if not candidate.from_spec or candidate.metadata is None:
+        return
+    if any(os.path.isdir(os.path.join(place or os.curdir, candidate.metadata)) for place in sys.path):
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        here = version(candidate.distribution or "")
+    except PackageNotFoundError:
+        here = None
+    if here == candidate.version:
+        return
+    launcher = launcher_host(os.environ)
+    has = f"has {candidate.distribution} {here}" if here else f"does not have {candidate.distribution}"
+    raise BackendVersionMismatch(
+        f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}): host {socket.gethostname()} {has}, but "
+        f"the launcher found {candidate.version} on {launcher or 'its host'}.\n"
+        "  fix: install one version on all hosts: "
+        + pip_install(f"{candidate.distribution}=={candidate.version}")
+    )
