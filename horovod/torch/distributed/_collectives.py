@@ -29,7 +29,7 @@ Exchange = tuple[Taken, dict[str, Any], Callable[[], None] | None]
 
 
 def goes_directly(flat: torch.Tensor, size: int) -> bool:
-    """Whether the parts of a gather or scatter go straight to their tensors. `flat`: this rank's part. Equal everywhere."""
+    """Whether the parts of a gather or scatter go straight to their tensors; `flat`: this rank's part; Equal on all."""
     return flat.is_cpu and flat.numel() * flat.element_size() >= _LEAST_BYTES and 1 < size <= _MOST_RANKS
 
 
