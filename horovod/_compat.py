@@ -14,6 +14,12 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+else:
+    Loader = object  # importlib.abc is slow to import
 
 _STORE = (
     "Ranks meet at the launcher's authenticated store. To start ranks, call horovod.run(), or run horovodrun with "
@@ -57,7 +63,7 @@ def _error(name: str) -> ImportError:
     return ImportError(f"{name} is not part of hvd-core {__version__}. {_REPLACEMENTS[name]}", name=name)
 
 
-class MissingModules:
+class MissingModules(Loader):
     """A finder for `sys.meta_path`, and the loader of what it finds: modules whose import raises an ImportError."""
 
     @classmethod

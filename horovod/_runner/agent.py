@@ -1,7 +1,7 @@
 """The agent: runs the ranks of one host for a launcher on another, as `python -m horovod._runner.agent`.
 
-It reads the job from its standard input (frames.py), and writes the ranks' output and exit codes to its standard
-output. A keeper owns the ranks, as in the launcher. They are ended when the standard input closes, when the launcher
+It reads the job from its standard input (protocol.py), and writes the ranks' output and exit codes to its standard
+output. A supervisor owns the ranks, as in the launcher. They are ended when the standard input closes, when the launcher
 asks, and when the agent is killed. One thread. A derived class runs in the tasks of Spark (spark/elastic_task.py).
 """
 
@@ -14,11 +14,13 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
+from typing import Any
 
 from horovod._runner.environment import GRACE
-from horovod._runner.event_loop import SignalWakeup
+from horovod._runner.event_loop import EventLoop, Member, SignalWakeup
 from horovod._runner.functions import FunctionMemory, append
-from horovod._runner.local_ranks import LocalRanks, RankSpec
+from horovod._runner.local_ranks import LocalRanks
 from horovod._runner.protocol import (
     MAGIC,
     PROTOCOL,
@@ -34,6 +36,7 @@ from horovod._runner.protocol import (
     output_frame,
     split_result,
 )
+from horovod._runner.site import Event, RankSpec, Site
 
 # If the launcher has not read more than this, the agent stops reading the ranks' output.
 _MOST_HELD = 1 << 20
@@ -41,7 +44,7 @@ _MOST_HELD = 1 << 20
 _BEAT_S = 15.0
 _STORE_CHECK_S = 10.0
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_REQUESTS = {Kind.STOP: "stop", Kind.FAIL: "fail", Kind.KILL: "kill"}
+_REQUESTS: dict[int, str] = {Kind.STOP: "stop", Kind.FAIL: "fail", Kind.KILL: "kill"}
 # The launcher sets these for the agent alone; the ranks get the launcher's own values.
 _FOR_AGENT = ("PYTHONPATH", "PYTHONSAFEPATH")
 
@@ -72,7 +75,7 @@ def _enter(directory: str) -> None:
         ) from None
 
 
-def check_protocol(job: dict) -> None:
+def check_protocol(job: dict[str, Any]) -> None:
     """Raises Refused if the launcher speaks another version."""
     if job["protocol"] != PROTOCOL:
         raise Refused(
@@ -84,14 +87,16 @@ def check_protocol(job: dict) -> None:
 class Agent:
     """One job. `source` and `target` are the descriptors that lead to the launcher."""
 
-    def __init__(self, source: int, target: int):
+    def __init__(self, source: int, target: int) -> None:
         self._source, self._target = source, target
         self._incoming = Incoming()
         self._arrived: list[tuple[int, bytes]] = []
         self._outgoing = Outgoing(target)
-        self._selector = selectors.DefaultSelector()
+        self._loop = EventLoop(self._members)
+        self._selector = self._loop.selector
+        self._next_beat: float | None = None
         self._memory: FunctionMemory | None = None
-        self._ranks: LocalRanks | None = None
+        self._ranks: LocalRanks
         self._writing = False
         self._launcher_gone = False
         self._may_announce = False  # SIGTERM is an announcement
@@ -129,7 +134,7 @@ class Agent:
         self._send_now(frame(Kind.END))
         return 0
 
-    def _prepare(self, job: dict) -> None:
+    def _prepare(self, job: dict[str, Any]) -> None:
         check_protocol(job)
         (directory,) = decode_words([job["directory"]])
         _enter(directory)
@@ -148,7 +153,8 @@ class Agent:
         command = decode_words(job["command"])
         specs = []
         for entry in job["ranks"]:
-            variables, keep = decode_env(entry["env"]), ()
+            variables: dict[str, str] = decode_env(entry["env"])
+            keep: Sequence[int] = ()
             if self._memory is not None:
                 variables.update(self._memory.variables(entry["rank"]))
                 keep = self._memory.descriptors(entry["rank"])
@@ -176,7 +182,7 @@ class Agent:
 
     def _follow(self) -> None:
         """Passes on output and events until no process of the ranks is left."""
-        wakeup = SignalWakeup(self._selector, self._hear_signals)
+        wakeup = SignalWakeup(self._selector, self._signals_received)
         for number in _ENDING:
             signal.signal(number, lambda *_: None)
         os.set_blocking(self._source, False)
@@ -185,24 +191,28 @@ class Agent:
         self._ranks.open(self._selector, self)
         self._ranks.begin()
         self._obey()
-        beat = time.monotonic() + _BEAT_S
+        self._next_beat = time.monotonic() + _BEAT_S
         while not self._ranks.over:
             if not self._launcher_gone:
                 self._write()
-            due = [] if self._launcher_gone else [beat]
-            due += [] if self._ranks.due() is None else [self._ranks.due()]
-            wait_s = max(0.0, min(due) - time.monotonic()) if due else None
-            for key, _ in self._selector.select(wait_s):
-                key.data()
-            now = time.monotonic()
-            if now >= beat and not self._launcher_gone:
-                self._outgoing.add(frame(Kind.BEAT))
-                beat = now + _BEAT_S
-            self._ranks.advance(now)
+            self._loop.turn()
         self._ranks.close()
         for number in _ENDING:
             signal.signal(number, signal.SIG_DFL)
         wakeup.close()
+
+    def _members(self) -> Sequence[Member]:
+        return (self, self._ranks)
+
+    def due(self) -> float | None:
+        """See event_loop.Member."""
+        return None if self._launcher_gone else self._next_beat
+
+    def advance(self, now: float) -> None:
+        """See event_loop.Member. Shows the launcher that the connection is alive."""
+        if self._next_beat is not None and now >= self._next_beat and not self._launcher_gone:
+            self._outgoing.add(frame(Kind.BEAT))
+            self._next_beat = now + _BEAT_S
 
     def _write(self) -> None:
         try:
@@ -237,16 +247,16 @@ class Agent:
 
     def _obey(self) -> None:
         for kind, payload in self._arrived:
-            if kind == Kind.TELL:
-                self._tell(*split_result(payload))
+            if kind == Kind.SEND:
+                self._send(*split_result(payload))
             elif kind in _REQUESTS:
                 self._ranks.request(_REQUESTS[kind])
         self._arrived.clear()
 
-    def _tell(self, rank: int, data: bytes) -> None:
-        self._ranks.tell(rank, data)
+    def _send(self, rank: int, data: bytes) -> None:
+        self._ranks.send(rank, data)
 
-    def _hear_signals(self, numbers: bytes) -> None:
+    def _signals_received(self, numbers: bytes) -> None:
         """SIGTERM announces the end of this host to an elastic job that gives a grace; otherwise it ends the job here."""
         if self._launcher_gone:
             return
@@ -271,18 +281,22 @@ class Agent:
         if not self._launcher_gone:
             self._outgoing.add(output_frame(rank, stream, data))
 
-    def heard(self, rank: int, data: bytes) -> None:
+    def message(self, rank: int, data: bytes) -> None:
         """Called by the ranks; see Listener."""
         if not self._launcher_gone:
-            self._outgoing.add(channel_frame(Kind.HEARD, rank, data))
+            self._outgoing.add(channel_frame(Kind.MESSAGE, rank, data))
 
-    def event(self, site, event: dict) -> None:
+    def shell_output(self, site: Site, data: bytes) -> None:
+        """See Listener: there is no remote shell here."""
+
+    def event(self, site: Site, event: Event) -> None:
         """Called by the ranks; see Listener."""
         if not self._launcher_gone:
             self._outgoing.add(frame(Kind.EVENT, json.dumps(event).encode()))
 
 
 def main() -> int:
+    """The program; returns its exit status."""
     # Other output of this process must not get between the frames.
     source, target = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)

@@ -235,7 +235,7 @@ class Option:
     choices: tuple[str, ...] | None = None
 
 
-def _switch(group: str, name: str, env: str, key: str, text: str, **more) -> Option:
+def _switch(group: str, name: str, env: str, key: str, text: str, **more: Any) -> Option:
     dest = name.replace("-", "_")
     return Option(
         group, dest, (f"--{name}",), bool, env, key, text, (f"--no-{name}",), to_text=_flag, low=None, **more
@@ -246,7 +246,7 @@ _TUNING, _AUTOTUNE, _TIMELINE = "tuning", "autotuning", "timeline"
 _STALL, _LIBRARY, _LOGGING = "stall check", "libraries", "logging"
 
 
-def _autotune(name: str, kind: Callable, text: str, **more) -> Option:
+def _autotune(name: str, kind: Callable[[Any], Any], text: str, **more: Any) -> Option:
     dest = "autotune_" + name.replace("-", "_")
     env = "HOROVOD_AUTOTUNE_LOG" if name == "log-file" else "HOROVOD_" + dest.upper()
     key = "autotune." + name.replace("-", "_")
@@ -326,7 +326,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             group.add_argument(*option.flags, dest=option.dest, type=kind, choices=option.choices, help=text)
 
 
-def load_config_file(path: str) -> dict:
+def load_config_file(path: str) -> dict[str, Any]:
     """The YAML file as a dictionary. Raises ValueError if it is not a mapping in YAML, OSError if it cannot be read."""
     import yaml
 
@@ -344,7 +344,7 @@ def load_config_file(path: str) -> dict:
     return config
 
 
-def set_args_from_config(args: argparse.Namespace, config: dict) -> list[str]:
+def set_args_from_config(args: argparse.Namespace, config: dict[str, Any]) -> list[str]:
     """Sets the options that the command line did not set; returns unknown keys. Raises ValueError for wrong values."""
     known = {option.key for option in OPTIONS} | {"controller", "verbose"}
     unknown = []
@@ -396,7 +396,8 @@ def _convert(option: Option, value: Any) -> Any:
     except ValueError:
         converted = None
     if converted is None:
-        wanted = {int: "an integer", float: "a number"}.get(option.kind, f"a {option.kind.__name__}")
+        names: dict[Any, str] = {int: "an integer", float: "a number"}
+        wanted = names.get(option.kind, f"a {option.kind.__name__}")
         raise ValueError(f"{option.key} in the configuration file must be {wanted}, found {value!r}.")
     if option.choices:
         converted = converted.upper()

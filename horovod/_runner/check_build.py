@@ -85,24 +85,19 @@ def _version(distribution: str) -> str:
 def _backends() -> tuple[list[Row], str]:
     """(all backends except those for tests, after their probes; the error that prevented the search, or "")."""
     from hvd_core._cli import plugin_list
+    from hvd_core.backends import _discovery
     from hvd_core.backends._discovery.registry import embedded
     from hvd_core.backends.errors import BackendError
 
     try:
         settings = plugin_list.config()
-        for name in {candidate.name for candidate in _wheels()}:
+        for name in {candidate.name for candidate in _discovery.wheels()}:
             plugin_list.export(settings, name)
         rows = plugin_list.survey(settings)[0]
     except (BackendError, ValueError) as error:
         return [], str(error)
     for_tests = {b.name for b in embedded() if b.candidate.for_tests}
     return [row for row in rows if row.name not in for_tests], ""
-
-
-def _wheels():
-    from hvd_core.backends import _discovery
-
-    return _discovery.wheels()
 
 
 def _usable(row: Row) -> bool:

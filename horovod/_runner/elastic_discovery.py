@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from horovod._runner.event_loop import Background
+from horovod._runner.event_loop import EventLoop
 from horovod._runner.hosts import is_local, parse_host_lines, slots_by_host, source_address
 
 __all__ = ["DISCOVER_HOSTS_FREQUENCY_SECS", "FixedHosts", "HostDiscovery", "HostDiscoveryScript"]
@@ -89,16 +89,15 @@ class Discovery:
     def __init__(
         self,
         source: HostDiscovery,
-        selector: selectors.BaseSelector,
+        loop: EventLoop,
         found: Callable[[dict[str, int]], None],
         failed: Callable[[str], None],
-        background: Background,
         limit_s: float = _LONGEST_S,
     ) -> None:
-        self._source, self._selector = source, selector
+        self._source, self._loop, self._selector = source, loop, loop.selector
         self._found, self._failed = found, failed
-        self._background, self._limit_s = background, limit_s
-        self._runner: subprocess.Popen | None = None  # elastic_script_runner.py
+        self._limit_s = limit_s
+        self._runner: subprocess.Popen[bytes] | None = None  # elastic_script_runner.py
         self._answer = b""
         self._asked = False
         self._open = True
@@ -121,7 +120,7 @@ class Discovery:
         self._asked = True
         if isinstance(self._source, HostDiscoveryScript):
             self._ask_script(self._source)
-        elif not self._background.call(self._ask, lambda answer: self._take(*answer)):
+        elif not self._loop.call_in_thread(self._ask, lambda answer: self._take(*answer)):
             self._take(None, "the host discovery cannot be asked: no thread can be started")
 
     def _ask(self) -> tuple[dict[str, int] | None, str]:
@@ -145,48 +144,52 @@ class Discovery:
 
     def _ask_script(self, source: HostDiscoveryScript) -> None:
         try:
-            if self._runner is None:
-                self._start_runner(source)
-            self._runner.stdin.write(b"?")
+            runner = self._runner or self._start_runner(source)
+            assert runner.stdin is not None
+            runner.stdin.write(b"?")
         except OSError as error:
             self._end_runner()
             self._take(None, f"the host discovery script cannot be started: {error.strerror}")
 
-    def _start_runner(self, source: HostDiscoveryScript) -> None:
+    def _start_runner(self, source: HostDiscoveryScript) -> subprocess.Popen[bytes]:
         python = sys.executable or "python3"
         words = [python, "-I", "-S", str(_RUNNER), str(os.getpid()), str(self._limit_s), source.script]
         self._answer = b""
-        self._runner = subprocess.Popen(
+        runner = self._runner = subprocess.Popen(
             words, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
-        os.set_blocking(self._runner.stdout.fileno(), False)
-        self._selector.register(self._runner.stdout, selectors.EVENT_READ, self._read)
+        assert runner.stdout is not None
+        os.set_blocking(runner.stdout.fileno(), False)
+        self._selector.register(runner.stdout, selectors.EVENT_READ, lambda: self._read(source))
+        return runner
 
-    def _read(self) -> None:
+    def _read(self, source: HostDiscoveryScript) -> None:
+        if self._runner is None or self._runner.stdout is None:
+            return None
         data = self._runner.stdout.read(1 << 16)
         if data is None:
-            return
+            return None
         if not data:
             self._end_runner()
             return self._take(None, "the process that runs the host discovery script has ended")
         self._answer += data
         if not self._answer.endswith(b"\n"):
-            return
+            return None
         said, self._answer = json.loads(self._answer), b""
         if "problem" in said:
             return self._take(None, said["problem"])
         if said["status"] != 0:
-            return self._take(None, _failed(self._source.script, said["status"], said["err"]))
+            return self._take(None, _failed(source.script, said["status"], said["err"]))
         try:
-            hosts = self._source.parsed(said["out"])
+            hosts = source.parsed(said["out"])
         except ValueError as error:
             return self._take(None, str(error))
-        self._take(hosts, "")
+        return self._take(hosts, "")
 
     def _end_runner(self) -> None:
         """Ends the script and its runner, which sees the end of its standard input."""
         runner, self._runner = self._runner, None
-        if runner is None:
+        if runner is None or runner.stdin is None or runner.stdout is None:
             return
         with contextlib.suppress(KeyError):
             self._selector.unregister(runner.stdout)
@@ -211,7 +214,7 @@ class Discovery:
 
 # A name without an address is looked up again after this time.
 _AGAIN_S = 30.0
-# A lookup that takes longer is told to the user.
+# The user is notified of a lookup that takes longer.
 _SLOW_S = 5.0
 
 
@@ -220,17 +223,17 @@ class HostNames:
 
     def __init__(self, resolve: Callable[[str], str]) -> None:
         self._resolve = resolve
-        self._background: Background | None = None
+        self._loop: EventLoop
         self._changed: Callable[[], None] = lambda: None
         self._note: Callable[[str], None] = lambda text: None
         self._facts: dict[str, tuple[bool, str | None]] = {}  # (this machine, our address on the way there)
         self._asked: dict[str, float] = {}  # when a name was looked up last
-        self._told: set[str] = set()
+        self._notified: set[str] = set()
         self.here: str | None = None  # the name of this machine among the hosts
 
-    def begin(self, background: Background, changed: Callable[[], None], note: Callable[[str], None]) -> None:
+    def begin(self, loop: EventLoop, changed: Callable[[], None], note: Callable[[str], None]) -> None:
         """`changed` is called when more is known."""
-        self._background, self._changed, self._note = background, changed, note
+        self._loop, self._changed, self._note = loop, changed, note
 
     def merged(self, hosts: dict[str, int]) -> dict[str, int]:
         """The hosts whose names are known, with all names of this machine made one."""
@@ -264,12 +267,14 @@ class HostNames:
             self._facts[name] = (True, None)
         facts = self._facts.get(name)
         asked = self._asked.get(name)
-        if facts is None and asked is not None and now - asked > _SLOW_S and name not in self._told:
-            self._told.add(name)
+        if facts is None and asked is not None and now - asked > _SLOW_S and name not in self._notified:
+            self._notified.add(name)
             self._note(f"host {name} is not used yet: the look-up of its name takes more than {_SLOW_S:g} s")
-        stale = facts is not None and facts == (False, None) and now - asked > _AGAIN_S
+        stale = facts == (False, None) and asked is not None and now - asked > _AGAIN_S
         if (facts is None and asked is None) or stale:
-            begun = self._background.call(lambda: self._look_up(name), lambda facts: self._learn(name, facts))
+            begun = self._loop.call_in_thread(
+                lambda: self._look_up(name), lambda facts: self._learn(name, facts)
+            )
             if begun:
                 self._asked[name] = now
         return facts is not None

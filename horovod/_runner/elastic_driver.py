@@ -13,7 +13,8 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from horovod._runner.elastic_discovery import Discovery, HostDiscovery, HostNames
 from horovod._runner.elastic_membership import (
@@ -27,28 +28,33 @@ from horovod._runner.elastic_membership import (
     Update,
     Worker,
 )
-from horovod._runner.elastic_workers import Chaos, Cooldown, Site, Sites, Watch, free_slots, with_slots
+from horovod._runner.elastic_workers import Chaos, Cooldown, Timeouts, Workers, free_slots, with_slots
 from horovod._runner.environment import rank_environment, store_environment
-from horovod._runner.event_loop import Background, SignalWakeup
+from horovod._runner.event_loop import SignalWakeup
 from horovod._runner.failures import EndedRanks, about_end, describe_code
 from horovod._runner.hosts import HostInfo, get_host_assignments
 from horovod._runner.job import Job, Outcome
 from horovod._runner.output import Output, OutputClosedError
+from horovod._runner.site import Event, Site, SiteState
+
+if TYPE_CHECKING:
+    from hvd_core._bootstrap.store import StoreServer
 
 
 class StoreMaker(Protocol):
     """Starts the store of a world on these hosts."""
 
-    def __call__(self, hosts: Sequence[str], secret: bytes) -> tuple[object, Mapping[str, str], str]:
+    def __call__(self, hosts: Sequence[str], secret: bytes) -> tuple[StoreServer, Mapping[str, str], str]:
         """(the server, its address by host, its address here)"""
 
 
 class Places:
-    """`open_store`: see StoreMaker."""
+    """The store of each world, and the places of its members. Each world has a store and a secret of its own: nothing of
+    a dead world is left for the next one. `open_store`: see StoreMaker."""
 
     def __init__(self, open_store: StoreMaker) -> None:
         self._open_store = open_store
-        self._server = None
+        self._server: StoreServer | None = None
         self._ends: EndedRanks | None = None
         self._addresses: Mapping[str, str] = {}  # of the store of the last world, by host
         self._secret = b""
@@ -77,12 +83,13 @@ class Places:
         ]
         return made, ", ".join(f"{host} ({count})" for host, count in counts.items())
 
-    def tell_end(self, rank: int, code: int, host: str | None) -> None:
-        """Tells the ranks that wait in init() that one has ended."""
+    def report_end(self, rank: int, code: int, host: str | None) -> None:
+        """Reports to the ranks that wait in init() that one has ended."""
         if self._ends is not None:
-            self._ends.tell(rank, code, host)
+            self._ends.report(rank, code, host)
 
     def close(self) -> None:
+        """Closes the store of the last world."""
         if self._ends is not None:
             self._ends.close()
             self._ends = None
@@ -91,28 +98,30 @@ class Places:
             self._server = None
 
 
-# A worker that was told to leave gets this time.
+# A worker that was sent a request to leave gets this time.
 _LEAVE_S = 10.0
 # When no world can be formed, the driver tries again after this time.
 _FORM_PAUSE_S = 1.0
 
 
 class Decisions:
-    """`membership`: as it is after the last event. `form_after`: when the next attempt to form a world is due, if one has
-    failed. `problem`: the last one, which is told once. `note` writes a line for the user."""
+    """The membership of a job, and what follows from its decisions: stores of worlds, and messages to workers.
+
+    `membership`: as it is after the last event. `form_after`: when the next attempt to form a world is due, if one has
+    failed. `problem`: the last one, which is shown once. `note` writes a line for the user."""
 
     def __init__(
         self,
         membership: Membership,
         places: Places,
-        workers: Sites,
-        watch: Watch,
+        workers: Workers,
+        timeouts: Timeouts,
         chaos: Chaos | None,
         note: Callable[[str], None],
         verbose: bool,
     ) -> None:
         self.membership = membership
-        self._places, self._workers, self._watch, self._chaos = places, workers, watch, chaos
+        self._places, self._workers, self._timeouts, self._chaos = places, workers, timeouts, chaos
         self._note, self._verbose = note, verbose
         self.form_after = 0.0
         self.problem = ""
@@ -136,7 +145,7 @@ class Decisions:
                 after.held = True
                 commands = [] if event is Membership.settle else event(after)
         if after.phase is Phase.GATHERING and before.phase is not Phase.GATHERING:
-            self._watch.begin(time.monotonic())
+            self._timeouts.begin(time.monotonic())
         self.membership = after
         for command in commands:
             self._carry_out(command)
@@ -145,16 +154,16 @@ class Decisions:
         if isinstance(command, Enter):
             if self._chaos is not None:
                 self._chaos.entered(command.members, command.sync)
-            self._tell_places(command)
+            self._send_places(command)
         elif isinstance(command, Update):
             for number in command.members:
-                self._workers.say(number, kind="update")
+                self._workers.send(number, kind="update")
         elif isinstance(command, Leave):
             starting = self.membership.workers[command.number].stage is Stage.STARTING
-            self._workers.say(command.number, kind="leave")
+            self._workers.send(command.number, kind="leave")
             self._workers.leave_until(command.number, time.monotonic() + (0.0 if starting else _LEAVE_S))
 
-    def _tell_places(self, world: Enter) -> None:
+    def _send_places(self, world: Enter) -> None:
         members = [self.membership.workers[number] for number in world.members]
         places, where = self._places.variables(world.world, members)
         names = " ".join(map(str, world.members))
@@ -163,7 +172,7 @@ class Decisions:
                 f"world {world.world}: {len(members)} ranks on {where}; the processes by rank: {names}"
             )
         for number, variables in zip(world.members, places):
-            self._workers.say(number, kind="enter", env=variables, sync=world.sync)
+            self._workers.send(number, kind="enter", env=variables, sync=world.sync)
 
     def note_once(self, text: str, problem: str) -> None:
         """Writes a line, unless the last problem was the same."""
@@ -176,7 +185,6 @@ class Decisions:
 _START_PAUSE_S = 5.0
 
 _EVENTS = {
-    "ready": Membership.ready,
     "up": Membership.up,
     "done": Membership.done,
     "again": Membership.again,
@@ -200,28 +208,27 @@ class ElasticJob(Job):
     ) -> None:
         super().__init__([], output, verbose, limits.start_s)
         self._limits = limits
-        self._background = Background(self._selector)
         self._names = names
-        names.begin(self._background, lambda: self._hosts_found(self._answer), self._note)
-        self._workers = Sites(start, ended, self._stream, self._sites, self._streams, self._selector, self)
+        names.begin(self._loop, lambda: self._hosts_found(self._answer), self._note)
+        self._workers = Workers(
+            start, ended, self._stream, self._sites, self._streams, self._loop.selector, self
+        )
         self._places = Places(open_store)
-        self._watch = Watch(limits, self._workers, self._note)
+        self._timeouts = Timeouts(limits, self._workers, self._note)
         self._cooldown = Cooldown(limits.cooldown)
         self._chaos = None if limits.chaos_s is None else Chaos(limits.chaos_s, self._workers, self._note)
         membership = Membership(limits.least, limits.most or 1 << 30, limits.reset_limit)
         self._decisions = Decisions(
-            membership, self._places, self._workers, self._watch, self._chaos, self._note, verbose
+            membership, self._places, self._workers, self._timeouts, self._chaos, self._note, verbose
         )
         self._settle = self._decisions.settle
         self._going: set[int] = set()  # workers whose end was announced by SIGTERM
         self._patient_until = 0.0  # how long replacements are waited for
-        self._discovery = Discovery(
-            source, self._selector, self._hosts_found, self._discovery_failed, self._background
-        )
-        self._events: list[Callable[[], None]] = []  # what workers said, and their ends
+        self._discovery = Discovery(source, self._loop, self._hosts_found, self._discovery_failed)
+        self._events: list[Callable[[], None]] = []  # messages and ends of workers
         self._answer: dict[str, int] = {}  # of discovery, the last one
         self._hosts: dict[str, int] = {}  # those of them whose names are known
-        self._heard: dict[int, bytes] = {}  # incomplete lines
+        self._unfinished: dict[int, bytes] = {}  # lines of messages
         self._late_hosts: set[str] = set()
         self._start_after = 0.0
         self._begun = False
@@ -233,10 +240,10 @@ class ElasticJob(Job):
 
     def run(self) -> Outcome:
         """As Job.run()."""
-        self._wakeup = SignalWakeup(self._selector)
+        self._wakeup = SignalWakeup(self._loop.selector)
         try:
             while not self._is_over():
-                self._turn(self._soonest())
+                self._loop.turn(self._soonest())
                 self._advance(time.monotonic())
         except OutputClosedError:
             self._output.mute()
@@ -247,7 +254,6 @@ class ElasticJob(Job):
             raise
         finally:
             self._discovery.close()
-            self._background.close()
             self._close()
             self._places.close()
         failure = self._membership.failure
@@ -263,17 +269,17 @@ class ElasticJob(Job):
         return self._membership.phase is Phase.ENDING and not self._sites
 
     def _soonest(self) -> float | None:
-        """When something is due, apart from what sites and output wait for. None: not before an event."""
+        """When something is due that is neither a site's nor a stream's. None: not before an event."""
         now = time.monotonic()
-        due = self._workers.due()
+        due = [self._workers.due()]
         if self._membership.phase is not Phase.ENDING:
-            chaos = None if self._chaos is None else self._chaos.due()
-            due += [moment for moment in (self._discovery.due(), chaos) if moment is not None]
+            due += [self._discovery.due(), None if self._chaos is None else self._chaos.due()]
         if self._membership.phase is Phase.GATHERING:
-            due.append(now + 0.5)  # its limits are seconds
+            due.append(now + 0.5)  # its timeouts are seconds
         if self._membership.patient:
             due.append(self._patient_until)
-        return max(now, min(due)) if due else None
+        moments = [moment for moment in due if moment is not None]
+        return max(now, min(moments)) if moments else None
 
     # -------------------------------------------------------------------------------------------- each turn
 
@@ -297,22 +303,19 @@ class ElasticJob(Job):
             self._advance_site(number, site, now)
         self._workers.advance(now)
         if self._membership.phase is Phase.GATHERING:
-            self._watch.look(now, self._membership, self._hosts, self._begun, self._decisions.problem)
+            self._timeouts.check(now, self._membership, self._hosts, self._begun, self._decisions.problem)
         if self._membership.phase is Phase.ENDING:
             self._discovery.close()
         if self._membership.failure is not None and not self._stops:
             self._end_all()
 
     def _advance_site(self, number: int, site: Site, now: float) -> None:
-        if not site.begun and not site.over and self._membership.phase is Phase.ENDING:
+        if self._membership.phase is Phase.ENDING and not (site.begun or site.over):
             self._membership.workers[number].leaving = True
             site.abandon()
-        elif site.ready and not (site.begun or site.over or site.abandoned):
+        elif site.state is SiteState.READY:
             self._begin_worker(number, site, now)
-        elif (
-            not (site.ready or site.over or site.abandoned)
-            and now - self._workers.opened[number] > self._limits.start_s
-        ):
+        elif site.state is SiteState.CONNECTING and now - self._workers.opened[number] > self._limits.start_s:
             self._note(f"host {site.host} did not answer within {self._limits.start_s:g} s")
             site.abandon()
         if site.over:
@@ -331,26 +334,26 @@ class ElasticJob(Job):
         if not self._failure_shown:
             self._failure_shown = True
             failure = self._membership.failure
-            if failure.number is not None:
+            if failure is not None and failure.number is not None:
                 self._note(failure.why)
             self._workers.stop_all()
 
     def stop(self) -> None:
         """As Job.stop()."""
         for number in list(self._workers.by_number):
-            self._workers.say(number, kind="end")
+            self._workers.send(number, kind="end")
         super().stop()
 
     # ----------------------------------------------------------------------------------------------- workers
 
     def _discovery_failed(self, why: str) -> None:
         self._note(why)
-        if not self._watch.begun:
-            self._watch.begin(time.monotonic())
+        if not self._timeouts.begun:
+            self._timeouts.begin(time.monotonic())
 
     def _hosts_found(self, hosts: dict[str, int]) -> None:
-        if not self._watch.begun:
-            self._watch.begin(time.monotonic())
+        if not self._timeouts.begun:
+            self._timeouts.begin(time.monotonic())
         self._answer = hosts
         hosts = self._names.merged(hosts)
         if hosts == self._hosts:
@@ -364,9 +367,10 @@ class ElasticJob(Job):
         """Workers without a slot leave; with --preemption-grace, when their replacements are ready, if that does not take
         too long."""
         kept = with_slots(self._membership, self._hosts, self._going)
-        patient = self._limits.preemption_s is not None
-        if patient and not self._membership.patient:
-            self._patient_until = time.monotonic() + self._limits.preemption_s / 2
+        grace_s = self._limits.preemption_s
+        patient = grace_s is not None
+        if grace_s is not None and not self._membership.patient:
+            self._patient_until = time.monotonic() + grace_s / 2
         self._settle(lambda membership: membership.want(kept, patient))
 
     def _announced(self, number: int) -> None:
@@ -423,53 +427,52 @@ class ElasticJob(Job):
         self._start_after = now + _START_PAUSE_S
         self._decisions.note_once(f"process {number} cannot be started: {error}", f"{error}")
 
-    # ------------------------------------------------------------------------------------------ what is heard
+    # ------------------------------------------------------------------------------------------ messages, events
 
-    def heard(self, rank: int, data: bytes) -> None:
-        """Called by a site; see Listener."""
+    def message(self, rank: int, data: bytes) -> None:
+        """See Listener."""
         if rank not in self._workers.by_number:
             return
-        *lines, rest = (self._heard.pop(rank, b"") + data).split(b"\n")
+        *lines, rest = (self._unfinished.pop(rank, b"") + data).split(b"\n")
         if rest:
-            self._heard[rank] = rest
+            self._unfinished[rank] = rest
         for line in lines:
-            said = json.loads(line)
-            values = [rank]
-            if said["kind"] == "synced":
-                self._events.append(lambda: self._chaos is None or self._chaos.has_state(rank))
-                continue
-            if said["kind"] == "announced":
-                self._events.append(lambda: self._announced(rank))
-                continue
-            if said["kind"] == "ready":
-                self._watch.worker_is_ready(time.monotonic())
-                values += [int(said["commits"]), bool(said["updated"])]
-            decide = _EVENTS[said["kind"]]
-            self._events.append(
-                lambda decide=decide, values=values: self._settle(
-                    lambda membership: decide(membership, *values)
-                )
-            )
-            if said.get("stalled") is not None:
-                self._events.append(lambda stalled=said["stalled"]: self._world_stalled(rank, stalled))
+            self._queue_message(rank, json.loads(line))
+
+    def _queue_message(self, number: int, message: dict[str, Any]) -> None:
+        kind = message["kind"]
+        if kind == "synced":
+            if self._chaos is not None:
+                self._events.append(partial(self._chaos.has_state, number))
+        elif kind == "announced":
+            self._events.append(partial(self._announced, number))
+        elif kind == "ready":
+            self._timeouts.worker_is_ready(time.monotonic())
+            commits, updated = int(message["commits"]), bool(message["updated"])
+            self._events.append(lambda: self._settle(lambda m: m.ready(number, commits, updated)))
+        else:
+            decide = _EVENTS[kind]
+            self._events.append(lambda: self._settle(lambda m: decide(m, number)))
+        if message.get("stalled") is not None:
+            self._events.append(partial(self._world_stalled, number, message["stalled"]))
 
     def _world_stalled(self, number: int, ranks: list[int]) -> None:
         """A member has ended the last world because `ranks` of it kept it waiting."""
         members = self._membership.members
         if number in members:
-            self._watch.world_stalled([members[rank] for rank in ranks if rank < len(members)])
+            self._timeouts.world_stalled([members[rank] for rank in ranks if rank < len(members)])
 
-    def event(self, site, event: dict) -> None:
-        """Called by a site; see Listener."""
+    def event(self, site: Site, event: Event) -> None:
+        """See Listener."""
         if event["event"] == "exit":
             number, code = int(event["rank"]), int(event["code"])
             if where := about_end(event):
                 self._note(f"process {number} has ended {where}")
-            self._events.append(lambda: self._ended(number, code))
+            self._events.append(partial(self._ended, number, code))
         elif event["event"] == "lost":
             self._note(event["text"])
             for number in map(int, event["ranks"]):
-                self._events.append(lambda number=number: self._ended(number, 1))
+                self._events.append(partial(self._ended, number, 1))
         elif event["event"] in ("start", "unkillable"):
             if event["event"] == "start" and site.host is None:
                 self._workers.started(event["rank"], event["pid"])
@@ -481,7 +484,7 @@ class ElasticJob(Job):
         if worker is None or not worker.alive:
             return
         self._workers.ended(number)
-        late = number in self._watch.asked_to_end
+        late = number in self._timeouts.asked_to_end
         stopped = (
             number in self._workers.stopped and membership.phase is Phase.GATHERING and not worker.leaving
         )
@@ -490,7 +493,7 @@ class ElasticJob(Job):
         expected = worker.leaving or self._stops or membership.failure is not None
         if membership.phase is not Phase.GATHERING and number in membership.members:
             host = self._workers.by_number[number].host
-            self._places.tell_end(membership.members.index(number), code, host)
+            self._places.report_end(membership.members.index(number), code, host)
         self._outcome.codes[number] = code
         if code and not expected:
             where = f" on {worker.host}" if worker.host != "localhost" else ""

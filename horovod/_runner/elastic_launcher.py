@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from horovod._runner.elastic_discovery import FixedHosts, HostDiscovery, HostDiscoveryScript, HostNames
 from horovod._runner.elastic_driver import ElasticJob
@@ -10,10 +11,14 @@ from horovod._runner.environment import backend_environment, remote_environment
 from horovod._runner.hosts import slots_by_host, store_place
 from horovod._runner.job import Outcome
 from horovod._runner.launch_spec import LaunchSpec, check_command, check_encryption_library, check_proc
-from horovod._runner.local_ranks import LocalRanks, RankSpec
+from horovod._runner.local_ranks import LocalRanks
 from horovod._runner.output import Output
 from horovod._runner.remote_ranks import RemoteRanks, RemoteShell, agent_words
+from horovod._runner.site import RankSpec
 from hvd_core._config.settings import encryption_wanted
+
+if TYPE_CHECKING:
+    from hvd_core._bootstrap.store import StoreServer
 
 
 class Starter:
@@ -46,7 +51,7 @@ class Starter:
         if self._spec.function is not None:
             self._spec.function.drop_if_empty(number)
 
-    def open_store(self, hosts: Sequence[str], secret: bytes) -> tuple[object, Mapping[str, str], str]:
+    def open_store(self, hosts: Sequence[str], secret: bytes) -> tuple[StoreServer, Mapping[str, str], str]:
         from hvd_core._base.sockets import join_address
         from hvd_core._bootstrap.store import StoreServer
 

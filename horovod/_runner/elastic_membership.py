@@ -6,10 +6,10 @@ returns. There is no clock and no thread here, so that tests/model can walk thro
 
 The rules:
 
-1. Only its own word `ready` lets a worker into a world. A member says it when it has left its world for good.
-2. The next world is formed when every member of the last world is ready or dead. So two worlds never both commit.
-3. The survivor with the most commits gets rank 0, whose state the other members receive.
-4. Newcomers that still start are not waited for, except in the first world. When they are ready, the members are told to
+1. Only its own message `ready` lets a worker into a world. A member sends it when it has left its world permanently.
+2. The next world is formed when every member of the last world is ready or dead. So two worlds never both commit. 3.
+The survivor with the most commits gets rank 0, whose state the other members receive. 4. Newcomers that still start
+are not waited for, except in the first world. When they are ready, the members are notified to
    leave at their next commit.
 5. After the first worker has finished, no world is formed any more, until all members have begun another training. A
    new process would begin with the first one, so from then on only members can be in the next world.
@@ -21,15 +21,25 @@ import copy
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of an elastic job. `first`: the slots with which it begins; `least`, `most`: ranks of a world; `timeout_s`: how
-    long it waits for enough slots; `grace_s`: how long for members to leave a world that has ended; `start_s`: for hosts
-    to answer; `init_s`: for workers to come to init() while others wait for them there; `spares`: workers beyond `most`,
-    which wait for a place; `preemption_s`: between the SIGTERM of a rank and its end, None if that is the same;
-    `chaos_s`: kill a rank about so often."""
+    """The limits of an elastic job.
+
+    Attributes:
+        first: the slots with which it begins.
+        least, most: the ranks of a world; `most` is None for as many as there are slots.
+        timeout_s: how long it waits for enough slots.
+        grace_s: how long for members to leave a world that has ended.
+        start_s: how long for hosts to answer.
+        cooldown: the shortest and the longest time for which a host is not used after a failure; None: permanently.
+        spares: workers beyond `most`, which wait for a place.
+        init_s: how long for workers to come to init() while others wait for them there.
+        preemption_s: the time between the SIGTERM of a rank and its end; None if it ends immediately.
+        chaos_s: kill a rank about so often; None: never.
+    """
 
     first: int
     least: int
@@ -67,9 +77,15 @@ class Phase(enum.Enum):
 
 @dataclass
 class Worker:
-    """`commits`: how many commits its state has seen. `updated`: it has left its last world because of an update.
-    `wanted`: its slot is still there. `leaving`: it was told to leave. `again`: how often it has begun another training
-    after its first one."""
+    """A process.
+
+    Attributes:
+        commits: how many commits its state has seen.
+        updated: it has left its last world because of an update.
+        wanted: its slot is still there.
+        leaving: it was sent a request to leave.
+        again: how often it has begun another training after its first one.
+    """
 
     number: int
     host: str
@@ -82,6 +98,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
+        """Whether the process has not ended."""
         return self.stage is not Stage.DEAD
 
 
@@ -96,7 +113,7 @@ class Enter:
 
 @dataclass(frozen=True)
 class Update:
-    """Tell these members that a better world can be formed, for which they leave at their next commit."""
+    """Notify these members that a better world can be formed, for which they leave at their next commit."""
 
     world: int
     members: tuple[int, ...]
@@ -143,7 +160,7 @@ class Membership:
     members: tuple[int, ...] = ()  # of that world, by rank
     resets: int = 0
     failure: Failure | None = None
-    _told: bool = False  # the members know that a better world can be formed
+    _notified: bool = False  # the members were notified that a better world can be formed
     _broken: bool = False  # a member of this world has died or failed
     _ran: bool = False  # all members of this world have been up
     _silent: int = 0  # how many worlds in a row have ended before that, although no process had died
@@ -195,7 +212,7 @@ class Membership:
         members = [self.workers[n] for n in self.members]
         together = all(w.stage is Stage.UP and w.again == worker.again for w in members)
         if self.phase is Phase.ENDING and self.failure is None and together:
-            self.phase, self.later, self._told = Phase.RUNNING, True, False
+            self.phase, self.later, self._notified = Phase.RUNNING, True, False
         return self._settle()
 
     def died(self, number: int, code: int) -> list[Command]:
@@ -227,6 +244,7 @@ class Membership:
     # --------------------------------------------------------------------------------------------- questions
 
     def alive(self) -> list[Worker]:
+        """The workers whose processes have not ended."""
         return [worker for worker in self.workers.values() if worker.alive]
 
     def starts(self) -> bool:
@@ -237,19 +255,28 @@ class Membership:
         """The members of the last world that have not left it yet, while the next one is awaited."""
         if self.phase is not Phase.GATHERING:
             return []
-        return [w for w in map(self.workers.get, self.members) if w.stage in (Stage.PLACED, Stage.UP)]
+        return [
+            w
+            for w in (self.workers[number] for number in self.members)
+            if w.stage in (Stage.PLACED, Stage.UP)
+        ]
 
-    def key(self) -> tuple:
+    def key(self) -> tuple[Any, ...]:
         """All that decides what happens next, as a value that can be compared."""
         of_workers = (
             (w.number, w.stage.value, w.commits, w.updated, w.wanted, w.leaving, w.again)
             for w in self.workers.values()
         )
-        own = (self.phase.value, self.world, self.members, self.resets, self.failure, self.held, self.patient)
-        own += (self.later,)
         return (
-            *own,
-            self._told,
+            self.phase.value,
+            self.world,
+            self.members,
+            self.resets,
+            self.failure,
+            self.held,
+            self.patient,
+            self.later,
+            self._notified,
             self._broken,
             self._ran,
             self._silent,
@@ -260,6 +287,7 @@ class Membership:
         )
 
     def copy(self) -> Membership:
+        """A copy that shares no state."""
         made = copy.copy(self)
         made.workers = {number: copy.copy(worker) for number, worker in self.workers.items()}
         made._deaths = list(self._deaths)
@@ -281,8 +309,8 @@ class Membership:
         """The commands that follow from the present state."""
         if self.phase is Phase.GATHERING and not self.held:
             commands = self._form_world()
-        elif self.phase is Phase.RUNNING and not self._told and self._better_world_exists():
-            self._told = True
+        elif self.phase is Phase.RUNNING and not self._notified and self._better_world_exists():
+            self._notified = True
             commands = [Update(self.world, self.members)]
         else:
             commands = []
@@ -341,7 +369,7 @@ class Membership:
         self.members = tuple(worker.number for worker in ordered)
         for worker in ordered:
             worker.stage, worker.commits = Stage.PLACED, first.commits
-        self.phase, self._told, self._broken, self._ran = Phase.STARTING, False, False, False
+        self.phase, self._notified, self._broken, self._ran = Phase.STARTING, False, False, False
         self.patient = False
         self._deaths.clear()
         return [Enter(self.world, self.members, sync)]
@@ -395,8 +423,10 @@ class Membership:
         self.phase = Phase.ENDING
 
     def _fail_of_all(self, why: str) -> list[Command]:
-        number, code = self._deaths[0] if self._deaths else (None, 1)
-        self._fail(why, number, code)
+        if self._deaths:
+            self._fail(why, *self._deaths[0])
+        else:
+            self._fail(why, None, 1)
         return []
 
     def _fail(self, why: str, number: int | None, code: int) -> None:

@@ -6,6 +6,8 @@ the script's shell alone (as in supervisor.execute()) would leave the commands t
 imports only fast modules of the standard library.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import selectors
@@ -14,6 +16,10 @@ import subprocess
 import sys
 import time
 
+TYPE_CHECKING = False  # typing is slow
+if TYPE_CHECKING:
+    from typing import Any
+
 LONGEST_ANSWER = 1 << 20
 
 
@@ -21,7 +27,7 @@ class DriverGone(Exception):
     """The driver has closed its end, or has ended."""
 
 
-def kill(process):
+def kill(process: subprocess.Popen[bytes]) -> None:
     """Ends the script and all processes of its group."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
@@ -30,7 +36,7 @@ def kill(process):
     process.wait()
 
 
-def look(selector, seconds):
+def look(selector: selectors.BaseSelector, seconds: float | None) -> list[str]:
     """The descriptors that can be read. Raises DriverGone."""
     ready = [key.data for key, _ in selector.select(seconds)]
     if "driver" in ready or ("asked" in ready and not os.read(0, 1)):
@@ -38,7 +44,7 @@ def look(selector, seconds):
     return ready
 
 
-def run(script, limit_s, driver):
+def run(script: str, limit_s: float, driver: int) -> dict[str, object]:
     """The result of one run. A process that the script leaves behind may hold its output open."""
     with selectors.DefaultSelector() as selector:
         try:
@@ -53,6 +59,7 @@ def run(script, limit_s, driver):
         except OSError as error:
             return {"problem": f"the host discovery script cannot be started: {error.strerror}"}
         texts = {"out": bytearray(), "err": bytearray()}
+        assert process.stdout is not None and process.stderr is not None
         streams = {"out": process.stdout, "err": process.stderr}
         try:
             for descriptor, name in ((0, "asked"), (driver, "driver"), (end, "end")):
@@ -71,9 +78,8 @@ def run(script, limit_s, driver):
                 for name, stream in streams.items():
                     if not read(stream, texts[name], selector):
                         return {"problem": "the host discovery script printed more than a megabyte"}
-            return {"status": process.wait()} | {
-                name: text.decode(errors="replace") for name, text in texts.items()
-            }
+            done: dict[str, object] = {"status": process.wait()}
+            return done | {name: text.decode(errors="replace") for name, text in texts.items()}
         finally:
             if process.poll() is None:
                 kill(process)
@@ -82,7 +88,7 @@ def run(script, limit_s, driver):
                 stream.close()
 
 
-def read(stream, text, selector):
+def read(stream: Any, text: bytearray, selector: selectors.BaseSelector) -> bool:
     """Reads what is there. Returns False if that is too much."""
     while not stream.closed:
         data = stream.read(1 << 16)
@@ -97,7 +103,8 @@ def read(stream, text, selector):
     return True
 
 
-def main():
+def main() -> None:
+    """The program."""
     driver_pid, limit_s, script = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # the driver decides; a script does not inherit a handler
@@ -105,7 +112,7 @@ def main():
     try:
         driver = os.pidfd_open(driver_pid)
     except OSError:
-        pass  # the end of standard input tells as well
+        pass  # the end of standard input shows it as well
     if os.getppid() != driver_pid:
         return
     with selectors.DefaultSelector() as selector:

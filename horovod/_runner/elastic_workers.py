@@ -1,6 +1,8 @@
-"""The processes of an elastic job's workers. On the thread of the driver, which decides when one starts and ends.
+"""The processes of an elastic job's workers: where they start, when they are ended, and what counts as a host's failure.
 
 Each worker is a site of its own (LocalRanks or RemoteRanks with one rank), so that the end of one ends no other.
+`Workers` has the sites, `Cooldown` the hosts that failed, `Chaos` kills on purpose, and `Timeouts` ends what is late.
+On the thread of the driver; the caller gives the time (time.monotonic()).
 """
 
 from __future__ import annotations
@@ -9,26 +11,31 @@ import json
 import random
 import selectors
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 from horovod._runner.elastic_membership import Failure, Limits, Membership, Phase, Stage, Worker
-from horovod._runner.local_ranks import STREAMS, Listener, LocalRanks
-from horovod._runner.output import RankStream
-from horovod._runner.remote_ranks import RemoteRanks
-
-Site = LocalRanks | RemoteRanks  # with one worker
+from horovod._runner.output import OutputStream
+from horovod._runner.site import STREAMS, Listener, Site
 
 
-class Sites:
-    """`start(number, host)` makes the site of a worker, `ended(number)` is called after its end, `stream(number, name)`
-    makes the stream for its output. `sites` and `streams` belong to the Job, which turns them."""
+class Workers:
+    """The sites of all workers that have not ended.
+
+    Args:
+        start: makes the site of a worker from its number and its host.
+        ended: is called with a worker's number after its end.
+        stream: makes a stream for a worker's output from its number and the stream's name.
+        sites, streams: those of the job, whose event loop runs them.
+        selector, listener: see Site.open().
+    """
 
     def __init__(
         self,
         start: Callable[[int, str], Site],
         ended: Callable[[int], None],
-        stream: Callable[[int, str], RankStream],
+        stream: Callable[[int, str], OutputStream],
         sites: list[Site],
-        streams: dict[tuple[int, int], RankStream],
+        streams: dict[tuple[int, int], OutputStream],
         selector: selectors.BaseSelector,
         listener: Listener,
     ) -> None:
@@ -40,7 +47,7 @@ class Sites:
         self.opened: dict[int, float] = {}  # when the site of a worker was opened
         self._pids: dict[int, int] = {}  # of workers of this machine
         self._leave_until: dict[int, float] = {}  # when a worker must have left
-        self.stopped: set[int] = set()  # workers that were told to end
+        self.stopped: set[int] = set()  # workers that were sent a request to end
 
     def open(self, host: str, now: float) -> tuple[int, OSError | None]:
         """(the number of a new worker, why this machine cannot start it now)"""
@@ -71,23 +78,25 @@ class Sites:
             if (stream := self._streams.pop((number, index), None)) is not None:
                 stream.end()
 
-    def say(self, number: int, **what) -> None:
+    def send(self, number: int, **message: Any) -> None:
         """Sends a message over the channel of a worker (hvd_core/_bootstrap/driver_channel.py)."""
         if (site := self.by_number.get(number)) is not None:
-            site.tell(number, json.dumps(what).encode() + b"\n")
+            site.send(number, json.dumps(message).encode() + b"\n")
 
     def stop(self, number: int) -> None:
-        """SIGTERM, and SIGKILL after a while. The worker is told before that this is no announcement."""
+        """SIGTERM, and SIGKILL after a while. A message before that says that this is no announcement."""
         if (site := self.by_number.get(number)) is not None:
             self.stopped.add(number)
-            self.say(number, kind="end")
+            self.send(number, kind="end")
             site.request("stop")
 
     def stop_all(self) -> None:
+        """Calls stop() for all workers."""
         for number in list(self.by_number):
             self.stop(number)
 
     def kill(self, number: int) -> None:
+        """SIGKILL."""
         if (site := self.by_number.get(number)) is not None:
             site.request("kill")
 
@@ -95,10 +104,12 @@ class Sites:
         """The worker is stopped at this moment if it has not ended by then."""
         self._leave_until[number] = min(moment, self._leave_until.get(number, moment))
 
-    def due(self) -> list[float]:
-        return list(self._leave_until.values())
+    def due(self) -> float | None:
+        """See event_loop.Member."""
+        return min(self._leave_until.values(), default=None)
 
     def advance(self, now: float) -> None:
+        """See event_loop.Member."""
         for number, moment in list(self._leave_until.items()):
             if now >= moment:
                 self._leave_until.pop(number)
@@ -115,15 +126,12 @@ class Sites:
 
     def is_stopped(self, number: int) -> bool:
         """Whether a process of this machine is stopped by a signal. It cannot leave its world then."""
+        import psutil  # late: it is needed only after a stall
+
         try:
-            with open(f"/proc/{self._pids[number]}/stat", "rb") as stat:
-                # The name in parentheses may itself hold spaces and parentheses.
-                return stat.read().rpartition(b")")[2].split()[0] == b"T"
-        except (KeyError, IndexError, OSError):
+            return bool(psutil.Process(self._pids[number]).status() == psutil.STATUS_STOPPED)
+        except (KeyError, psutil.Error):
             return False
-
-
-# Which workers of an elastic job have a slot, and where new ones may start. Pure functions.
 
 
 def with_slots(membership: Membership, hosts: Mapping[str, int], going: Collection[int]) -> list[int]:
@@ -162,8 +170,6 @@ def free_slots(
             yield host
 
 
-# When a host may be used again after a process has failed on it. Pure; the caller gives the time (time.monotonic()).
-
 # Of the only host of a job, if the user gave no range: it is used again, or the job could not go on.
 _ONLY_HOST_S = (1.0, 60.0)
 # Failures that are older do not count.
@@ -171,7 +177,9 @@ _FORGOTTEN_S = 600.0
 
 
 class Cooldown:
-    """`limits`: the shortest and the longest pause in seconds; None: a host that failed is not used again, unless it is
+    """When a host may be used again after a process has failed on it.
+
+    `limits`: the shortest and the longest pause in seconds; None: a host that failed is not used again, unless it is
     the only one. The pause doubles with each failure of the host."""
 
     def __init__(self, limits: tuple[float, float] | None) -> None:
@@ -181,7 +189,7 @@ class Cooldown:
         self._announced: dict[str, float] = {}
 
     def announced(self, host: str, until: float) -> None:
-        """A process of a host has been told to end, so the host may be about to go: it gets no new one until then."""
+        """A process of a host has got SIGTERM, so the host may be about to go: it gets no new one until then."""
         self._announced[host] = until
 
     def failed(self, host: str, now: float) -> None:
@@ -202,25 +210,25 @@ class Cooldown:
         return max(announced, self._usable[host])
 
 
-# Kills ranks of an elastic job on purpose (--elastic-chaos), so that users can test their programs. On the thread of the
-# driver.
-
 _HOLDERS = (Stage.READY, Stage.UP)
 
 
 class Chaos:
-    """Sends SIGKILL to a worker after 0.5 to 1.5 times `every_s` seconds, again and again, once the first world is up: a
+    """Kills workers on purpose (--elastic-chaos), so that users can test their programs.
+
+    Sends SIGKILL to a worker after 0.5 to 1.5 times `every_s` seconds, again and again, once the first world is up: a
     member, a spare, or one that still starts. Leaves alone the last one that is known to hold the state, without which
     the job would end. `killed`: the workers that it has killed, whose deaths are no failures of their hosts."""
 
-    def __init__(self, every_s: float, sites: Sites, note: Callable[[str], None]) -> None:
-        self._every_s, self._sites, self._note = every_s, sites, note
+    def __init__(self, every_s: float, workers: Workers, note: Callable[[str], None]) -> None:
+        self._every_s, self._workers, self._note = every_s, workers, note
         self._random = random.Random()
         self._next: float | None = None
         self._have_state: set[int] = set()
         self.killed: set[int] = set()
 
     def due(self) -> float | None:
+        """When advance() must be called at the latest."""
         return self._next
 
     def entered(self, members: tuple[int, ...], sync: bool) -> None:
@@ -232,6 +240,7 @@ class Chaos:
         self._have_state.add(number)
 
     def advance(self, now: float, membership: Membership) -> None:
+        """Kills a worker if it is time."""
         if membership.phase is Phase.ENDING or (self._next is None and membership.phase is not Phase.RUNNING):
             return
         if self._next is not None and now >= self._next:
@@ -250,10 +259,8 @@ class Chaos:
             victim = self._random.choice(victims)
             self.killed.add(victim)
             self._note(f"process {victim} is killed on purpose (--elastic-chaos)")
-            self._sites.kill(victim)
+            self._workers.kill(victim)
 
-
-# The limits of time while an elastic job waits for workers. It ends late processes and jobs. On the driver's thread.
 
 # A member that has kept the last world waiting, until a stall ended it, gets this time to leave it after the others.
 _STALLED_S = 5.0
@@ -263,11 +270,11 @@ _NEXT_KILL_S = 15.0
 _GAP_S = 5.0
 
 
-class Watch:
-    """`asked_to_end`: the workers that came too late."""
+class Timeouts:
+    """Ends late processes, and the job, while it waits for workers. `asked_to_end`: the workers that came too late."""
 
-    def __init__(self, limits: Limits, sites: Sites, note: Callable[[str], None]) -> None:
-        self._limits, self._sites, self._note = limits, sites, note
+    def __init__(self, limits: Limits, workers: Workers, note: Callable[[str], None]) -> None:
+        self._limits, self._workers, self._note = limits, workers, note
         self.asked_to_end: set[int] = set()
         self._looked = 0.0  # when the times were looked at last, while the phase is GATHERING
         # Since when the phase is GATHERING; at first, since the first answer of discovery.
@@ -293,9 +300,12 @@ class Watch:
         self._stalled = (self._stalled or set()) | set(numbers)
 
     def worker_is_ready(self, now: float) -> None:
+        """A worker waits for a place in a world."""
         self._first_ready = self._first_ready or now
 
-    def look(self, now: float, membership: Membership, hosts: dict[str, int], began: bool, held: str) -> None:
+    def check(
+        self, now: float, membership: Membership, hosts: dict[str, int], began: bool, held: str
+    ) -> None:
         """Ends late processes, or the job, while workers are waited for. `hosts`: the slots; `began`: the job has had
         enough of them once; `held`: why no world can be formed now."""
         if self._waits_since is None:
@@ -304,32 +314,34 @@ class Watch:
         if gap > _GAP_S:
             self._waits_since += gap
             self._lacks_since += gap
-            for number in self._sites.opened:
-                self._sites.opened[number] += gap
+            for number in self._workers.opened:
+                self._workers.opened[number] += gap
         late = membership.late()
         if late:
-            self._watch_members(membership, late, now)
+            self._check_members(membership, late, self._waits_since, now)
             self._lacks_since = now
         else:
-            self._watch_slots(membership, hosts, began, held, now)
-            self._watch_starts(membership, now)
+            self._check_slots(membership, hosts, began, held, now)
+            self._check_starts(membership, self._waits_since, now)
 
-    def _watch_members(self, membership: Membership, late: list[Worker], now: float) -> None:
+    def _check_members(
+        self, membership: Membership, late: list[Worker], waits_since: float, now: float
+    ) -> None:
         """Ends a member that does not leave its world: one that is stopped, or one for which another member waits. A
         member may be at work outside of Horovod."""
         limits = self._limits
-        if self._stalled is not None and now - self._waits_since > min(_STALLED_S, limits.grace_s):
+        if self._stalled is not None and now - waits_since > min(_STALLED_S, limits.grace_s):
             for worker in late:
                 number = worker.number
-                known = number in self._stalled or self._sites.is_stopped(number)
+                known = number in self._stalled or self._workers.is_stopped(number)
                 if known and number not in self.asked_to_end:
                     self._note(f"process {number} has kept its world waiting until it ended, and is killed")
                     self._end_late_worker(number)
-        if now - self._waits_since <= limits.grace_s:
+        if now - waits_since <= limits.grace_s:
             return
         waits = any(membership.workers[number].stage is Stage.READY for number in membership.members)
-        # The others may wait for the one of the lowest rank, as ranks hear of a death from lower ones.
-        victims = [w for w in late if self._sites.is_stopped(w.number)] or (late if waits else [])
+        # The others may wait for the one of the lowest rank, as ranks learn of a death from lower ones.
+        victims = [w for w in late if self._workers.is_stopped(w.number)] or (late if waits else [])
         if not victims:
             return
         victim = victims[0].number
@@ -338,7 +350,7 @@ class Watch:
         self._end_late_worker(victim)
         self._waits_since = now - limits.grace_s + _NEXT_KILL_S
 
-    def _watch_slots(
+    def _check_slots(
         self, membership: Membership, hosts: dict[str, int], began: bool, held: str, now: float
     ) -> None:
         """Ends the job if there are too few slots for too long. The process of a slot may still start."""
@@ -362,7 +374,7 @@ class Watch:
             )
             membership.phase = Phase.ENDING
 
-    def _watch_starts(self, membership: Membership, now: float) -> None:
+    def _check_starts(self, membership: Membership, waits_since: float, now: float) -> None:
         """Ends processes that do not come to init() although others wait for them there."""
         if self._first_ready is None:
             return
@@ -370,7 +382,7 @@ class Watch:
             number = worker.number
             if worker.stage is not Stage.STARTING or worker.leaving or number in self.asked_to_end:
                 continue
-            since = max(self._first_ready, self._waits_since, self._sites.opened[number])
+            since = max(self._first_ready, waits_since, self._workers.opened[number])
             if now - since > self._limits.init_s:
                 within = f"within {self._limits.init_s:g} s (--start-timeout)"
                 self._note(f"process {number} has not called init() {within} and is killed")
@@ -378,4 +390,4 @@ class Watch:
 
     def _end_late_worker(self, number: int) -> None:
         self.asked_to_end.add(number)
-        self._sites.stop(number)
+        self._workers.stop(number)

@@ -1,5 +1,7 @@
-"""How the process of a rank has ended, as its keeper reports it: its exit code, or minus the number of the signal that
-has ended it. An agent imports this: it starts without hvd_core.
+"""How ranks end: exit codes, last calls, the order of failures, and the exception for the caller of a job.
+
+A code is that of a process as its supervisor reports it: the exit code, or minus the number of the signal that ended the
+process. An agent imports this file, and starts without hvd_core. Any thread, unless a class says more.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ import signal
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hvd_core._bootstrap.store import StoreClient
 
 
 def signal_of(code: int) -> int | None:
@@ -41,33 +46,36 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-# The launcher's part in naming the end of a rank, over the job's store.
-#
-# It tells the ranks that wait in init() which processes have ended (hvd_core/_bootstrap/session.py reads that). It learns
-# which ranks failed only because another one had failed before: these report it themselves, and are not named as the
-# cause of the job's end. Used on the thread of Job.run(); the store's server is in this process, so calls return at once.
-
-
 class EndedRanks:
-    """`address` and `secret` of the store. A store that cannot be reached is ignored: the job goes on without it.
-    `encrypted`: as for StoreClient."""
+    """The launcher's part in naming the end of a rank, over the job's store.
 
-    def __init__(self, address: str, secret: bytes, encrypted: bool | None = None):
+    It reports to the ranks that wait in init() which processes have ended (hvd_core/_bootstrap/store/session.py reads
+    that). It learns which ranks failed only because another one had failed before: these secondary failures are not
+    named as the cause of the job's end. On the thread of Job.run(); the store's server is in this process, so calls
+    return immediately.
+
+    Args:
+        address: of the store. A store that cannot be reached is ignored: the job continues without it.
+        secret: of the job.
+        encrypted: as for StoreClient.
+    """
+
+    def __init__(self, address: str, secret: bytes, encrypted: bool | None = None) -> None:
         self._address, self._secret, self._encrypted = address, secret, encrypted
-        self._store = None
-        self._told = 0
+        self._store: StoreClient | None = None
+        self._reported = 0
 
-    def tell(self, rank: int, code: int, host: str | None) -> None:
-        """Publishes that the process of `rank` has ended with `code` (exit_codes.py)."""
+    def report(self, rank: int, code: int, host: str | None) -> None:
+        """Publishes that the process of `rank` has ended with `code`."""
         with contextlib.suppress(OSError, RuntimeError):
             text = f"ended ({f'host {host}, ' if host else ''}{describe_code(code)})"
             value = json.dumps({"rank": rank, "text": text}).encode()
-            self._connected().set(f"hvd/ended/{self._told}", value)
-            self._told += 1
+            self._connected().set(f"hvd/ended/{self._reported}", value)
+            self._reported += 1
 
-    def bereaved(self, ranks: Iterable[int]) -> set[int]:
+    def secondary_failures(self, ranks: Iterable[int]) -> set[int]:
         """Those of `ranks` that reported another rank's failure before their own."""
-        found = set()
+        found: set[int] = set()
         with contextlib.suppress(OSError, RuntimeError):
             for rank in ranks:
                 if self._connected().add(f"hvd/bereaved/{rank}", 0) > 0:
@@ -79,7 +87,7 @@ class EndedRanks:
         if self._store is not None:
             self._store.close()
 
-    def _connected(self):
+    def _connected(self) -> StoreClient:
         if self._store is None:
             # Imported late: the parser, --version and wrong arguments need no store.
             from hvd_core._bootstrap.store import StoreClient
@@ -88,19 +96,16 @@ class EndedRanks:
         return self._store
 
 
-# Why a rank of a job failed, and the exception that the caller of horovod.run or horovod.spark.run gets. Any thread.
-
-
 @dataclass(frozen=True)
 class RankFailure:
     """Why a rank failed. `code`: its exit code; `text`: with its traceback; `error`: its exception, if it can be pickled;
-    `bereaved`: it failed because another rank had failed."""
+    `secondary`: it failed because another rank had failed."""
 
     rank: int
     code: int
     text: str
     error: BaseException | None = None
-    bereaved: bool = False
+    secondary: bool = False
 
     def exception(self, host: str | None, python: str, what: str = "rank", more: str = "") -> RuntimeError:
         """What the caller of the job gets. `host`, `python`: of the rank, a host of None is not shown; `what` its number
@@ -119,7 +124,7 @@ class RankFailure:
         return shown
 
 
-def failure_of(rank: int, code: int, data: bytes | None, bereaved: bool = False) -> RankFailure:
+def failure_of(rank: int, code: int, data: bytes | None, secondary: bool = False) -> RankFailure:
     """The failure of a rank that ended with `code`. `data`: what it has left, pickled."""
     trace, error = "", None
     if data:
@@ -128,18 +133,16 @@ def failure_of(rank: int, code: int, data: bytes | None, bereaved: bool = False)
         if not ok:
             trace, error = rest
     text = trace or f"The process ended without a Python exception: {describe_code(code)}.\n"
-    return RankFailure(rank, code, text, error, bereaved)
+    return RankFailure(rank, code, text, error, secondary)
 
-
-# What a rank did in backends when its process ended: memory that the launcher or its agent makes for each rank on its
-# host, and reads after the rank has failed. The rank's side, and the meaning, stand in
-# hvd_core/_runtime/crash_reports.py. An agent does not import that: it starts without hvd_core.
 
 _BYTES = 4096
 
 
 class LastCall:
-    """The memory of one rank. Raises OSError if the process has no descriptors left."""
+    """What a rank did in backends when its process ended: memory that the launcher or its agent makes for each rank
+    on its host, and reads after the rank has failed. The rank's side, and the meaning, are in
+    hvd_core/_runtime/crash_reports.py. Raises OSError if the process has no descriptors left."""
 
     def __init__(self) -> None:
         self._descriptor = os.memfd_create("hvd-last-call")

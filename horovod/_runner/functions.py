@@ -1,7 +1,9 @@
-"""The function of `horovod.run` and its results, in unnamed memory files that only processes of the job hold.
+"""The function of `horovod.run`, its arguments and its results, on their way to the ranks and back.
 
-The launcher makes them, and so does the agent of each other host. The ranks inherit the descriptors; two variables hold
-their numbers. Any thread.
+They are pickled, and passed in unnamed memory files that only processes of the job hold: the launcher makes them, and
+so does the agent of each other host. The ranks inherit the descriptors; two variables hold their numbers. Ranks that
+mpirun starts inherit no descriptors; their function and results are in the job's store. A process that reads or writes
+there has proved that it knows the job's secret, so unpickling trusts only processes of this job. Any thread.
 """
 
 from __future__ import annotations
@@ -11,7 +13,10 @@ import inspect
 import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hvd_core._bootstrap.store import StoreClient
 
 FUNC_FD = "HOROVOD_RUN_FUNC_FD"
 RESULT_FD = "HOROVOD_RUN_RESULT_FD"
@@ -45,7 +50,7 @@ def append(descriptor: int, data: bytes) -> None:
 class FunctionMemory:
     """`function`: a descriptor; `results`: rank -> descriptor. Raises OSError if the process has no descriptors left."""
 
-    def __init__(self, ranks: Iterable[int]):
+    def __init__(self, ranks: Iterable[int]) -> None:
         self.function = -1
         self.results: dict[int, int] = {}
         try:
@@ -66,23 +71,22 @@ class FunctionMemory:
             os.close(self.results.pop(rank))
 
     def variables(self, rank: int) -> dict[str, str]:
-        """The variables that tell a rank the numbers of its descriptors."""
+        """The variables that hold the numbers of a rank's descriptors."""
         return {FUNC_FD: str(self.function), RESULT_FD: str(self.results[rank])}
 
     def descriptors(self, rank: int) -> tuple[int, int]:
+        """The descriptors that a rank inherits."""
         return self.function, self.results[rank]
 
     def close(self) -> None:
+        """Releases the memory, unless processes hold it."""
         for descriptor in [self.function, *self.results.values()]:
             if descriptor >= 0:
                 os.close(descriptor)
         self.function, self.results = -1, {}
 
 
-# The function of `horovod.run` and its results, in the job's store, for ranks that inherit no descriptors.
-#
-# A process that reads or writes there has proved that it knows the job's secret, so unpickling trusts only processes of
-# this job. Any thread.
+# ------------------------------------------------------------------------------------------- in the job's store
 
 FROM_STORE = "HOROVOD_RUN_FROM_STORE"
 FUNCTION = "run/function"
@@ -90,7 +94,7 @@ FUNCTION = "run/function"
 _PART = 8 << 20
 
 
-def put(client, key: str, data: bytes) -> None:
+def put(client: StoreClient, key: str, data: bytes) -> None:
     """Stores `data` under `key`; readers see all of it or none."""
     parts = range(0, len(data), _PART)
     for number, start in enumerate(parts):
@@ -98,29 +102,30 @@ def put(client, key: str, data: bytes) -> None:
     client.set(f"{key}/parts", str(len(parts)).encode())
 
 
-def get(client, key: str, timeout_s: float) -> bytes:
+def get(client: StoreClient, key: str, timeout_s: float) -> bytes:
     """The data that put() has stored. Raises BootstrapTimeout if it is not there in time."""
     count = int(client.get(f"{key}/parts", timeout_s))
     return b"".join(client.get(f"{key}/{number}", timeout_s) for number in range(count))
 
 
 def result_key(rank: int) -> str:
+    """The key of a rank's result in the store."""
     return f"run/result/{rank}"
 
 
-def note_failure(client, rank: int) -> None:
+def note_failure(client: StoreClient, rank: int) -> None:
     """Records the failure of a rank; the store keeps the order of the failures."""
     client.set(f"run/failure/{client.add('run/failures', 1)}", str(rank).encode())
 
 
-def first_failure(client) -> int | None:
+def first_failure(client: StoreClient) -> int | None:
     """The rank that note_failure() was called for first."""
     return int(client.get("run/failure/1", 5.0)) if client.add("run/failures", 0) else None
 
 
-def from_environment():
+def from_environment() -> tuple[StoreClient, int]:
     """A connection to the store of the job that this process belongs to, and this process's rank."""
-    from hvd_core._bootstrap.identity import identify
+    from hvd_core._bootstrap.launchers.identity import identify
     from hvd_core._bootstrap.store import StoreClient
 
     identity = identify(os.environ)
@@ -128,13 +133,15 @@ def from_environment():
     return StoreClient(store, secret, identity.rank), identity.rank
 
 
-# Checks and pickles the function of a job and its arguments, before anything starts. Any thread.
+# ------------------------------------------------------------------------------------------- checks and pickles
 
 # Values within values that are looked at for one that cannot be pickled.
 _DEEPEST = 6
 
 
-def checked(caller: str, func: Any, args: Any, kwargs: Any) -> tuple[Callable, tuple, dict]:
+def checked(
+    caller: str, func: Any, args: Any, kwargs: Any
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     """The function and its arguments. `caller`: what the user has called. Raises TypeError."""
     if not callable(func):
         raise TypeError(f"{caller}: the function to run must be callable, found {func!r}.")
@@ -159,13 +166,16 @@ def checked(caller: str, func: Any, args: Any, kwargs: Any) -> tuple[Callable, t
     return func, args, dict(kwargs)
 
 
-def pickled(caller: str, func: Callable, args: tuple, kwargs: dict, sent: Any = None) -> bytes:
+def pickled(
+    caller: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], sent: Any = None
+) -> bytes:
     """(func, args, kwargs), or `sent` in the place of func, for the ranks. Raises TypeError that names the value which
     cannot be pickled."""
     import cloudpickle
 
     try:
-        return cloudpickle.dumps((func if sent is None else sent, args, kwargs))
+        data: bytes = cloudpickle.dumps((func if sent is None else sent, args, kwargs))
+        return data
     except Exception as error:
         parts = [("the function " + _name(func), func)]
         parts += [(f"args[{i}]", value) for i, value in enumerate(args)]

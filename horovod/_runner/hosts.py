@@ -1,7 +1,5 @@
-"""Hosts and slots: parses -H, hostfiles and what discovery scripts print, assigns ranks to slots, finds the names of this
-machine.
-
-Pure functions, for the launcher; any thread.
+"""Hosts, slots and addresses: parses -H, hostfiles and what discovery scripts print, assigns ranks to slots, finds the
+names of this machine and the addresses of the store. Asks the kernel and the resolver; sends no packet. Any thread.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hvd_core._bootstrap.routes import interface_address, named_address
+from hvd_core._base.addresses import interface_address, named_address
 
 # "HOST", "HOST:SLOTS" or "HOST slots=SLOTS", and Open MPI's max_slots, which changes nothing here.
 _HOST = re.compile(
@@ -250,18 +248,19 @@ def check_interfaces(names: Iterable[str]) -> None:
             )
 
 
-# The addresses of the store: the one it listens on, and the one that each host uses.
-#
-# The store listens on the interface that leads to the other hosts, on loopback if there are no other hosts, and on all
-# interfaces only if different hosts are behind different ones. Asks the kernel and the resolver; sends no packet. For the
-# launcher; any thread.
+# ------------------------------------------------------------------------------------- the addresses of the store
 
 LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class StorePlace:
-    """`listen`: the address to bind. `local`, `remote[host]`: the address to use on this machine and there."""
+    """The addresses of the store of a job: the one it listens on, and the one that each host uses.
+
+    The store listens on the interface that leads to the other hosts, on loopback if there are no other hosts, and on all
+    interfaces only if different hosts are behind different ones.
+
+    `listen`: the address to bind. `local`, `remote[host]`: the address to use on this machine and there."""
 
     listen: str
     local: str
@@ -278,7 +277,7 @@ def source_address(host: str) -> str | None:
         with socket.socket(family, kind, protocol) as sock:
             try:
                 sock.connect(address)  # of a datagram socket: only looks the route up
-                return sock.getsockname()[0]
+                return str(sock.getsockname()[0])
             except OSError:
                 continue
     return None
@@ -293,7 +292,7 @@ def store_place(
     """The addresses of the store for a job with these other hosts.
 
     `interfaces`: names, networks or addresses that the user gave; those that this machine does not have are ignored.
-    `resolve` may know names that the resolver does not. `source`: in place of source_address(). Raises ValueError if no
+    `resolve` may know names that the resolver does not. `source`: instead of source_address(). Raises ValueError if no
     address can be found.
     """
     if not hosts:
@@ -301,12 +300,13 @@ def store_place(
     named = [address for name in interfaces if (address := named_address(name)) is not None]
     source = source or source_address
     sources = {host: source(host) or source(resolve(host)) for host in hosts}
-    if named:
-        # If several are given, use the one that leads to the host.
-        remote = {host: source if source in named else named[0] for host, source in sources.items()}
-    else:
-        guess = None if all(sources.values()) else _only_address(sources)
-        remote = {host: source or guess for host, source in sources.items()}
+    remote: dict[str, str] = {}
+    for host, found in sources.items():
+        if named:
+            # If several are given, use the one that leads to the host.
+            remote[host] = found if found is not None and found in named else named[0]
+        else:
+            remote[host] = found or _only_address(sources)
     used = sorted(set(remote.values()))
     if len(used) == 1:
         return StorePlace(used[0], used[0], remote)
@@ -320,7 +320,7 @@ def store_place(
 
 def _only_address(sources: dict[str, str | None]) -> str:
     """This machine's address if it has only one, for hosts that only the remote shell can find. Raises ValueError."""
-    present = {}
+    present: dict[str, str] = {}
     for _, name in socket.if_nameindex():
         address = interface_address(name)
         if address is not None and not ipaddress.ip_address(address).is_loopback:

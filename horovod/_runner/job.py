@@ -6,18 +6,15 @@ are a "site": LocalRanks or RemoteRanks, which have the same interface.
 
 from __future__ import annotations
 
-import os
-import selectors
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from horovod._runner.event_loop import SignalWakeup
+from horovod._runner.event_loop import EventLoop, Member, SignalWakeup
 from horovod._runner.failures import EndedRanks, about_end, shell_code, signal_of
-from horovod._runner.local_ranks import STREAMS, LocalRanks
-from horovod._runner.output import Output, OutputClosedError, RankStream
-from horovod._runner.remote_ranks import RemoteRanks
+from horovod._runner.output import Output, OutputClosedError, OutputStream
+from horovod._runner.site import STREAMS, Event, Listener, Site
 
 # After one host has failed, the other hosts get this time to report their failures too.
 _OTHER_FAILURES_S = 1.0
@@ -25,11 +22,17 @@ _OTHER_FAILURES_S = 1.0
 
 @dataclass
 class Outcome:
-    """How a job ended. `codes`: the end of each rank's process (exit_codes.py), in the order of their ends.
-    `failures`: (rank, exit code) of those that failed by themselves, in that order; `late`: of those that did
-    so when all were being ended. `culprit`: the one that failed first, once that is decided. `quitter`: a rank that had
-    ended with exit code 0 before all failures, which follow from that. `last_world`: of an elastic job, whose numbers are
-    those of processes: its last ranks."""
+    """How a job ended. Codes are those of failures.py.
+
+    Attributes:
+        codes: the end of each rank's process, in the order of their ends.
+        failures: (rank, code) of the ranks that failed by themselves, in that order.
+        late: of those that did so when all were being ended.
+        culprit: the one that failed first, once that is decided.
+        quitter: a rank that had ended with exit code 0 before all failures, which follow from that.
+        problem: why the job failed, if not because of a rank.
+        last_world: the last ranks of an elastic job, whose numbers are those of processes.
+    """
 
     codes: dict[int, int] = field(default_factory=dict)
     failures: list[tuple[int, int]] = field(default_factory=list)
@@ -44,27 +47,28 @@ class Outcome:
         """(rank, exit code) of the rank that failed first."""
         return self.culprit or (self.failures[0] if self.failures else None)
 
-    def decide(self, bereaved: set[int]) -> None:
-        """Chooses the culprit. `bereaved`: ranks that failed because another one had failed before. Exit codes alone do
-        not tell: a survivor may be seen to end before the rank whose end it reports."""
+    def decide(self, secondary: set[int]) -> None:
+        """Chooses the culprit. `secondary`: ranks that failed because another one had failed before. Exit codes alone do
+        not show that: a survivor may be seen to end before the rank whose end it reports."""
         if not self.failures:
             return
-        self.culprit = next((end for end in self.failures if end[0] not in bereaved), None)
+        self.culprit = next((end for end in self.failures if end[0] not in secondary), None)
         if self.culprit is None:
             first = self.failures[0]
             ended = list(self.codes)[: list(self.codes).index(first[0])]
             self.quitter = next((rank for rank in ended if self.codes[rank] == 0), None)
             # A late end that is not a survivor's may be an answer to SIGTERM: it counts only without another cause.
             others = self.late if self.quitter is None else []
-            self.culprit = next((end for end in others if end[0] not in bereaved), first)
+            self.culprit = next((end for end in others if end[0] not in secondary), first)
 
     @property
     def raised(self) -> int | None:
-        """The rank whose exception tells why the job failed."""
+        """The rank whose exception shows why the job failed."""
         return None if self.first_failed is None else self.first_failed[0]
 
     @property
     def exit_code(self) -> int:
+        """The exit code of the job, as a shell shows it."""
         if self.first_failed is not None:
             return shell_code(self.first_failed[1])
         return 0 if self.problem is None else 1
@@ -86,34 +90,44 @@ class Outcome:
         return text
 
 
-class Job:
-    """One set of ranks; each of `sites` runs some of them. Other hosts must answer within `start_timeout_s`."""
+class Job(Listener):
+    """One set of ranks on some hosts.
+
+    Args:
+        sites: each runs some of the ranks.
+        output: where the ranks' output goes.
+        verbose: show the processes of the job.
+        start_timeout_s: within which other hosts must answer.
+        outcome: the result of run(), to be filled in.
+        ends: reports the ends of ranks to the other ranks; None for a job that has no store here.
+    """
 
     def __init__(
         self,
-        sites: Sequence[LocalRanks | RemoteRanks],
+        sites: Sequence[Site],
         output: Output,
         verbose: bool = False,
         start_timeout_s: float = 30.0,
         outcome: Outcome | None = None,
         ends: EndedRanks | None = None,
-    ):
-        self._sites = sites
+    ) -> None:
+        self._sites = list(sites)
         self._output = output
         self._verbose = verbose
         self._start_timeout_s = start_timeout_s
         self._outcome = outcome or Outcome()
         self._ends = ends
-        self._streams: dict[tuple[int, int], RankStream] = {}
+        self._streams: dict[tuple[int, int], OutputStream] = {}
         self._termination_reported = False
-        self._unfinished_lines: dict[str, bytes] = {}
-        self._places: dict[
+        self._unfinished_lines: dict[str | None, bytes] = {}
+        self._last_calls: dict[
             int | None, str
-        ] = {}  # where ranks with exit code 0 have ended, inside of backends
-        self._selector = selectors.DefaultSelector()
+        ] = {}  # of ranks with exit code 0 that ended inside of backends
+        self._loop = EventLoop(self._members)
         self._stops = 0
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._selector.register(self._wake, selectors.EVENT_READ, lambda: os.eventfd_read(self._wake))
+
+    def _members(self) -> Iterable[Member]:
+        return [*self._streams.values(), *self._sites]
 
     def run(self) -> Outcome:
         """Starts the ranks and returns when no process of the job is left.
@@ -121,7 +135,7 @@ class Job:
         Raises OSError if processes or output files cannot be made, and OutputClosedError if the reader of the output has
         gone. Any other exception (KeyboardInterrupt) ends the job first and is raised then.
         """
-        self._wakeup = SignalWakeup(self._selector)
+        self._wakeup = SignalWakeup(self._loop.selector)
         try:
             for rank in sorted(rank for site in self._sites for rank in site.ranks):
                 for index, name in enumerate(STREAMS):
@@ -142,22 +156,22 @@ class Job:
             self._close()
         return self._outcome
 
-    def _stream(self, rank: int, name: str) -> RankStream:
+    def _stream(self, rank: int, name: str) -> OutputStream:
         return self._output.stream(rank, name)
 
     def stop(self) -> None:
-        """Ends all ranks: sends SIGTERM, and SIGKILL after a while. The second call sends SIGKILL at once."""
+        """Ends all ranks: sends SIGTERM, and SIGKILL after a while. The second call sends SIGKILL immediately.
+        May be called from a signal handler."""
         self._stops += 1
         for site in self._sites:
             site.request("stop")
-        if self._wake >= 0:
-            os.eventfd_write(self._wake, 1)
+        self._loop.wake()
 
     def _wait_for_hosts(self) -> bool:
         """Waits until all hosts are ready; no rank is started before. Returns False, with the reason in the outcome, if
-        a host fails or the time is over."""
+        a host fails or the timeout is over."""
         for site in self._sites:
-            site.open(self._selector, self)
+            site.open(self._loop.selector, self)
         deadline, settled = time.monotonic() + self._start_timeout_s, None
         while not all(site.ready for site in self._sites):
             now = time.monotonic()
@@ -167,7 +181,7 @@ class Job:
             end = deadline if settled is None else settled
             if self._stops or now >= end or not undecided:
                 break
-            self._turn(end)
+            self._loop.turn(end)
         if self._stops:
             return False
         missing = [site for site in self._sites if not site.ready]
@@ -188,32 +202,17 @@ class Job:
     def _follow(self) -> None:
         """Passes on output and events until no process of the job is left on any host."""
         while not all(site.over for site in self._sites):
-            self._turn()
-
-    def _turn(self, until: float | None = None) -> None:
-        now = time.monotonic()
-        due = [moment for stream in self._streams.values() if (moment := stream.due()) is not None]
-        due += [moment for site in self._sites if not site.over and (moment := site.due()) is not None]
-        due += [] if until is None else [until]
-        for key, _ in self._selector.select(max(0.0, min(due) - now) if due else None):
-            key.data()
-        now = time.monotonic()
-        for stream in self._streams.values():
-            moment = stream.due()
-            if moment is not None and moment <= now:
-                stream.show_partial()
-        for site in self._sites:
-            site.advance(now)
+            self._loop.turn()
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        """Called by a site; see Listener."""
+        """See Listener."""
         if data:
             self._streams[rank, stream].feed(data)
         elif (rank, stream) in self._streams:
             self._streams.pop((rank, stream)).end()
 
-    def said(self, site, data: bytes) -> None:
-        """Called by a site; see Listener."""
+    def shell_output(self, site: Site, data: bytes) -> None:
+        """See Listener."""
         *lines, rest = (self._unfinished_lines.pop(site.host, b"") + data).split(b"\n")
         if rest and data:
             self._unfinished_lines[site.host] = rest
@@ -222,8 +221,11 @@ class Job:
         for line in lines:
             self._output.stderr.note(f"horovodrun: {site.host}: {line.decode(errors='replace').rstrip()}")
 
-    def event(self, site, event: dict) -> None:
-        """Called by a site; see Listener."""
+    def message(self, rank: int, data: bytes) -> None:
+        """See Listener: derived classes have ranks with channels."""
+
+    def event(self, site: Site, event: Event) -> None:
+        """See Listener."""
         note = self._output.stderr.note
         kind = event["event"]
         on_host = "" if site.host is None else f" on {site.host}"
@@ -234,7 +236,7 @@ class Job:
             self._handle_exit(site, event["rank"], event["code"], event["asked"])
             if where := about_end(event):
                 text = f"horovodrun: {self._called(event['rank'])} has ended {where}."
-                self._note_place(event["rank"], event["code"], text)
+                self._note_last_call(event["rank"], event["code"], text)
         elif kind == "terminating":
             self._decide()
             if not self._termination_reported and self._outcome.first_failed is not None:
@@ -256,10 +258,10 @@ class Job:
     def _called(self, rank: int) -> str:
         return f"rank {rank}"
 
-    def _handle_exit(self, site, rank: int, code: int, asked: bool) -> None:
+    def _handle_exit(self, site: Site, rank: int, code: int, asked: bool) -> None:
         self._outcome.codes[rank] = code
         if self._ends is not None:
-            self._ends.tell(rank, code, site.host)
+            self._ends.report(rank, code, site.host)
         if code and not asked:
             first = self._outcome.exit_code == 0
             self._outcome.failures.append((rank, code))
@@ -270,23 +272,23 @@ class Job:
         if code or self._verbose:
             self._output.stderr.note(f"Process {rank} exit with status code {shell_code(code)}.")
 
-    def _note_place(self, rank: int, code: int, text: str) -> None:
-        """Tells where a rank has ended, unless it ended because of another one: a thread of it may still have been in a
-        backend's call. An end with exit code 0 is told once it has turned out to be the job's failure."""
+    def _note_last_call(self, rank: int, code: int, text: str) -> None:
+        """Shows what a rank was doing, unless its failure is secondary: a thread of it may still have been in a backend's
+        call. An end with exit code 0 is shown once it has turned out to be the job's failure."""
         if code == 0:
-            self._places[rank] = text
-        elif signal_of(code) is not None or self._ends is None or not self._ends.bereaved([rank]):
+            self._last_calls[rank] = text
+        elif signal_of(code) is not None or self._ends is None or not self._ends.secondary_failures([rank]):
             self._output.stderr.note(text)
 
     def _decide(self) -> None:
         """Names the rank that failed first. Called some time after the first failure was seen, or at the end of the job,
-        so that the other ranks have told what they know."""
+        so that the other ranks have reported what they know."""
         failed = [rank for rank, _ in (*self._outcome.failures, *self._outcome.late)]
-        self._outcome.decide(self._ends.bereaved(failed) if self._ends is not None else set())
-        if text := self._places.pop(self._outcome.quitter, ""):
+        self._outcome.decide(self._ends.secondary_failures(failed) if self._ends is not None else set())
+        if text := self._last_calls.pop(self._outcome.quitter, ""):
             self._output.stderr.note(text)
 
-    def _handle_loss(self, site, text: str) -> None:
+    def _handle_loss(self, site: Site, text: str) -> None:
         where = "" if site.host is None or site.over else f"{site.host}: "
         if self._outcome.exit_code == 0 and not self._stops:
             self._outcome.problem = f"horovodrun: {where}{text}\n"
@@ -294,7 +296,7 @@ class Job:
             self._output.stderr.note(f"horovodrun: {where}{text}")
         self._fail_others(site)
 
-    def _fail_others(self, failed) -> None:
+    def _fail_others(self, failed: Site) -> None:
         for site in self._sites:
             if site is not failed and not site.over:
                 site.request("fail")
@@ -327,6 +329,4 @@ class Job:
                 pass
         self._streams.clear()
         self._wakeup.close()
-        self._selector.close()
-        wake, self._wake = self._wake, -1
-        os.close(wake)
+        self._loop.close()

@@ -31,9 +31,10 @@ from horovod._runner.launch_spec import (
     check_encryption_library,
     check_proc,
 )
-from horovod._runner.local_ranks import LocalRanks, RankSpec
+from horovod._runner.local_ranks import LocalRanks
 from horovod._runner.output import Output
 from horovod._runner.remote_ranks import RemoteRanks, RemoteShell, agent_words
+from horovod._runner.site import RankSpec
 from hvd_core._config.settings import encryption_wanted
 
 BACKEND = "mpi"
@@ -101,10 +102,10 @@ def _run_own_job(spec: LaunchSpec, started: Callable[[Stoppable], None]) -> Outc
         check_command(spec.command)
         check_proc()
     remote = placement.remote
-    shell = RemoteShell.of(spec) if remote else None
+    shell = RemoteShell.of(spec) if remote else RemoteShell()
     if remote and encrypted:
         check_encryption_library()
-    place = store_place(list(remote), spec.store_interfaces, shell.resolve if shell else str)
+    place = store_place(list(remote), spec.store_interfaces, shell.resolve)
     output = Output(len(placement.slots), spec.output_folder, spec.timestamps)
     # Imported late, because the parser, --version and wrong arguments need no engine.
     from hvd_core._base.sockets import join_address

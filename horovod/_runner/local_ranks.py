@@ -1,8 +1,7 @@
 """Starts ranks on this machine and follows them to their end: in the launcher, and in the agent on other hosts.
 
-The processes belong to the keeper (keeper.py). This side reads the output of the ranks and the reports of the
-keeper, and hands both to a Listener. Everything runs on the thread that turns the selector, except request(), which a
-signal handler of that thread may call.
+The processes belong to the supervisor (supervisor.py). This side reads the output of the ranks and the reports of the
+supervisor, and hands both to a Listener.
 """
 
 from __future__ import annotations
@@ -19,61 +18,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from horovod._runner.failures import LastCall
 from horovod._runner.protocol import encode_env, encode_words
+from horovod._runner.site import STREAMS, Event, Listener, RankSpec, Site, SiteState
 
-STREAMS = ("stdout", "stderr")
-_KEEPER = Path(__file__).with_name("supervisor.py")
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _CHUNK = 1 << 16
 # After all processes have ended, the rest of the output is read from the pipes for this time.
 _DRAIN_S = 2.0
 
 
-@dataclass
-class RankSpec:
-    """A process to start: its command, its variables in addition to the job's, the descriptors that it inherits.
-
-    `channel`: the variable that tells the process the descriptor of its socket to the launcher; None for no socket.
-    `notes_calls`: the process is a rank, which notes its calls into backends; mpirun notes nothing."""
-
-    rank: int
-    command: Sequence[str]
-    env: Mapping[str, str]
-    keep: Sequence[int] = ()
-    channel: str | None = None
-    notes_calls: bool = True
-
-
-class Listener(Protocol):
-    """Receives the output and the events of a site."""
-
-    def output(self, rank: int, stream: int, data: bytes) -> None:
-        """A rank printed `data`; `stream` is an index into STREAMS. Empty data means the end of the stream."""
-
-    def event(self, site, event: dict) -> None:
-        """An event from the keeper, or {"event": "lost", "ranks": [...], "text": ...}."""
-
-    def said(self, site, data: bytes) -> None:
-        """The remote shell itself printed `data`. Empty data means its end."""
-
-    def heard(self, rank: int, data: bytes) -> None:
-        """A rank with a channel has sent `data` over it."""
-
-
-class LocalRanks:
+class LocalRanks(Site):
     """The ranks of one job on this host. The `data` of each selector key is a function to call."""
 
     def __init__(self, ranks: Sequence[RankSpec], env: Mapping[str, str]):
-        self.ranks = [spec.rank for spec in ranks]
-        self.host: str | None = None  # this one
-        self.ready = True
-        self.begun = False
-        self.over = False
-        self.abandoned = False
+        super().__init__(None, [spec.rank for spec in ranks], SiteState.READY)
         self._specs = ranks
         self._env = env
         self._running = set(self.ranks)
@@ -81,23 +43,24 @@ class LocalRanks:
         self._pids: dict[int, int] = {}
         self._channels: dict[int, socket.socket] = {}
         self._last_calls: dict[int, LastCall] = {}
-        self._selector: selectors.BaseSelector | None = None
-        self._listener: Listener | None = None
+        self._selector: selectors.BaseSelector
+        self._listener: Listener
         self._control: socket.socket | None = None
-        self._keeper: subprocess.Popen | None = None
+        self._supervisor: subprocess.Popen[bytes] | None = None
         self._events = b""
         self._describing = True
         self._wanted: list[str] = []
-        self._ended = False
+        self._ended = False  # the supervisor has closed its end
         self._paused = False
         self._give_up: float | None = None
 
     def open(self, selector: selectors.BaseSelector, listener: Listener) -> None:
+        """See Site."""
         self._selector, self._listener = selector, listener
 
     def begin(self) -> None:
-        """Starts the ranks. Raises OSError if processes cannot be made."""
-        self.begun = True
+        """See Site."""
+        self.state = SiteState.RUNNING
         try:
             self._begin()
         except BaseException:
@@ -106,9 +69,11 @@ class LocalRanks:
             raise
 
     def _begin(self) -> None:
+        """Starts the supervisor, and sends it the description of the ranks."""
         ours, theirs = socket.socketpair()
         self._control = ours
-        described, writers = [], []
+        described: list[dict[str, Any]] = []
+        writers: list[int] = []
         handed: list[socket.socket] = []
         try:
             for spec in self._specs:
@@ -122,7 +87,7 @@ class LocalRanks:
                     with contextlib.suppress(OSError):  # the job goes on without it
                         self._last_calls[spec.rank] = last_call = LastCall()
                         env |= last_call.variables()
-                entry = {
+                entry: dict[str, Any] = {
                     "rank": spec.rank,
                     "command": encode_words(spec.command),
                     "env": encode_env(env),
@@ -136,8 +101,8 @@ class LocalRanks:
                     self._watch((spec.rank, index))
                 described.append(entry)
             python = sys.executable or shutil.which("python3") or "python3"
-            self._keeper = subprocess.Popen(
-                [python, "-I", "-S", str(_KEEPER), str(theirs.fileno())],
+            self._supervisor = subprocess.Popen(
+                [python, "-I", "-S", str(_SUPERVISOR), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[
@@ -145,7 +110,7 @@ class LocalRanks:
                     *writers,
                     *(kept for entry in described for kept in entry["keep"]),
                 ],
-                # Ctrl-C in the terminal is for the launcher; the keeper must survive it.
+                # Ctrl-C in the terminal is for the launcher; the supervisor must survive it.
                 start_new_session=True,
             )
         finally:
@@ -164,7 +129,7 @@ class LocalRanks:
         try:
             ours.sendall(json.dumps(message).encode() + b"\n", socket.MSG_NOSIGNAL)
         except (BrokenPipeError, ConnectionError):
-            pass  # the keeper could not start; the end of the stream is handled elsewhere
+            pass  # the supervisor could not start; the end of the stream is handled elsewhere
         self._describing = False
         while self._wanted:
             self.request(self._wanted.pop(0))
@@ -175,11 +140,11 @@ class LocalRanks:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self._channels[rank] = ours
-        self._selector.register(ours, selectors.EVENT_READ, functools.partial(self._hear, rank))
+        self._selector.register(ours, selectors.EVENT_READ, functools.partial(self._receive, rank))
         return theirs
 
-    def tell(self, rank: int, data: bytes) -> None:
-        """Sends `data`, a few short messages at most, over the channel of a rank. A rank that has ended misses them."""
+    def send(self, rank: int, data: bytes) -> None:
+        """See Site."""
         channel = self._channels.get(rank)
         if channel is not None:
             try:
@@ -187,7 +152,7 @@ class LocalRanks:
             except OSError:
                 pass
 
-    def _hear(self, rank: int) -> bool:
+    def _receive(self, rank: int) -> bool:
         """Passes on the bytes that a rank has sent; returns False if there are none now, or at the end of the channel."""
         channel = self._channels.get(rank)
         if channel is None:
@@ -201,7 +166,7 @@ class LocalRanks:
         if not data:
             self._close_channel(rank)
             return False
-        self._listener.heard(rank, data)
+        self._listener.message(rank, data)
         return True
 
     def _close_channel(self, rank: int) -> None:
@@ -211,8 +176,7 @@ class LocalRanks:
             channel.close()
 
     def request(self, word: str) -> None:
-        """Sends a request to the keeper. "stop": SIGTERM, and SIGKILL after a while; the second time SIGKILL at once.
-        "fail": a rank on another host failed. "kill": SIGKILL. "announce": the end of this host is near."""
+        """See Site."""
         if self._describing:
             # A signal handler must not write into the middle of the description.
             self._wanted.append(word)
@@ -222,10 +186,10 @@ class LocalRanks:
                     json.dumps(word).encode() + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
                 )
             except OSError:
-                pass  # the keeper has ended, and with it the ranks
+                pass  # the supervisor has ended, and with it the ranks
 
     def hang_up(self) -> None:
-        """Leaves the ranks to the keeper, which ends them as if this process had died."""
+        """See Site."""
         if self._control is not None:
             try:
                 self._control.shutdown(socket.SHUT_WR)
@@ -271,8 +235,10 @@ class LocalRanks:
         self._listener.output(*key, b"")
 
     def _read_events(self) -> None:
+        control = self._control
+        assert control is not None
         try:
-            data = self._control.recv(_CHUNK)
+            data = control.recv(_CHUNK)
         except ConnectionError:
             data = b""
         self._events += data
@@ -280,11 +246,11 @@ class LocalRanks:
         for line in lines:
             self._handle(json.loads(line))
         if not data:
-            self._selector.unregister(self._control)
+            self._selector.unregister(control)
             self._ended = True
             self._give_up = None if self._paused else time.monotonic() + _DRAIN_S
 
-    def _handle(self, event: dict) -> None:
+    def _handle(self, event: Event) -> None:
         if event["event"] == "start":
             self._pids[event["rank"]] = event["pid"]
         elif event["event"] == "exit":
@@ -293,7 +259,7 @@ class LocalRanks:
                 for _ in range(64):
                     if not self._read((event["rank"], index)):
                         break
-            while self._hear(event["rank"]):
+            while self._receive(event["rank"]):
                 pass
             self._close_channel(event["rank"])
             self._running.discard(event["rank"])
@@ -303,20 +269,21 @@ class LocalRanks:
         self._listener.event(self, event)
 
     def due(self) -> float | None:
-        """When advance() should be called at the latest (time.monotonic())."""
-        return self._give_up
+        """See Site."""
+        return None if self.over else self._give_up
 
     def advance(self, now: float) -> None:
-        """Sets `over` when no process is left and all output was passed on."""
+        """See Site."""
         if self.over or not self._ended:
             return
         if self._readers and (self._give_up is None or now < self._give_up):
             return
-        self.over = True
-        status = self._keeper.wait()
+        self._finish()
+        assert self._supervisor is not None
+        status = self._supervisor.wait()
         if not self._running:
             return
-        # The ranks died with the keeper; their children may still run, in the ranks' process groups.
+        # The ranks died with the supervisor; their children may still run, in the ranks' process groups.
         for rank in self._running:
             if rank in self._pids:
                 _kill_group(self._pids[rank])
@@ -327,13 +294,12 @@ class LocalRanks:
         self._listener.event(self, {"event": "lost", "ranks": sorted(self._running), "text": text})
 
     def abandon(self) -> None:
-        """As RemoteRanks.abandon()."""
-        self.abandoned = True
+        """See Site."""
         self.close()
 
     def close(self) -> None:
-        """Releases all resources. After begin(): only if `over` is true, or after hang_up()."""
-        self.over = True
+        """See Site."""
+        self._finish()
         for key in list(self._readers):
             reader = self._readers.pop(key)
             if not self._paused:
@@ -347,8 +313,8 @@ class LocalRanks:
         control, self._control = self._control, None
         if control is not None:
             control.close()
-        if self._keeper is not None:
-            self._keeper.wait()
+        if self._supervisor is not None:
+            self._supervisor.wait()
 
 
 def _kill_group(pid: int) -> None:

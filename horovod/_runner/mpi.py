@@ -1,8 +1,12 @@
-"""Splits the output of mpirun by rank, so that its jobs look like horovodrun's own.
+"""Jobs whose ranks mpirun starts.
 
-mpirun writes a label in front of each part that it reads from a rank. A part ends at a line's end, but also where the
-rank's write or the MPI's buffer ended, and the next part may be another rank's. So long lines, and lines that a program
-writes in several calls (Python unbuffered, C's standard error), would be mixed. Runs on the thread of Job.run().
+mpirun assigns ranks and hosts, and ends the other ranks when one fails. This file finds mpirun, identifies its MPI and
+builds its command line; splits its output by rank, so that its jobs look like horovodrun's own; starts the store of the
+rendezvous, whose address and secret are passed in the environment; and runs mpirun under a supervisor, so that no process
+outlives the job. Blocks its thread.
+
+It uses documented options only. Choices that an MPI makes well by itself (transports, number of connections) are left to
+it, so that a site's tuning keeps working.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from horovod._runner import functions
 from horovod._runner.environment import (
@@ -31,9 +36,13 @@ from horovod._runner.functions import FunctionMemory, read_all, write_all
 from horovod._runner.hosts import HostInfo, store_place
 from horovod._runner.job import Job, Outcome
 from horovod._runner.launch_spec import LaunchSpec, Placement, check_command
-from horovod._runner.local_ranks import LocalRanks, RankSpec
-from horovod._runner.output import PARTIAL_LINE_S, Output, RankStream, rank_label
+from horovod._runner.local_ranks import LocalRanks
+from horovod._runner.output import PARTIAL_LINE_S, Output, OutputStream, RankStream, rank_label
+from horovod._runner.site import RankSpec, Site
 from hvd_core._config.settings import encryption_wanted
+
+if TYPE_CHECKING:
+    from hvd_core._bootstrap.store import StoreClient, StoreServer
 
 _LONGEST_LABEL = 64
 
@@ -72,9 +81,14 @@ def of_hydra() -> tuple[str, Labels]:
 
 
 class LabelledStream:
-    """Standard output or error of mpirun (`name`). Has the interface of a RankStream, and owns one for each rank."""
+    """Standard output or error of mpirun (`name`): an OutputStream that owns a RankStream for each rank.
 
-    def __init__(self, labels: Labels, output: Output, name: str):
+    mpirun writes a label in front of each part that it reads from a rank. A part ends at a line's end, but also where the
+    rank's write or the MPI's buffer ended, and the next part may be another rank's. So long lines, and lines that a
+    program writes in several calls (Python unbuffered, C's standard error), would be mixed.
+    """
+
+    def __init__(self, labels: Labels, output: Output, name: str) -> None:
         self._labels = labels
         self._output = output
         self._name = name
@@ -133,18 +147,16 @@ class LabelledStream:
         self._give(held)
 
     def due(self) -> float | None:
-        """When show_partial() should be called (time.monotonic()), None if there is nothing to show."""
+        """See OutputStream."""
         moments = [moment for stream in self._streams() if (moment := stream.due()) is not None]
         return min([*moments, *([self._held_since + PARTIAL_LINE_S] if self._held else [])], default=None)
 
-    def show_partial(self) -> None:
-        """Shows the beginnings of unfinished lines that are due."""
-        now = time.monotonic()
+    def advance(self, now: float) -> None:
+        """See OutputStream."""
         if self._held and self._held_since + PARTIAL_LINE_S <= now:
             self._release()
         for stream in self._streams():
-            if (moment := stream.due()) is not None and moment <= now:
-                stream.show_partial()
+            stream.advance(now)
 
     def end(self) -> None:
         """mpirun closed the stream."""
@@ -153,10 +165,7 @@ class LabelledStream:
             stream.end()
 
 
-# The MPIs that can start ranks: finds mpirun, identifies its MPI, and builds its command line.
-#
-# Uses documented options only. Choices that an MPI makes well by itself (transports, number of connections) are left to
-# it, so that a site's tuning keeps working. For the launcher; any thread.
+# --------------------------------------------------------------------------------- mpirun and its command line
 
 OPEN_MPI, SPECTRUM, MPICH, INTEL = "Open MPI", "IBM Spectrum MPI", "MPICH", "Intel MPI"
 _ANSWER_S = 20
@@ -353,11 +362,7 @@ def _hydra(mpi: Mpi, options: LaunchOptions) -> LaunchPlan:
     return LaunchPlan(words, env, labels)
 
 
-# Runs one job whose ranks mpirun starts, from checked arguments to its end (job.py: ranks of horovodrun itself).
-#
-# mpirun assigns ranks and hosts, and ends the other ranks when one fails. This module starts the store of the rendezvous,
-# whose address and secret are passed in the environment, and runs mpirun under a keeper (keeper.py), so that no process
-# outlives the job. Blocks its thread.
+# ----------------------------------------------------------------------------------------------------- the job
 
 # Rank and size come from MPI alone. Variables of an outer job in this process's environment would contradict them.
 _OUTER = re.compile(r"HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME|STORE|SECRET_KEY|GLOO_RENDEZVOUS_\w+)")
@@ -423,11 +428,11 @@ def run_mpi_job(spec: LaunchSpec, started: Callable[[MpiJob], None]) -> Outcome:
             output.stderr.note(f"horovodrun: {shlex.join(made.words)}")
         job = MpiJob(made, env, output)
         started(job)
-        outcome = job.run()
+        job.run()
         if function is not None:
             with _client(server, secret) as client:
-                _collect(client, function, outcome)
-        return outcome
+                _collect(client, function, job.outcome)
+        return job.outcome
     finally:
         server.close()
 
@@ -471,13 +476,13 @@ def _launch_options(
     )
 
 
-def _client(server, secret: bytes):
+def _client(server: StoreServer, secret: bytes) -> contextlib.closing[StoreClient]:
     from hvd_core._bootstrap.store import StoreClient
 
     return contextlib.closing(StoreClient(server.address, secret))
 
 
-def _collect(client, function: FunctionMemory, outcome: MpiOutcome) -> None:
+def _collect(client: StoreClient, function: FunctionMemory, outcome: MpiOutcome) -> None:
     """Copies the ranks' results from the store to the memory in which horovod.run reads them."""
     from hvd_core._base.sockets import BootstrapTimeout
 
@@ -513,26 +518,33 @@ class MpiOutcome(Outcome):
 
 
 class MpiJob(Job):
-    """mpirun under a keeper, as the only process of a job. Its output is split by rank if the labels are known, otherwise
-    passed on unchanged."""
+    """mpirun under a supervisor, as the only process of a job. Its output is split by rank if the labels are known,
+    otherwise passed on unchanged."""
 
-    def __init__(self, start: LaunchPlan, env: Mapping[str, str], output: Output):
+    _outcome: MpiOutcome
+
+    def __init__(self, start: LaunchPlan, env: Mapping[str, str], output: Output) -> None:
         mpirun = RankSpec(0, start.words, {}, notes_calls=False)
         super().__init__([LocalRanks([mpirun], env)], output, outcome=MpiOutcome())
         self._labels = start.labels
 
-    def _stream(self, rank: int, name: str) -> RankStream | LabelledStream:
+    def _stream(self, rank: int, name: str) -> OutputStream:
         if self._labels is not None:
             return LabelledStream(self._labels, self._output, name)
         return RankStream("", getattr(self._output, name), None, self._output.timestamp)
 
+    @property
+    def outcome(self) -> MpiOutcome:
+        """How the job ended, after run()."""
+        return self._outcome
+
     def _called(self, rank: int) -> str:
         return "mpirun"
 
-    def _handle_exit(self, site, rank: int, code: int, asked: bool) -> None:
+    def _handle_exit(self, site: Site, rank: int, code: int, asked: bool) -> None:
         if code:
             self._outcome.code = shell_code(code)
             self._outcome.problem = f"horovodrun: mpirun failed with exit code {shell_code(code)}\n"
 
-    def _handle_loss(self, site, text: str) -> None:
+    def _handle_loss(self, site: Site, text: str) -> None:
         self._outcome.problem = f"horovodrun: {text}\n"

@@ -15,6 +15,7 @@ import select
 import sys
 import time
 from pathlib import Path
+from typing import Any, BinaryIO, Protocol
 
 # How long an unfinished line is held before it is shown without its end.
 PARTIAL_LINE_S = 0.2
@@ -29,6 +30,22 @@ def rank_label(rank: int, name: str) -> str:
     return f"[{rank}]<{name}>:"
 
 
+class OutputStream(Protocol):
+    """One output stream of a process of the job. A member of the event loop."""
+
+    def feed(self, data: bytes) -> None:
+        """Takes what was read from the pipe."""
+
+    def end(self) -> None:
+        """The process closed the stream."""
+
+    def due(self) -> float | None:
+        """See event_loop.Member."""
+
+    def advance(self, now: float) -> None:
+        """See event_loop.Member. Shows the beginning of an unfinished line."""
+
+
 class OutputClosedError(Exception):
     """The reader of the launcher's standard output or error has gone (`horovodrun ... | head`)."""
 
@@ -37,7 +54,7 @@ class Sink:
     """One destination on the launcher's side, shared by all ranks. `owner`: the stream whose unfinished line is last.
     `redraws`: a carriage return goes back to the line's start there, so that the next text overwrites the label."""
 
-    def __init__(self, stream):
+    def __init__(self, stream: Any) -> None:
         self.stream = stream
         self.owner: RankStream | None = None
         self.closed = stream is None
@@ -46,6 +63,7 @@ class Sink:
         self.redraws = self.descriptor is None or os.isatty(self.descriptor)
 
     def write(self, data: bytes) -> None:
+        """Writes all of `data`. Raises OutputClosedError."""
         if self.closed or not data:
             return
         try:
@@ -54,7 +72,7 @@ class Sink:
                 self.stream.flush()
             else:
                 self.stream.flush()
-                self._write_all(data)
+                self._write_all(self.descriptor, data)
         except (OSError, ValueError) as error:
             # EIO: the terminal is gone. ValueError: the stream object was closed.
             if isinstance(error, ValueError) or error.errno in (errno.EPIPE, errno.EIO, errno.EBADF):
@@ -62,14 +80,14 @@ class Sink:
                 raise OutputClosedError from error
             raise
 
-    def _write_all(self, data: bytes) -> None:
+    def _write_all(self, descriptor: int, data: bytes) -> None:
         view = memoryview(data)
         while view:
             try:
-                view = view[os.write(self.descriptor, view) :]
+                view = view[os.write(descriptor, view) :]
             except BlockingIOError:
                 # Another process made the shared terminal non-blocking.
-                select.select([], [self.descriptor], [])
+                select.select([], [descriptor], [])
 
     def note(self, text: str) -> None:
         """Writes one line of the launcher itself."""
@@ -81,7 +99,7 @@ class Sink:
 class RankStream:
     """Standard output or standard error of one rank."""
 
-    def __init__(self, label: str, sink: Sink, file=None, timestamp: bool = False):
+    def __init__(self, label: str, sink: Sink, file: BinaryIO | None = None, timestamp: bool = False) -> None:
         self.label = label
         self.sink = sink
         self.file = file
@@ -158,8 +176,14 @@ class RankStream:
             self.sink.write(data)
 
     def due(self) -> float | None:
-        """When show_partial() should be called (time.monotonic()), None if there is nothing to show."""
+        """See OutputStream."""
         return self.pending_since + PARTIAL_LINE_S if _whole_characters(self.pending) else None
+
+    def advance(self, now: float) -> None:
+        """See OutputStream."""
+        moment = self.due()
+        if moment is not None and moment <= now:
+            self.show_partial()
 
     def end(self) -> None:
         """The rank closed the stream."""
@@ -196,7 +220,7 @@ def _whole_characters(data: bytes) -> int:
 class Output:
     """All streams of a job. `folder`: where rank.<n>/stdout and /stderr are written, unprefixed, or None."""
 
-    def __init__(self, num_proc: int, folder: str | None = None, timestamp: bool = False):
+    def __init__(self, num_proc: int, folder: str | None = None, timestamp: bool = False) -> None:
         self.folder = None if folder is None else Path(folder)
         self.num_proc = num_proc
         self.timestamp = timestamp
@@ -213,17 +237,18 @@ class Output:
         return RankStream(rank_label(rank, name), getattr(self, name), file, self.timestamp)
 
     def mute(self) -> None:
+        """Discards all further output."""
         self.stdout.closed = self.stderr.closed = True
 
 
-def _is_file(stream) -> bool:
+def _is_file(stream: Any) -> bool:
     """Whether the stream is Python's own, buffered or not, so that bytes can go to its descriptor."""
     buffer = getattr(stream, "buffer", None)
     raw = getattr(buffer, "raw", buffer)
     return isinstance(stream, io.TextIOWrapper) and isinstance(raw, io.FileIO)
 
 
-def _same_file(first, second) -> bool:
+def _same_file(first: Any, second: Any) -> bool:
     """Whether both streams end in the same terminal, pipe or file, so that unfinished lines would mix."""
     try:
         return os.path.sameopenfile(first.fileno(), second.fileno())

@@ -33,17 +33,17 @@ class Kind(enum.IntEnum):
     START = 3  # empty
     STOP = 4  # empty: as Ctrl-C
     FAIL = 5  # empty: a rank elsewhere has failed
-    TELL = 6  # rank (u32), bytes for its channel (elastic jobs)
+    SEND = 6  # rank (u32), bytes for its channel (elastic jobs)
     KILL = 7  # empty: SIGKILL at once (elastic jobs)
     # to the launcher
     READY = 16  # the agent's host, process and Python
     REFUSED = 17  # text: why the ranks cannot run there
     OUTPUT = 18  # rank (u32), stream (u8), bytes; zero bytes: the end of the stream
-    EVENT = 19  # an event that the keeper reports
+    EVENT = 19  # an event that the supervisor reports
     RESULT = 20  # rank (u32), a part of the function's result
     END = 21  # empty: no process of the job is left on that host
     BEAT = 22  # empty: makes a dead connection fail
-    HEARD = 23  # rank (u32), bytes that came over its channel (elastic jobs)
+    MESSAGE = 23  # rank (u32), bytes that came over its channel (elastic jobs)
 
 
 class ProtocolError(Exception):
@@ -51,16 +51,19 @@ class ProtocolError(Exception):
 
 
 def frame(kind: Kind, payload: bytes = b"") -> bytes:
+    """A frame as bytes."""
     return _HEADER.pack(len(payload), kind) + payload
 
 
 def output_frame(rank: int, stream: int, data: bytes) -> bytes:
+    """A frame with a part of a rank's output."""
     return frame(Kind.OUTPUT, _STREAM.pack(rank, stream) + data)
 
 
 def split_output(payload: bytes) -> tuple[int, int, bytes]:
     """(rank, stream, bytes)"""
-    return *_STREAM.unpack_from(payload), payload[_STREAM.size :]
+    rank, stream = _STREAM.unpack_from(payload)
+    return rank, stream, payload[_STREAM.size :]
 
 
 def memory_frames(kind: Kind, descriptor: int, rank: int | None = None) -> Iterator[bytes]:
@@ -79,19 +82,21 @@ def channel_frame(kind: Kind, rank: int, data: bytes) -> bytes:
 
 def split_result(payload: bytes) -> tuple[int, bytes]:
     """(rank, bytes)"""
-    return _RANK.unpack_from(payload)[0], payload[_RANK.size :]
+    (rank,) = _RANK.unpack_from(payload)
+    return rank, payload[_RANK.size :]
 
 
 class Incoming:
     """Makes frames of the bytes that have arrived."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
         """All frames that are complete now. Raises ProtocolError for an impossible length."""
         self._data += data
-        frames, start = [], 0
+        frames: list[tuple[int, bytes]] = []
+        start = 0
         while len(self._data) - start >= _HEADER.size:
             length, kind = _HEADER.unpack_from(self._data, start)
             if length > LONGEST:
@@ -112,7 +117,7 @@ class Outgoing:
     them.
     """
 
-    def __init__(self, descriptor: int, first: Iterable[bytes] = ()):
+    def __init__(self, descriptor: int, first: Iterable[bytes] = ()) -> None:
         self.descriptor = descriptor
         self._first = iter(first)
         self._parts: deque[memoryview] = deque()
@@ -120,6 +125,7 @@ class Outgoing:
         self.size = 0
 
     def add(self, data: bytes) -> None:
+        """Appends a frame to the queue."""
         self.size += len(data)
         self._parts.append(memoryview(data))
 
@@ -162,8 +168,10 @@ def decode_words(words: Sequence[str]) -> list[str]:
 
 
 def encode_env(env: Mapping[str, str]) -> dict[str, str]:
+    """Variables of any bytes, as text that JSON can hold."""
     return dict(zip(encode_words(list(env)), encode_words(list(env.values()))))
 
 
 def decode_env(env: Mapping[str, str]) -> dict[str, str]:
+    """The inverse of encode_env."""
     return dict(zip(decode_words(list(env)), decode_words(list(env.values()))))

@@ -1,8 +1,9 @@
 """The ranks of another host, on the launcher's side: a remote shell with an agent (agent.py) at its end.
 
-A derived class may have another way to the agent (horovod/spark/_elastic_job.py). Has the interface of LocalRanks. All
-data, the job's secret included, is sent over the remote shell's standard input and output. Runs on the thread that runs
-the selector, except request(), which a signal handler of that thread may call.
+A template of a remote shell is a command with {host} in it; the words of the remote command follow as arguments. If a
+shell on the other host reads them, as with ssh, {command} stands for all of them as one quoted word. All users of both
+machines can see this command line, so it holds no secret: all data, the job's secret included, is sent over the remote
+shell's standard input and output. A derived class may have another connection to the agent.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from horovod._runner.functions import FunctionMemory, append
 from horovod._runner.launch_spec import LaunchSpec
-from horovod._runner.local_ranks import Listener
 from horovod._runner.protocol import (
     MAGIC,
     PROTOCOL,
@@ -38,15 +38,9 @@ from horovod._runner.protocol import (
     split_output,
     split_result,
 )
+from horovod._runner.site import Listener, Site, SiteState
 from hvd_core._base.logs import printable
 from hvd_core._config.settings import seconds_of
-
-# Builds the command that runs another command on a host: ssh, or the template of --remote-shell.
-#
-# A template is a command with {host} in it; the words of the remote command follow as arguments. If a shell on the other
-# host reads them, as with ssh, {command} stands for all of them as one quoted word. All users of both machines can see
-# this command line, so it holds no secret: the job itself is sent over standard input. Pure functions, for the launcher;
-# any thread.
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 # These join the words of a command by spaces and let a shell split them again.
@@ -169,13 +163,23 @@ _LONGEST_NOISE = 1 << 20
 _SHELL_END_S = 3.0
 # What reading a frame raises if its payload is not what its kind says.
 _INVALID = (ProtocolError, ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error)
-# How long a host may take to end its ranks after a request. Its keeper gives up after some 15 s.
+# How long a host may take to end its ranks after a request. Its supervisor gives up after some 15 s.
 _ANSWER_S = (20.0, 12.0, 0.0)
 
 
-class RemoteRanks:
-    """`shell` is the command that runs the agent; `ranks` are the variables of each rank; `store` its address. `channel`:
-    see RankSpec."""
+class RemoteRanks(Site):
+    """The ranks of another host, at the end of a remote shell.
+
+    Args:
+        host: its name.
+        shell: the command that runs the agent there.
+        command: the words of each rank's command.
+        ranks: the variables of each rank.
+        env: the variables of all ranks.
+        store: the address of the store; None if it does not exist yet.
+        function: see LaunchSpec.
+        channel: see RankSpec.
+    """
 
     def __init__(
         self,
@@ -188,14 +192,8 @@ class RemoteRanks:
         function: FunctionMemory | None = None,
         channel: str | None = None,
     ):
-        self.host = host
-        self.ranks = list(ranks)
-        self.ready = False
-        self.begun = False
-        self.over = False
-        self.abandoned = False
+        super().__init__(host, list(ranks), SiteState.CONNECTING)
         self.failure: str | None = None  # why the ranks cannot run there
-        self.agent = ""  # the agent's process, host and Python, for --verbose
         self._shell = list(shell)
         self._function = function
         self._running = set(self.ranks)
@@ -210,9 +208,9 @@ class RemoteRanks:
             "channel": channel,
             "function_bytes": None if function is None else os.fstat(function.function).st_size,
         }
-        self._selector: selectors.BaseSelector | None = None
-        self._listener: Listener | None = None
-        self._process: subprocess.Popen | None = None
+        self._selector: selectors.BaseSelector
+        self._listener: Listener
+        self._process: subprocess.Popen[bytes] | None = None
         self._opened = False
         self._readers: dict[str, int] = {}  # stdout, stderr and the process itself
         self._outgoing: Outgoing | None = None
@@ -227,7 +225,7 @@ class RemoteRanks:
         self._signals_sent = 0
 
     def open(self, selector: selectors.BaseSelector, listener: Listener) -> None:
-        """Starts the remote shell; `ready` tells when the agent has answered."""
+        """Starts the remote shell; the site is READY when the agent has answered. See Site."""
         self._selector, self._listener = selector, listener
         self._connect()
         self._opened = True
@@ -241,7 +239,7 @@ class RemoteRanks:
         self._flush()
 
     def _connect(self) -> None:
-        """Makes the way to the agent: the outgoing frames, and the readers by name. Raises OSError."""
+        """Makes the connection to the agent: the outgoing frames, and the readers by name. Raises OSError."""
         pipes: list[int] = []
         try:
             for _ in range(3):
@@ -267,19 +265,20 @@ class RemoteRanks:
         self._outgoing = Outgoing(self_in, self._introduction())
         self._readers = {"stdout": self_out, "stderr": self_err, "process": process}
 
-    def _introduction(self):
+    def _introduction(self) -> Iterator[bytes]:
         yield frame(Kind.JOB, json.dumps(self._job).encode())
         if self._function is not None:
             yield from memory_frames(Kind.FUNCTION, self._function.function)
 
     def begin(self) -> None:
-        """Starts the ranks; only when `ready`."""
-        self.begun = True
-        self._outgoing.add(frame(Kind.START))
-        self._flush()
+        """See Site."""
+        self.state = SiteState.RUNNING
+        if self._outgoing is not None:
+            self._outgoing.add(frame(Kind.START))
+            self._flush()
 
     def request(self, word: str) -> None:
-        """As LocalRanks.request(). After the third "stop" the launcher no longer waits for the host."""
+        """See Site. After the third "stop" the launcher no longer waits for the host."""
         if self.over or self._outgoing is None:
             return
         answer_s = _ANSWER_S[min(self._requests, len(_ANSWER_S) - 1)]
@@ -289,28 +288,30 @@ class RemoteRanks:
         self._outgoing.add(frame({"fail": Kind.FAIL, "kill": Kind.KILL}.get(word, Kind.STOP)))
         self._flush()
 
-    def tell(self, rank: int, data: bytes) -> None:
-        """As LocalRanks.tell()."""
+    def send(self, rank: int, data: bytes) -> None:
+        """See Site."""
         if not self.over and self._outgoing is not None:
-            self._outgoing.add(channel_frame(Kind.TELL, rank, data))
+            self._outgoing.add(channel_frame(Kind.SEND, rank, data))
             self._flush()
 
     def _flush(self) -> None:
         try:
-            self._outgoing.flush()
+            if self._outgoing is not None:
+                self._outgoing.flush()
         except OSError:
             pass  # the remote shell has ended; the end of its output is handled elsewhere
 
     def due(self) -> float | None:
-        return self._give_up
+        """See Site."""
+        return None if self.over else self._give_up
 
     def advance(self, now: float) -> None:
-        """Writes as much as fits into the pipe, and notices the end."""
+        """Writes as much as fits into the pipe, and notices the end. See Site."""
         if self.over or not self._opened:
             return
         self._watch_room()
         if not self._readers or (self._give_up is not None and now >= self._give_up):
-            self._finish(now)
+            self._end_step(now)
 
     def _watch_room(self) -> None:
         """Registers for a call when the pipe has room again, while there are frames to write."""
@@ -355,15 +356,18 @@ class RemoteRanks:
             elif event["event"] == "lost":
                 self._running.difference_update(event["ranks"])
             self._listener.event(self, event)
-        elif kind == Kind.HEARD:
-            self._listener.heard(*split_result(payload))
+        elif kind == Kind.MESSAGE:
+            self._listener.message(*split_result(payload))
         elif kind == Kind.RESULT:
             rank, part = split_result(payload)
+            if self._function is None:
+                raise ProtocolError("a result, although the ranks run no function")
             append(self._function.results[rank], part)
         elif kind == Kind.READY:
             answer = json.loads(payload)
             self.agent = f"process {answer['pid']} on {answer['host']}, {answer['python']}"
-            self.ready = True
+            if self.state is SiteState.CONNECTING:
+                self.state = SiteState.READY
         elif kind == Kind.REFUSED:
             self.failure = payload.decode(errors="replace")
         elif kind == Kind.END:
@@ -379,11 +383,11 @@ class RemoteRanks:
         data = self._receive("stderr")
         if data is None:
             if self.begun and "stderr" not in self._readers:
-                self._listener.said(self, b"")
+                self._listener.shell_output(self, b"")
             return
         self._said = (self._said + data)[-_LONGEST_SAID:]
         if self.begun:
-            self._listener.said(self, data)
+            self._listener.shell_output(self, data)
 
     def _receive(self, name: str) -> bytes | None:
         """The data that arrived on one stream, None if no data arrived. Closes the stream at its end."""
@@ -414,28 +418,29 @@ class RemoteRanks:
             self._give_up = due if self._give_up is None else min(due, self._give_up)
 
     def abandon(self) -> None:
-        """Before begin(): the host is not needed any more. Does not wait; advance() ends the remote shell."""
-        if self.abandoned or self.over:
+        """See Site. advance() ends the remote shell."""
+        if self.state not in (SiteState.CONNECTING, SiteState.READY):
             return
-        self.abandoned = True
+        self.state = SiteState.ABANDONED
         self.hang_up()
         self._give_up = time.monotonic() + _HANG_UP_S
 
-    def _finish(self, now: float) -> None:
+    def _end_step(self, now: float) -> None:
         """Ends the remote shell, step by step, as nothing may wait here."""
         if not self._signals_sent:
             self._silent = "process" in self._readers and "stdout" in self._readers
         if self._process is not None and self._process.poll() is None and self._signals_sent < len(_SIGNALS):
-            self._signal(_SIGNALS[self._signals_sent])
+            self._signal(self._process, _SIGNALS[self._signals_sent])
             self._signals_sent += 1
             self._give_up = now + _SIGNAL_S
             return
-        self.over = True
+        begun = self.begun
+        self._finish()
         if self._ended:
             return
-        way_end = self._describe_end()
-        if self.begun:
-            text = f"lost the host {self.host!r} with ranks {sorted(self._running)}: {way_end}"
+        how = self._describe_end()
+        if begun:
+            text = f"lost the host {self.host!r} with ranks {sorted(self._running)}: {how}"
             if self.failure is not None:
                 text = f"lost the host {self.host!r}: {self.failure}"
             ranks = sorted(self._running)
@@ -443,11 +448,10 @@ class RemoteRanks:
                 self, {"event": "lost", "ranks": ranks, "text": printable(text + self.said())}
             )
             return
-        self.ready = False
-        self.failure = self.failure or f"{way_end} before the agent answered"
+        self.failure = self.failure or f"{how} before the agent answered"
 
     def _describe_end(self) -> str:
-        status = None if self._silent else self._process.poll()
+        status = None if self._silent or self._process is None else self._process.poll()
         return "the remote shell " + ("did not answer" if status is None else f"ended with status {status}")
 
     def said(self) -> str:
@@ -458,11 +462,11 @@ class RemoteRanks:
         return "".join(f"\n    {line.rstrip()}" for line in lines if line.strip())
 
     def describe_failure(self) -> str:
-        """The reason why the ranks did not start on this host."""
+        """See Site."""
         return printable(f"host {self.host!r}: {self.failure or 'no answer'}{self.said()}")
 
     def hang_up(self) -> None:
-        """Closes the agent's standard input, on which it ends its ranks."""
+        """Closes the agent's standard input, on which it ends its ranks. See Site."""
         if self._outgoing is not None:
             if self._writing:
                 self._selector.unregister(self._outgoing.descriptor)
@@ -471,29 +475,29 @@ class RemoteRanks:
             self._outgoing = None
 
     def close(self) -> None:
-        """Releases all resources, and ends the remote shell if it still runs."""
+        """Releases all resources, and ends the remote shell if it still runs. See Site."""
         self.hang_up()
-        self.over = True
+        self._finish()
         for name in list(self._readers):
             descriptor = self._readers.pop(name)
             self._selector.unregister(descriptor)
             os.close(descriptor)
         if self._process is not None:
-            self._end_shell(time.monotonic() + _HANG_UP_S)
+            self._end_shell(self._process, time.monotonic() + _HANG_UP_S)
 
-    def _signal(self, number: int) -> None:
+    def _signal(self, process: subprocess.Popen[bytes], number: int) -> None:
         try:
-            os.killpg(self._process.pid, number)
+            os.killpg(process.pid, number)
         except OSError:
             pass
 
-    def _end_shell(self, until: float) -> int:
+    def _end_shell(self, process: subprocess.Popen[bytes], until: float) -> int:
         """Waits for the end of the remote shell; it is ended if it does not end by itself."""
         for number in (None, *_SIGNALS):
-            if number is not None and self._process.poll() is None:
-                self._signal(number)
+            if number is not None and process.poll() is None:
+                self._signal(process, number)
             try:
-                return self._process.wait(max(0.0, until - time.monotonic()))
+                return process.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 until = time.monotonic() + 1.0
-        return self._process.wait()
+        return process.wait()

@@ -113,10 +113,10 @@ def run_function(
         if type(outcome) is Outcome:
             _correct_the_cause(outcome, memory.results)
         text = outcome.error_text()
-        if text is None and spec.elastic is None:
-            return [_result(rank, place) for rank, place in memory.results.items()]
-        if text is None:
+        if text is None and spec.elastic is not None:
             return _results_of_last_world(outcome.last_world, memory.results, spec.elastic.least)
+        if text is None:
+            return [_result(rank, place) for rank, place in memory.results.items()]
         error = _failure(outcome, memory.results, python, "process" if elastic else "rank")
         raise error from error.__cause__
     finally:
@@ -147,7 +147,7 @@ def _correct_the_cause(outcome: Outcome, places: dict[int, int]) -> None:
 
     def failed_by_itself(rank: int) -> bool | None:
         data = read_all(places[rank]) if rank in places else b""  # a dead process of an elastic job has none
-        record = pickle.loads(data) if data else (True,)
+        record: tuple[Any, ...] = pickle.loads(data) if data else (True,)
         return None if record[0] else not isinstance(record[2], HorovodInternalError)
 
     if outcome.raised is None or failed_by_itself(outcome.raised) is not False:
@@ -165,4 +165,4 @@ def _failure(outcome: Outcome, places: dict[int, int], python: str, what: str) -
         return RuntimeError(text)
     code = outcome.first_failed[1] if outcome.first_failed else outcome.exit_code
     data = read_all(places[rank]) if rank in places else None
-    return failure_of(rank, code, data).exception(None, python, what, text)
+    return failure_of(rank, code, data).exception(None, python, what, text or "")

@@ -1,7 +1,7 @@
 """The program of each process of `horovod.run`: reads the function, calls it, and writes the result.
 
-Function and result are unnamed memory files that the process inherits (function_memory.py); if mpirun starts it, they
-are in the job's store (function_store.py). Only processes of this job can write to either, so unpickling them is safe.
+Function and result are unnamed memory files that the process inherits, or are in the job's store if mpirun starts it
+(functions.py). Only processes of this job can write to either, so unpickling them is safe.
 Started as `python -m horovod._runner.run_task`; not to be imported.
 """
 
@@ -19,7 +19,7 @@ _FETCH_S = 60.0
 
 
 class _Memory:
-    def __init__(self):
+    def __init__(self) -> None:
         self._source, self._target = int(os.environ.pop(FUNC_FD)), int(os.environ.pop(RESULT_FD))
         for descriptor in (self._source, self._target):
             os.set_inheritable(descriptor, False)
@@ -32,7 +32,7 @@ class _Memory:
 
 
 class _Store:
-    def __init__(self):
+    def __init__(self) -> None:
         del os.environ[functions.FROM_STORE]
         self._client, self._rank = functions.from_environment()
 
@@ -46,6 +46,7 @@ class _Store:
 
 
 def main() -> int:
+    """The program; returns its exit status."""
     import cloudpickle
 
     place = _Store() if functions.FROM_STORE in os.environ else _Memory()

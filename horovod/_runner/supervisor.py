@@ -1,12 +1,19 @@
-"""The keeper: a small process between the launcher and the ranks. It makes sure that no process outlives the job.
+"""The supervisor: a small process between the launcher and the ranks. It makes sure that no process outlives the job.
 
 The launcher, on other hosts the agent (local_ranks.py), starts this file with the plain interpreter, without site
-packages, and exchanges lines of JSON with it over one socket whose descriptor is argv[1]. The keeper forks the ranks,
-reports their ends, and ends all of them when a rank fails on any host, when the launcher asks, and when the launcher
-disappears. The kernel makes orphaned grandchildren its children, so that it finds them too. If the keeper itself is
-killed, the kernel kills the ranks. It has one thread only: that makes fork() safe, and the kernel's parent-death signal
-follows threads. Not to be imported; it may import only fast modules of the standard library.
+packages, and exchanges lines of JSON with it over one socket whose descriptor is argv[1]. The supervisor forks the
+ranks, reports their ends, and ends all of them when a rank fails on any host, when the launcher asks, and when the
+launcher disappears. The kernel makes orphaned grandchildren its children, so that it finds them too. If the supervisor
+itself is killed, the kernel kills the ranks. It has one thread only: that makes fork() safe, and the kernel's
+parent-death signal follows threads.
+
+With `execute PID COMMAND ...` this file becomes a remote shell that ends with the launcher PID (remote_ranks.py).
+
+Not to be imported. It starts on every host for every job, so it imports only fast modules of the standard library; its
+event loop and its reading of /proc are its own for that reason.
 """
+
+from __future__ import annotations
 
 import ctypes
 import json
@@ -15,6 +22,14 @@ import select
 import signal
 import sys
 import time
+
+# Neither is imported: typing is slow.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    Json = dict[str, Any]
 
 # After the first failure the other ranks get a moment to notice it, because their error messages tell more than a signal.
 # The sum of the first two stays below 5 s, within which the whole job must be over.
@@ -33,17 +48,17 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 
-def prctl(option, value):
+def prctl(option: int, value: int) -> int:
     """Linux' prctl(2). If it is forbidden, the other safeguards remain."""
-    return ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+    return int(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0))
 
 
-def descendants():
+def descendants() -> list[int]:
     """Process ids of every descendant, parents before their children.
 
     A zombie is among them: its first thread has ended, others may still run. A signal reaches these.
     """
-    children = {}
+    children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
@@ -55,14 +70,16 @@ def descendants():
             continue
         if state != b"X":
             children.setdefault(int(parent), []).append(int(entry))
-    found, frontier = [], [os.getpid()]
+    found: list[int] = []
+    frontier = [os.getpid()]
     while frontier:
         frontier = [child for parent in frontier for child in children.get(parent, ())]
         found += frontier
     return found
 
 
-def send_signal(pids, number):
+def send_signal(pids: Iterable[int], number: int) -> None:
+    """Sends a signal to processes that may have ended."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -70,17 +87,17 @@ def send_signal(pids, number):
             pass  # the process has ended, or belongs to another user now
 
 
-def start_rank(rank, environment, directory):
+def start_rank(rank: Json, environment: dict[str, str], directory: str | None) -> int:
     """Forks and executes one rank in a session of its own; returns its process id."""
-    keeper = os.getpid()
+    supervisor = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
         os.setsid()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != keeper:
-            os._exit(1)  # the keeper died before the line above took effect
+        if os.getppid() != supervisor:
+            os._exit(1)  # the supervisor died before the line above took effect
         for number in (
             signal.SIGINT,
             signal.SIGTERM,
@@ -117,10 +134,10 @@ def start_rank(rank, environment, directory):
         os._exit(126)
 
 
-def memory_group():
-    """The folders of the keeper's memory control group and of those above it, innermost first: the ranks are in it too.
-    Both versions of control groups; empty if there is none."""
-    paths = {}  # of version 2: "" -> path; of version 1: "memory" -> path
+def memory_group() -> list[str]:
+    """The folders of the supervisor's memory control group and of those above it, innermost first: the ranks are in
+    it too. Both versions of control groups; empty if there is none."""
+    paths: dict[str, str] = {}  # of version 2: "" -> path; of version 1: "memory" -> path
     try:
         with open("/proc/self/cgroup") as groups:
             for line in groups:
@@ -150,7 +167,7 @@ def memory_group():
     return []
 
 
-def first_number(folders, files):
+def first_number(folders: list[str], files: list[tuple[str, str]]) -> int | None:
     """The first number that a file of a control group has, or that a group above it has; None without one."""
     for folder in folders:
         for file, key in files:
@@ -164,33 +181,34 @@ def first_number(folders, files):
     return None
 
 
-def memory_kills(folders):
+def memory_kills(folders: list[str]) -> int | None:
     """How many processes of a control group the kernel has killed for lack of memory."""
     return first_number(folders, [("memory.events", "oom_kill"), ("memory.oom_control", "oom_kill")])
 
 
-def memory_limit(folders):
+def memory_limit(folders: list[str]) -> int | None:
+    """The limit of a control group in bytes; None without one."""
     return first_number(folders, [("memory.max", ""), ("memory.limit_in_bytes", "")])
 
 
-class Keeper:
+class Supervisor:
     """The state of one job on this host: the running ranks, and the stage of its end."""
 
-    def __init__(self, control):
+    def __init__(self, control: int) -> None:
         self.control = control
         self.unread = b""
-        self.ranks = {}  # process id -> rank
+        self.ranks: dict[int, int] = {}  # process id -> rank
         self.childless = False
         self.launcher_gone = False
         self.memory_group = memory_group()
-        self.memory_kills = memory_kills(self.memory_group)  # without those that an event has told of
+        self.memory_kills = memory_kills(self.memory_group)  # without those that an event has reported
         # running -> announced -> reporting -> terminating -> killing; leftover once all ranks have ended
         self.stage = "running"
         self.grace = 0.0  # seconds between an announced end and the end
-        self.deadline = None
-        self.kill_until = None
+        self.deadline: float | None = None
+        self.kill_until = 0.0
 
-    def receive(self):
+    def receive(self) -> bool:
         """Reads data from the launcher; returns False at the end of the stream."""
         try:
             chunk = os.read(self.control, 1 << 16)
@@ -199,7 +217,7 @@ class Keeper:
         self.unread += chunk
         return bool(chunk)
 
-    def read_line(self):
+    def read_line(self) -> Any:
         """The next line from the launcher, or None at the end of the stream."""
         while b"\n" not in self.unread:
             if not self.receive():
@@ -207,7 +225,8 @@ class Keeper:
         line, _, self.unread = self.unread.partition(b"\n")
         return json.loads(line)
 
-    def tell(self, **event):
+    def report(self, **event: object) -> None:
+        """Sends an event to the launcher."""
         if self.launcher_gone:
             return
         data = json.dumps(event).encode() + b"\n"
@@ -217,39 +236,42 @@ class Keeper:
         except OSError:
             self.launcher_gone = True
 
-    def begin(self, stage, seconds):
+    def begin(self, stage: str, seconds: float) -> None:
+        """Enters a stage, which ends after `seconds`."""
         self.stage, self.deadline = stage, time.monotonic() + seconds
 
-    def terminate(self, grace):
+    def terminate(self, grace: float) -> None:
         """Sends SIGTERM to all processes; those that still run after `grace` seconds are killed."""
         self.begin("terminating", grace)
         send_signal(descendants(), signal.SIGTERM)
 
-    def announce(self):
-        """The end of this host is near: the ranks of an elastic job tell the driver, and leave at their next commit.
-        Their helpers, such as data loaders, work on until then."""
+    def announce(self) -> None:
+        """The end of this host is near: the ranks of an elastic job report it to the driver, and leave at their next
+        commit. Their helpers, such as data loaders, work on until then."""
         if self.stage == "running":
             self.begin("announced", self.grace)
             send_signal(list(self.ranks), signal.SIGTERM)
 
-    def fail(self):
+    def fail(self) -> None:
         """A rank failed: the other ranks get a moment before they are ended."""
         if self.stage == "running":
             self.begin("reporting", REPORT_S)
 
-    def kill(self):
+    def kill(self) -> None:
+        """Sends SIGKILL from now on, until no process is left."""
         self.kill_until = time.monotonic() + GIVE_UP_KILLING_S
         self.begin("killing", 0)
 
-    def lose_launcher(self):
+    def lose_launcher(self) -> None:
+        """The launcher has gone."""
         self.launcher_gone = True
         if self.stage != "killing":
             self.terminate(ORPHANED_GRACE_S)
 
-    def reap(self):
+    def reap(self) -> None:
         """Collects every ended child: ranks, and orphans.
 
-        Without a child there is no descendant either: the keeper is the parent of every orphan of the job.
+        Without a child there is no descendant either: the supervisor is the parent of every orphan of the job.
         """
         while True:
             try:
@@ -262,18 +284,18 @@ class Keeper:
             rank = self.ranks.pop(pid, None)
             if rank is None:
                 continue
-            code = os.waitstatus_to_exitcode(status)  # see exit_codes.py
+            code = os.waitstatus_to_exitcode(status)  # see failures.py
             asked = self.stage in ("terminating", "killing")
-            event = {"event": "exit", "rank": rank, "code": code, "asked": asked}
+            event: Json = {"event": "exit", "rank": rank, "code": code, "asked": asked}
             # A shell around a rank exits with 128 + SIGKILL.
             if code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not asked:
                 event["out_of_memory"] = self.lack_of_memory()
-            self.tell(**event)
+            self.report(**event)
             if code:
                 self.fail()
 
-    def lack_of_memory(self):
-        """The limit, if the kernel has killed a process of this control group that no event has told of. It does not say
+    def lack_of_memory(self) -> str:
+        """The limit, if the kernel has killed a process of this control group that no event has reported. It does not say
         which: a helper of a rank may have been the one."""
         found = memory_kills(self.memory_group)
         if self.memory_kills is None or found is None or found <= self.memory_kills:
@@ -282,7 +304,7 @@ class Keeper:
         limit = memory_limit(self.memory_group)
         return "the host's memory" if limit is None else f"cgroup limit {limit >> 20} MiB"
 
-    def advance(self):
+    def advance(self) -> bool:
         """Takes the next step of the end when it is due; returns True when no process is left."""
         if not self.ranks and self.stage in ("running", "announced", "reporting"):
             self.begin("leftover", LEFTOVER_WAIT_S)
@@ -292,7 +314,7 @@ class Keeper:
         if self.deadline is None or now < self.deadline:
             return False
         if self.stage == "reporting":
-            self.tell(event="terminating")
+            self.report(event="terminating")
             self.terminate(FAILURE_GRACE_S)
         elif self.stage == "announced":
             self.terminate(STOP_GRACE_S)
@@ -303,28 +325,30 @@ class Keeper:
         if self.stage == "killing":
             left = descendants()
             if now > self.kill_until:
-                self.tell(event="unkillable", pids=left)
+                self.report(event="unkillable", pids=left)
                 return True
             # Repeated, because a process that is forked while the list is made is found in the next round only.
             send_signal(left, signal.SIGKILL)
             self.deadline = now + KILL_INTERVAL_S
         return False
 
-    def wait_s(self):
+    def wait_s(self) -> float | None:
+        """How long to wait for an event."""
         if self.deadline is None:
             return None  # sleep until a signal, a message, or the launcher's end
         return max(0.0, self.deadline - time.monotonic())
 
-    def run(self):
+    def run(self) -> None:
+        """The whole job on this host."""
         wake, wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
-        stop = []  # requests of the launcher
-        ended = []  # signals that end programs
+        stop: list[bool] = []  # requests of the launcher
+        ended: list[bool] = []  # signals that end programs
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        # A launcher that blocks signals has handed its mask down; without SIGCHLD the keeper would miss every end.
+        # A launcher that blocks signals has handed its mask down; without SIGCHLD the supervisor would miss every end.
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         prctl(PR_SET_CHILD_SUBREAPER, 1)
 
@@ -348,7 +372,7 @@ class Keeper:
         for rank in job["ranks"]:
             pid = start_rank(rank, job["env"], job["directory"])
             self.ranks[pid] = rank["rank"]
-            self.tell(event="start", rank=rank["rank"], pid=pid)
+            self.report(event="start", rank=rank["rank"], pid=pid)
         for rank in job["ranks"]:
             for descriptor in {rank["stdout"], rank["stderr"], *rank["keep"]}:
                 try:
@@ -391,12 +415,12 @@ class Keeper:
                 if self.stage in ("terminating", "killing"):
                     self.kill()
                 else:
-                    self.tell(event="stopping")
+                    self.report(event="stopping")
                     self.terminate(STOP_GRACE_S)
             self.reap()
 
 
-def execute(launcher, command):
+def execute(launcher: int, command: list[str]) -> int:
     """Replaces this process by `command`, a remote shell, which the kernel ends when the launcher ends, even by SIGKILL.
 
     Without this, a process that the launcher's program has forked could keep the remote shell's standard input open, and
@@ -418,4 +442,4 @@ def execute(launcher, command):
 if __name__ == "__main__":
     if sys.argv[1] == "execute":
         sys.exit(execute(int(sys.argv[2]), sys.argv[3:]))
-    Keeper(int(sys.argv[1])).run()
+    Supervisor(int(sys.argv[1])).run()

@@ -11,8 +11,8 @@ from typing import Any
 
 def run(
     func: Callable[..., Any],
-    args: tuple = (),
-    kwargs: dict | None = None,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
     num_proc: int | None = 1,
     min_num_proc: int | None = None,
     max_num_proc: int | None = None,

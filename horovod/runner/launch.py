@@ -15,6 +15,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from types import FrameType
+from typing import Any
 
 from horovod._runner.arguments import (
     INTRODUCTION,
@@ -103,28 +105,30 @@ class _Signals:
 
     NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.received: int | None = None
         self._job: Stoppable | None = None
 
     def attach(self, job: Stoppable) -> None:
+        """The job that a signal ends, from now on."""
         self._job = job
         if self.received is not None:
             job.stop()
 
     def install(self) -> None:
+        """Installs the handlers."""
         for number in self.NUMBERS:
             # A signal that is ignored (nohup) stays ignored.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._handle)
 
-    def _handle(self, number: int, _frame) -> None:
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
         self.received = self.received or number
         if self._job is not None:
             self._job.stop()
 
 
-def _run(args: argparse.Namespace) -> list | None:
+def _run(args: argparse.Namespace) -> list[Any] | None:
     """Runs the job of a filled-in horovod.runner._HorovodArgs: the results of `args.run_func` by rank, or None for a
     command.
 

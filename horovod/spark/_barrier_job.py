@@ -90,7 +90,7 @@ def run_barrier_job(context: Any, function: bytes, options: Options) -> list[Any
 def _failure(error: BaseException, store: StoreClient) -> BaseException:
     """The exception for a stage that failed: that of the rank which failed first, not Spark's text of 200 lines."""
     told = _ranks.reported_failures(store)
-    own = [entry for entry in told if not entry[0].bereaved]
+    own = [entry for entry in told if not entry[0].secondary]
     said = str(error)
     lost = lost_executor(error)
     if lost is not None and not own:

@@ -20,7 +20,7 @@ from typing import Any
 from horovod._runner.elastic_discovery import FixedHosts
 from horovod._runner.elastic_driver import ElasticJob
 from horovod._runner.elastic_membership import Failure, Limits, Phase
-from horovod._runner.event_loop import Background
+from horovod._runner.event_loop import EventLoop
 from horovod._runner.failures import failure_of
 from horovod._runner.functions import FunctionMemory, checked, pickled, read_all
 from horovod._runner.job import Outcome
@@ -158,9 +158,9 @@ class TaskRanks(RemoteRanks):
         self._outgoing = Outgoing(os.dup(self._task.fileno()), self._introduction())
         self._readers = {"stdout": os.dup(self._task.fileno())}
 
-    def tell(self, rank: int, data: bytes) -> None:
-        """As RemoteRanks.tell()."""
-        super().tell(rank, veiled(data, self._secret))
+    def send(self, rank: int, data: bytes) -> None:
+        """As RemoteRanks.send()."""
+        super().send(rank, veiled(data, self._secret))
 
     def hang_up(self) -> None:
         """As RemoteRanks.hang_up(). Other descriptors of the connection are open still."""
@@ -182,8 +182,6 @@ class TaskRanks(RemoteRanks):
 
 # ---- The job
 
-_TIMEOUT_S = 600
-_GRACE_S = 600
 _INIT_S = 600.0
 # A task answers at once, as it waits for that.
 _ANSWER_S = 60.0
@@ -198,7 +196,7 @@ class _Names:
 
     here = None
 
-    def begin(self, background: Background, changed: Callable[[], None], note: Callable[[str], None]) -> None:
+    def begin(self, loop: EventLoop, changed: Callable[[], None], note: Callable[[str], None]) -> None:
         pass
 
     def merged(self, hosts: dict[str, int]) -> dict[str, int]:
@@ -229,7 +227,7 @@ class SparkElasticJob(ElasticJob):
         slots = _Slots(self.slots)
         ends = memory.drop_if_empty
         super().__init__(limits, slots, self._make_site, ends, self._open_store, _Names(), output, verbose)
-        pool.begin(self._selector, self._note)
+        pool.begin(self._loop.selector, self._note)
 
     def watch(self, stage_over: Callable[[], bool]) -> None:
         """Lets the job end with Spark's stage."""
@@ -237,9 +235,7 @@ class SparkElasticJob(ElasticJob):
 
     def wake(self) -> None:
         """Any thread: the stage is over."""
-        with contextlib.suppress(OSError):  # the job is over, too
-            if self._wake >= 0:
-                os.eventfd_write(self._wake, 1)
+        self._loop.wake()
 
     def host_of(self, number: int) -> str:
         """The host of a worker."""
@@ -368,8 +364,8 @@ def _limits(given: Mapping[str, Any], parallelism: int) -> Limits:
         first,
         least,
         most,
-        number("elastic_timeout", None, 1) or seconds_of(environ, "HOROVOD_ELASTIC_TIMEOUT", _TIMEOUT_S),
-        seconds_of(environ, "HOROVOD_ELASTIC_GRACE", _GRACE_S),
+        number("elastic_timeout", None, 1) or seconds_of(environ, "HOROVOD_ELASTIC_TIMEOUT"),
+        seconds_of(environ, "HOROVOD_ELASTIC_GRACE"),
         _ANSWER_S,
         number("reset_limit", None, 0),
         _PAUSE_S,

@@ -1,7 +1,7 @@
 """The connections over which the tasks of a barrier job send the ranks' output and log_to_driver()'s texts to the driver.
 
 Frames of the launcher (horovod/_runner/protocol.py) over a connection whose client has proved the job's secret
-(hvd_core/_base/auth.py): OUTPUT as there, HEARD with a text.
+(hvd_core/_base/auth.py): OUTPUT as there, MESSAGE with a text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from horovod._runner.local_ranks import STREAMS
 from horovod._runner.output import Output, OutputClosedError, RankStream
 from horovod._runner.protocol import (
     Incoming,
@@ -28,6 +27,7 @@ from horovod._runner.protocol import (
     split_output,
     split_result,
 )
+from horovod._runner.site import STREAMS
 from hvd_core._base.auth import HANDSHAKE_SECONDS, ServerHandshake, client_handshake
 from hvd_core._base.sockets import AuthenticationError, Deadline, connect_tcp, join_address
 
@@ -184,7 +184,7 @@ class LogSender:
 
     def message(self, rank: int, text: str) -> None:
         """Passes on a text of log_to_driver()."""
-        self._add(channel_frame(Kind.HEARD, rank, text.encode(errors="replace")))
+        self._add(channel_frame(Kind.MESSAGE, rank, text.encode(errors="replace")))
 
     def close(self) -> None:
         """Sends the rest, for some seconds at most, and ends the connection."""
@@ -380,7 +380,7 @@ class LogServer:
             if (rank, stream) not in self._streams:
                 self._streams[rank, stream] = self._output.stream(rank, STREAMS[stream])
             self._write(lambda: self._streams[rank, stream].feed(data))
-        elif kind == Kind.HEARD:
+        elif kind == Kind.MESSAGE:
             rank, text = split_result(payload)
             self._write(lambda: self._show(rank, text.decode(errors="replace")))
         else:

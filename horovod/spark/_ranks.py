@@ -29,8 +29,9 @@ from horovod._runner.failures import EndedRanks, RankFailure, failure_of
 from horovod._runner.functions import FunctionMemory, get, put, read_all, write_all
 from horovod._runner.hosts import HostInfo, SlotInfo, get_host_assignments
 from horovod._runner.job import Job, Outcome
-from horovod._runner.local_ranks import LocalRanks, RankSpec
+from horovod._runner.local_ranks import LocalRanks
 from horovod._runner.output import Output
+from horovod._runner.site import RankSpec
 from horovod.spark._channel import DESCRIPTOR, LineReader
 from hvd_core._base.sockets import BootstrapError
 from hvd_core._bootstrap.store import StoreClient
@@ -111,7 +112,7 @@ class RankJob(Job):
         if self._on_output is not None:
             self._on_output(rank, stream, data)
 
-    def heard(self, rank: int, data: bytes) -> None:
+    def message(self, rank: int, data: bytes) -> None:
         """Called by the site; see Listener."""
         for text in self._readers[rank].feed(data):
             self._on_message(rank, text)
@@ -156,7 +157,7 @@ class Ranks:
         data = read_all(self._memory.results[rank])
         return data or None
 
-    def failure(self, outcome: Outcome, bereaved: set[int]) -> RankFailure | None:
+    def failure(self, outcome: Outcome, secondary: set[int]) -> RankFailure | None:
         """The failure of the rank that failed first; None after success."""
         if outcome.first_failed is None:
             if outcome.problem is not None:
@@ -166,7 +167,7 @@ class Ranks:
                 return None
             return RankFailure(silent, 0, "The process ended with status 0 before the function returned.\n")
         rank, code = outcome.first_failed
-        return failure_of(rank, code, self.result(rank), rank in bereaved)
+        return failure_of(rank, code, self.result(rank), rank in secondary)
 
     def close(self) -> None:
         """Releases the memory of the function and its results."""
@@ -194,19 +195,21 @@ _READ_S = 5.0
 class RankEnds(EndedRanks):
     """EndedRanks of several tasks, which share the numbers of their notes."""
 
-    def tell(self, rank: int, code: int, host: str | None) -> None:
-        """As EndedRanks.tell()."""
+    def report(self, rank: int, code: int, host: str | None) -> None:
+        """As EndedRanks.report()."""
         try:
-            self._told = self._connected().add(_ENDED, 1) - 1
+            self._reported = self._connected().add(_ENDED, 1) - 1
         except (OSError, RuntimeError):
             return
-        super().tell(rank, code, host)
+        super().report(rank, code, host)
 
 
-def bereaved(address: str, secret: bytes, ranks: Iterable[int], encrypted: bool | None = None) -> set[int]:
+def secondary_failures(
+    address: str, secret: bytes, ranks: Iterable[int], encrypted: bool | None = None
+) -> set[int]:
     """Those of `ranks` that reported another rank's failure before their own."""
     with contextlib.closing(RankEnds(address, secret, encrypted)) as ends:
-        return ends.bereaved(ranks)
+        return ends.secondary_failures(ranks)
 
 
 def note_begun(store: StoreClient, tasks: Sequence[TaskFacts], places: Sequence[Place]) -> None:
@@ -230,15 +233,15 @@ def note_failure(store: StoreClient, failure: RankFailure, host: str, python: st
     except Exception:  # it holds a lock, a socket, ...
         error = pickle.dumps(None)
     # The exception apart: its class may be unknown to the driver.
-    said = (failure.rank, failure.code, failure.text, failure.bereaved, error, host, python)
+    said = (failure.rank, failure.code, failure.text, failure.secondary, error, host, python)
     put(store, f"{_FAILURES}/{store.add(_FAILURES, 1)}", pickle.dumps(said))
-    if not failure.bereaved:
+    if not failure.secondary:
         store.set(_CAUSE, b"")
 
 
 def await_cause(store: StoreClient, seconds: float) -> None:
-    """Waits until a rank has told a failure of its own. Spark ends all tasks as soon as one fails: the task of a bereaved
-    rank must not be the first."""
+    """Waits until a rank has reported a failure of its own. Spark ends all tasks as soon as one fails: that of a
+    secondary failure must not be the first."""
     try:
         store.get(_CAUSE, seconds)
     except BootstrapError:
@@ -250,10 +253,10 @@ def reported_failures(store: StoreClient) -> list[tuple[RankFailure, str, str]]:
     found = []
     try:
         for number in range(store.add(_FAILURES, 0)):
-            rank, code, text, bereaved, error, host, python = pickle.loads(
+            rank, code, text, secondary, error, host, python = pickle.loads(
                 get(store, f"{_FAILURES}/{number + 1}", _READ_S)
             )
-            found.append((RankFailure(rank, code, text, _loaded(error), bereaved), host, python))
+            found.append((RankFailure(rank, code, text, _loaded(error), secondary), host, python))
     except BootstrapError:
         pass  # a task was ended while it told its failure
     return found

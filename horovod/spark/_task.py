@@ -22,9 +22,10 @@ from typing import Any
 from horovod._runner.agent import Agent, check_protocol
 from horovod._runner.environment import SECRET, backend_environment, python_path
 from horovod._runner.functions import FunctionMemory, write_all
-from horovod._runner.local_ranks import LocalRanks, RankSpec
+from horovod._runner.local_ranks import LocalRanks
 from horovod._runner.output import Output
 from horovod._runner.protocol import Kind, ProtocolError, decode_env, frame
+from horovod._runner.site import RankSpec
 from horovod.spark._logs import LogSender
 from horovod.spark._ranks import (
     DEVICES,
@@ -35,14 +36,13 @@ from horovod.spark._ranks import (
     assign,
     await_cause,
     base_environment,
-    bereaved,
     note_begun,
     note_failure,
+    secondary_failures,
 )
 from hvd_core._base.auth import NO_RANK, client_handshake
 from hvd_core._base.sockets import BootstrapError, Deadline, split_address
-from hvd_core._bootstrap import encryption
-from hvd_core._bootstrap.store import StoreClient
+from hvd_core._bootstrap.store import StoreClient, encryption
 
 
 def run(kind: str, plan: dict[str, Any], function: bytes) -> Iterator[Any]:
@@ -101,11 +101,11 @@ def run_barrier_task(plan: BarrierPlan, function: bytes) -> Iterator[tuple[int, 
         ends = RankEnds(plan.store, plan.secret, encrypted)
         shown = log.output if plan.show_output else None
         outcome = RankJob(ranks.site, Output(place.slot.size), ends, log.message, shown).run()
-        failure = ranks.failure(outcome, bereaved(plan.store, plan.secret, [rank], encrypted))
+        failure = ranks.failure(outcome, secondary_failures(plan.store, plan.secret, [rank], encrypted))
         if failure is not None:
             log.close()
             note_failure(store, failure, place.slot.hostname, plan.python or sys.executable)
-            if failure.bereaved:
+            if failure.secondary:
                 await_cause(store, _CAUSE_S)
             told = failure.text[-_LONGEST_TEXT:]
             raise RuntimeError(f"rank {rank} on host {place.slot.hostname} failed: {told}")
@@ -232,16 +232,16 @@ class TaskAgent(Agent):
             specs.append(RankSpec(entry["rank"], command, own, keep, job["channel"]))
         self._ranks = LocalRanks(specs, env)
 
-    def _tell(self, rank: int, data: bytes) -> None:
-        super()._tell(rank, veiled(data, self._plan.secret))
+    def _send(self, rank: int, data: bytes) -> None:
+        super()._send(rank, veiled(data, self._plan.secret))
 
-    def _hear_signals(self, numbers: bytes) -> None:
+    def _signals_received(self, numbers: bytes) -> None:
         self.signalled = True
         self._lose_launcher()
 
     def close(self) -> None:
         """Releases what run() has left."""
-        self._selector.close()
+        self._loop.close()
         if self._memory is not None:
             self._memory.close()
         os.close(self._copy)

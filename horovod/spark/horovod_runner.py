@@ -57,7 +57,7 @@ def run_main(num_proc: int, verbosity: str, main: Callable[..., Any], kwargs: di
 
 
 def _run_here(num_proc: int, function: bytes) -> Any:
-    from horovod.spark._ranks import RankEnds, RankJob, Ranks, TaskFacts, assign, bereaved
+    from horovod.spark._ranks import RankEnds, RankJob, Ranks, TaskFacts, assign, secondary_failures
     from hvd_core._bootstrap.store import StoreServer
 
     secret, host = secrets.token_bytes(32), socket.gethostname()
@@ -70,7 +70,7 @@ def _run_here(num_proc: int, function: bytes) -> Any:
                 ranks.site, DriverOutput(num_proc), ends, lambda rank, text: print(text, flush=True)
             )
             outcome = job.run()
-            failure = ranks.failure(outcome, bereaved(server.address, secret, range(num_proc)))
+            failure = ranks.failure(outcome, secondary_failures(server.address, secret, range(num_proc)))
             if failure is not None:
                 error = failure.exception(host, sys.executable)
                 raise error from error.__cause__

@@ -1,6 +1,6 @@
-"""A worker's end of the channel to the driver of its elastic job, over which it is told its place in each world.
+"""A worker's end of the channel to the driver of its elastic job, over which it receives its place in each world.
 
-The launcher hands the socket down (HOROVOD_ELASTIC_FD), and tells the worker's number (HOROVOD_ELASTIC_WORKER). Messages
+The launcher hands the socket down (HOROVOD_ELASTIC_FD), and gives the worker's number (HOROVOD_ELASTIC_WORKER). Messages
 are lines of JSON:
 
     worker -> driver   {"kind": "ready", "commits": 3, "updated": false,   in no world; waits for a place
@@ -15,8 +15,8 @@ are lines of JSON:
                        {"kind": "leave"}                                   you are not needed: exit
                        {"kind": "end"}                                     SIGTERM follows, and announces nothing
 
-There is no thread here: the channel is read in init() and at commits. If the driver ends, the keeper ends this process.
-Used on the thread that calls init() and commit(); a worker's forked child has no channel.
+There is no thread here: the channel is read in init() and at commits. If the driver ends, the supervisor ends this
+process. Used on the thread that calls init() and commit(); a worker's forked child has no channel.
 """
 
 from __future__ import annotations

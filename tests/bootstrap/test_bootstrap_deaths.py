@@ -78,7 +78,7 @@ def test_end_before_init_is_told_by_the_launcher():
         address = server.address
         # Twice: the next init() is told too, since the process does not come back.
         with ForkedRanks(2, lambda rank, pipe: [loss_heard(rank, address) for _ in range(2)]) as ranks:
-            EndedRanks(address, SECRET).tell(2, 0, "nowhere")
+            EndedRanks(address, SECRET).report(2, 0, "nowhere")
             for texts in ranks.results(WITHIN):
                 for text in texts:
                     assert "rank 2 ended (host nowhere, exit code 0) before it called init()" in text
@@ -95,20 +95,20 @@ def test_survivors_are_told_from_the_rank_that_failed_first():
         with ForkedRanks(SIZE, work) as ranks:
             ranks.results(WITHIN, lost={1})
         ends = EndedRanks(address, SECRET)
-        assert ends.bereaved(range(SIZE)) == {0, 2}
+        assert ends.secondary_failures(range(SIZE)) == {0, 2}
         ends.close()
 
 
 def test_store_carries_out_the_will_of_a_connection():
     with StoreServer("127.0.0.1", SECRET) as server:
         one, two, reader = (StoreClient(server.address, SECRET) for _ in range(3))
-        one.will("gone", b"one")
-        two.will("gone", b"two")
-        two.will("", b"")
+        one.set_last_will("gone", b"one")
+        two.set_last_will("gone", b"two")
+        two.set_last_will("", b"")
         assert reader.wait_any(("gone", "other"), 0) is None
         # A key that is there at the end of `three`, which ends after `two`.
         three = StoreClient(server.address, SECRET)
-        three.will("three is gone", b"")
+        three.set_last_will("three is gone", b"")
         two.close()
         three.close()
         assert reader.wait_any(("gone", "three is gone"), WITHIN) == (1, b"")

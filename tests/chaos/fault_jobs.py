@@ -118,7 +118,7 @@ def _tell_of_the_end(process, chosen, address):
         return
     code = ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status
     told = EndedRanks(address, SECRET)
-    told.tell(chosen.victim, code, None)
+    told.report(chosen.victim, code, None)
     told.close()
 
 

@@ -1,7 +1,6 @@
 """The parts of elastic jobs one by one: discovery scripts, cool-downs, the channel, the number of a world."""
 
 import json
-import selectors
 import socket
 import threading
 import time
@@ -19,33 +18,30 @@ from horovod._runner.elastic_discovery import (
 from horovod._runner.elastic_launcher import host_source
 from horovod._runner.elastic_membership import Enter, Leave, Membership, Phase, Update
 from horovod._runner.elastic_workers import Chaos, Cooldown
-from horovod._runner.event_loop import Background
+from horovod._runner.event_loop import EventLoop
 from horovod._runner.launch_spec import LaunchSpec
 from horovod.common.elastic import _sync_is_needed
 from horovod.common.exceptions import HostsUpdatedInterrupt
 from horovod.runner.elastic import discovery as names
 from horovod.runner.launch import parse_args
 from hvd_core._bootstrap.driver_channel import DriverChannel, LeftJob
-from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap.launchers.identity import identify
 
 
 def asked(source, answers, limit_s=30.0):
     """What Discovery reports until it has given so many answers."""
-    selector, found, failed = selectors.DefaultSelector(), [], []
-    background = Background(selector)
-    discovery = Discovery(source, selector, found.append, failed.append, background, limit_s)
+    loop, found, failed = EventLoop(), [], []
+    discovery = Discovery(source, loop, found.append, failed.append, limit_s)
     deadline = time.monotonic() + 120
     try:
         while len(found) + len(failed) < answers:
             assert time.monotonic() < deadline
             discovery.advance(time.monotonic())
-            for key, _ in selector.select(0.05):
-                key.data()
+            loop.turn(time.monotonic() + 0.05)
     finally:
         discovery.close()
-        background.close()
-        assert not selector.get_map()
-        selector.close()
+        assert len(loop.selector.get_map()) == 1  # its own descriptor
+        loop.close()
     return found, failed
 
 
@@ -134,9 +130,8 @@ class Slow(HostDiscovery):
 
 
 def test_a_source_of_the_user_may_fail_and_take_its_time():
-    source, selector, found, failed = Slow(), selectors.DefaultSelector(), [], []
-    background = Background(selector)
-    discovery = Discovery(source, selector, found.append, failed.append, background)
+    source, loop, found, failed = Slow(), EventLoop(), [], []
+    discovery = Discovery(source, loop, found.append, failed.append)
     deadline = time.monotonic() + 120
     while not found:
         assert time.monotonic() < deadline
@@ -144,12 +139,10 @@ def test_a_source_of_the_user_may_fail_and_take_its_time():
         if source.calls == 2:
             assert not found  # advance() has returned although the source waits
             source.may_answer.set()
-        for key, _ in selector.select(0.05):
-            key.data()
+        loop.turn(time.monotonic() + 0.05)
     assert (found, failed) == ([{"a": 2}], ["the host discovery failed (KeyError: 'no hosts yet')"])
     discovery.close()
-    background.close()
-    selector.close()
+    loop.close()
 
 
 def test_a_host_whose_name_is_not_known_yet_is_left_out(monkeypatch):
@@ -162,9 +155,9 @@ def test_a_host_whose_name_is_not_known_yet_is_left_out(monkeypatch):
 
     monkeypatch.setattr(elastic_names, "source_address", slow_source)
     monkeypatch.setattr(elastic_names, "is_local", lambda name: name == "alias")
-    selector, changes = selectors.DefaultSelector(), []
-    background, known = Background(selector), HostNames(str)
-    known.begin(background, lambda: changes.append(known.merged(hosts)), print)
+    loop, changes = EventLoop(), []
+    known = HostNames(str)
+    known.begin(loop, lambda: changes.append(known.merged(hosts)), print)
     hosts = {"localhost": 1, "alias": 2, "slow": 1, "quick": 3}
     assert known.merged(hosts) == {"localhost": 1}
 
@@ -172,8 +165,7 @@ def test_a_host_whose_name_is_not_known_yet_is_left_out(monkeypatch):
         deadline = time.monotonic() + 120
         while len(changes) < count:
             assert time.monotonic() < deadline
-            for key, _ in selector.select(0.05):
-                key.data()
+            loop.turn(time.monotonic() + 0.05)
 
     turn_until(2)
     assert changes[-1] == {"localhost": 3, "quick": 3} and known.preferred(hosts) == {"localhost": 3}
@@ -183,8 +175,7 @@ def test_a_host_whose_name_is_not_known_yet_is_left_out(monkeypatch):
     turn_until(3)
     assert changes[-1] == {"localhost": 3, "slow": 1, "quick": 3}
     assert known.source("slow") == "10.1.1.1"
-    background.close()
-    selector.close()
+    loop.close()
 
 
 def test_a_failure_is_reported_once_and_the_script_asked_again(tmp_path):

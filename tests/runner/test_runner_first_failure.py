@@ -17,13 +17,13 @@ from horovod._runner.output import Output
 OTHERS, CULPRIT = (0, 1), 2
 
 
-def outcome(codes, *bereaved, late=()):
+def outcome(codes, *secondary, late=()):
     made = Outcome(dict(codes), [end for end in codes if end[1] and end not in late], list(late))
-    made.decide(set(bereaved))
+    made.decide(set(secondary))
     return made
 
 
-def test_a_bereaved_rank_is_not_named():
+def test_a_secondary_failure_is_not_named():
     assert outcome([(0, 1), (2, 137), (1, 1)], 0, 1).first_failed == (2, 137)
     assert outcome([(0, 1), (1, 1)]).first_failed == (0, 1)
     assert outcome([(0, 0), (1, 0)]).first_failed is None

@@ -54,7 +54,7 @@ def test_a_rank_that_is_killed_for_lack_of_memory(group, tmp_path, shell):
 def test_each_process_that_the_kernel_has_killed_is_told_once(tmp_path):
     counter = tmp_path / "memory.events"
     counter.write_text("oom_kill 3\n")
-    job = supervisor.Keeper(-1)
+    job = supervisor.Supervisor(-1)
     job.memory_group, job.memory_kills = [str(tmp_path)], 3
     assert job.lack_of_memory() == ""
     counter.write_text("oom_kill 5\n")

@@ -62,6 +62,6 @@ def test_what_is_unfinished_is_shown_after_a_moment(kind, shown):
     stream.feed(f"{label(1)}question? {beginning}".encode())
     while (moment := stream.due()) is not None:
         time.sleep(max(0.0, moment - time.monotonic()))
-        stream.show_partial()
+        stream.advance(time.monotonic())
     stream.feed(f"{label(1)}answer\n".encode())
     assert shown() == f"[1]<stdout>:question? {beginning}answer\n"

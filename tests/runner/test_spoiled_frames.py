@@ -26,7 +26,7 @@ class Heard:
     def event(self, site, event):
         self.events.append(event)
 
-    def said(self, site, data):
+    def shell_output(self, site, data):
         pass
 
 

@@ -9,7 +9,7 @@ __all__ = ["execute_function_multithreaded", "in_thread", "on_event"]
 
 
 def in_thread(
-    target: Callable,
+    target: Callable[..., Any],
     args: Sequence[Any] = (),
     name: str | None = None,
     daemon: bool = True,
@@ -43,7 +43,7 @@ def in_thread(
 
 def on_event(
     event: threading.Event,
-    func: Callable,
+    func: Callable[..., Any],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     stop: threading.Event | None = None,
@@ -64,7 +64,7 @@ def on_event(
 
 
 def execute_function_multithreaded(
-    fn: Callable,
+    fn: Callable[..., Any],
     args_list: Sequence[Sequence[Any]],
     block_until_all_done: bool = True,
     max_concurrent_executions: int = 1000,

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 __all__ = ["GRACEFUL_TERMINATION_TIME_S", "execute"]
@@ -69,7 +69,7 @@ def execute(
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
-def _prefix(index: int | None, stream: str, timestamp: bool):
+def _prefix(index: int | None, stream: str, timestamp: bool) -> Callable[[], str]:
     def text() -> str:
         return "" if index is None else f"{time.asctime() if timestamp else ''}[{index}]<{stream}>:"
 
@@ -83,7 +83,7 @@ def _pass_on(pipe: Any, sink: Any, prefix: Any) -> None:
             getattr(sink, "flush", lambda: None)()
 
 
-def _end(process: subprocess.Popen) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     """Ends the process group: SIGTERM, and SIGKILL if it has not ended after a while."""
     if not _signal(process, signal.SIGTERM):
         process.wait()
@@ -98,7 +98,7 @@ def _end(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def _signal(process: subprocess.Popen, number: int) -> bool:
+def _signal(process: subprocess.Popen[bytes], number: int) -> bool:
     """Whether the process group still has a member."""
     try:
         os.killpg(process.pid, number)
