@@ -1,6 +1,6 @@
 """``hvd plugin doctor [NAME]``: runs every phase in order, and reports why one fails.
 
-Imports and loads all plugins, which no job does: each in a process of its own, with a limit for each phase.
+Imports and loads all plugins, which no job does: each in a sandbox, with a timeout for each phase.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from hvd_core.backends._discovery.installed_backend import InstalledBackend
 
 
-# The results of the doctor: one step per check.
-
 GOOD, NOTE, BAD, SKIPPED = "good", "note", "bad", "skipped"
 
 
@@ -46,8 +44,7 @@ class Step:
     ended: bool = False
 
 
-# The step of ``hvd doctor`` about the launcher: which one started this process, how it was recognised, how its ranks
-# would find each other, and a better way if there is one. Reads the environment and the PATH; starts nothing.
+# ---- the launcher: which one, how it was recognised, how its ranks would find each other ------------------------------
 
 # Variables of systems that give a job its machines and start no ranks: (variable, the system, the advice).
 _SYSTEMS = (
@@ -71,7 +68,7 @@ _SYSTEMS = (
 
 
 def launcher_step(environ: Mapping[str, str]) -> Step:
-    """The step. It is bad if ``init()`` would fail because of the variables, or for want of a way to the other ranks."""
+    """The step. It is bad if ``init()`` would fail because of the variables, or because there is no rendezvous method."""
     from hvd_core._bootstrap import launchers, rendezvous
     from hvd_core._bootstrap.launchers.identity import identify
 
@@ -117,11 +114,9 @@ def _advice(environ: Mapping[str, str]) -> list[str]:
     ]
 
 
-# The last phase of the doctor: opens the backend on one rank and runs a small collective, in processes of their own.
-#
-# A crash or a hang of a vendor's library is limited to these processes.
+# ---- the last phase: opens the backend on one rank and runs a small collective, in a sandbox --------------------------
 
-# Longer than the kit gives a rank to open the backend, so that the kit's own words are shown.
+# Longer than the kit gives a rank to open the backend, so that the kit's own message is shown.
 _SECONDS = 90.0
 
 
