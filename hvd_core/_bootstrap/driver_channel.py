@@ -15,8 +15,8 @@ are lines of JSON:
                        {"kind": "leave"}                                   you are not needed: exit
                        {"kind": "end"}                                     SIGTERM follows, and announces nothing
 
-There is no thread here: the channel is read in init() and at commits. If the driver ends, the keeper ends this process.
-Used on the thread that calls init() and commit(); a worker's forked child has no channel.
+There is no thread here: the channel is read in init() and at commits. If the driver ends, the supervisor ends this
+process. Used on the thread that calls init() and commit(); a worker's forked child has no channel.
 """
 
 from __future__ import annotations
