@@ -210,7 +210,7 @@ def test_the_agents_supervisor_is_killed(cluster):
     # Without grandchildren: those in a session of their own are the supervisor's to find.
     process = made.start_python(2, host_programs.sleep)
     pids = made.wait_for(2, "ready.")
-    supervisor = psutil.Process(pids[1]).ppid()
+    supervisor = psutil.Process(int(pids[1])).ppid()
     os.kill(supervisor, signal.SIGKILL)
     _, err = process.communicate(timeout=100)
     assert process.returncode == 1
