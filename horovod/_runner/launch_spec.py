@@ -29,8 +29,6 @@ from horovod._runner.hosts import (
 from hvd_core._config.settings import positive_seconds, seconds_of
 
 # Timeouts of elastic jobs.
-_TIMEOUT_S = 600.0
-_GRACE_S = 600.0
 _INIT_S = 600.0
 
 
@@ -227,13 +225,13 @@ def _preemption_grace_s(options: argparse.Namespace) -> float | None:
 
 def _limits(options: argparse.Namespace, start_s: float, grace_s: float | None) -> Limits:
     first, least, most = numbers(options)
-    timeout_s = options.elastic_timeout or seconds_of(os.environ, "HOROVOD_ELASTIC_TIMEOUT", _TIMEOUT_S)
+    timeout_s = options.elastic_timeout or seconds_of(os.environ, "HOROVOD_ELASTIC_TIMEOUT")
     return Limits(
         first=first,
         least=least,
         most=most,
         timeout_s=timeout_s,
-        grace_s=seconds_of(os.environ, "HOROVOD_ELASTIC_GRACE", _GRACE_S),
+        grace_s=seconds_of(os.environ, "HOROVOD_ELASTIC_GRACE"),
         start_s=start_s,
         reset_limit=options.reset_limit,
         cooldown=None if options.cooldown_range is None else tuple(options.cooldown_range),
@@ -249,7 +247,7 @@ def _limits(options: argparse.Namespace, start_s: float, grace_s: float | None) 
 
 def check_encryption_library() -> None:
     """Raises ValueError if this process cannot encrypt. It serves the store of a job that encrypts between hosts."""
-    from hvd_core._bootstrap.encryption import problem
+    from hvd_core._bootstrap.store.encryption import problem
 
     if text := problem():
         raise ValueError(text)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from horovod.common.objects import allgather_object
-from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap.launchers.identity import identify
 from hvd_core._runtime import current_job, process_sets
-from hvd_core._runtime.process_sets import Change, ProcessSet, registered
+from hvd_core._runtime.process_sets import Change, ProcessSet
 
 _log = logging.getLogger("horovod")
 
@@ -150,7 +150,7 @@ def begin_run() -> None:
     """The training function is about to be called for the first time."""
     global _told_changes
     if _worlds == 1:  # later no new rank can come that would begin with this function
-        _outer[:] = process_sets.history()
+        _outer[:] = process_sets.registry().history
         _told_changes = len(_outer)
         _inner.clear()
         _removed.clear()
@@ -161,13 +161,15 @@ def remember_sets() -> None:
     global _complete, _told_changes, _worlds
     if not _complete:
         return
-    for change in process_sets.history()[_told_changes:]:
+    for change in process_sets.registry().history[_told_changes:]:
         if change.added:
             _note_added(change)
         else:
             _note_removed(change.process_set)
     _numbers.clear()
-    _numbers.update({id(s): (s, s.process_set_id) for s in registered if s.process_set_id is not None})
+    _numbers.update(
+        {id(s): (s, s.process_set_id) for s in process_sets.registered() if s.process_set_id is not None}
+    )
     _complete = False
     _told_changes = 0
     _worlds += 1
@@ -199,7 +201,7 @@ def _place(process_set: ProcessSet | None, sets: list[ProcessSet]) -> int | None
 
 def _outer_sets() -> list[ProcessSet]:
     """The sets that are there before the training function. Equal on all ranks, which have executed the same lines."""
-    found = process_sets.named_in_init()
+    found = list(process_sets.registry().named_in_init)
     for change in _outer:
         if change.added:
             found.append(change.process_set)
@@ -214,7 +216,7 @@ def repeat_outer_sets() -> None:
         if change.added:
             _again(change.process_set, asked_again=False)
         else:
-            process_sets.remove_again(change.process_set)
+            process_sets.registry().remove_again(change.process_set)
 
 
 def _tell() -> dict[str, list]:
@@ -234,7 +236,7 @@ def _hear(told: list) -> None:
     outer = _outer_sets()
     _removed[:] = [outer[place] for place in told[0]["removed"]]
     for process_set in _removed:
-        process_sets.remove_again(process_set)
+        process_sets.registry().remove_again(process_set)
     own = [s for s in _inner if s._ranks_of is None]
     _inner.clear()
     for ranks, backend in told[0]["added"]:
@@ -247,7 +249,7 @@ def _hear(told: list) -> None:
 
 
 def _again(process_set: ProcessSet, asked_again: bool) -> None:
-    process_sets.add_again(process_set, asked_again)
+    process_sets.registry().add_again(process_set, asked_again)
     _, before = _numbers.get(id(process_set), (None, None))
     changed = None not in (before, process_set.process_set_id) and before != process_set.process_set_id
     if changed and process_sets.are_in_functions():

@@ -228,10 +228,11 @@ class HorovodBasics:
         reason = "Horovod is not initialised; use hvd.init()."
         if self.is_initialized():
             reason = "No launcher of MPI has started this process: use mpirun, or horovodrun --mpi."
-            from hvd_core._bootstrap import BootstrapError, mpi_beside
+            from hvd_core._bootstrap import BootstrapError
+            from hvd_core._bootstrap.rendezvous import mpi4py_support
 
             try:
-                answer = mpi_beside.has_all_threads(
+                answer = mpi4py_support.has_all_threads(
                     runtime().world().launcher, runtime().size(), _wait_for_all_ranks_to_start_mpi
                 )
             except BootstrapError as error:
@@ -249,9 +250,9 @@ class HorovodBasics:
     def mpi_built(self) -> bool:
         """Whether MPI can be used here: the backend mpi is installed (the wheel hvd-backend-mpi), or mpi4py is installed
         and finds an MPI library. Starts no MPI."""
-        from hvd_core._bootstrap import mpi_beside
+        from hvd_core._bootstrap.rendezvous import mpi4py_support
 
-        return _build_info.backend("mpi") or mpi_beside.can_be_loaded(os.environ)
+        return _build_info.backend("mpi") or mpi4py_support.can_be_loaded(os.environ)
 
     def gloo_enabled(self) -> bool:
         """Whether this job uses the backend gloo, or works without MPI. Programs expect that gloo_enabled() or

@@ -182,8 +182,6 @@ class TaskRanks(RemoteRanks):
 
 # ---- The job
 
-_TIMEOUT_S = 600
-_GRACE_S = 600
 _INIT_S = 600.0
 # A task answers at once, as it waits for that.
 _ANSWER_S = 60.0
@@ -366,8 +364,8 @@ def _limits(given: Mapping[str, Any], parallelism: int) -> Limits:
         first,
         least,
         most,
-        number("elastic_timeout", None, 1) or seconds_of(environ, "HOROVOD_ELASTIC_TIMEOUT", _TIMEOUT_S),
-        seconds_of(environ, "HOROVOD_ELASTIC_GRACE", _GRACE_S),
+        number("elastic_timeout", None, 1) or seconds_of(environ, "HOROVOD_ELASTIC_TIMEOUT"),
+        seconds_of(environ, "HOROVOD_ELASTIC_GRACE"),
         _ANSWER_S,
         number("reset_limit", None, 0),
         _PAUSE_S,

@@ -42,8 +42,7 @@ from horovod.spark._ranks import (
 )
 from hvd_core._base.auth import NO_RANK, client_handshake
 from hvd_core._base.sockets import BootstrapError, Deadline, split_address
-from hvd_core._bootstrap import encryption
-from hvd_core._bootstrap.store import StoreClient
+from hvd_core._bootstrap.store import StoreClient, encryption
 
 
 def run(kind: str, plan: dict[str, Any], function: bytes) -> Iterator[Any]:

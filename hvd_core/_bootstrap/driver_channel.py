@@ -1,6 +1,6 @@
-"""A worker's end of the channel to the driver of its elastic job, over which it is told its place in each world.
+"""A worker's end of the channel to the driver of its elastic job, over which it receives its place in each world.
 
-The launcher hands the socket down (HOROVOD_ELASTIC_FD), and tells the worker's number (HOROVOD_ELASTIC_WORKER). Messages
+The launcher hands the socket down (HOROVOD_ELASTIC_FD), and gives the worker's number (HOROVOD_ELASTIC_WORKER). Messages
 are lines of JSON:
 
     worker -> driver   {"kind": "ready", "commits": 3, "updated": false,   in no world; waits for a place

@@ -1,5 +1,1 @@
-"""Settings of the engine, read once per init()."""
-
-from hvd_core._config.settings import EngineSettings, read_environment
-
-__all__ = ["EngineSettings", "read_environment"]
+"""Settings: environment variables, plugins.toml, and the rules that name backends. Imports nothing else of hvd-core."""

@@ -20,9 +20,9 @@ from typing import Any
 from hvd_core._config.hints import did_you_mean, pip_install
 from hvd_core._config.selection_rules import HOST, NO_BARRIER, OPERATIONS, Level, Rule
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ModuleNotFoundError:  # Python 3.10
+else:
     import tomli as tomllib
 
 AFFINITY_MODES = ("inherit", "near-device", "off")
@@ -239,12 +239,12 @@ class _Reader:
                     settings.distribution = self._checked(
                         path,
                         value,
-                        lambda v: isinstance(v, str) and bool(_PIN.fullmatch(v.strip())),
+                        _is_pin,
                         'a wheel\'s name with or without versions, such as "its-wheel>=0.3"',
                     )
                 elif key == "library":
                     settings.library = self._checked(
-                        path, value, lambda v: isinstance(v, str) and v, "the name or path of a library"
+                        path, value, lambda v: isinstance(v, str) and bool(v), "the name or path of a library"
                     )
                 elif key == "options":
                     self._options(path, self._table(path, value), settings.options)
@@ -309,14 +309,18 @@ class _Reader:
 
     def _wheels(self, table: dict[str, Any]) -> None:
         for name, wheel in table.items():
-            known = isinstance(wheel, str) and bool(_PIN.fullmatch(wheel.strip()))
-            if self._checked(("wheels", name), wheel, lambda v, known=known: known, "a wheel's name"):
+            if self._checked(("wheels", name), wheel, _is_pin, "a wheel's name"):
                 self.file.wheels[name.lower()] = wheel
 
     def _devices(self, table: dict[str, Any]) -> None:
         for device, name in table.items():
             if self._checked(("devices", device), name, lambda v: isinstance(v, str), "a backend's name"):
                 self.file.devices[device] = name
+
+
+def _is_pin(value: Any) -> bool:
+    """Whether a value is the name of a distribution, with or without versions."""
+    return isinstance(value, str) and bool(_PIN.fullmatch(value.strip()))
 
 
 def _shown(value: Any) -> str:

@@ -8,6 +8,7 @@ that no job uses can harm none. Keys that this version does not know are ignored
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -55,9 +56,9 @@ class StaticDescription:
 
 def read_file(path: str | Path) -> StaticDescription:
     """The description in a file. Raises ValueError, which names the file and each fault; OSError."""
-    try:
+    if sys.version_info >= (3, 11):
         import tomllib
-    except ModuleNotFoundError:  # Python 3.10
+    else:
         import tomli as tomllib
 
     with open(path, "rb") as file:

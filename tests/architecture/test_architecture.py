@@ -21,7 +21,11 @@ LAYERS = [f"horovod.{name}" for name in rules.FRAMEWORKS]
 WORDS_IN_CONTRACT = {"include/hvd/backend_abi.h": {"cuda", "gcu", "eccl"}}
 # Horovod's variables HOROVOD_GLOO_TIMEOUT_SECONDS and HOROVOD_GLOO_IFACE keep their names, which were never about that
 # library alone.
-WORDS_IN_SETTINGS = {"_bootstrap/world.py": {"gloo"}, "_bootstrap/lasting_store.py": {"gloo"}}
+WORDS_IN_SETTINGS = {
+    "_config/settings.py": {"gloo"},
+    "_bootstrap/world.py": {"gloo"},
+    "_bootstrap/rendezvous/rank0_store.py": {"gloo"},
+}
 
 # Packages of others that a framework's folder, or one below it, is made for: the estimators of Spark train with one each.
 OF_ITS_OWN = {

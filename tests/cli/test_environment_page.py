@@ -35,7 +35,7 @@ def variables_of_the_page():
 
 def test_the_engines_settings_are_those_of_the_code():
     text = PAGE.read_text()
-    assert with_table(text) == text, "run: python -m hvd_core._config docs/environment.md"
+    assert with_table(text) == text, "run: python hvd_core/_config/settings.py docs/environment.md"
 
 
 def test_every_variable_of_the_code_is_on_the_page():

@@ -12,7 +12,7 @@ import runner_ranks
 from horovod._runner.launch_spec import start_timeout
 from horovod.runner.launch import parse_args
 from hvd_core._bootstrap import connect
-from hvd_core._config import read_environment
+from hvd_core._config.settings import read_environment
 
 
 def environments(launcher, count, *words, env=None):

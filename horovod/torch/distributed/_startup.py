@@ -20,8 +20,8 @@ from horovod.common import exports
 from horovod.common.basics import engine, runtime
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.objects import broadcast_object
-from hvd_core._bootstrap.identity import identify
-from hvd_core._bootstrap.meeting import Meeting
+from hvd_core._bootstrap.launchers.identity import identify
+from hvd_core._bootstrap.rendezvous.custom import CustomRendezvous
 from hvd_core._runtime import current_job
 
 # A rank that has destroyed its groups and ends waits so long for the others.
@@ -62,9 +62,9 @@ def start(store: Any, rank: int, size: int) -> None:
     if meets:
         exports.init()
     else:
-        key = f"hvd/meeting/{number}"
+        key = f"hvd/rendezvous/{number}"
         runtime().init(
-            comm=Meeting(
+            comm=CustomRendezvous(
                 rank, size, lambda text: store.set(key, text), lambda: store.get(key), _address(store)
             )
         )

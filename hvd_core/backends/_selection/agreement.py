@@ -15,6 +15,7 @@ from typing import Any
 
 from hvd_core._config.plugins_toml import FILE_VARIABLE
 from hvd_core._config.selection_rules import HOST, VARIABLE, legacy_variables
+from hvd_core._config.settings import flag_of
 from hvd_core.backends._selection.plan import BackendPlan, Cell, DeviceRoutes
 from hvd_core.backends.errors import BackendDisagreement
 from hvd_core.version import __version__
@@ -23,12 +24,8 @@ from hvd_core.version import __version__
 # and how to make a launcher pass them to all ranks. Open MPI passes only the variables that ``-x`` names to other
 # hosts.
 
-MUST_MATCH = {
-    "HOROVOD_EMULATION": True,
-    "HOROVOD_DYNAMIC_PROCESS_SETS": False,
-    "HOROVOD_HIERARCHICAL_OVERLAP": True,
-}
-"""Switch -> its value when unset. Ranks act on these together: with different values some ranks would wait for the others
+MUST_MATCH = ("HOROVOD_EMULATION", "HOROVOD_DYNAMIC_PROCESS_SETS", "HOROVOD_HIERARCHICAL_OVERLAP")
+"""Switches. Ranks act on these together: with different values some ranks would wait for the others
 forever, or fail alone."""
 
 CHOICE = ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER")
@@ -40,16 +37,10 @@ FIRST_RANK_DECIDES = ("HOROVOD_FUSION_THRESHOLD",)
 EACH_ITS_OWN = ("HOROVOD_CYCLE_TIME",)
 """Variables of which every rank uses its own value; the largest one determines the speed of the job."""
 
-_OFF = ("0", "false", "no", "off")
-
 
 def switches(environ: Mapping[str, str]) -> dict[str, str]:
     """This rank's values of the variables in MUST_MATCH: "1" or "0"."""
-    texts = {name: environ.get(name, "").strip().lower() for name in MUST_MATCH}
-    return {
-        name: str(int(texts[name] not in _OFF if texts[name] else unset))
-        for name, unset in MUST_MATCH.items()
-    }
+    return {name: str(int(flag_of(environ, name))) for name in MUST_MATCH}
 
 
 def tuning(environ: Mapping[str, str]) -> dict[str, str]:
@@ -157,7 +148,7 @@ def agree(world: Any, own: Statement, timeout_s: float) -> None:
     key = f"backend/{world.epoch}"
     deadline = time.monotonic() + timeout_s
     # The store keeps equal texts once.
-    world.tell_all(key, json.dumps(own, sort_keys=True).encode())
+    world.share(key, json.dumps(own, sort_keys=True).encode())
     verdict = _failed_first(world, key, own) if "failed" in own else _verdict(world, key, deadline)
     if verdict or "failed" in own:
         _wait_for_readers(world, key, deadline)
@@ -181,7 +172,7 @@ def _verdict(world: Any, key: str, deadline: float) -> str:
     try:
         if world.rank != 0:
             return world.read(f"{key}/verdict", left()).decode()
-        texts = world.told_by_all(key, left())
+        texts = world.shared(key, left())
     except TimeoutError as error:
         missing = world.store.absent(key, world.size)[:1] if world.rank == 0 else []
         raise type(error)(

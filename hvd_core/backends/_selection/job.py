@@ -12,9 +12,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from hvd_core._config import EngineSettings, read_environment
 from hvd_core._config.plugins_toml import PluginsConfig, load
 from hvd_core._config.selection_rules import OF_SET
+from hvd_core._config.settings import EngineSettings, read_environment
 from hvd_core.backends._discovery import registry
 from hvd_core.backends._messages import reason
 from hvd_core.backends._selection import agreement, options

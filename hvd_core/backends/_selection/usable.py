@@ -23,10 +23,9 @@ from glob import glob
 from itertools import groupby
 from typing import Any
 
-from hvd_core._config import read_environment
 from hvd_core._config.plugins_toml import PluginsConfig, load
 from hvd_core._config.selection_rules import HOST, VARIABLE
-from hvd_core._config.settings import encryption_wanted
+from hvd_core._config.settings import encryption_wanted, read_environment
 from hvd_core.backends import _discovery, _messages, _phases, errors
 from hvd_core.backends._candidate import SUFFIX, WHEEL, Candidate, StaticDescription
 from hvd_core.backends._discovery import entry_points, registry

@@ -3,18 +3,16 @@
 Asks the kernel and the resolver; sends no packet. Any thread.
 """
 
-import fcntl
+from __future__ import annotations
+
 import ipaddress
-import os
 import socket
-import struct
+from collections.abc import Iterable
 
 from hvd_core._base.sockets import BootstrapError
 
-_SIOCGIFADDR = 0x8915
 
-
-def address_towards(names):
+def address_towards(names: Iterable[str]) -> str:
     """The address of the interface that leads to the other hosts; loopback if there are no other hosts."""
     own = socket.gethostname()
     for name in names:
@@ -25,7 +23,7 @@ def address_towards(names):
             # Connecting a datagram socket sends no packet; it only looks up the route.
             with socket.socket(family, kind, protocol) as sock:
                 sock.connect(target)
-                return sock.getsockname()[0]
+                return str(sock.getsockname()[0])
         except OSError as error:
             raise BootstrapError(
                 f"rank 0 cannot reach host {name!r}, which takes part in the job: {error}. Make its name "
@@ -34,7 +32,7 @@ def address_towards(names):
     return "127.0.0.1"
 
 
-def named_address(text):
+def named_address(text: str) -> str | None:
     """This machine's address for the name of an interface, a network (10.0.0.0/8) or an address.
 
     None if this machine has no such address."""
@@ -46,20 +44,16 @@ def named_address(text):
     return next((one for one in present if one is not None and ipaddress.ip_address(one) in network), None)
 
 
-def interface_address(name):
+def interface_address(name: str) -> str | None:
     """The address of an interface of this machine: IPv4, else a global one of IPv6, else None."""
-    request = struct.pack("256s", os.fsencode(name)[:15])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        try:
-            return socket.inet_ntoa(fcntl.ioctl(sock, _SIOCGIFADDR, request)[20:24])
-        except OSError:
-            pass
-    try:
-        with open("/proc/net/if_inet6") as lines:
-            for words in map(str.split, lines):
-                address = ipaddress.IPv6Address(bytes.fromhex(words[0]))
-                if words[5] == name and not address.is_link_local:
-                    return str(address)
-    except OSError:
-        pass
+    import psutil  # late: importing it takes longer than the rest of a start
+
+    found = psutil.net_if_addrs().get(name, ())
+    for entry in found:
+        if entry.family == socket.AF_INET:
+            return str(entry.address)
+    for entry in found:
+        address = str(entry.address).partition("%")[0]
+        if entry.family == socket.AF_INET6 and not ipaddress.IPv6Address(address).is_link_local:
+            return address
     return None
