@@ -28,7 +28,7 @@ from horovod._runner.protocol import (
     split_result,
 )
 from horovod._runner.remote_ranks import RemoteShell, agent_words
-from hvd_core._base import addresses
+from hvd_core._base import sockets
 
 WORDS = ["python", "-c", "print('a b')"]
 
@@ -168,8 +168,8 @@ def test_words_of_any_bytes():
 
 
 def test_addresses_of_this_machine():
-    assert addresses.interface_address("lo") == "127.0.0.1"
-    assert addresses.interface_address("nope0") is None
+    assert sockets.interface_address("lo") == "127.0.0.1"
+    assert sockets.interface_address("nope0") is None
     assert source_address("127.0.0.5") == "127.0.0.1"
     assert source_address("no-such-host.invalid") is None
 
@@ -181,7 +181,7 @@ def test_a_local_job_stays_local():
 def known(monkeypatch, sources, interfaces):
     """This machine as a table: source address by host, address by interface."""
     monkeypatch.setattr(hosts, "source_address", sources.get)
-    monkeypatch.setattr(addresses, "interface_address", interfaces.get)
+    monkeypatch.setattr(sockets, "interface_address", interfaces.get)
     monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(interfaces, 1)))
 
 
