@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hvd_core._base import sandbox
 from hvd_core._base.auth import new_secret
 from hvd_core._bootstrap import StoreServer
+from hvd_core._bootstrap.launchers import VARIABLE_PREFIXES
 from hvd_core._bootstrap.launchers.identity import identify
 from hvd_core.conformance.verdicts import FAIL, SKIPPED, Result, merge, shown_output
 
@@ -81,7 +82,8 @@ INTERPRETER: list[str] = [sys.executable]
 
 # After a rank has failed, the other ranks get this time to end by themselves.
 GRACE_S = 3.0
-_IDENTITY = ("OMPI_", "PMIX_", "PMI_", "MPI_LOCAL", "TORCHELASTIC_")
+# Variables that would make a process of the kit a rank of an outer job. The kit sets those of this project itself.
+_IDENTITY = tuple(prefix for prefix in VARIABLE_PREFIXES if prefix not in ("HOROVOD_", "SLURM_"))
 
 
 class RanksBroken(RuntimeError):
