@@ -21,7 +21,7 @@ from horovod.jax._trace import is_traced
 from horovod.jax.elastic import copied, may_be_of_operation, restored
 from horovod.jax.functions import broadcast_parameters
 from horovod.jax.optimizer import buckets_of
-from hvd_core._runtime.refusals import report, reported
+from hvd_core._runtime.failures import report_failure, send_failure
 
 
 class JaxBackend(Backend):
@@ -123,7 +123,7 @@ class JaxBackend(Backend):
     ) -> tuple[list[list], Any]:
         results, reduced_presence = [], None
         for arrays, name in zip(batches, names):
-            with reported("allreduce", name, options.process_set, "allreduce"):
+            with report_failure("allreduce", name, options.process_set, "allreduce"):
                 pairs = [options.compression.compress(array) for array in arrays]
             sent = [wire for wire, _ in pairs]
             if presence is not None and not results:
@@ -155,7 +155,7 @@ class JaxBackend(Backend):
     def report(
         self, operation: str, name: str | None, error: BaseException | str, process_set: ProcessSet
     ) -> None:
-        report(operation, name, process_set, error, operation)
+        send_failure(operation, name, process_set, error, operation)
 
     def broadcast_variables(
         self,
@@ -171,7 +171,7 @@ class JaxBackend(Backend):
             variable.assign(value)
 
     def allreduce(self, value, name, op, prescale_factor, postscale_factor, compression, process_set) -> Any:
-        with reported("allreduce", name, process_set, "allreduce"):
+        with report_failure("allreduce", name, process_set, "allreduce"):
             sent, context = compression.compress(_array(value))
         reduced = mpi_ops.allreduce(
             sent,
@@ -184,17 +184,17 @@ class JaxBackend(Backend):
         return compression.decompress(reduced, context)
 
     def allgather(self, value: Any, name: str | None, process_set: ProcessSet) -> jax.Array:
-        with reported("allgather", name, process_set, "allgather"):
+        with report_failure("allgather", name, process_set, "allgather"):
             sent = _array(value)
         return mpi_ops.allgather(sent, name, process_set)
 
     def broadcast(self, value: Any, root_rank: int, name: str | None, process_set: ProcessSet) -> jax.Array:
-        with reported("broadcast", name, process_set, "broadcast"):
+        with report_failure("broadcast", name, process_set, "broadcast"):
             sent = _array(value)
         return mpi_ops.broadcast(sent, root_rank, name, process_set)
 
     def reducescatter(self, value: Any, name: str | None, op: int, process_set: ProcessSet) -> jax.Array:
-        with reported("reducescatter", name, process_set, "reducescatter"):
+        with report_failure("reducescatter", name, process_set, "reducescatter"):
             sent = _array(value)
         return mpi_ops.reducescatter(sent, op, name, process_set=process_set)
 

@@ -25,8 +25,8 @@ from horovod.jax._trace import is_traced, name_in_program
 from horovod.jax.compression import Compression, Compressor
 from hvd_core._frontend import operations
 from hvd_core._frontend.operations import engine_number, row_counts
+from hvd_core._runtime.failures import send_failure
 from hvd_core._runtime.process_sets import number_of
-from hvd_core._runtime.refusals import report
 
 __all__ = [
     "allgather",
@@ -295,7 +295,9 @@ def _on_tree(
         failed(operation, operation, name, process_set, error)
         raise
     if not leaves:
-        report(operation, name, process_set, f"{operation}() was called there with an empty tree.", operation)
+        send_failure(
+            operation, name, process_set, f"{operation}() was called there with an empty tree.", operation
+        )
         return tree
     results = collective(call, [wire for wire, _ in wires])
     if operation == "alltoall":

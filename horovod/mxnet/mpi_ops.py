@@ -19,8 +19,8 @@ from horovod.mxnet._arrays import MOVABLE, REDUCIBLE, NDArray, check, empty, ref
 from hvd_core._core import TensorRef
 from hvd_core._frontend import operations
 from hvd_core._frontend.operations import engine_number, request_name, row_counts
+from hvd_core._runtime.failures import send_failure
 from hvd_core._runtime.process_sets import number_of
-from hvd_core._runtime.refusals import report
 
 __all__ = [
     "allgather",
@@ -285,7 +285,9 @@ def _grouped_allreduce(tensors, in_place, average, name, prescale, postscale, pr
         failed("allreduce", prefix, name, process_set, error)
         raise
     if not members:
-        report("allreduce", name, process_set, f"{prefix}() was called there with an empty list.", prefix)
+        send_failure(
+            "allreduce", name, process_set, f"{prefix}() was called there with an empty list.", prefix
+        )
         return []
     outputs = members if in_place else None
     return reduce(members, outputs, prefix, name, reduction, (prescale, postscale), process_set)
@@ -324,7 +326,9 @@ def grouped_allgather(
         failed("allgather", prefix, name, process_set, error)
         raise
     if not members:
-        report("allgather", name, process_set, f"{prefix}() was called there with an empty list.", prefix)
+        send_failure(
+            "allgather", name, process_set, f"{prefix}() was called there with an empty list.", prefix
+        )
         return []
     return gather(members, prefix, name, process_set)
 
@@ -428,6 +432,8 @@ def grouped_reducescatter(
         failed("reducescatter", prefix, name, process_set, error)
         raise
     if not members:
-        report("reducescatter", name, process_set, f"{prefix}() was called there with an empty list.", prefix)
+        send_failure(
+            "reducescatter", name, process_set, f"{prefix}() was called there with an empty list.", prefix
+        )
         return []
     return scatter(members, prefix, name, op, (prescale_factor, postscale_factor), process_set)

@@ -16,8 +16,7 @@ from typing import Any
 from hvd_core._bootstrap import driver_channel
 from hvd_core._config.settings import flag_of
 from hvd_core._runtime import current_job
-from hvd_core._runtime.host_arrays import gathered_integers
-from hvd_core._runtime.refusals import reported
+from hvd_core._runtime.failures import report_failure
 from hvd_core.errors import HorovodInternalError, JobEndedError, OperationFailedError
 
 __all__ = [
@@ -54,7 +53,7 @@ def _workers_by_rank() -> list[int]:
     if driver_channel.channel() is None:
         return list(range(job.world.size))
     if job.workers is None:
-        job.workers = gathered_integers([worker_id()], "allgather.horovod.workers")
+        job.workers = _gathered_integers([worker_id()], "allgather.horovod.workers")
     return job.workers
 
 
@@ -412,7 +411,7 @@ def _exchanged(own: Sequence[list[int]], size: int) -> list[list[list[int]]]:
     """The lists ``own`` of every rank, by rank: as many lists as this rank has."""
     # Each list behind its length.
     row = [number for ranks in own for number in (len(ranks), *ranks)]
-    numbers = iter(gathered_integers(row, "allgather.horovod.process_sets"))
+    numbers = iter(_gathered_integers(row, "allgather.horovod.process_sets"))
     return [[[next(numbers) for _ in range(next(numbers))] for _ in own] for _ in range(size)]
 
 
@@ -455,7 +454,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         HorovodInternalError: the ranks disagree about the set, the call failed on another rank, or the job breaks.
     """
     engine = current_job.engine()  # the error of a program that has not called init() comes first
-    with reported("add_process_set", None, None):
+    with report_failure("add_process_set", None, None):
         _require_dynamic()
         process_set = _ready(process_set)
     earlier = _add(engine, process_set)
@@ -471,7 +470,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     Returns False, and does nothing, for a set that is not registered and for the global one. Raises as
     add_process_set() does.
     """
-    with reported("remove_process_set", None, None):
+    with report_failure("remove_process_set", None, None):
         known = is_away(process_set) or any(s is process_set for s in registered)
         if process_set.process_set_id in (None, 0) and not known:
             return False
@@ -572,7 +571,7 @@ def _own_backends(process_set: ProcessSet) -> tuple[Any, ...]:
         return ()
     from hvd_core.backends._selection import job as at_init
 
-    with reported("add_process_set", None, None):
+    with report_failure("add_process_set", None, None):
         members = [rank for rank in process_set.ranks or () if 0 <= rank < job.world.size]
         return at_init.for_set(job, members, process_set.backend)
 
@@ -674,7 +673,7 @@ def begin(size: int, sets: Sequence[ProcessSet], entries: Sequence[int]) -> None
     """
     global_process_set.ranks = list(range(size))
     seen: list[list[int]] = [global_process_set.ranks]
-    with reported("add_process_set", None, None):
+    with report_failure("add_process_set", None, None):
         sets = [_checked(process_set) for process_set in sets]
     for index, process_set in zip(entries, sets, strict=True):
         if may_be_equal(process_set):
@@ -748,3 +747,21 @@ def end() -> None:
     forget_changing()
     global_process_set.ranks = None
     global_process_set.mpi_comm = None
+
+
+def _gathered_integers(own: Sequence[int], name: str) -> list[int]:
+    """The integers of all ranks of the job, in rank order. A collective call of all ranks.
+
+    Args:
+        own: this rank's integers, of 64 bits; their number may differ from rank to rank.
+        name: of the request.
+    """
+    import numpy as np
+
+    core = current_job.engine()
+    handle = core.allgather([np.array(own, dtype=np.int64)], name)
+    try:
+        core.wait(handle)
+        return [int(n) for n in core.output_array(handle, 0)]
+    finally:
+        core.release(handle)
