@@ -5,40 +5,96 @@
     mean = hvd.allreduce(array)
 
 The functions are Horovod's, on NumPy arrays and on anything else in host memory that speaks DLPack. Frameworks have
-modules of their own over the same engine. Importing this package needs no framework and no compiled part.
+modules of their own over the same engine. Importing this package loads neither NumPy, a framework nor the native module:
+every name is loaded when it is first used.
 """
 
-from hvd_core._base import install_check as _lost_files
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hvd_core._base import install_check as _install_check
 from hvd_core._base import logs as _logs
-from hvd_core._runtime.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from hvd_core._runtime.runtime import (
-    backend_report,
-    cross_rank,
-    cross_size,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from hvd_core.errors import HorovodInternalError
 from hvd_core.version import __version__
 
-_lost_files.report_at_import()
-_logs.begin()
+if TYPE_CHECKING:
+    from hvd_core._runtime.process_sets import (
+        ProcessSet,
+        add_process_set,
+        global_process_set,
+        remove_process_set,
+    )
+    from hvd_core._runtime.runtime import (
+        backend_report,
+        cross_rank,
+        cross_size,
+        init,
+        is_homogeneous,
+        is_initialized,
+        local_rank,
+        local_size,
+        rank,
+        shutdown,
+        size,
+        start_timeline,
+        stop_timeline,
+    )
+    from hvd_core.errors import HorovodInternalError
+    from hvd_core.numpy_api import (
+        Adasum,
+        Average,
+        Max,
+        Min,
+        Product,
+        Sum,
+        allgather,
+        allgather_async,
+        allreduce,
+        allreduce_,
+        allreduce_async,
+        allreduce_async_,
+        alltoall,
+        alltoall_async,
+        barrier,
+        broadcast,
+        broadcast_,
+        broadcast_async,
+        broadcast_async_,
+        empty,
+        grouped_allgather,
+        grouped_allgather_async,
+        grouped_allreduce,
+        grouped_allreduce_,
+        grouped_allreduce_async,
+        grouped_allreduce_async_,
+        grouped_alltoall,
+        grouped_alltoall_async,
+        grouped_broadcast_,
+        grouped_broadcast_async_,
+        grouped_reducescatter,
+        grouped_reducescatter_async,
+        join,
+        poll,
+        recv,
+        recv_async,
+        reducescatter,
+        reducescatter_async,
+        send,
+        send_async,
+        synchronize,
+    )
 
-_NUMPY_API = (
+__all__ = [
     "Adasum",
     "Average",
+    "HorovodInternalError",
     "Max",
     "Min",
+    "ProcessSet",
     "Product",
     "Sum",
+    "__version__",
+    "add_process_set",
     "allgather",
     "allgather_async",
     "allreduce",
@@ -47,12 +103,18 @@ _NUMPY_API = (
     "allreduce_async_",
     "alltoall",
     "alltoall_async",
+    "backend_report",
     "barrier",
     "broadcast",
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
+    "cross_rank",
+    "cross_size",
     "empty",
+    "frontend_table",
+    "get_include",
+    "global_process_set",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -65,41 +127,30 @@ _NUMPY_API = (
     "grouped_broadcast_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
     "join",
+    "local_rank",
+    "local_size",
     "poll",
+    "rank",
     "recv",
     "recv_async",
     "reducescatter",
     "reducescatter_async",
+    "remove_process_set",
     "send",
     "send_async",
-    "synchronize",
-)
-
-__all__ = [
-    "HorovodInternalError",
-    "ProcessSet",
-    "__version__",
-    "add_process_set",
-    "backend_report",
-    "cross_rank",
-    "cross_size",
-    "frontend_table",
-    "get_include",
-    "global_process_set",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "rank",
-    "remove_process_set",
     "shutdown",
     "size",
     "start_timeline",
     "stop_timeline",
-    *_NUMPY_API,
+    "synchronize",
 ]
+
+_install_check.report_at_import()
+_logs.begin()
 
 
 def get_include() -> str:
@@ -116,15 +167,33 @@ def frontend_table() -> int:
     """
     from hvd_core._base import native
 
-    return native.load().frontend_table()
+    return int(native.load().frontend_table())
 
 
-def __getattr__(name):
-    # NumPy is loaded when an operation is first used: a program that only asks for the version does not need it.
-    if name in _NUMPY_API:
-        from hvd_core import numpy_api
+if not TYPE_CHECKING:
+    # Type checkers see the imports above, so that a name that does not exist is an error for them.
 
-        # Kept here, since asking this function again costs as much as a small operation.
-        globals().update({function: getattr(numpy_api, function) for function in _NUMPY_API})
-        return globals()[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _HOMES = (
+        "hvd_core._runtime.runtime",
+        "hvd_core._runtime.process_sets",
+        "hvd_core.errors",
+        "hvd_core.numpy_api",
+    )
+
+    def __getattr__(name):
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        for home in _HOMES:
+            module = import_module(home)
+            if name in module.__all__:
+                # Kept here, since asking this function again costs as much as a small operation.
+                globals().update(
+                    {found: getattr(module, found) for found in module.__all__ if found in __all__}
+                )
+                return globals()[name]
+        raise AttributeError(f"module {__name__!r} has lost {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

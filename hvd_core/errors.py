@@ -1,14 +1,16 @@
 """Exceptions of the public API. Programs import them from ``horovod.common.exceptions``, the familiar place.
 
 HorovodInternalError
-├── OperationFailedError      a rank made a mistake, or the ranks disagree; the job goes on
-├── ProcessSetRemovedError    the process set was removed; the job goes on
+├── OperationFailedError      a rank made a mistake, or the ranks disagree; the job continues
+├── ProcessSetRemovedError    the process set was removed; the job continues
 ├── JobEndedError             shutdown, the death of a rank, an abort; every later call fails too
 └── NotInitializedError       a call before init() or after shutdown(); also a ValueError
 
 The first three kinds are raised by the engine: by a blocking call, or by ``synchronize()`` for an asynchronous one. Ranks
 whose operations fail for one reason get the same kind. ``except HorovodInternalError`` catches all of them.
 """
+
+from __future__ import annotations
 
 __all__ = [
     "HorovodInternalError",
@@ -27,16 +29,16 @@ class HorovodInternalError(RuntimeError):
 
 
 class OperationFailedError(HorovodInternalError):
-    """This operation cannot be carried out, and the job goes on.
+    """This operation cannot be carried out, and the job continues.
 
-    Either another rank's matching call was refused there (a bad argument, say), or the ranks ask for different things
+    Either another rank refused its matching call (a bad argument, for instance), or the ranks ask for different things
     under one name (shapes, dtypes, reductions, roots), or all of them ask for something that cannot be done at this
     moment. Later operations are not affected.
     """
 
 
 class ProcessSetRemovedError(HorovodInternalError):
-    """The operation's process set was removed before the operation was complete. The job goes on."""
+    """The operation's process set was removed before the operation was complete. The job continues."""
 
 
 class JobEndedError(HorovodInternalError):
@@ -54,9 +56,9 @@ class NotInitializedError(HorovodInternalError, ValueError):
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """The set of hosts changed. ``skip_sync`` tells whether the state must not be synchronised again."""
+    """The set of hosts changed. ``skip_sync``: whether the state must not be synchronised again."""
 
-    def __init__(self, skip_sync=False):
+    def __init__(self, skip_sync: bool = False) -> None:
         super().__init__()
         self.skip_sync = skip_sync
 
@@ -64,13 +66,13 @@ class HostsUpdatedInterrupt(RuntimeError):
 class HorovodVersionMismatchError(ImportError):
     """A framework has another version than the one that Horovod was built for."""
 
-    def __init__(self, name, version, installed_version):
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
         super().__init__(get_version_mismatch_message(name, version, installed_version))
         self.name = name
         self.version = version
         self.installed_version = installed_version
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[HorovodVersionMismatchError], tuple[str | None, str, str]]:
         return type(self), (self.name, self.version, self.installed_version)
 
 

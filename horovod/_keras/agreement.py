@@ -11,6 +11,7 @@ no other rank to compare with: it takes over what the other ranks have agreed on
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +30,8 @@ class RankDescription:
     """The gradients that one rank is about to reduce: the name, shape and dtype of each variable, and the kind of its
     gradient."""
 
-    settings: dict
-    variables: list[tuple[str, list, str, int]]
+    settings: dict[str, Any]
+    variables: list[tuple[str, list[Any], str, int]]
 
 
 @dataclass
@@ -52,27 +53,28 @@ class StepAgreement:
 _engine = None
 _latest_number: dict[int, int] = {}  # by process set
 
-# In an elastic job, by process set and description: the agreements that this rank has made in all worlds, and that other
-# ranks have told it of. `outer`: made by this rank, outside of the training function, so that the optimizer lives on.
+# In an elastic job, by process set and description: the agreements that this rank has made in all worlds, and those
+# received from other ranks. `outer`: made by this rank, outside of the training function, so that the optimizer lives on.
 _made: dict[str, dict[int, tuple[StepAgreement, bool]]] = {}
 # Those that this rank has not taken over in this world.
 _offered: dict[str, list[StepAgreement]] = {}
 
 
-def _next_number(process_set_id: int) -> int:
+def _next_number(process_set_id: int | None) -> int:
     global _engine, _latest_number
     if _engine is not runtime.engine():
         if channel() is None:  # another job: some ranks may be new, so all ranks count from 0
             _latest_number = {}
         _engine = runtime.engine()
-    _latest_number[process_set_id] = _latest_number.get(process_set_id, -1) + 1
-    return _latest_number[process_set_id]
+    number = process_set_id or 0
+    _latest_number[number] = _latest_number.get(number, -1) + 1
+    return _latest_number[number]
 
 
-def _hear(told: list) -> None:
-    """In a new world: takes the agreements that all ranks have made, as _tell() returns them."""
+def _receive(states: list[Any]) -> None:
+    """In a new world: takes the agreements that all ranks have made, as _state() returns them."""
     _offered.clear()
-    for latest, made in told:
+    for latest, made in states:
         for process_set_id, number in latest.items():
             _latest_number[process_set_id] = max(number, _latest_number.get(process_set_id, -1))
         for text, agreements in made.items():
@@ -83,12 +85,12 @@ def _hear(told: list) -> None:
         _offered[text] = [agreement for _, (agreement, outer) in sorted(of_text.items()) if not outer]
 
 
-def _tell() -> tuple[dict, dict]:
+def _state() -> tuple[dict[int, int], dict[str, list[StepAgreement]]]:
     made = {text: [agreement for agreement, _ in of_text.values()] for text, of_text in _made.items()}
     return dict(_latest_number), made
 
 
-_elastic_job.share("keras.agreements", _tell, _hear)
+_elastic_job.share("keras.agreements", _state, _receive)
 
 
 def _in_elastic_job(
@@ -110,7 +112,7 @@ def agree(own: RankDescription, process_set: ProcessSet, outer: bool = True) -> 
         outer: the optimizer was made outside of the training function of an elastic job.
 
     Raises:
-        ValueError: on all ranks: settings, or the number, shapes or dtypes of variables, differ; the text names the
+        ValueError: on all ranks: settings, or the number, shapes or dtypes of variables, differ; the message names the
             difference. HorovodInternalError: a rank is gone.
     """
     if channel() is None:
@@ -149,7 +151,7 @@ def kinds_on_any_rank(kinds: list[int], agreement: StepAgreement, process_set: P
         op=numpy_api.Max,
         process_set=process_set,
     )
-    return found.tolist()
+    return [int(kind) for kind in found]
 
 
 def _difference(first: RankDescription, other: RankDescription, first_rank: int, rank: int) -> str:
@@ -173,16 +175,16 @@ def _difference(first: RankDescription, other: RankDescription, first_rank: int,
     return ""
 
 
-def _text_of(variable: tuple) -> str:
+def _text_of(variable: tuple[Any, ...]) -> str:
     name, shape, dtype, _ = variable
     return f"{name} of shape {tuple(shape)}, {dtype}"
 
 
-def require_same_everywhere(value: list, name: str, complaint: str) -> None:
+def require_same_everywhere(value: list[Any], name: str, complaint: str) -> None:
     """Compare a value that JSON can represent with the other ranks' values. All ranks call this.
 
     Raises:
-        ValueError: on all ranks: the values differ; the text is `complaint` and the values of two ranks.
+        ValueError: on all ranks: the values differ; the message is `complaint` and the values of two ranks.
     """
     for rank, other in enumerate(values_of_all_ranks(value, name, None)):
         if rank == 0:
@@ -191,7 +193,7 @@ def require_same_everywhere(value: list, name: str, complaint: str) -> None:
             raise ValueError(f"{complaint}: rank 0 has {first}, but rank {rank} has {other}.")
 
 
-def values_of_all_ranks(value: object, name: str, process_set: ProcessSet | None) -> list:
+def values_of_all_ranks(value: object, name: str, process_set: ProcessSet | None) -> list[Any]:
     """The `value` of each rank, in rank order. It must be a value that JSON can represent."""
     text = json.dumps(value).encode()
     framed = np.frombuffer(len(text).to_bytes(8, "little") + text, dtype=np.uint8)

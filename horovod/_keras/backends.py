@@ -9,17 +9,17 @@ backend imports its framework.
 import functools
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from horovod._keras.options import Options
 from horovod.common.process_sets import ProcessSet, global_process_set
 
 
 def keras_package(keras: ModuleType) -> ModuleType:
-    """The package `keras` in place of `tf.keras`, which with Keras 3 is another name of it. Keras 2 is returned as it
+    """The package `keras` for `tf.keras`, which with Keras 3 is another name of it. Keras 2 is returned as it
     is."""
     return keras if major_version(keras) < 3 else importlib.import_module("keras")
 
@@ -28,13 +28,15 @@ def keras_package(keras: ModuleType) -> ModuleType:
 def version(keras: ModuleType) -> str:
     """The version of a Keras module. Not every `tf.keras` has the attribute; the package of its classes has it."""
     found = getattr(keras, "__version__", None)
-    return found or importlib.import_module(keras.Model.__module__.partition(".")[0]).__version__
+    return str(found or importlib.import_module(keras.Model.__module__.partition(".")[0]).__version__)
 
 
 def major_version(keras: ModuleType) -> int:
     """2 or 3."""
     return int(version(keras).partition(".")[0])
 
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _CLASSES = {
     "jax": ("horovod.jax._keras_backend", "JaxBackend"),
@@ -70,7 +72,7 @@ class Backend(ABC):
         """The values of a variable as an array of NumPy; None if they are not known while a graph is made."""
 
     @abstractmethod
-    def gradients(self, loss: Any, variables: list, grad_loss: Any, tape: Any) -> list:
+    def gradients(self, loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> list[Any]:
         """The gradients of a loss, None for a variable that has no gradient.
 
         Args:
@@ -102,22 +104,22 @@ class Backend(ABC):
         """A gradient (dense or sparse) times a number or a scalar tensor."""
 
     @abstractmethod
-    def nan_unless_finite(self, gradients: list) -> Any:
+    def nan_unless_finite(self, gradients: list[Any]) -> Any:
         """A scalar: 1 if all values in the gradients are finite, else NaN."""
 
     @abstractmethod
-    def batches(self, indices: list[int], gradients: list, variables: list) -> list[list[int]]:
+    def batches(self, indices: list[int], gradients: list[Any], variables: list[Any]) -> list[list[int]]:
         """`indices` of dense gradients in lists, each of which one operation reduces. Uses the variables' sizes."""
 
     @abstractmethod
     def reduce(
         self,
-        batches: list[list],
+        batches: list[list[Any]],
         names: list[str],
-        variables: list,
+        variables: list[Any],
         options: Options,
         presence: list[bool] | None,
-    ) -> tuple[list[list], Any]:
+    ) -> tuple[list[list[Any]], Any]:
         """Reduce batches of dense gradients, each under its name. May change gradients that belong to the `variables`.
 
         Args:
@@ -143,10 +145,19 @@ class Backend(ABC):
         """Let the other ranks' matching call of "allreduce", "allgather", "broadcast" or "reducescatter" fail, after this
         rank's call has failed."""
 
+    @contextmanager
+    def reported(self, operation: str, name: str | None, process_set: ProcessSet) -> Iterator[None]:
+        """A context for the steps before a call: an exception that leaves it is reported."""
+        try:
+            yield
+        except BaseException as error:
+            self.report(operation, name, error, process_set)
+            raise
+
     @abstractmethod
     def broadcast_variables(
         self,
-        variables: Sequence,
+        variables: Sequence[Any],
         root_rank: int,
         name: str,
         process_set: ProcessSet = global_process_set,
@@ -154,7 +165,16 @@ class Backend(ABC):
         """Assign the root's values to variables, which the ranks have alike. The operations' names begin with `name`."""
 
     @abstractmethod
-    def allreduce(self, value, name, op, prescale_factor, postscale_factor, compression, process_set) -> Any:
+    def allreduce(
+        self,
+        value: Any,
+        name: str | None,
+        op: int,
+        prescale_factor: float,
+        postscale_factor: float,
+        compression: Any,
+        process_set: ProcessSet,
+    ) -> Any:
         """The reduced value as a tensor. `value`: anything that the framework makes a tensor of."""
 
     @abstractmethod
@@ -170,18 +190,18 @@ class Backend(ABC):
         """This rank's rows of the reduced value, as a tensor."""
 
     @abstractmethod
-    def copies_of(self, variables: Sequence, earlier: Sequence | None) -> list:
+    def copies_of(self, variables: Sequence[Any], earlier: Sequence[Any] | None) -> list[Any]:
         """Copies of the values of variables, which do not change with the variables. `earlier`: copies of the same
         variables that are not needed any more; their memory may be used again."""
 
-    def assign(self, variables: Sequence, copies: Sequence) -> None:
+    def assign(self, variables: Sequence[Any], copies: Sequence[Any]) -> None:
         """Give variables the values that copies_of() has returned. The copies stay as they are."""
         for variable, copy in zip(variables, copies):
             variable.assign(copy)
 
     def one_of(self, process_set: ProcessSet) -> Any:
         """1 / the number of ranks, a number or a scalar tensor: in a graph, of the ranks when it runs."""
-        return 1.0 / process_set.size()
+        return 1.0 / (process_set.size() or 1)
 
     def why_not(self, options: Options) -> str:
         """The reason why an optimizer cannot have these options on this backend; "" if it can."""
@@ -192,7 +212,7 @@ class Backend(ABC):
         return False
 
     def sync_model(self, model: Any) -> None:
-        """Make the variables of a model that is being trained hold its present values. Training goes on with the values
+        """Make the variables of a model that is being trained hold its present values. Training continues with the values
         that are assigned to them."""
         return None
 
@@ -202,10 +222,10 @@ class Backend(ABC):
         return None
 
     def misfit_for(self, variable: Any, kind: int) -> Any:
-        """A tensor whose shape fits no gradient: a graph sends it in place of a gradient that this rank does not have."""
+        """A tensor whose shape fits no gradient: a graph sends it instead of a gradient that this rank does not have."""
         raise NotImplementedError("there are no graphs")
 
-    def depending_on(self, outcomes: list, gradients: list) -> list:
+    def depending_on(self, outcomes: list[Any], gradients: list[Any]) -> list[Any]:
         """`gradients`, one of which depends in the graph on `outcomes`."""
         raise NotImplementedError("there are no graphs")
 
@@ -217,15 +237,15 @@ class Backend(ABC):
         """Assign the root's values to the variables of that graph."""
         raise NotImplementedError("there are no global variables")
 
-    def outside_of_graphs(self) -> AbstractContextManager:
+    def outside_of_graphs(self) -> AbstractContextManager[Any]:
         """A context in which variables are made outside of the graph that is being traced."""
         return nullcontext()
 
-    def not_rewritten(self, function: Callable) -> Callable:
+    def not_rewritten(self, function: Function) -> Function:
         """`function`, marked so that compilers that rewrite Python leave it as it is."""
         return function
 
-    def methods_not_rewritten(self, methods: type) -> dict[str, Callable]:
+    def methods_not_rewritten(self, methods: type) -> dict[str, Callable[..., Any]]:
         """The methods of the class `methods` that need such a mark, with it, by name."""
         return {}
 
@@ -239,7 +259,8 @@ def _instance(name: str) -> Backend:
             f"Horovod works with Keras on {', '.join(sorted(_CLASSES))}, but Keras runs on {name}. "
             "Set KERAS_BACKEND before Keras is imported."
         ) from None
-    return getattr(importlib.import_module(module), cls)()
+    backend: Backend = getattr(importlib.import_module(module), cls)()
+    return backend
 
 
 def backend_of(keras: ModuleType) -> Backend:

@@ -5,7 +5,7 @@ with Keras 2 and 3 and on all backends. Keras calls them, on the thread that tra
 """
 
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,11 @@ from horovod._keras.values import broadcast_model
 from horovod.common.process_sets import ProcessSet, global_process_set
 from hvd_core import numpy_api
 from hvd_core._runtime import runtime
+
+if TYPE_CHECKING:
+    from keras.callbacks import Callback, ModelCheckpoint
+else:
+    Callback = ModelCheckpoint = object  # the public classes have those of their Keras
 
 # The public classes; see also the names at the end.
 __all__ = [
@@ -74,7 +79,7 @@ def correct_momentum(keras: ModuleType, optimizer: Any, factor: float) -> None:
             keras.backend.set_value(velocity, keras.backend.get_value(velocity) * factor)
 
 
-def _velocities(optimizer: Any) -> list:
+def _velocities(optimizer: Any) -> list[Any]:
     for name in ("momentums", "_momentums"):
         found = getattr(optimizer, name, None)
         if found:
@@ -85,7 +90,7 @@ def _velocities(optimizer: Any) -> list:
     return []
 
 
-class BroadcastGlobalVariablesCallback:
+class BroadcastGlobalVariablesCallback(Callback):
     """Gives all ranks the weights of the root's model, and the variables of its optimizer, at the end of the first batch.
 
     By then model and optimizer are built. The changes that the batch made on other ranks are overwritten. Random initial
@@ -116,7 +121,7 @@ class BroadcastGlobalVariablesCallback:
         self.process_set = process_set
         self.device = device  # the backend knows where its variables are
         self.broadcast_done = False
-        self._local_variables: list = []
+        self._local_variables: list[Any] = []
         for variable in local_variables or ():
             self.register_local_var(variable)
 
@@ -137,7 +142,7 @@ class BroadcastGlobalVariablesCallback:
         self.broadcast_done = True
 
 
-class MetricAverageCallback:
+class MetricAverageCallback(Callback):
     """Averages the metrics of an epoch (numbers and arrays) over the ranks. Put it before the callbacks that use metrics:
     checkpoints, early stopping, ReduceLROnPlateau, TensorBoard.
 
@@ -157,22 +162,22 @@ class MetricAverageCallback:
         self.device = device
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        found = {name: _number(value) for name, value in (logs or {}).items()}
-        names = sorted(found)
+        numbers = {name: _number(value) for name, value in (logs or {}).items()}
+        names = sorted(numbers)
         require_same_everywhere(
-            [_text_of(name, found[name]) for name in names],
+            [_text_of(name, numbers[name]) for name in names],
             "keras.metrics",
             "MetricAverageCallback: the ranks have different metrics in epoch "
             f"{epoch + 1}. Give validation data to all ranks or to none, and compile with the same metrics",
         )
         if not names:
             return
-        not_numbers = [name for name in names if found[name] is None]
-        if not_numbers:
-            raise ValueError(
-                f"MetricAverageCallback averages numbers and arrays, but {not_numbers[0]} is "
-                f"{logs[not_numbers[0]]!r:.80}."
-            )
+        found = {name: number for name, number in numbers.items() if number is not None}
+        for name in names:
+            if name not in found:
+                raise ValueError(
+                    f"MetricAverageCallback averages numbers and arrays, but {name} is {logs[name]!r:.80}."
+                )
         values = np.concatenate([found[name].ravel() for name in names])
         averages = numpy_api.allreduce(values, name="keras.metrics.average", op=numpy_api.Average)
         for name, part in zip(
@@ -197,7 +202,7 @@ def _text_of(name: str, value: np.ndarray | None) -> str:
     return f"{name} {value.shape}" if value.shape else name
 
 
-class LearningRateScheduleCallback:
+class LearningRateScheduleCallback(Callback):
     """Sets the learning rate to `initial_lr` times a factor, from the epoch `start_epoch` until before `end_epoch`.
 
     Args:
@@ -221,7 +226,7 @@ class LearningRateScheduleCallback:
         initial_lr: float,
         multiplier: Any,
         start_epoch: int = 0,
-        end_epoch: int | None = None,
+        end_epoch: float | None = None,
         staircase: bool = True,
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
@@ -256,7 +261,7 @@ class LearningRateScheduleCallback:
                 "Could not autodetect the number of steps per epoch. Please specify the steps_per_epoch parameter to the "
                 f"{type(self).__name__}()."
             )
-        return steps
+        return int(steps)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.current_epoch = epoch
@@ -268,7 +273,7 @@ class LearningRateScheduleCallback:
         if self.end_epoch is not None and epoch >= self.end_epoch:
             return
         if not self.staircase:
-            self._adjust(epoch + float(batch) / self.steps_per_epoch)
+            self._adjust(epoch + float(batch) / (self.steps_per_epoch or 1))
         elif batch == 0:
             self._adjust(epoch)
 
@@ -310,8 +315,8 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         steps_per_epoch: int | None = None,
         verbose: int = 0,
     ):
-        def multiplier(epoch):
-            epoch += 1.0 / self.steps_per_epoch
+        def multiplier(epoch: float) -> float:
+            epoch += 1.0 / (self.steps_per_epoch or 1)
             return 1.0 / runtime.size() * (epoch * (runtime.size() - 1) / warmup_epochs + 1)
 
         super().__init__(
@@ -327,12 +332,12 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         super().on_epoch_end(epoch, logs)
-        if epoch == self.end_epoch - 1 and self.verbose > 0:
+        if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose > 0:
             rate = get_learning_rate(keras_package(self._hvd_keras), self.model.optimizer)
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 
 
-class BestModelCheckpoint:
+class BestModelCheckpoint(ModelCheckpoint):
     """Keras' ModelCheckpoint with save_best_only=True. Set its attribute `filepath` before training."""
 
     def __init__(

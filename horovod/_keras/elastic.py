@@ -1,4 +1,4 @@
-"""Elastic training with Keras: the state of a model, and callbacks that tell it how far ``model.fit`` has come.
+"""Elastic training with Keras: the state of a model, and callbacks that record in it how far ``model.fit`` has come.
 
 The callbacks are mixins, as in callbacks.py. The state that they are given is any object with `commit()` and the
 attributes `batch` and `epoch`. For Keras 2 and 3, on every backend. One thread of a rank uses them.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from horovod._keras import callbacks
 from horovod._keras.backends import backend_of, keras_package, major_version
@@ -18,6 +18,11 @@ from horovod.common.elastic import commit_async, restart, run_fn, worker_id, wor
 from horovod.common.exports import rank
 from horovod.common.objects import broadcast_object, require_same
 from hvd_core._runtime import runtime
+
+if TYPE_CHECKING:
+    from keras.callbacks import Callback
+else:
+    Callback = object  # the public classes have that of their Keras
 
 __all__ = [
     "CommitStateCallback",
@@ -31,7 +36,8 @@ __all__ = [
     "workers",
 ]
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class KerasState(VariablesState):
@@ -62,7 +68,7 @@ class KerasState(VariablesState):
                 "Call it on some data, or model.build(input_shape), before."
             )
         _build_optimizer(self.optimizer, model)
-        self._copies: list | None = None
+        self._copies: list[Any] = []
         self._save_model()
         super().__init__(bcast_object=_broadcast, get_rank=rank, **kwargs)
 
@@ -92,7 +98,7 @@ class KerasState(VariablesState):
 
     def _save_model(self) -> None:
         self._backend.sync_model(self.model)
-        self._copies = self._backend.copies_of(self._kept(), self._copies)
+        self._copies = self._backend.copies_of(self._kept(), self._copies or None)
 
     def _references(self) -> dict[str, Any]:
         found = {**super()._references(), "model": self.model}
@@ -103,11 +109,11 @@ class KerasState(VariablesState):
             found[f"variable.{i}"], found[f"value.{i}"] = variable, self._backend.identity(variable)
         return found
 
-    def _kept(self) -> list:
+    def _kept(self) -> list[Any]:
         own = [] if self.optimizer is None else optimizer_variables(self.optimizer)
         return [*self.model.weights, *self._generators(), *own]
 
-    def _generators(self) -> list:
+    def _generators(self) -> list[Any]:
         """The states of random generators, which are variables of Keras 3, but no weights."""
         if major_version(self._keras) < 3:
             return []
@@ -135,7 +141,7 @@ def _broadcast(value: Any) -> Any:
     return broadcast_object(value, 0, name="horovod.elastic.values")
 
 
-class CommitStateCallback:
+class CommitStateCallback(Callback):
     """Calls `state.commit()` after every `batches_per_commit` batches, and at the end of each epoch.
 
     A commit costs a copy of the model and the optimizer. A failure loses the training since the last commit.
@@ -172,7 +178,7 @@ class CommitStateCallback:
         self.state.commit()
 
 
-class UpdateBatchStateCallback:
+class UpdateBatchStateCallback(Callback):
     """Sets `state.batch` to the number of the batch that has ended, and to 0 after each epoch.
 
     Put it before CommitStateCallback, so that the committed number is the current one. After a reset `params["steps"]`,
@@ -202,7 +208,7 @@ class UpdateBatchStateCallback:
         self.state.batch = 0
 
 
-class UpdateEpochStateCallback:
+class UpdateEpochStateCallback(Callback):
     """Sets `state.epoch` to the number of epochs that have ended, before this training and in it.
 
     Put it before CommitStateCallback. Continue training with ``model.fit(epochs=epochs, initial_epoch=state.epoch)``,
@@ -219,7 +225,7 @@ class UpdateEpochStateCallback:
         self.state.epoch += 1
 
 
-class RescaleLearningRateCallback:
+class RescaleLearningRateCallback(Callback):
     """Sets the learning rate to `initial_lr` * hvd.size() when the number of ranks has changed.
 
     With a number of warm-up batches the rate goes from its present value to the new one step by step, as a jump of the
@@ -227,9 +233,9 @@ class RescaleLearningRateCallback:
 
     Args:
         initial_lr: the learning rate of one process.
-        warmup_batches: batches until the new rate is reached; 0: at once.
+        warmup_batches: batches until the new rate is reached; 0: immediately.
         momentum_correction: scale the velocities as well, for optimizers whose velocities contain the rate (SGD with
-            momentum of Keras), so that the new rate takes effect at once.
+            momentum of Keras), so that the new rate takes effect immediately.
 
     Raises:
         ValueError: `initial_lr` is not positive, or `warmup_batches` is negative.
@@ -254,8 +260,10 @@ class RescaleLearningRateCallback:
     def on_train_begin(self, logs: Any = None) -> None:
         if runtime.size() > 1:
             # A rank may have been replaced by a new one, which has seen no batch: rank 0 decides for all.
-            told = (self._size, self._batches_left)
-            self._size, self._batches_left = broadcast_object(told, 0, name="horovod.rescale_learning_rate")
+            progress = (self._size, self._batches_left)
+            self._size, self._batches_left = broadcast_object(
+                progress, 0, name="horovod.rescale_learning_rate"
+            )
         if self._size != runtime.size():
             self._size = runtime.size()
             self._batches_left = max(1, self.warmup_batches)
@@ -266,7 +274,7 @@ class RescaleLearningRateCallback:
         keras, optimizer = keras_package(self._hvd_keras), self.model.optimizer
         backend_of(keras).sync_model(self.model)
         before = callbacks.get_learning_rate(keras, optimizer)
-        after = before + (self.initial_lr * self._size - before) / self._batches_left
+        after = before + (self.initial_lr * runtime.size() - before) / self._batches_left
         self._batches_left -= 1
         if before == after:
             return
@@ -275,7 +283,7 @@ class RescaleLearningRateCallback:
             callbacks.correct_momentum(keras, optimizer, after / before)
 
 
-def run(keras: ModuleType, func: Function) -> Function:
+def run(keras: ModuleType, func: Callable[_P, _R]) -> Callable[_P, _R]:
     """Decorate a training function whose first parameter is a state: it is called again when ranks have changed.
 
         state = hvd.elastic.KerasState(model, batch=0, epoch=0)
@@ -299,7 +307,7 @@ def run(keras: ModuleType, func: Function) -> Function:
 
     Each call begins with the state of the last commit, on all ranks. It is called again after the death of a rank, also
     if a compiled training step has noticed it, and after a commit at which ranks were added or removed. Mistakes of the
-    program (a mismatch of ranks, a wrong argument) are raised at once.
+    program (a mismatch of ranks, a wrong argument) are raised immediately.
 
     Returns:
         A function with the parameters and the result of `func`.

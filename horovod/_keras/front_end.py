@@ -13,7 +13,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from horovod._keras import patches
 from horovod._keras.compression import Compression
-from horovod._keras.optimizer import create_distributed_optimizer, list_of_layers
+from horovod._keras.optimizer import distribute, list_of_layers
+from horovod._keras.options import checked
 from horovod._keras.saving import load_model
 from horovod._keras.values import allgather, allreduce, broadcast, broadcast_global_variables, reducescatter
 from horovod.common.arguments import Average
@@ -56,7 +57,7 @@ def DistributedOptimizer(
     gradient_predivide_factor: float = 1.0,
     op: int = Average,
     num_groups: int = 0,
-    groups: int | Sequence | None = None,
+    groups: int | Sequence[Any] | None = None,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
     process_set: ProcessSet = global_process_set,
@@ -105,9 +106,7 @@ def DistributedOptimizer(
             In the first training step, on all ranks: the ranks' models or arguments differ.
         TypeError: `optimizer` is not an optimizer of Keras.
     """
-    return create_distributed_optimizer(
-        keras,
-        optimizer,
+    options = checked(
         name=name,
         compression=compression,
         sparse_as_dense=sparse_as_dense,
@@ -120,6 +119,7 @@ def DistributedOptimizer(
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
+    return distribute(keras, optimizer, options)
 
 
 def PartialDistributedOptimizer(
@@ -134,7 +134,7 @@ def PartialDistributedOptimizer(
     op: int = Average,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
-    groups: int | Sequence | None = None,
+    groups: int | Sequence[Any] | None = None,
     process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
@@ -148,9 +148,7 @@ def PartialDistributedOptimizer(
     Raises:
         ValueError: `local_layers` is neither a layer nor a list of layers. The errors of DistributedOptimizer.
     """
-    return create_distributed_optimizer(
-        keras,
-        optimizer,
+    options = checked(
         name=name,
         compression=compression,
         sparse_as_dense=sparse_as_dense,
@@ -163,6 +161,7 @@ def PartialDistributedOptimizer(
         scale_local_gradients=scale_local_gradients,
         local_layers=list_of_layers(keras, local_layers),
     )
+    return distribute(keras, optimizer, options)
 
 
 def bind(

@@ -24,7 +24,7 @@ from hvd_core._frontend import initial_weights
 _REMEDY = "model.fit(..., callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])"
 
 
-def require_same_variables(before: Sequence, now: Sequence, backend: Backend) -> None:
+def require_same_variables(before: Sequence[Any], now: Sequence[Any], backend: Backend) -> None:
     """Raise ValueError if a pass has gradients of other variables than the pass before, with which they are summed."""
     if [id(backend.identity(v)) for v in before] != [id(backend.identity(v)) for v in now]:
         raise ValueError(
@@ -42,7 +42,7 @@ class GradientReducer:
         self.backend = backend
         self._registered: list[Any] = []
         self._is_outer = not is_within_run()
-        self._agreements: dict[tuple, tuple[StepAgreement, list[int], list]] = {}
+        self._agreements: dict[tuple[Any, ...], tuple[StepAgreement, list[int], list[Any]]] = {}
         # Set by an optimizer that scales losses: if a gradient that is not reduced overflows, all ranks must see it.
         self.spread_overflow = False
 
@@ -55,9 +55,9 @@ class GradientReducer:
         process_set = self.options.process_set
         if not process_set.included():
             return False
-        return process_set.size() > 1 or ranks_may_change()
+        return (process_set.size() or 0) > 1 or ranks_may_change()
 
-    def reduce(self, gradients: Sequence, variables: Sequence) -> list:
+    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The reduced gradients, in the order of `variables`.
 
         Args:
@@ -95,7 +95,7 @@ class GradientReducer:
             gradients[index] = gradient
         return gradients
 
-    def agree_first(self, gradients: Sequence, variables: Sequence) -> list[int]:
+    def agree_first(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[int]:
         """Compare this rank's gradients with those of the other ranks before the first of several passes: a rank that
         reduces in each pass would wait for a rank that first sums several passes.
 
@@ -117,12 +117,12 @@ class GradientReducer:
             return []
         return [i for i, kind in zip(reduced_indices, agreement.kinds) if kind != NONE]
 
-    def _reduced_indices(self, variables: list) -> list[int]:
+    def _reduced_indices(self, variables: list[Any]) -> list[int]:
         """Indices of the variables whose gradients are reduced."""
         local = {id(self.backend.identity(v)) for v in self._local_variables()}
         return [i for i, v in enumerate(variables) if id(self.backend.identity(v)) not in local]
 
-    def _spread_overflow(self, gradients: list, variables: list, reduced_indices: set[int]) -> None:
+    def _spread_overflow(self, gradients: list[Any], variables: list[Any], reduced_indices: set[int]) -> None:
         """Let all ranks see that a gradient which is not reduced is not finite: make a reduced gradient NaN."""
         local = [g for i, g in enumerate(gradients) if g is not None and i not in reduced_indices]
         carriers = [i for i in sorted(reduced_indices) if gradients[i] is not None]
@@ -142,11 +142,11 @@ class GradientReducer:
             return NONE
         return (not self.options.sparse_as_dense and self.backend.sparse_kind(gradient)) or DENSE
 
-    def _local_variables(self) -> list:
+    def _local_variables(self) -> list[Any]:
         of_layers = (v for layer in self.options.local_layers for v in layer.trainable_weights)
         return [*self._registered, *of_layers]
 
-    def _reduce(self, gradients: list, variables: list) -> list:
+    def _reduce(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         own = [self._kind(g) for g in gradients]
         agreement, first = self._agreement_on(variables, own)
         if self.backend.mode() == "eager":
@@ -154,8 +154,8 @@ class GradientReducer:
         return self._reduce_in_graph(gradients, variables, own, agreement, own == first)
 
     def _reduce_eagerly(
-        self, gradients: list, variables: list, own: list[int], agreement: StepAgreement
-    ) -> list:
+        self, gradients: list[Any], variables: list[Any], own: list[int], agreement: StepAgreement
+    ) -> list[Any]:
         """Reduce gradients, where the variables that have one may differ between steps and between ranks."""
         kinds = agreement.kinds
         presence_is_sent = agreement.complete and DENSE in kinds  # with the first dense gradients
@@ -175,8 +175,13 @@ class GradientReducer:
         return result
 
     def _reduce_in_graph(
-        self, gradients: list, variables: list, own: list[int], agreement: StepAgreement, as_agreed: bool
-    ) -> list:
+        self,
+        gradients: list[Any],
+        variables: list[Any],
+        own: list[int],
+        agreement: StepAgreement,
+        as_agreed: bool,
+    ) -> list[Any]:
         """Make the operations that reduce gradients in a graph.
 
         A traced graph is fixed, and one rank alone may trace it again. So each variable has an operation, also if no rank
@@ -192,7 +197,7 @@ class GradientReducer:
         ]
         absent = [index for index, want in enumerate(wanted) if want == NONE]
         if len(absent) == len(wanted):
-            if not as_agreed:  # no operation of this graph would tell the other ranks
+            if not as_agreed:  # no operation of this graph lets the other ranks fail
                 for name in self._names(self._batches(sent, variables, kinds), agreement):
                     backend.report("allreduce", name, "no gradients here", self.options.process_set)
             return gradients
@@ -212,19 +217,19 @@ class GradientReducer:
 
     def _reduce_kinds(
         self,
-        sent: list,
-        variables: list,
+        sent: list[Any],
+        variables: list[Any],
         kinds: list[int],
         agreement: StepAgreement,
         presence: list[bool] | None,
-    ) -> tuple[list, Any]:
+    ) -> tuple[list[Any], Any]:
         """The reduced gradients, and the reduced `presence` (see Backend.reduce()).
 
         Args:
             sent: the gradients to reduce, of these kinds; elements of the kind NONE are left out.
         """
         backend = self.backend
-        result: list = [None] * len(sent)
+        result: list[Any] = [None] * len(sent)
         batches = self._batches(sent, variables, kinds)
         if initial_weights.checked():
             self._announce_weights(batches, variables, agreement)
@@ -244,8 +249,10 @@ class GradientReducer:
                 result[index] = backend.reduce_sparse(sent[index], name, self.options)
         return result, reduced_presence
 
-    def _announce_weights(self, batches: list[list[int]], variables: list, agreement: StepAgreement) -> None:
-        number = self.options.process_set.process_set_id
+    def _announce_weights(
+        self, batches: list[list[int]], variables: list[Any], agreement: StepAgreement
+    ) -> None:
+        number = self.options.process_set.process_set_id or 0
         for batch, name in zip(batches, self._names(batches, agreement)):
             weights = [
                 (self.backend.description_of(v)[0], lambda v=v: self.backend.values_of(v))
@@ -259,7 +266,7 @@ class GradientReducer:
             f"keras.{agreement.number}.gradient.{'.'.join(map(str, sorted({b[0], b[-1]})))}" for b in batches
         ]
 
-    def _agreement_on(self, variables: list, own: list[int]) -> tuple[StepAgreement, list[int]]:
+    def _agreement_on(self, variables: list[Any], own: list[int]) -> tuple[StepAgreement, list[int]]:
         """The ranks' agreement on these variables, and the kinds that this rank had when it was made."""
         # The variables are kept, so that no other object gets their ids.
         mode = self.backend.mode()
@@ -271,7 +278,7 @@ class GradientReducer:
             self._agreements[key] = agreement, own, variables
         return self._agreements[key][:2]
 
-    def _batches(self, gradients: list, variables: list, kinds: list[int]) -> list[list[int]]:
+    def _batches(self, gradients: list[Any], variables: list[Any], kinds: list[int]) -> list[list[int]]:
         """The indices of the dense gradients, in lists each of which one operation reduces."""
         indices = [i for i, kind in enumerate(kinds) if kind == DENSE]
         groups = self.options.groups

@@ -6,39 +6,34 @@ Gradients are reduced once: by the method that computes them (minimize(), model.
 them (tf.GradientTape). One optimizer belongs to one thread.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
 from horovod._keras.backends import version
-from horovod._keras.distributed import Distributed
-from horovod._keras.gradients import GradientReducer, require_same_variables
+from horovod._keras.distributed import Distributed, DistributedState
+from horovod._keras.options import Options
+
+# (gradient, variable)
+Pair = tuple[Any, Any]
 
 
-class DistributedState:
+class Keras2State(DistributedState):
     """The state of a distributed optimizer that Keras does not know of."""
 
-    def __init__(self, options: Any, backend: Any):
-        self.options = options
-        self.reducer = GradientReducer(options, backend)
-        self.aggregated = False
-        self.to_sum = False  # gradients were computed, and are to be summed when they are applied
-        self.counter: Any = None
-        self.sums: list = []
-        self._summed: list = []  # the variables
-        self._seen: set[int] = set()
+    to_sum = False  # gradients were computed, and are to be summed when they are applied
 
-    def reduced(self, pairs: list) -> list:
+    def reduced(self, pairs: list[Pair]) -> list[Pair]:
         """(gradient, variable) pairs with reduced gradients."""
         gradients, variables = zip(*pairs)
         return list(zip(self.reducer.reduce(gradients, variables), variables))
 
-    def summed(self, pairs: list) -> list:
+    def summed(self, pairs: list[Pair]) -> list[Pair]:
         """(gradient, variable) pairs: the reduced sums of several passes in the last of them, zeros in the others."""
         passes = self.options.backward_passes_per_step
-        backend = self.reducer.backend
+        backend = self.backend
         for gradient, variable in pairs:
             if backend.sparse_kind(gradient) and not self.options.sparse_as_dense:
                 raise ValueError(
@@ -46,8 +41,8 @@ class DistributedState:
                     f"`sparse_as_dense` is False: {variable.name} has a sparse gradient. Pass sparse_as_dense=True."
                 )
         # Indices of the variables that get a gradient.
-        results_at = self.reducer.agree_first(*zip(*pairs))
-        self._make_sums([variable for _, variable in pairs])
+        results_at: Iterable[int] = self.reducer.agree_first(*zip(*pairs))
+        self.make_sums([variable for _, variable in pairs])
         present = [i for i, (gradient, _) in enumerate(pairs) if gradient is not None]
         summed = present
         if backend.mode() == "eager":  # which gradients are None may differ between passes and between ranks
@@ -61,7 +56,7 @@ class DistributedState:
             scale = 1.0 / passes if self.options.average_aggregated_gradients else 1.0
             sums = {i: tf.identity(self.sums[i]) * scale for i in summed}
 
-        def reduce_sums():
+        def reduce_sums() -> list[Any]:
             gradients = [sums.get(i) for i in range(len(pairs))]
             reduced = self.reducer.reduce(gradients, [variable for _, variable in pairs])
             emptied = [self.sums[i].assign(tf.zeros_like(self.sums[i])) for i in summed]
@@ -72,7 +67,7 @@ class DistributedState:
         values = tf.cond(
             self.is_last_pass(), reduce_sums, lambda: [tf.zeros_like(self.sums[i]) for i in results_at]
         )
-        result = [None] * len(pairs)
+        result: list[Any] = [None] * len(pairs)
         for i, value in zip(results_at, values if isinstance(values, (list, tuple)) else [values]):
             result[i] = value
         return [(value, variable) for value, (_, variable) in zip(result, pairs)]
@@ -80,25 +75,23 @@ class DistributedState:
     def is_last_pass(self) -> tf.Tensor:
         return tf.equal(self.counter, self.options.backward_passes_per_step)
 
-    def _make_sums(self, variables: list) -> None:
-        if self.counter is None:
-            with tf.init_scope():
-                self.counter = tf.Variable(0, dtype=tf.int32, trainable=False, name="aggregated_passes")
-                self.sums = [tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False) for v in variables]
-            self._summed = list(variables)
-        require_same_variables(self._summed, variables, self.reducer.backend)
+    def _new_sums(self, variables: list[Any]) -> tuple[Any, list[Any]]:
+        counter = tf.Variable(0, dtype=tf.int32, trainable=False, name="aggregated_passes")
+        return counter, [tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False) for v in variables]
 
 
 class _Methods(Distributed):
     """The methods that both sets have in common."""
 
-    def _hvd_new_state(self, options: Any) -> DistributedState:
-        return DistributedState(options, self._hvd_backend)
+    _hvd: Keras2State
 
-    def _allreduce_grads(self, grads: Any, variables: Any) -> list:
+    def _hvd_new_state(self, options: Options) -> Keras2State:
+        return Keras2State(options, self._hvd_backend)
+
+    def _allreduce_grads(self, grads: Iterable[Any], variables: Iterable[Any]) -> list[Any]:
         return self._hvd.reducer.reduce(list(grads), list(variables))
 
-    def _hvd_computed(self, pairs: Any) -> list:
+    def _hvd_computed(self, pairs: Iterable[Pair]) -> list[Pair]:
         """The pairs for a method that computes gradients to return: reduced, unless several passes are summed."""
         pairs = list(pairs)
         if self._hvd_options.backward_passes_per_step > 1 or not pairs:
@@ -107,7 +100,9 @@ class _Methods(Distributed):
         self._hvd.aggregated = True
         return self._hvd.reduced(pairs)
 
-    def _hvd_aggregated(self, pairs: Any, over_replicas: Callable) -> list:
+    def _hvd_aggregated(
+        self, pairs: Iterable[Pair], over_replicas: Callable[[list[Pair]], Iterable[Pair]]
+    ) -> list[Pair]:
         """The pairs for a method that sums gradients over replicas to return: reduced, if they are not yet."""
         pairs = list(pairs)
         # If all are None Keras raises, but other ranks may have gradients.
@@ -121,7 +116,9 @@ class _Methods(Distributed):
             return state.summed(pairs)
         return state.reduced(pairs)
 
-    def _hvd_apply(self, build: Callable, apply: Callable, pairs: Any, aggregate: bool) -> Any:
+    def _hvd_apply(
+        self, build: Callable[..., Any], apply: Callable[..., Any], pairs: Any, aggregate: bool
+    ) -> Any:
         """Apply gradients in the last of several passes. In the other passes count the iteration."""
         state = self._hvd
         try:
@@ -135,11 +132,11 @@ class _Methods(Distributed):
             elif state.counter is None:  # the program has reduced the gradients: there are no passes to count
                 return apply(pairs, False)
 
-            def apply_sums():
+            def apply_sums() -> tf.Tensor:
                 apply(pairs, False)
                 return tf.identity(self.iterations)
 
-            def count_pass():
+            def count_pass() -> tf.Tensor:
                 return tf.identity(self.iterations.assign_add(1))
 
             return tf.cond(state.is_last_pass(), apply_sums, count_pass)
@@ -150,19 +147,25 @@ class _Methods(Distributed):
 class Keras2Methods(_Methods):
     """In front of the methods of an optimizer of Keras 2."""
 
-    def compute_gradients(self, loss, var_list, tape=None):
+    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[Pair]:
         """Compute gradients, reduced over all ranks."""
         return self._hvd_computed(super().compute_gradients(loss, var_list, tape))
 
-    def aggregate_gradients(self, grads_and_vars):
+    def aggregate_gradients(self, grads_and_vars: Iterable[Pair]) -> list[Pair]:
         """Reduce gradients over all ranks, unless they have been reduced."""
         return self._hvd_aggregated(grads_and_vars, super().aggregate_gradients)
 
-    def apply_gradients(self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs):
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[Pair],
+        name: str | None = None,
+        skip_gradients_aggregation: bool = False,
+        **kwargs: Any,
+    ) -> Any:
         """Reduce gradients over all ranks, unless they have been reduced, and apply them."""
         aggregate = not skip_gradients_aggregation and kwargs.pop("experimental_aggregate_gradients", True)
 
-        def apply(pairs, aggregate):
+        def apply(pairs: Iterable[Pair], aggregate: bool) -> Any:
             return super(Keras2Methods, self).apply_gradients(
                 pairs, name=name, skip_gradients_aggregation=not aggregate, **kwargs
             )
@@ -171,31 +174,35 @@ class Keras2Methods(_Methods):
 
     # The same methods under the names of keras.optimizers.legacy.
 
-    def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> list[Pair]:
         if grad_loss is not None:
             raise ValueError(
                 "grad_loss is for optimizers of keras.optimizers.legacy. Multiply the loss by it."
             )
         return self.compute_gradients(loss, var_list, tape)
 
-    def get_gradients(self, loss, params):
+    def get_gradients(self, loss: Any, params: Any) -> list[Any]:
         """Gradients of a loss, reduced over all ranks: those that the wrapped class's get_gradients() returns, or, if it
         has no such method, those of a loss in a graph."""
         params = tf.nest.flatten(params)
         own = getattr(super(), "get_gradients", tf.gradients)
         return [gradient for gradient, _ in self._hvd_computed(zip(own(loss, params), params))]
 
-    def _aggregate_gradients(self, grads_and_vars):
+    def _aggregate_gradients(self, grads_and_vars: Iterable[Pair]) -> list[Pair]:
         return self.aggregate_gradients(grads_and_vars)
 
 
 class LegacyMethods(_Methods):
     """In front of the methods of an optimizer of keras.optimizers.legacy."""
 
-    def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> list[Pair]:
         return self._hvd_computed(super()._compute_gradients(loss, var_list, grad_loss, tape))
 
-    def get_gradients(self, loss, params):
+    def get_gradients(self, loss: Any, params: Any) -> list[Any]:
         """Gradients of a loss, reduced over all ranks: those that the wrapped class's get_gradients() returns. That of
         Keras needs a graph."""
         params = tf.nest.flatten(params)
@@ -205,21 +212,26 @@ class LegacyMethods(_Methods):
 
     # The same methods under the names of other optimizers.
 
-    def compute_gradients(self, loss, var_list, tape=None):
+    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[Pair]:
         """Compute gradients, reduced over all ranks."""
         return self._compute_gradients(loss, var_list, tape=tape)
 
-    def aggregate_gradients(self, grads_and_vars):
+    def aggregate_gradients(self, grads_and_vars: Iterable[Pair]) -> list[Pair]:
         """Reduce gradients over all ranks, unless they have been reduced."""
         return self._aggregate_gradients(grads_and_vars)
 
-    def _aggregate_gradients(self, grads_and_vars):
+    def _aggregate_gradients(self, grads_and_vars: Iterable[Pair]) -> list[Pair]:
         return self._hvd_aggregated(grads_and_vars, super()._aggregate_gradients)
 
-    def apply_gradients(self, grads_and_vars, name=None, experimental_aggregate_gradients=True):
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[Pair],
+        name: str | None = None,
+        experimental_aggregate_gradients: bool = True,
+    ) -> Any:
         """Reduce gradients over all ranks, unless they have been reduced, and apply them."""
 
-        def apply(pairs, aggregate):
+        def apply(pairs: Iterable[Pair], aggregate: bool) -> Any:
             return super(LegacyMethods, self).apply_gradients(
                 pairs, name=name, experimental_aggregate_gradients=aggregate
             )
@@ -245,7 +257,7 @@ def methods_for(keras: ModuleType, optimizer: Any) -> type:
 
 def scaler_around(scaler: Any, cls: type, inner: Any) -> Any:
     """A LossScaleOptimizer like `scaler`, of `cls`, around `inner`."""
-    result = object.__new__(cls)
+    result: Any = object.__new__(cls)
     if vars(inner) is vars(scaler.inner_optimizer):  # the optimizer has state, and so has the scale
         object.__setattr__(result, "__dict__", vars(scaler))
         vars(result)["_optimizer"] = inner

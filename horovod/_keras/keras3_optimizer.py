@@ -4,35 +4,29 @@ Gradients are reduced first; Keras' clipping, weight decay, moving averages and 
 optimizer belongs to one thread.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from horovod._keras.backends import Backend
-from horovod._keras.distributed import CallableList, Distributed
-from horovod._keras.gradients import GradientReducer, require_same_variables
+from horovod._keras.distributed import CallableList, Distributed, DistributedState
 from horovod._keras.options import Options
 
 
-class DistributedState:
+class Keras3State(DistributedState):
     """The state of a distributed optimizer that Keras does not know of."""
 
-    def __init__(self, keras: Any, options: Options, backend: Backend):
+    def __init__(self, keras: Any, options: Options, backend: Backend) -> None:
         if refusal := backend.why_not(options):
             raise ValueError(refusal)
-        self.keras, self.options, self.backend = keras, options, backend
-        self.reducer = GradientReducer(options, backend)
+        super().__init__(options, backend)
+        self.keras = keras
         self.reduce = backend.not_rewritten(self.reducer.reduce)
         self._agree_first = backend.not_rewritten(self.reducer.agree_first)
         self.reduced = False
-        self.aggregated = False  # the next gradients to be applied have been reduced when they were computed
-        self.counter: Any = None
-        self.sums: list = []
-        self._summed: list = []  # the variables
-        self._seen: set[int] = set()
 
     @contextmanager
-    def already_reduced(self):
+    def already_reduced(self) -> Iterator[None]:
         """A context in which the optimizer does not reduce gradients."""
         before, self.reduced = self.reduced, True
         try:
@@ -40,17 +34,25 @@ class DistributedState:
         finally:
             self.reduced = before
 
-    def apply(self, optimizer: Any, gradients: Sequence, variables: Sequence, step: Callable) -> None:
+    def apply(
+        self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], step: Callable[..., Any]
+    ) -> None:
         """Call `step(gradients, variables)` with reduced gradients: now, or in the last of several passes."""
         if self.options.backward_passes_per_step == 1:
             step(self.reduce(gradients, variables), variables)
         else:
             self._aggregate(optimizer, gradients, variables, step)
 
-    def _aggregate(self, optimizer, gradients, variables, step) -> None:
+    def _aggregate(
+        self,
+        optimizer: Any,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        step: Callable[[Sequence[Any], Sequence[Any]], None],
+    ) -> None:
         ops, passes = self.keras.ops, self.options.backward_passes_per_step
         self._agree_first(gradients, variables)
-        self._make_sums(variables)
+        self.make_sums(variables)
         if self.backend.mode() != "eager":
             self._seen.clear()
         for index, gradient in enumerate(gradients):
@@ -69,7 +71,7 @@ class DistributedState:
         self.counter.assign_add(1)
         seen = set(self._seen)
 
-        def apply_sums():
+        def apply_sums() -> None:
             scale = 1.0 / passes if self.options.average_aggregated_gradients else 1.0
             # Copies: the reduction may write to its input.
             sums = [ops.multiply(v, scale) if i in seen else None for i, v in enumerate(self.sums)]
@@ -79,38 +81,36 @@ class DistributedState:
             self.counter.assign(0)
             self._seen.clear()
 
-        def count_pass():
+        def count_pass() -> None:
             # Schedules count passes, as with Keras' own gradient_accumulation_steps.
             optimizer._iterations.assign_add(1)
 
         ops.cond(ops.equal(self.counter, passes), apply_sums, count_pass)
 
-    def _make_sums(self, variables: Sequence) -> None:
-        if self.counter is not None:
-            require_same_variables(self._summed, variables, self.backend)
-            return
-        self._summed = list(variables)
-        with self.backend.outside_of_graphs():
-            self.counter = self.keras.Variable(0, dtype="int32", trainable=False, name="aggregated_passes")
-            self.sums = [
-                self.keras.Variable(
-                    initializer="zeros",
-                    shape=v.shape,
-                    dtype=v.dtype,
-                    trainable=False,
-                    name="aggregated_gradient",
-                )
-                for v in variables
-            ]
+    def _new_sums(self, variables: list[Any]) -> tuple[Any, list[Any]]:
+        counter = self.keras.Variable(0, dtype="int32", trainable=False, name="aggregated_passes")
+        sums = [
+            self.keras.Variable(
+                initializer="zeros",
+                shape=v.shape,
+                dtype=v.dtype,
+                trainable=False,
+                name="aggregated_gradient",
+            )
+            for v in variables
+        ]
+        return counter, sums
 
 
 class Keras3Methods(Distributed):
     """The methods that DistributedOptimizer puts in front of those of the wrapped optimizer's class."""
 
-    def _hvd_new_state(self, options: Options) -> DistributedState:
-        return DistributedState(self._hvd_keras, options, self._hvd_backend)
+    _hvd: Keras3State
 
-    def apply(self, grads, trainable_variables=None):
+    def _hvd_new_state(self, options: Options) -> Keras3State:
+        return Keras3State(self._hvd_keras, options, self._hvd_backend)
+
+    def apply(self, grads: Iterable[Any], trainable_variables: Any = None) -> Any:
         """Reduce the gradients over all ranks, then apply them as the wrapped optimizer does."""
         grads = list(grads)
         state = self._hvd
@@ -122,13 +122,13 @@ class Keras3Methods(Distributed):
             return super().apply(grads, trainable_variables)
         variables = self._hvd_built(grads, trainable_variables)
 
-        def step(reduced, variables):
+        def step(reduced: Sequence[Any], variables: Sequence[Any]) -> None:
             with state.already_reduced():
                 super(Keras3Methods, self).apply(reduced, variables)
 
         return state.apply(self, grads, variables, step)
 
-    def _hvd_built(self, grads: list, variables: Sequence | None) -> list:
+    def _hvd_built(self, grads: list[Any], variables: Sequence[Any] | None) -> list[Any]:
         """The variables of the gradients. Builds the optimizer, as a branch of a graph must not build it."""
         if variables is None:
             variables = self._trainable_variables if self.built else []
@@ -146,13 +146,15 @@ class Keras3Methods(Distributed):
 
     # Methods of Keras 2, under its names: they return reduced gradients for apply_gradients().
 
-    def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> list[tuple[Any, Any]]:
         variables = list(var_list() if callable(var_list) else var_list)
         return self._aggregate_gradients(
             zip(self._hvd_backend.gradients(loss, variables, grad_loss, tape), variables)
         )
 
-    def compute_gradients(self, loss, var_list, tape=None):
+    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Any, Any]]:
         """Compute gradients, reduced over all ranks: pairs with their variables, for apply_gradients().
 
         Args:
@@ -161,11 +163,11 @@ class Keras3Methods(Distributed):
         """
         return self._compute_gradients(loss, var_list, tape=tape)
 
-    def get_gradients(self, loss, params):
+    def get_gradients(self, loss: Any, params: Any) -> list[Any]:
         """Gradients of a loss for variables, reduced over all ranks."""
         return [gradient for gradient, _ in self._compute_gradients(loss, params)]
 
-    def _aggregate_gradients(self, grads_and_vars):
+    def _aggregate_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         pairs = list(grads_and_vars)
         state = self._hvd
         if not pairs or state.aggregated or self._hvd_options.backward_passes_per_step > 1:
@@ -175,7 +177,7 @@ class Keras3Methods(Distributed):
         state.aggregated = True
         return list(zip(reduced, variables))
 
-    def _allreduce_grads(self, grads: Sequence, variables: Sequence | None = None) -> list:
+    def _allreduce_grads(self, grads: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
         return self._hvd.reduce(
             list(grads), list(self._trainable_variables if variables is None else variables)
         )
@@ -194,13 +196,13 @@ class Keras3Methods(Distributed):
 
 
 def apply_scaled(
-    original: Callable, scaler: Any, grads: Sequence, trainable_variables: Sequence | None
+    original: Callable[..., Any], scaler: Any, grads: Sequence[Any], trainable_variables: Sequence[Any] | None
 ) -> None:
     """`apply` of Keras' LossScaleOptimizer with a distributed inner optimizer.
 
     LossScaleOptimizer skips the step if a gradient is not finite. It must check the reduced gradients: if ranks decided
-    differently, they would wait for each other for ever. For several passes gradients without the scale are summed, as
-    the scale may change between passes.
+    differently, they would wait for each other indefinitely. For several passes gradients without the scale are summed,
+    as the scale may change between passes.
 
     Args:
         original: the `apply` of LossScaleOptimizer itself.
@@ -217,13 +219,13 @@ def apply_scaled(
     ops, passes = inner._hvd_keras.ops, inner._hvd_options.backward_passes_per_step
     overwritten = getattr(scaler, "_overwrite_variable_with_gradient", lambda variable: False)
 
-    def times(gradients, factor):
+    def times(gradients: Sequence[Any], factor: Any) -> list[Any]:
         return [
             g if g is None or overwritten(v) else state.backend.scaled(g, factor)
             for g, v in zip(gradients, variables)
         ]
 
-    def step(reduced, variables):
+    def step(reduced: Sequence[Any], variables: Sequence[Any]) -> None:
         if passes > 1:
             reduced = times(reduced, ops.convert_to_tensor(scaler.dynamic_scale))
         with state.already_reduced():

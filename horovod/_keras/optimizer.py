@@ -17,7 +17,7 @@ from horovod._keras.options import Options, checked
 # The argument `local_layers` of PartialDistributedOptimizer: the layers whose gradients are not reduced.
 
 
-def list_of_layers(keras: ModuleType, local_layers: Any) -> tuple:
+def list_of_layers(keras: ModuleType, local_layers: Any) -> tuple[Any, ...]:
     """`local_layers` as a tuple of layers.
 
     Raises:
@@ -40,6 +40,11 @@ _log = logging.getLogger("horovod")
 
 
 def create_distributed_optimizer(keras: ModuleType, optimizer: Any, **arguments: Any) -> Any:
+    """distribute() with the arguments of options.checked()."""
+    return distribute(keras, optimizer, checked(**arguments))
+
+
+def distribute(keras: ModuleType, optimizer: Any, options: Options) -> Any:
     """A distributed optimizer made from `optimizer`.
 
     Args:
@@ -47,13 +52,11 @@ def create_distributed_optimizer(keras: ModuleType, optimizer: Any, **arguments:
         optimizer: one of Keras' optimizers. If it has been used already (it has slot variables, or has counted steps) the
             result shares its state, and the original should not be used any more. Otherwise the result is independent:
             it is made from the configuration, and gets the attributes that the program has set on the original.
-        arguments: those of options.checked().
 
     Raises:
-        ValueError: the errors of options.checked(); an optimizer that is distributed already.
+        ValueError: an optimizer that is distributed already.
         TypeError: `optimizer` is not an optimizer of this Keras.
     """
-    options = checked(**arguments)
     keras = keras_package(keras)
     patches.accept_older_calls(keras)
     if isinstance(optimizer, str):
@@ -67,7 +70,7 @@ def create_distributed_optimizer(keras: ModuleType, optimizer: Any, **arguments:
     if major_version(keras) < 3:
         from horovod._keras.keras2_optimizer import methods_for
 
-        patches.tell_inner_of_loss_scaling(keras)
+        patches.report_loss_scaling(keras)
     else:
         patches.reduce_before_loss_scaling(keras)
         methods_for = _keras3_methods
@@ -78,7 +81,7 @@ def create_distributed_optimizer(keras: ModuleType, optimizer: Any, **arguments:
         result = _distributed_copy(optimizer, cls)
         result._hvd_begin(options)
         return result
-    inner = create_distributed_optimizer(keras, optimizer.inner_optimizer, **arguments)
+    inner = distribute(keras, optimizer.inner_optimizer, options)
     return _scaler_around(optimizer, cls, inner)
 
 
@@ -93,11 +96,11 @@ def _keras3_methods(keras: ModuleType, optimizer: Any) -> type:
     return Keras3Methods
 
 
-def _class_of(keras: ModuleType, optimizer: Any, methods: type, options: Options) -> type:
+def _class_of(keras: ModuleType, optimizer: Any, methods: type, options: Options) -> Any:
     """The class of a distributed optimizer: the same class for the same base class and equal options.
 
-    Keras 3 keeps each registered class for ever, so the class does not refer to variables and layers; instances do."""
-    base = type(optimizer)
+    Keras 3 keeps each registered class permanently, so the class does not refer to variables and layers; instances do."""
+    base: Any = type(optimizer)
     options = options.without_variables()
     if "_hvd_classes" not in vars(base):
         base._hvd_classes = {}
@@ -106,7 +109,7 @@ def _class_of(keras: ModuleType, optimizer: Any, methods: type, options: Options
     if key in base._hvd_classes:
         return base._hvd_classes[key]
     backend = backend_of(keras)
-    namespace = {
+    namespace: dict[str, Any] = {
         "__module__": "horovod._keras",
         "__doc__": base.__doc__,
         "_hvd_keras": keras,
@@ -114,7 +117,8 @@ def _class_of(keras: ModuleType, optimizer: Any, methods: type, options: Options
         "_hvd_backend": backend,
     }
     namespace |= backend.methods_not_rewritten(methods)
-    cls = type(base)(base.__name__, (methods, base), namespace)
+    metaclass: Any = type(base)
+    cls = metaclass(base.__name__, (methods, base), namespace)
     patches.save_as(keras, cls, base)
     base._hvd_classes[key] = cls
     return cls
@@ -141,7 +145,7 @@ def _is_above_zero(iterations: Any) -> bool:
         return False
 
 
-def _distributed_copy(optimizer: Any, cls: type) -> Any:
+def _distributed_copy(optimizer: Any, cls: Any) -> Any:
     """An instance of `cls`: from the configuration of `optimizer`, or, if that has state, sharing its state."""
     if not _has_state(optimizer):
         try:
@@ -153,7 +157,7 @@ def _distributed_copy(optimizer: Any, cls: type) -> Any:
     return _with_shared_state(optimizer, cls)
 
 
-def _new_from_config(optimizer: Any, cls: type) -> Any:
+def _new_from_config(optimizer: Any, cls: Any) -> Any:
     """An optimizer of `cls` with the configuration of `optimizer`."""
     rate = vars(optimizer).get("_learning_rate")
     if major_version(cls._hvd_keras) < 3 or isinstance(rate, cls._hvd_keras.Variable):
@@ -203,14 +207,14 @@ def _copied(value: Any) -> Any:
     return next((kind(value) for kind in kinds if isinstance(value, kind)), value)
 
 
-def _with_shared_state(optimizer: Any, cls: type) -> Any:
+def _with_shared_state(optimizer: Any, cls: Any) -> Any:
     """`optimizer` as an instance of `cls`. Both share their attributes: a change of one is a change of the other."""
     result = object.__new__(cls)
     object.__setattr__(result, "__dict__", vars(optimizer))
     return result
 
 
-def _scaler_around(scaler: Any, cls: type, inner: Any) -> Any:
+def _scaler_around(scaler: Any, cls: Any, inner: Any) -> Any:
     """An optimizer of class `cls` that scales losses like `scaler`, around `inner`."""
     if major_version(cls._hvd_keras) < 3:
         from horovod._keras.keras2_optimizer import scaler_around

@@ -27,17 +27,17 @@ class Options:
     op: int
     backward_passes_per_step: int
     average_aggregated_gradients: bool
-    groups: int | Sequence | None
+    groups: int | Sequence[Any] | None
     process_set: ProcessSet
     scale_local_gradients: bool
-    local_layers: tuple
+    local_layers: tuple[Any, ...]
 
     def without_variables(self) -> "Options":
         """These options without the parts that belong to one model: lists of variables, and layers."""
         groups = self.groups if isinstance(self.groups, int) else None
         return replace(self, groups=groups, local_layers=())
 
-    def settings(self) -> dict:
+    def settings(self) -> dict[str, Any]:
         """The options that must be the same on all ranks, in a form that JSON can represent."""
         groups = self.groups if self.groups is None or isinstance(self.groups, int) else len(self.groups)
         return {
@@ -59,10 +59,10 @@ def checked(
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
     num_groups: int = 0,
-    groups: int | Sequence | None = None,
+    groups: int | Sequence[Any] | None = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
-    local_layers: Sequence = (),
+    local_layers: Sequence[Any] = (),
 ) -> Options:
     """The arguments as Options.
 
@@ -74,7 +74,7 @@ def checked(
         raise ValueError("op currently only supports Average and Sum")
     check_predivide_factor(gradient_predivide_factor, op)
     check_backward_passes(backward_passes_per_step)
-    groups = groups_from(num_groups, groups, stacklevel=6)
+    groups = groups_from(num_groups, groups, stacklevel=5)
     check_groups(groups, "variables", lambda variable: True)
     check_registered(process_set, "DistributedOptimizer")
     return Options(

@@ -12,7 +12,7 @@ By the first DistributedOptimizer:
 
 - Keras 3: ``LossScaleOptimizer.apply`` with a distributed inner optimizer reduces gradients before it checks whether they
   are finite (see keras3_optimizer.apply_scaled). Other optimizers are treated as before.
-- Keras 2: ``LossScaleOptimizer`` tells a distributed inner optimizer that it scales losses, and reduces all gradients
+- Keras 2: ``LossScaleOptimizer`` lets a distributed inner optimizer know that it scales losses, and reduces all gradients
   before it checks them.
 - Saved models name the wrapped class instead of the class of the distributed optimizer, so that programs without Horovod
   can read them.
@@ -21,11 +21,14 @@ By the first DistributedOptimizer:
 import functools
 import importlib
 import warnings
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from horovod._keras.backends import keras_package, major_version
 from horovod._keras.distributed import CallableList, Distributed
+
+Method = Callable[..., Any]
 
 
 def accept_older_calls(keras: ModuleType) -> None:
@@ -40,23 +43,21 @@ def tolerate_run_tf_function(keras: ModuleType) -> None:
         return
     # The class that defines compile(): Keras compares with it to see whether a model overrides compile().
     owner = next(cls for cls in keras_package(keras).Model.__mro__ if "compile" in vars(cls))
-    original = owner.compile
-    if hasattr(original, "_hvd_original"):
-        return
 
-    @functools.wraps(original)
-    def compile(self, *args, **kwargs):
-        if "experimental_run_tf_function" in kwargs:
-            kwargs.pop("experimental_run_tf_function")
-            warnings.warn(
-                "compile() of Keras 3 has no argument experimental_run_tf_function. Horovod does not need it any more; "
-                "it is ignored. Leave it out.",
-                stacklevel=2,
-            )
-        return original(self, *args, **kwargs)
+    def patched(original: Method) -> Method:
+        def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if "experimental_run_tf_function" in kwargs:
+                kwargs.pop("experimental_run_tf_function")
+                warnings.warn(
+                    "compile() of Keras 3 has no argument experimental_run_tf_function. Horovod does not need it any "
+                    "more; it is ignored. Leave it out.",
+                    stacklevel=2,
+                )
+            return original(self, *args, **kwargs)
 
-    compile._hvd_original = original
-    owner.compile = compile
+        return compile
+
+    _patch(owner, "compile", patched)
 
 
 class _CallableVariables(property):
@@ -83,51 +84,43 @@ def reduce_before_loss_scaling(keras: ModuleType) -> None:
     """Let ``LossScaleOptimizer`` get reduced gradients if its inner optimizer is distributed. For Keras 3."""
     from horovod._keras.keras3_optimizer import apply_scaled
 
-    scaler = keras.optimizers.LossScaleOptimizer
-    original = scaler.apply
-    if hasattr(original, "_hvd_original"):
-        return
+    def patched(original: Method) -> Method:
+        def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+            inner = self.inner_optimizer
+            if isinstance(inner, Distributed) and not inner._hvd.reduced:
+                return apply_scaled(original, self, grads, trainable_variables)
+            return original(self, grads, trainable_variables)
 
-    @functools.wraps(original)
-    def apply(self, grads, trainable_variables=None):
-        inner = self.inner_optimizer
-        if isinstance(inner, Distributed) and not inner._hvd.reduced:
-            return apply_scaled(original, self, grads, trainable_variables)
-        return original(self, grads, trainable_variables)
+        return apply
 
-    apply._hvd_original = original
-    scaler.apply = apply
+    _patch(keras.optimizers.LossScaleOptimizer, "apply", patched)
 
 
-def tell_inner_of_loss_scaling(keras: ModuleType) -> None:
+def report_loss_scaling(keras: ModuleType) -> None:
     """Let a distributed optimizer know that a ``LossScaleOptimizer`` is around it (see gradients.py), and reduce all
     gradients before the LossScaleOptimizer removes those that are None. For Keras 2."""
     public = keras.mixed_precision.LossScaleOptimizer
     for cls in {public, *public.__subclasses__()}:
-        for name, wrapper in (("__init__", _init_that_tells), ("apply_gradients", _apply_that_reduces)):
-            original = vars(cls).get(name)
-            if original is not None and not hasattr(original, "_hvd_original"):
-                setattr(cls, name, wrapper(original))
+        for name, patched in (("__init__", _init_that_reports), ("apply_gradients", _apply_that_reduces)):
+            if name in vars(cls):
+                _patch(cls, name, patched)
 
 
-def _init_that_tells(original: Any) -> Any:
+def _init_that_reports(original: Method) -> Method:
     """`original` (__init__), after which a distributed inner optimizer knows that losses are scaled."""
 
-    @functools.wraps(original)
-    def __init__(self, inner_optimizer, *args, **kwargs):
+    def __init__(self: Any, inner_optimizer: Any, *args: Any, **kwargs: Any) -> None:
         original(self, inner_optimizer, *args, **kwargs)
         if isinstance(inner_optimizer, Distributed):
             inner_optimizer._hvd.reducer.spread_overflow = True
 
-    __init__._hvd_original = original
     return __init__
 
 
-def _apply_that_reduces(original: Any) -> Any:
+def _apply_that_reduces(original: Method) -> Method:
     """`original` (apply_gradients) with gradients that a distributed inner optimizer has reduced."""
 
-    @functools.wraps(original)
-    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         inner = self.inner_optimizer
         if not isinstance(inner, Distributed):
             return original(self, grads_and_vars, *args, **kwargs)
@@ -140,8 +133,16 @@ def _apply_that_reduces(original: Any) -> Any:
         finally:
             inner._hvd.aggregated = False  # also after a step that was skipped
 
-    apply_gradients._hvd_original = original
     return apply_gradients
+
+
+def _patch(owner: type, name: str, patched: Callable[[Method], Method]) -> None:
+    """Replace a method of `owner` by ``patched(method)``, once per process."""
+    original = getattr(owner, name)
+    if not hasattr(original, "_hvd_original"):
+        replacement: Any = functools.wraps(original)(patched(original))
+        replacement._hvd_original = original
+        setattr(owner, name, replacement)
 
 
 def save_as(keras: ModuleType, cls: type, base: type) -> None:
@@ -165,6 +166,7 @@ def save_as(keras: ModuleType, cls: type, base: type) -> None:
 
 def _table(module: str, name: str) -> dict[Any, str]:
     try:
-        return getattr(importlib.import_module(module), name)
+        table: dict[Any, str] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError):
         return {}
+    return table

@@ -7,7 +7,8 @@ from typing import Any
 from horovod._keras.backends import keras_package, major_version
 from horovod._keras.compression import NoneCompressor
 from horovod._keras.distributed import Distributed, DistributedScaler
-from horovod._keras.optimizer import create_distributed_optimizer
+from horovod._keras.optimizer import distribute
+from horovod._keras.options import checked
 
 
 def load_model(
@@ -33,7 +34,7 @@ def load_model(
     keras = keras_package(keras)
     model, optimizer = _loaded(keras, filepath, custom_optimizers, custom_objects, legacy_opts)
     if optimizer is not None:
-        model.optimizer = create_distributed_optimizer(keras, optimizer, name=None, compression=compression)
+        model.optimizer = distribute(keras, optimizer, checked(name=None, compression=compression))
     return model
 
 
@@ -63,7 +64,7 @@ def load_and_wrap(
     return model
 
 
-def _variables_of(optimizer: Any) -> list:
+def _variables_of(optimizer: Any) -> list[Any]:
     found = optimizer.variables
     return list(found() if callable(found) else found)
 
@@ -111,7 +112,7 @@ def _from_h5(optimizer: Any, model: Any, filepath: Any) -> Any:
     result = type(optimizer).from_config(optimizer.get_config())
     result.build(model.trainable_variables)
     try:
-        import h5py
+        import h5py  # type: ignore[import-untyped]  # it has no type hints
         from keras.src.legacy.saving.legacy_h5_format import load_optimizer_weights_from_hdf5_group
 
         with h5py.File(filepath, "r") as file:

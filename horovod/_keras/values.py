@@ -28,10 +28,12 @@ def allreduce(
 ) -> Any:
     """Reduce a value over all ranks.
 
+        accuracy = hvd.allreduce(accuracy)  # the mean of all ranks
+
     Args:
         value: a number, an array, a tensor or a keras.Variable; shape and dtype the same on all ranks.
         name: identifies the operation across ranks; None numbers it.
-        average: True or None averages, False sums; in place of `op`.
+        average: True or None averages, False sums; instead of `op`.
         prescale_factor, postscale_factor: multiply the value before and after the reduction.
         op: hvd.Average, Sum, Min, Max or Product.
         compression: how the value is compressed before it is sent, such as hvd.Compression.fp16.
@@ -44,11 +46,8 @@ def allreduce(
         ValueError: `average` and `op` are both given. The errors of the framework's own allreduce.
     """
     backend = backend_of(keras_package(keras))
-    try:
+    with backend.reported("allreduce", name, process_set):
         op = op_from(op, average, deprecated=False)
-    except BaseException as error:
-        backend.report("allreduce", name, error, process_set)
-        raise
     return backend.allreduce(value, name, op, prescale_factor, postscale_factor, compression, process_set)
 
 
@@ -103,7 +102,7 @@ def broadcast_model(
     keras: ModuleType,
     model: Any,
     root_rank: int,
-    local_variables: Sequence = (),
+    local_variables: Sequence[Any] = (),
     process_set: ProcessSet = global_process_set,
 ) -> None:
     """Assign the root's values to the weights of a model and the variables of its optimizer, on all ranks of the set.
@@ -133,13 +132,13 @@ def broadcast_model(
         backend.broadcast_variables(of_optimizer, root_rank, "keras.broadcast.optimizer", process_set)
 
 
-def entries_of(backend: Backend, kind: str, variables: Sequence) -> list[Entry]:
+def entries_of(backend: Backend, kind: str, variables: Sequence[Any]) -> list[Entry]:
     """Variables for require_same(). They are known by their places: Keras counts the names of layers."""
     described = [backend.description_of(variable) for variable in variables]
     return [(f"{kind} {i}", tuple(shape), dtype) for i, (_, shape, dtype) in enumerate(described)]
 
 
-def optimizer_variables(optimizer: Any) -> list:
+def optimizer_variables(optimizer: Any) -> list[Any]:
     """The variables of an optimizer of any Keras: `variables` is a method of some optimizers and a list of others."""
     variables = optimizer.variables
     return list(variables() if callable(variables) else variables)

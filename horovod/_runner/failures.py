@@ -49,7 +49,7 @@ def _name(number: int) -> str:
 class EndedRanks:
     """The launcher's part in naming the end of a rank, over the job's store.
 
-    It reports to the ranks that wait in init() which processes have ended (hvd_core/_bootstrap/session.py reads
+    It reports to the ranks that wait in init() which processes have ended (hvd_core/_bootstrap/store/session.py reads
     that). It learns which ranks failed only because another one had failed before: these secondary failures are not
     named as the cause of the job's end. On the thread of Job.run(); the store's server is in this process, so calls
     return immediately.

@@ -125,7 +125,7 @@ def first_failure(client: StoreClient) -> int | None:
 
 def from_environment() -> tuple[StoreClient, int]:
     """A connection to the store of the job that this process belongs to, and this process's rank."""
-    from hvd_core._bootstrap.identity import identify
+    from hvd_core._bootstrap.launchers.identity import identify
     from hvd_core._bootstrap.store import StoreClient
 
     identity = identify(os.environ)

@@ -247,7 +247,7 @@ def _limits(options: argparse.Namespace, start_s: float, grace_s: float | None) 
 
 def check_encryption_library() -> None:
     """Raises ValueError if this process cannot encrypt. It serves the store of a job that encrypts between hosts."""
-    from hvd_core._bootstrap.encryption import problem
+    from hvd_core._bootstrap.store.encryption import problem
 
     if text := problem():
         raise ValueError(text)

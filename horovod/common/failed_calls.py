@@ -1,4 +1,4 @@
-"""Calls that fail on this rank while they are prepared, in the front ends of frameworks: the other ranks hear of it.
+"""Calls that fail on this rank while they are prepared, in the front ends of frameworks, fail on the other ranks too.
 
 Functions for the guards that hvd_core._runtime.failures describes. Any thread.
 """

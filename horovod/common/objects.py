@@ -83,8 +83,8 @@ def broadcast_object(
 
 
 def name_of_size(name: Any) -> str:
-    """The name of the first request of broadcast_object(): the number of bytes. A name that cannot be made a text stands
-    for the default, as in a call without a name."""
+    """The name of the first request of broadcast_object(): the number of bytes. A name that cannot be converted
+    to a string counts as the default."""
     try:
         return f"broadcast.{name}.sz"
     except Exception:
@@ -151,7 +151,7 @@ def _bytes_of(obj: Any) -> np.ndarray:
 # orders, the calls are mixed up.
 
 # The name, the shape (None: not known yet, which fits any) and the dtype of a tensor.
-Entry = tuple[str, tuple | None, str]
+Entry = tuple[str, tuple[int | None, ...] | None, str]
 
 _SHOWN = 6
 
@@ -178,7 +178,7 @@ def require_same(
     """Raise the same error on all ranks of the set unless they have the same entries in the same order.
 
     Args:
-        function: what the program has called, for the text of the error.
+        function: the function that the program has called, for the message.
         entries: this rank's. Give them an order where theirs does not matter.
         name: identifies the call across ranks.
         process_set: the ranks that take part.
@@ -234,7 +234,7 @@ def _compare(function: str, own: Sequence[Entry], name: str, process_set: Proces
 
 
 def _differences(of_ranks: dict[int, Sequence[Entry]]) -> list[str]:
-    """What differs between the ranks, a text for each name; empty if nothing does."""
+    """The differences between the ranks, one message for each name; empty without any."""
     found = []
     by_name = {rank: {key: (shape, dtype) for key, shape, dtype in own} for rank, own in of_ranks.items()}
     for key in dict.fromkeys(key for own in by_name.values() for key in own):
@@ -243,7 +243,7 @@ def _differences(of_ranks: dict[int, Sequence[Entry]]) -> list[str]:
         if missing:
             found.append(f"{key!r} is on {_text_of(having)}, but not on {_text_of(missing)}")
             continue
-        kinds: dict[tuple, list[int]] = {}
+        kinds: dict[tuple[Any, str], list[int]] = {}
         for rank, value in having.items():
             kinds.setdefault(value, []).append(rank)
         shapes = {shape for shape, _ in kinds if shape is not None}

@@ -1,7 +1,7 @@
-"""One collective on JAX's arrays: at once on values, or as a part of a program that is being traced.
+"""One collective on JAX's arrays: immediately on values, or as a part of a program that is being traced.
 
-At once the engine reads the arrays' memory and the result is there on return. In a program the operation is a call of the
-library's handler, which XLA runs as soon as its inputs are there. Any thread.
+On values the engine reads the arrays' memory, and the result is there on return. In a program the operation is a call of
+the library's handler, which XLA runs as soon as its inputs are there. Any thread.
 """
 
 import ctypes
@@ -89,7 +89,7 @@ def _probe() -> None:
 
 
 def why_callbacks() -> str:
-    """The reason why compiled programs call Python in place of the library's handlers; "" if they call the handlers.
+    """The reason why compiled programs call Python instead of the library's handlers; "" if they call the handlers.
     Warns at the first call if there is a reason.
 
     The probe initialises JAX's devices, so it does not run before it is needed.
@@ -109,7 +109,7 @@ def _why_callbacks() -> str:
         except Exception as error:
             reasons.append(error)
 
-    # A thread of its own, as this one may be tracing a program.
+    # A separate thread, as this one may be tracing a program.
     thread = threading.Thread(target=try_it, name="horovod.jax probe")
     thread.start()
     thread.join()
@@ -198,14 +198,14 @@ def check(array: Any, operation: str) -> None:
 
 def _platform_of(array: Any) -> str:
     if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
-        return next(iter(array.devices())).platform
+        return str(next(iter(array.devices())).platform)
     device = jax.config.jax_default_device
     if device is not None:
-        return getattr(device, "platform", device)
-    return jax.default_backend()
+        return str(getattr(device, "platform", device))
+    return str(jax.default_backend())
 
 
-def perform(call: Call, arrays: list) -> tuple[list, list[int] | None]:
+def perform(call: Call, arrays: list[Any]) -> tuple[list[Any], list[int] | None]:
     """The results, and the rows that each rank has sent here for an alltoall outside of programs."""
     if is_traced(arrays):
         with _reported(call):  # the other ranks wait, or will, when they run their programs
@@ -218,7 +218,7 @@ def _reported(call: Call) -> report_failure:
     return report_failure(call.operation, call.name, of_set, call.operation)
 
 
-def _in_program(call: Call, arrays: list) -> list:
+def _in_program(call: Call, arrays: list[Any]) -> list[Any]:
     shapes = [jax.ShapeDtypeStruct(_shape_in_program(call, array), array.dtype) for array in arrays]
     mesh = jax.sharding.get_abstract_mesh() if hasattr(jax.sharding, "get_abstract_mesh") else None
     if mesh is not None and mesh.size > 1 and jax.local_device_count() > 1:
@@ -254,8 +254,8 @@ def _in_program(call: Call, arrays: list) -> list:
     )
 
 
-def _shape_in_program(call: Call, array: Any) -> tuple:
-    shape = array.shape
+def _shape_in_program(call: Call, array: Any) -> tuple[int, ...]:
+    shape: tuple[int, ...] = array.shape
     if call.operation == "allgather":
         rows = shape[0] * call.ranks if call.total_rows is None else call.total_rows
         return (rows, *shape[1:])
@@ -276,11 +276,11 @@ class _Callback:
         self._call = call
         self._rows = [shape.shape[:1] for shape in shapes]
 
-    def __call__(self, *arrays: Any) -> tuple:
+    def __call__(self, *arrays: Any) -> tuple[Any, ...]:
         call = self._call
         try:
             results, _ = _reduced(call, arrays)
-        except JobEndedError as error:  # JAX shows the text, which does not name the operation
+        except JobEndedError as error:  # JAX shows the message, which does not name the operation
             raise type(error)(f"{call.name}: {error}") from None
         for result, rows in zip(results, self._rows) if call.operation == "allgather" else ():
             if result.shape[:1] != rows:
@@ -292,7 +292,7 @@ class _Callback:
         return tuple(results)
 
 
-def _at_once(call: Call, arrays: list) -> tuple[list, list[int] | None]:
+def _at_once(call: Call, arrays: list[Any]) -> tuple[list[Any], list[int] | None]:
     results, received = _reduced(call, arrays)
     return [jnp.asarray(result) for result in results], received
 
@@ -347,12 +347,12 @@ def _outputs(call: Call, arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 # The gradients of the operations. Each is again an operation, so that gradients of gradients exist. Any thread.
 #
-# docs/write-a-front-end.md lists them. Outside of programs, and where no gradient is computed, JAX's rules are passed by.
+# docs/write-a-front-end.md lists them. Outside of programs, and where no gradient is computed, JAX's rules are bypassed.
 
 _AVERAGE, _SUM = ENGINE_NUMBERS[Average], ENGINE_NUMBERS[Sum]
 
 
-def collective(call: Call, arrays: list) -> list:
+def collective(call: Call, arrays: list[Any]) -> list[Any]:
     """The results of an operation, which can be differentiated. An alltoall with splits has a second result: the rows
     from each rank."""
     if not is_traced(arrays):
@@ -360,23 +360,23 @@ def collective(call: Call, arrays: list) -> list:
     return list(_differentiable(call, *arrays))
 
 
-def _with_received(results: list, received: list[int] | None) -> list:
+def _with_received(results: list[Any], received: list[int] | None) -> list[Any]:
     return results if received is None else [*results, jnp.asarray(np.array(received, np.int32))]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _differentiable(call: Call, *arrays: Any) -> tuple:
+def _differentiable(call: Call, *arrays: Any) -> tuple[Any, ...]:
     return tuple(_with_received(*perform(call, list(arrays))))
 
 
-def _forward(call: Call, *arrays: Any) -> tuple:
+def _forward(call: Call, *arrays: Any) -> tuple[Any, ...]:
     rows = tuple(array.shape[0] if array.ndim else 0 for array in arrays)
     results = tuple(collective(call, list(arrays)))  # can be differentiated again
     received = None if call.splits is None else results[-1]
     return results, (rows, received)
 
 
-def _backward(call: Call, residuals: tuple, incoming: tuple) -> tuple:
+def _backward(call: Call, residuals: tuple[Any, ...], incoming: tuple[Any, ...]) -> tuple[Any, ...]:
     rows, received = residuals
     incoming = incoming[: len(rows)]
     # Integers have no gradient: JAX has a type without values for it.
@@ -394,17 +394,17 @@ def _backward(call: Call, residuals: tuple, incoming: tuple) -> tuple:
 _differentiable.defvjp(_forward, _backward)
 
 
-def _of_allreduce(call: Call, incoming: list, rows: list, received: Any) -> list:
+def _of_allreduce(call: Call, incoming: list[Any], rows: list[Any], received: Any) -> list[Any]:
     return collective(call.as_gradient(), incoming)
 
 
-def _of_broadcast(call: Call, incoming: list, rows: list, received: Any) -> list:
+def _of_broadcast(call: Call, incoming: list[Any], rows: list[Any], received: Any) -> list[Any]:
     # The zeros of the other ranks are made by the call: of zeros in the program the compiler would see that the call's
     # result is not used, and leave it out.
     return collective(call.as_gradient("allreduce", reduce_op=_AVERAGE), incoming)
 
 
-def _of_allgather(call: Call, incoming: list, rows: list, received: Any) -> list:
+def _of_allgather(call: Call, incoming: list[Any], rows: list[Any], received: Any) -> list[Any]:
     if is_traced(incoming):  # equally many rows on all ranks
         return collective(call.as_gradient("reducescatter", reduce_op=_AVERAGE, total_rows=None), incoming)
     averages = collective(call.as_gradient("allreduce", reduce_op=_AVERAGE), incoming)
@@ -415,7 +415,7 @@ def _of_allgather(call: Call, incoming: list, rows: list, received: Any) -> list
     return [average[start : start + n] for average, start, n in zip(averages, starts, rows)]
 
 
-def _of_alltoall(call: Call, incoming: list, rows: list, received: Any) -> list:
+def _of_alltoall(call: Call, incoming: list[Any], rows: list[Any], received: Any) -> list[Any]:
     splits = None if received is None else tuple(np.asarray(received).tolist())
     sent_back = collective(call.as_gradient(splits=splits), incoming)[:1]
     missing = rows[0] - sent_back[0].shape[0]  # rows that were not sent
@@ -425,7 +425,7 @@ def _of_alltoall(call: Call, incoming: list, rows: list, received: Any) -> list:
     return sent_back
 
 
-def _of_reducescatter(call: Call, incoming: list, rows: list, received: Any) -> list:
+def _of_reducescatter(call: Call, incoming: list[Any], rows: list[Any], received: Any) -> list[Any]:
     factor = call.prescale * call.postscale * (call.ranks if call.reduce_op == _SUM else 1)
     gathered = []
     plain = {"reduce_op": 0, "prescale": 1.0, "postscale": 1.0}

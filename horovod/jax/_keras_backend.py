@@ -21,7 +21,7 @@ from horovod.jax._trace import is_traced
 from horovod.jax.elastic import copied, may_be_of_operation, restored
 from horovod.jax.functions import broadcast_parameters
 from horovod.jax.optimizer import buckets_of
-from hvd_core._runtime.failures import report_failure, send_failure
+from hvd_core._runtime.failures import send_failure
 
 
 class JaxBackend(Backend):
@@ -47,7 +47,7 @@ class JaxBackend(Backend):
             return np.asarray(variable.value)
         return None
 
-    def gradients(self, loss: Any, variables: list, grad_loss: Any, tape: Any) -> list:
+    def gradients(self, loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> list[Any]:
         raise ValueError(
             "Keras on JAX has no tape: compute gradients with jax.grad() of a function of the variables' values, and "
             "pass them to optimizer.apply() or stateless_apply()."
@@ -72,10 +72,10 @@ class JaxBackend(Backend):
         # The arrays have been given to the step.
         model._jax_state, model._jax_state_synced = None, True
 
-    def copies_of(self, variables: Sequence, earlier: Sequence | None) -> list:
-        return copied([variable.value for variable in variables], earlier)
+    def copies_of(self, variables: Sequence[Any], earlier: Sequence[Any] | None) -> list[Any]:
+        return list(copied([variable.value for variable in variables], earlier))
 
-    def assign(self, variables: Sequence, copies: Sequence) -> None:
+    def assign(self, variables: Sequence[Any], copies: Sequence[Any]) -> None:
         for variable, value in zip(variables, restored(copies)):
             variable.assign(value)
 
@@ -94,7 +94,7 @@ class JaxBackend(Backend):
     def misfit_for(self, variable: Any, kind: int) -> jax.Array:
         return jnp.zeros((0,), variable.dtype)
 
-    def depending_on(self, outcomes: list, gradients: list) -> list:
+    def depending_on(self, outcomes: list[Any], gradients: list[Any]) -> list[Any]:
         present = [i for i, gradient in enumerate(gradients) if gradient is not None]
         if outcomes and present:  # so that the compiler does not leave the operations out
             tied = jax.lax.optimization_barrier((gradients[present[0]], *outcomes))
@@ -104,26 +104,27 @@ class JaxBackend(Backend):
     def scaled(self, gradient: Any, factor: Any) -> Any:
         return gradient * jnp.asarray(factor, gradient.dtype)
 
-    def nan_unless_finite(self, gradients: list) -> jax.Array:
+    def nan_unless_finite(self, gradients: list[Any]) -> jax.Array:
         finite = jnp.stack([jnp.isfinite(gradient).all() for gradient in gradients]).all()
         return jnp.where(finite, 1.0, jnp.nan)
 
-    def batches(self, indices: list[int], gradients: list, variables: list) -> list[list[int]]:
+    def batches(self, indices: list[int], gradients: list[Any], variables: list[Any]) -> list[list[int]]:
         return [
             [indices[place] for place in bucket] for bucket in buckets_of([gradients[i] for i in indices])
         ]
 
     def reduce(
         self,
-        batches: list[list],
+        batches: list[list[Any]],
         names: list[str],
-        variables: list,
+        variables: list[Any],
         options: Options,
         presence: list[bool] | None,
-    ) -> tuple[list[list], Any]:
-        results, reduced_presence = [], None
+    ) -> tuple[list[list[Any]], Any]:
+        results: list[list[Any]] = []
+        reduced_presence = None
         for arrays, name in zip(batches, names):
-            with report_failure("allreduce", name, options.process_set, "allreduce"):
+            with self.reported("allreduce", name, options.process_set):
                 pairs = [options.compression.compress(array) for array in arrays]
             sent = [wire for wire, _ in pairs]
             if presence is not None and not results:
@@ -147,19 +148,19 @@ class JaxBackend(Backend):
         return results, reduced_presence
 
     def any_rank_has(self, presence: Any) -> list[bool]:
-        return (np.asarray(presence) > 0).tolist()
+        return [bool(value > 0) for value in np.asarray(presence)]
 
     def reduce_sparse(self, gradient: Any, name: str, options: Options) -> Any:
         raise ValueError("Keras on JAX has no sparse gradients here.")
 
-    def report(
+    def send_failure(
         self, operation: str, name: str | None, error: BaseException | str, process_set: ProcessSet
     ) -> None:
         send_failure(operation, name, process_set, error, operation)
 
     def broadcast_variables(
         self,
-        variables: Sequence,
+        variables: Sequence[Any],
         root_rank: int,
         name: str,
         process_set: ProcessSet = global_process_set,
@@ -170,8 +171,17 @@ class JaxBackend(Backend):
         for variable, value in zip(variables, values):
             variable.assign(value)
 
-    def allreduce(self, value, name, op, prescale_factor, postscale_factor, compression, process_set) -> Any:
-        with report_failure("allreduce", name, process_set, "allreduce"):
+    def allreduce(
+        self,
+        value: Any,
+        name: str | None,
+        op: int,
+        prescale_factor: float,
+        postscale_factor: float,
+        compression: Any,
+        process_set: ProcessSet,
+    ) -> Any:
+        with self.reported("allreduce", name, process_set):
             sent, context = compression.compress(_array(value))
         reduced = mpi_ops.allreduce(
             sent,
@@ -184,17 +194,17 @@ class JaxBackend(Backend):
         return compression.decompress(reduced, context)
 
     def allgather(self, value: Any, name: str | None, process_set: ProcessSet) -> jax.Array:
-        with report_failure("allgather", name, process_set, "allgather"):
+        with self.reported("allgather", name, process_set):
             sent = _array(value)
         return mpi_ops.allgather(sent, name, process_set)
 
     def broadcast(self, value: Any, root_rank: int, name: str | None, process_set: ProcessSet) -> jax.Array:
-        with report_failure("broadcast", name, process_set, "broadcast"):
+        with self.reported("broadcast", name, process_set):
             sent = _array(value)
         return mpi_ops.broadcast(sent, root_rank, name, process_set)
 
     def reducescatter(self, value: Any, name: str | None, op: int, process_set: ProcessSet) -> jax.Array:
-        with report_failure("reducescatter", name, process_set, "reducescatter"):
+        with self.reported("reducescatter", name, process_set):
             sent = _array(value)
         return mpi_ops.reducescatter(sent, op, name, process_set=process_set)
 

@@ -7,7 +7,7 @@ one line within the program that is being traced. It is not appended to the call
 perhaps only one runs, as in the branches of lax.cond, and ranks that take different branches meet by the name. Two calls
 of one name that do run at the same time are an error then (native/collective.cc).
 
-JAX keeps what it has traced of a function with a jit of its own, and uses it again wherever the function is called, also
+JAX keeps what it has traced of a function that is jitted itself, and uses it again wherever the function is called, also
 within another program. So such a function names and counts its operations by itself: nothing outside of it takes part,
 neither the line that calls it nor the operations of the program around it, which may be other ones when another rank
 traces it.
@@ -31,10 +31,10 @@ except ImportError:  # another version: what follows does without
 _LIBRARIES = frozenset(
     ("horovod", "jax", "jaxlib", "optax", "flax", "equinox", "haiku", "keras", "functools", "contextlib")
 )
-# JAX traces a function with a jit of its own from here.
+# JAX traces a function that is jitted itself from here.
 _JIT = "jax._src.pjit"
 
-_counts: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_counts: weakref.WeakKeyDictionary[Any, Counter[tuple[str, str]]] = weakref.WeakKeyDictionary()
 
 
 def is_traced(arrays: Any) -> bool:
@@ -57,14 +57,15 @@ def name_in_program(operation: str, name: str | None) -> str:
 
 
 def _place(function: str) -> str:
-    """File and line of the program's call of this package, and the function with a jit of its own that has the line. No
+    """File and line of the program's call of this package, and the jitted function that has the line. No
     folder, which may differ from rank to rank."""
-    own = frame = sys._getframe(1)
+    own = sys._getframe(1)
+    frame: FrameType | None = own
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module.partition(".")[0] not in _LIBRARIES:
             return _line(frame) + function
-        if module == _JIT:  # a function with a jit of its own belongs to a library
+        if module == _JIT:  # a function that is jitted itself belongs to a library
             break
         if module.startswith("horovod."):
             own = frame
@@ -77,11 +78,11 @@ def _line(frame: FrameType) -> str:
 
 
 def _program() -> tuple[Any, str]:
-    """The trace of the innermost function with a jit of its own, and " in FUNCTION". Outside of such functions the
+    """The trace of the innermost function that is jitted itself, and " in FUNCTION". Outside of such functions the
     outermost trace, and "". None without a trace."""
     trace = None if trace_ctx is None else trace_ctx.trace
     while trace is not None and not isinstance(trace, EvalTrace):
-        about = getattr(getattr(trace, "frame", None), "debug_info", None)
+        about: Any = getattr(getattr(trace, "frame", None), "debug_info", None)
         if getattr(about, "traced_for", None) == "jit":
             return trace, f" in {about.func_name}"
         parent = getattr(trace, "parent_trace", None)
@@ -91,7 +92,7 @@ def _program() -> tuple[Any, str]:
     return None, ""
 
 
-def _counts_of(trace: Any) -> Counter:
+def _counts_of(trace: Any) -> Counter[tuple[str, str]]:
     try:
         return _counts.setdefault(trace, Counter())
     except TypeError:  # no trace, or one that cannot be referred to weakly: all calls of one name have it

@@ -52,7 +52,7 @@ def copied(tree: Any, earlier: Any) -> Any:
     leaves, structure = jax.tree_util.tree_flatten(tree)
     jax.block_until_ready([leaf for leaf in leaves if isinstance(leaf, jax.Array)])
     views = [_view(leaf) for leaf in leaves]  # all of them before the first copy
-    known: list = []
+    known: list[Any] = []
     if earlier is not None:
         known, before = jax.tree_util.tree_flatten(earlier)
         known = known if before == structure else []
@@ -96,7 +96,7 @@ def _copy_of(leaf: Any, view: np.ndarray | None, earlier: Any) -> Any:
 
 # Which exceptions of JAX may be a failed operation in a compiled program. Any thread.
 
-# How the text begins if the program has made a mistake, and if a program that JAX waits for at once fails otherwise.
+# How the message begins if the program has made a mistake, and if a program whose result JAX awaits fails otherwise.
 _MISTAKES = ("FAILED_PRECONDITION", "INVALID_ARGUMENT")
 _OTHERS = ("UNKNOWN: ", "ABORTED: ", "INTERNAL: ", "CANCELLED: ")
 
@@ -130,7 +130,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
     Each call begins with the state of the last commit, on all ranks. It is called again after the death of a rank, also
     if a compiled program has noticed it, and after a commit at which ranks were added or removed. Mistakes of the program
-    (a mismatch of ranks, a wrong argument) are raised at once.
+    (a mismatch of ranks, a wrong argument) are raised immediately.
 
     Returns:
         A function with the parameters and the result of `func`.

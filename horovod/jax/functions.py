@@ -42,7 +42,7 @@ def broadcast_parameters(
     Raises:
         ValueError: an array cannot be sent, or in a compiled program; the other ranks' calls fail.
         NotImplementedError: an array is not in host memory.
-        OperationFailedError: the ranks' structures, shapes or dtypes differ (the text says where), or another rank has
+        OperationFailedError: the ranks' structures, shapes or dtypes differ (the message says where), or another rank has
             made a mistake. HorovodInternalError: a rank is gone.
     """
     call = f"{_NAME}()" if name is None else f"{_NAME}(name={name!r})"
@@ -66,7 +66,7 @@ def broadcast_parameters(
     return jax.tree_util.tree_unflatten(structure, leaves)
 
 
-def _entry(path: tuple, leaf: Any) -> tuple[str, tuple, str]:
+def _entry(path: tuple[Any, ...], leaf: Any) -> tuple[str, tuple[Any, ...], str]:
     array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
     return jax.tree_util.keystr(path), array.shape, str(array.dtype)
 

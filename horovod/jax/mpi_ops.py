@@ -1,15 +1,16 @@
 """The operations of ``horovod.jax``, on arrays and on pytrees of arrays, inside and outside of compiled programs.
 
 Outside of ``jit`` a call returns when the result is there. In a program (``jit``, ``grad``, ``vmap``, ``scan``,
-``checkpoint``) it is a part of it: it begins when its inputs are computed, in any order, and XLA goes on meanwhile. It is
+``checkpoint``) it is a part of it: it begins when its inputs are computed, in any order, and XLA continues. It is
 a pure function of its inputs for the compiler: an operation whose result is not used is left out, so all ranks must trace
-alike. Errors in a program come from JAX, when the result is waited for, with the engine's text.
+alike. Errors in a program come from JAX, when the result is waited for, with the engine's message.
 
 Names: an operation of a program without a name is called by the file and line of its call. Any thread.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import TracebackType
 from typing import Any
 
 import jax
@@ -53,13 +54,15 @@ def allreduce(
 ) -> Any:
     """Reduce an array, or each array of a pytree, over all ranks. Differentiable.
 
+        loss = hvd.allreduce(loss)  # the mean of all ranks
+
     Args:
         tensor: an array of any shape, or a pytree of arrays, which is reduced as one operation. Integers of up to 64 bits
             but uint32 and uint64, and floats of 16 bits and more, in host memory. Structure, shapes and dtypes must be
             the same on all ranks.
         op: hvd.Average, Sum, Min, Max, Product or Adasum. Averages of integers truncate toward zero.
         name: identifies the operation across ranks.
-        compression: what is sent in place of the arrays.
+        compression: what is sent instead of the arrays.
         prescale_factor, postscale_factor: the input and the result are multiplied by them.
         process_set: the ranks that take part.
 
@@ -70,16 +73,16 @@ def allreduce(
         ValueError: an array, op or process set cannot be used, or before init(); the matching calls of the other ranks
             fail. NotImplementedError: the array is not in host memory.
         HorovodInternalError: ranks disagree, or a rank has made a mistake or is gone. In programs it is an error of JAX
-            with the same text.
+            with the same message.
     """
 
-    def prepare(leaves: list) -> tuple[list, dict]:
+    def prepare(leaves: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         return leaves, _reduction(op, prescale_factor, postscale_factor)
 
     return _on_tree("allreduce", tensor, name, process_set, prepare, compression)
 
 
-def _reduction(op: int, prescale_factor: float, postscale_factor: float) -> dict:
+def _reduction(op: int, prescale_factor: float, postscale_factor: float) -> dict[str, Any]:
     return {
         "reduce_op": engine_number(op),
         "prescale": float(prescale_factor),
@@ -95,14 +98,16 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> list:
+) -> list[Any]:
     """Reduce a list of arrays as one all-or-nothing operation; returns a list. See allreduce()."""
-    tensors = _members("allreduce", tensors, name, process_set)
-    return allreduce(tensors, op, name, compression, prescale_factor, postscale_factor, process_set)
+    members = _members("allreduce", tensors, name, process_set)
+    return list(allreduce(members, op, name, compression, prescale_factor, postscale_factor, process_set))
 
 
 def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """Concatenate the arrays of all ranks along dimension 0, in rank order. Differentiable.
+
+        losses = hvd.allgather(loss.reshape(1))  # shape (hvd.size(),)
 
     Args:
         tensor: an array of one dimension or more, or a pytree of them. Dimension 0 may differ from rank to rank outside
@@ -117,15 +122,17 @@ def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = gl
 
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
-) -> list:
+) -> list[Any]:
     """Gather a list of arrays as one all-or-nothing operation; returns a list. See allgather()."""
-    return allgather(_members("allgather", tensors, name, process_set), name, process_set)
+    return list(allgather(_members("allgather", tensors, name, process_set), name, process_set))
 
 
 def broadcast(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """The root's array, or pytree of arrays, on every rank. Differentiable.
+
+        batch = hvd.broadcast(batch, root_rank=0)
 
     Args:
         tensor: an array or a pytree; structure, shapes and dtypes must be the same on all ranks.
@@ -148,6 +155,8 @@ def alltoall(
 ) -> Any:
     """Send rows of an array to each rank, and receive the rows that the other ranks send here. Differentiable.
 
+        received, rows = hvd.alltoall(tokens, splits=rows_for_each_rank)
+
     Args:
         tensor: an array of one dimension or more.
         splits: how many rows go to each rank of the process set, in rank order; outside of programs only. None: equal
@@ -162,7 +171,7 @@ def alltoall(
         NotImplementedError, HorovodInternalError: as in allreduce().
     """
 
-    def prepare(leaves: list) -> tuple[list, dict]:
+    def prepare(leaves: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         if len(leaves) != 1:
             raise ValueError(f"alltoall takes one array, but found a tree of {len(leaves)}.")
         if splits is None:
@@ -186,6 +195,8 @@ def reducescatter(
 ) -> Any:
     """Reduce an array over all ranks and return this rank's rows of the result. Differentiable.
 
+        rows = hvd.reducescatter(jnp.ones((2 * hvd.size(), 3)), op=hvd.Sum)  # shape (2, 3)
+
     Args:
         tensor: an array of one dimension or more, or a pytree of them. If the rows are not a multiple of the number of
             ranks, the first ranks get one more.
@@ -196,7 +207,7 @@ def reducescatter(
         ValueError, NotImplementedError, HorovodInternalError: as in allreduce().
     """
 
-    def prepare(leaves: list) -> tuple[list, dict]:
+    def prepare(leaves: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         if op == Adasum:
             raise ValueError("Reducescatter has no op Adasum. Use hvd.Average, Sum, Min, Max or Product.")
         return leaves, _reduction(op, prescale_factor, postscale_factor)
@@ -212,10 +223,10 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> list:
+) -> list[Any]:
     """Reduce and scatter a list of arrays as one operation; returns a list. See reducescatter()."""
-    tensors = _members("reducescatter", tensors, name, process_set)
-    return reducescatter(tensors, op, name, compression, prescale_factor, postscale_factor, process_set)
+    members = _members("reducescatter", tensors, name, process_set)
+    return list(reducescatter(members, op, name, compression, prescale_factor, postscale_factor, process_set))
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
@@ -225,12 +236,9 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         ValueError: in a program, before init(), or for a set that is not registered.
         HorovodInternalError: a rank is gone.
     """
-    try:
+    with guarded("barrier", None, process_set):
         _need_no_program("barrier")
         number = number_of(process_set)
-    except BaseException as error:
-        failed("barrier", "barrier", None, process_set, error)
-        raise
     operations.barrier(number)
 
 
@@ -250,23 +258,40 @@ def _need_no_program(function: str) -> None:
         raise ValueError(f"{function}() cannot be a part of a compiled program. Call it outside of jit.")
 
 
-def _members(operation: str, tensors: Any, name: Any, process_set: Any) -> list:
+def _members(operation: str, tensors: Any, name: Any, process_set: Any) -> list[Any]:
     with guarded(operation, name, process_set):
         return operations.members_of(tensors, (jax.Array, np.ndarray))
 
 
-@contextmanager
-def guarded(operation: str, name: Any, process_set: Any) -> Iterator[None]:
-    """A guard of the steps before a call of an operation: an exception is reported to the other ranks as the failure of
-    the call, under the name that the call would have in a program. Raises the errors of failed()."""
-    try:
-        yield
-    except BaseException as error:
-        with suppress(Exception):  # of a name that is no text
-            if is_traced(()):
-                name = name_in_program(operation, None if name is None else f"{name}")
-        failed(operation, operation, name, process_set, error)
-        raise
+class guarded:
+    """A context manager for the steps before a call of an operation: an exception is reported to the other ranks as the
+    failure of the call, under the name that the call has in a program. Raises the errors of failed()."""
+
+    __slots__ = ("_is_traced", "_operation", "_process_set", "name")
+
+    def __init__(self, operation: str, name: Any, process_set: Any) -> None:
+        self._operation, self.name, self._process_set = operation, name, process_set
+        self._is_traced = False
+
+    def __enter__(self) -> "guarded":
+        return self
+
+    def name_call(self) -> str:
+        """Set and return the name of the call in the program that is being traced."""
+        if not self._is_traced:
+            self._is_traced = True
+            self.name = name_in_program(self._operation, None if self.name is None else f"{self.name}")
+        return str(self.name)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+        with suppress(Exception):  # of a name that is not a str
+            if self._operation != "barrier" and is_traced(()):
+                self.name_call()
+        failed(self._operation, self._operation, self.name, self._process_set, error)
 
 
 def _on_tree(
@@ -274,15 +299,14 @@ def _on_tree(
     tree: Any,
     name: str | None,
     process_set: ProcessSet,
-    prepare: Any,
+    prepare: Callable[[list[Any]], tuple[list[Any], dict[str, Any]]],
     compression: type[Compressor] = Compression.none,
 ) -> Any:
     """One operation on all leaves of a tree. `prepare`: leaves -> (leaves, attributes of the Call)."""
-    try:
+    with guarded(operation, name, process_set) as guard:
         leaves, structure = jax.tree_util.tree_flatten(tree)
-        traced = is_traced(leaves)
-        if traced:
-            name = name_in_program(operation, None if name is None else f"{name}")
+        if is_traced(leaves):
+            name = guard.name_call()
         leaves = [_array(leaf) for leaf in leaves]
         leaves, attributes = prepare(leaves)
         for leaf in leaves:
@@ -290,10 +314,11 @@ def _on_tree(
         wires = [compression.compress(leaf) for leaf in leaves]
         number = number_of(process_set)
         engine()
-        call = Call(operation, name, number, process_set.size(), process_set.rank(), **attributes)
-    except BaseException as error:
-        failed(operation, operation, name, process_set, error)
-        raise
+        ranks, rank = (
+            process_set.size() or 0,
+            process_set.rank() or 0,
+        )  # the engine refuses a set without this rank
+        call = Call(operation, name, number, ranks, rank, **attributes)
     if not leaves:
         send_failure(
             operation, name, process_set, f"{operation}() was called there with an empty tree.", operation

@@ -1,4 +1,4 @@
-"""Averaging gradients: of a tree, of a function, and in an optimizer of optax. In programs and at once. Any thread."""
+"""Averaging gradients: of a tree, of a function, and in an optimizer of optax. In programs and outside. Any thread."""
 
 import functools
 from collections.abc import Callable
@@ -28,6 +28,8 @@ def allreduce_gradients(
 ) -> Any:
     """Reduce a tree of gradients over all ranks.
 
+        gradients = hvd.allreduce_gradients(jax.grad(loss_of)(params, x, y))
+
     Args:
         gradients: a pytree of arrays; the same structure, shapes and dtypes on all ranks.
         op, name, compression, process_set: as in allreduce().
@@ -47,7 +49,7 @@ def allreduce_gradients(
         check_predivide_factor(gradient_predivide_factor, op)
         factors = predivide_factors(gradient_predivide_factor)
         leaves, structure = jax.tree_util.tree_flatten(gradients)
-        # Without gradients an empty operation, which the ranks that have gradients hear of.
+        # Without gradients an empty operation, so that the ranks that have gradients get an error.
         buckets = buckets_of(leaves, bucket_bytes) or [[]]
     results = list(leaves)
     for number, bucket in enumerate(buckets):
@@ -60,7 +62,7 @@ def allreduce_gradients(
     return jax.tree_util.tree_unflatten(structure, results)
 
 
-def buckets_of(leaves: list, limit: int = BUCKET_BYTES) -> list[list[int]]:
+def buckets_of(leaves: list[Any], limit: int = BUCKET_BYTES) -> list[list[int]]:
     """The places of the leaves in runs of about `limit` bytes, the last leaves first."""
     buckets: list[list[int]] = []
     filled = limit
@@ -75,7 +77,7 @@ def buckets_of(leaves: list, limit: int = BUCKET_BYTES) -> list[list[int]]:
 
 
 def value_and_grad(
-    fun: Callable,
+    fun: Callable[..., Any],
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
     op: int = Average,
@@ -84,8 +86,10 @@ def value_and_grad(
     gradient_predivide_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     **options: Any,
-) -> Callable:
+) -> Callable[..., Any]:
     """jax.value_and_grad(), whose gradients are reduced over all ranks. The value is this rank's.
+
+        loss, gradients = jax.jit(hvd.value_and_grad(loss_of))(params, x, y)
 
     Args:
         fun, argnums, has_aux, options: as in jax.value_and_grad().
@@ -97,7 +101,7 @@ def value_and_grad(
     plain = jax.value_and_grad(fun, argnums=argnums, has_aux=has_aux, **options)
 
     @functools.wraps(fun)
-    def call(*arguments: Any, **keywords: Any) -> tuple:
+    def call(*arguments: Any, **keywords: Any) -> tuple[Any, Any]:
         value, gradients = plain(*arguments, **keywords)
         reduced = allreduce_gradients(
             gradients, op, name, compression, gradient_predivide_factor, process_set
@@ -116,6 +120,8 @@ def DistributedGradientTransformation(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """An optax optimizer that reduces the gradients over all ranks in update(), and then does what the optimizer does.
+
+        optimizer = hvd.DistributedGradientTransformation(optax.adam(0.001 * hvd.size()))
 
     Its state is that of the optimizer. To sum the gradients of several passes before they are sent, wrap the result in
     optax.MultiSteps.
@@ -136,7 +142,7 @@ def DistributedGradientTransformation(
             f"{type(optimizer).__name__}."
         )
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple:
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         reduced = allreduce_gradients(updates, op, name, compression, gradient_predivide_factor, process_set)
         return optimizer.update(reduced, state, params, **extra)
 

@@ -1,5 +1,7 @@
 """Elastic training with Keras: ``hvd.elastic.run``, ``KerasState`` and callbacks. See docs/elastic.md."""
 
+from typing import Final
+
 import keras
 
 from horovod._keras import elastic as _elastic
@@ -11,7 +13,7 @@ from horovod.common.elastic import workers as workers
 __all__: list[str] = []
 __all__ += _elastic.__all__
 
-run = _bind(_elastic.run, keras, __name__)
+run: Final = _bind(_elastic.run, keras, __name__)
 
 
 class KerasState(_elastic.KerasState):

@@ -195,6 +195,12 @@ def run(kind: str, given: Any, call: CallOptions, **attributes: Any) -> Any:
 
 
 @do_not_convert
+def run_group(kind: str, given: Any, call: CallOptions) -> list[tf.Tensor]:
+    """run() of a "HorovodGrouped..." operation."""
+    return list(run(kind, given, call))
+
+
+@do_not_convert
 def perform(kind: str, tensors: Any, attributes: dict[str, Any], call: CallOptions) -> Any:
     """Run the operation `kind`, or, in a graph, add it to the graph.
 
@@ -304,7 +310,10 @@ def _note_unordered(op: tf.Operation) -> None:
 def _after_fence(graph: tf.Graph) -> contextlib.AbstractContextManager[object]:
     """A context: operations made within it run after the last join or barrier of this function, branch or loop."""
     fence = getattr(graph, _FENCE, None)
-    return contextlib.nullcontext() if fence is None else graph.control_dependencies([fence])
+    ordered: contextlib.AbstractContextManager[object] = graph.control_dependencies(
+        [] if fence is None else [fence]
+    )
+    return ordered
 
 
 def before_fence(graph: tf.Graph) -> contextlib.AbstractContextManager[object]:
@@ -317,7 +326,8 @@ def before_fence(graph: tf.Graph) -> contextlib.AbstractContextManager[object]:
     while _names.is_part(part):
         part = part.outer_graph
         earlier += getattr(part, _UNORDERED, ())
-    return graph.control_dependencies(earlier)
+    ordered: contextlib.AbstractContextManager[object] = graph.control_dependencies(earlier)
+    return ordered
 
 
 def note_fence(op: tf.Operation) -> None:

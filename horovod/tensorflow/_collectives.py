@@ -10,7 +10,15 @@ import tensorflow as tf
 
 from horovod.common.arguments import BOTH_GIVEN, Adasum, Average, Sum, op_from
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.tensorflow._call import CallOptions, group_members, nothing, reported, run
+from horovod.tensorflow._call import (
+    CallOptions,
+    group_members,
+    nothing,
+    process_set_number,
+    reported,
+    run,
+    run_group,
+)
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.mpi_ops import size, size_op
 from horovod.tensorflow.util import decided_at_run_time, do_not_convert, in_xla, on_device
@@ -34,6 +42,8 @@ def allreduce(
     ignore_name_scope: bool = False,
 ) -> Any:
     """Reduce a tensor over all ranks. Differentiable.
+
+        loss = hvd.allreduce(loss)  # the mean of all ranks
 
     Args:
         tensor: a tensor, or a value that tf.convert_to_tensor() accepts; the same shape and dtype on all ranks. Or
@@ -113,12 +123,12 @@ def why_not_slices(op: int, prescale_factor: float, postscale_factor: float) -> 
 
 def _allreduce_slices(slices: tf.IndexedSlices, call: CallOptions) -> Any:
     if in_xla():
-        # XLA has to know the number of gathered rows when it compiles, and nothing tells it.
+        # XLA has to know the number of gathered rows when it compiles, and cannot.
         return run("HorovodAllreduce", tf.convert_to_tensor(slices), call._replace(operation="allreduce"))
-    values, indices = run("HorovodGroupedAllgather", [slices.values, slices.indices], call)
+    values, indices = run_group("HorovodGroupedAllgather", [slices.values, slices.indices], call)
     if call.op == Average:
         process_set = call.process_set
-        ranks = size_op(process_set.process_set_id) if decided_at_run_time() else process_set.size()
+        ranks = size_op(process_set_number(process_set)) if decided_at_run_time() else process_set.size()
         values = values / tf.cast(ranks, values.dtype)  # of integers, a true division: floats
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
 
@@ -136,8 +146,10 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
     name: str | None = None,
-) -> list:
+) -> list[Any]:
     """Reduce several tensors as one operation: when all are ready on all ranks, in one message.
+
+        loss, accuracy = hvd.grouped_allreduce([loss, accuracy])
 
     Args:
         tensors: tensors (or values that tf.convert_to_tensor() accepts) of any dtypes. Each tf.IndexedSlices among them
@@ -170,7 +182,7 @@ def grouped_allreduce(
             packed = [compression.compress(tf.convert_to_tensor(results[i])) for i in dense]
     with on_device(device_dense):
         if packed:
-            reduced = run("HorovodGroupedAllreduce", [sent for sent, _ in packed], call)
+            reduced = run_group("HorovodGroupedAllreduce", [sent for sent, _ in packed], call)
             for i, tensor, (_, context) in zip(dense, reduced, packed):
                 results[i] = compression.decompress(tensor, context)
     with on_device(device_sparse):
@@ -197,6 +209,8 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
     """Reduce a tensor over all ranks. Each rank gets a share of the rows. Differentiable for Average and Sum.
+
+        rows = hvd.reducescatter(tf.ones([2 * hvd.size(), 3]), op=hvd.Sum)  # shape [2, 3]
 
     Args:
         tensor: a tensor of one dimension or more, or a value that tf.convert_to_tensor() accepts; the same shape and
@@ -229,8 +243,10 @@ def grouped_reducescatter(
 ) -> list[tf.Tensor]:
     """reducescatter() of several tensors as one operation, in one message.
 
+        weights, biases = hvd.grouped_reducescatter([weights, biases])
+
     Args:
-        tensors: the same number on all ranks, in the same order. An empty list is returned at once; on
+        tensors: the same number on all ranks, in the same order. An empty list is returned immediately; on
             other ranks, groups that have tensors fail.
         The others are those of reducescatter().
 
@@ -269,7 +285,7 @@ def _scatter(
     with on_device(device_dense):
         sent = [tensor for tensor, _ in packed]
         if grouped:
-            scattered = run("HorovodGroupedReducescatter", sent, call)
+            scattered = run_group("HorovodGroupedReducescatter", sent, call)
         else:
             scattered = [run("HorovodReducescatter", sent[0], call)]
         return [compression.decompress(t, context) for t, (_, context) in zip(scattered, packed)]

@@ -1,7 +1,7 @@
 """Reducing the gradients of a step, for tapes and optimizers alike.
 
 Names are made of the place in the list of gradients and of the variable, so that they agree between ranks also if
-their graphs differ. In a graph each large gradient has an operation of its own, and neighbours that are small have one
+their graphs differ. In a graph each large gradient has its own operation, and neighbours that are small have one
 together, which begins as soon as they are computed. Eagerly, and in functions that XLA compiles, operations run one
 after another, so all gradients are reduced in groups.
 """
@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from horovod.common.arguments import Adasum, check_groups, groups_from, predivide_factors
+from horovod.common.arguments import Adasum, Average, check_groups, groups_from, predivide_factors
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
 from horovod.tensorflow import _names
-from horovod.tensorflow._call import REDUCIBLE, CallOptions, report
+from horovod.tensorflow._call import REDUCIBLE, CallOptions, process_set_number, report
 from horovod.tensorflow._collectives import allreduce, grouped_allreduce, why_not_slices
 from horovod.tensorflow.compression import Compression, Compressor
-from horovod.tensorflow.mpi_ops import Average, process_set_included_op, size_op
+from horovod.tensorflow.mpi_ops import process_set_included_op, size_op
 from horovod.tensorflow.util import (
     _cache,
     decided_at_run_time,
@@ -42,12 +42,12 @@ from hvd_core._runtime.process_sets import number_of
 
 
 @contextmanager
-def fail_together(names: list[str], process_set: ProcessSet) -> Iterator[Callable]:
+def fail_together(names: list[str], process_set: ProcessSet) -> Iterator[Callable[..., Any]]:
     """A context for code that makes the allreduces `names` in a graph. It calls the yielded function with each name
     before it makes that operation.
 
     If one operation cannot be made, the graph does not run, and this rank executes none of them. The operation that
-    failed has told the other ranks; the context lets the other ranks' calls of all other names fail as well.
+    failed has been reported to the other ranks; the context lets the other ranks' calls of all other names fail as well.
     """
     begun: list[str] = []
     try:
@@ -74,7 +74,7 @@ def tensor_to_reduce(gradient: Any, vars: Sequence[Any] | None, place: int) -> A
     return tf.zeros([0] if gradient is None else [0, 0], dtype if dtype in REDUCIBLE else tf.float32)
 
 
-def description_of_group(grads: list, vars: Sequence[Any] | None, places: list[int]) -> str:
+def description_of_group(grads: list[Any], vars: Sequence[Any] | None, places: list[int]) -> str:
     """A sentence for an error: the kinds of the gradients that this rank has put in a group."""
 
     def listed(found: list[int]) -> str:
@@ -119,7 +119,7 @@ def takes_part(process_set: ProcessSet) -> bool:
         ValueError: Horovod is not initialized, or the process set is not registered.
     """
     number_of(process_set)
-    return bool(process_set.included()) and process_set.size() > 1
+    return bool(process_set.included()) and (process_set.size() or 0) > 1
 
 
 @do_not_convert
@@ -128,9 +128,9 @@ def scaled_local(gradient: Any, process_set: ProcessSet) -> Any:
     if gradient is None or not process_set.included():
         return gradient
     at_run_time = decided_at_run_time() and not in_xla()
-    ranks = size_op(process_set.process_set_id) if at_run_time else process_set.size()
+    ranks = size_op(process_set_number(process_set)) if at_run_time else process_set.size()
 
-    def divide(values):
+    def divide(values: tf.Tensor) -> tf.Tensor:
         return values / tf.cast(ranks, values.dtype)
 
     if isinstance(gradient, tf.IndexedSlices):
@@ -170,7 +170,7 @@ class GradientReduction:
         self.options = options
         self.name, self.process_set, self._op = options.name, options.process_set, options.op
         prescale_factor, postscale_factor = predivide_factors(options.gradient_predivide_factor)
-        self._of_slices = {
+        self._of_slices: dict[str, Any] = {
             "device_dense": options.device_dense,
             "device_sparse": options.device_sparse,
             "compression": options.compression,
@@ -188,7 +188,7 @@ class GradientReduction:
     @do_not_convert
     def __call__(
         self, grads: Sequence[Any], vars: Sequence[Any] | None = None, use_generic_names: bool = False
-    ) -> list:
+    ) -> list[Any]:
         """Reduce each gradient with the other ranks' gradients for the same variable.
 
         Args:
@@ -221,7 +221,7 @@ class GradientReduction:
                     {**groups, **{names[i]: [i] for i in single}}, [plain_variable(v) for v in vars]
                 )
             results = list(grads)
-            stand_ins: list = []  # the results for gradients that are None
+            stand_ins: list[Any] = []  # the results for gradients that are None
             # By place: a tensor that exists once all ranks have shown that they have tf.IndexedSlices there too.
             agreed: dict[int, tf.Tensor] = {}
             with fail_together([*groups, *(names[i] for i in single)], self.process_set) as begin:
@@ -237,7 +237,7 @@ class GradientReduction:
                     begin(names[i])
                     results[i] = self._reduce_one(grads[i], names[i])
                 # A failure ends the step on this rank, and the other ranks would wait for operations that it has not
-                # begun. So the stand-ins, which could be sent at once, come after all gradients have been computed.
+                # begun. So the stand-ins, which could be sent immediately, come after all gradients have been computed.
                 with tf.control_dependencies([grads[i] for i in tensors if tf.is_tensor(grads[i])]):
                     for i in single:
                         if i not in tensors:
@@ -254,7 +254,7 @@ class GradientReduction:
                             results[i] = self._reduce_one(gradient, f"{names[i]}.rows")
             return _depending_on(stand_ins, results)
 
-    def _announce_weights(self, requests: dict[str, list[int]], variables: list) -> None:
+    def _announce_weights(self, requests: dict[str, list[int]], variables: list[Any]) -> None:
         for name, places in requests.items():
             weights = [
                 (getattr(v, "name", name), lambda v=v: values_of(v)) for v in (variables[i] for i in places)
@@ -262,7 +262,7 @@ class GradientReduction:
             number: Any = self.process_set.process_set_id
             initial_weights.announce(f"allreduce.{name}", weights, _REMEDY, number)
 
-    def _partition(self, grads: list, vars: Sequence[Any] | None) -> tuple[list[list[int]], list[int]]:
+    def _partition(self, grads: list[Any], vars: Sequence[Any] | None) -> tuple[list[list[int]], list[int]]:
         """The places of the gradients of each group, and the places of the other gradients. The same on all ranks, also
         where ranks have None or tf.IndexedSlices in different places."""
         everything = list(range(len(grads)))
@@ -293,7 +293,9 @@ class GradientReduction:
         options = self._of_slices if isinstance(gradient, tf.IndexedSlices) else self._of_tensors
         return _allreduce_cond(gradient, name=name, **options)
 
-    def _reduce_group(self, grads: list, places: list[int], vars: Any, name: str, results: list) -> list:
+    def _reduce_group(
+        self, grads: list[Any], places: list[int], vars: Any, name: str, results: list[Any]
+    ) -> list[Any]:
         """Put a group's reduced tensors into `results`. Returns all outputs of the reduction, stand-ins included."""
         packed = [tensor_to_reduce(grads[i], vars, i) for i in places]
         try:
@@ -312,14 +314,14 @@ class GradientReduction:
         with tf.name_scope("no_tensor_here"):
             return self._reduce_one(stand_in, name)
 
-    def _check_slices(self, grads: list) -> None:
+    def _check_slices(self, grads: list[Any]) -> None:
         problem = why_not_slices(self._op, 1.0, 1.0)
         # In eager mode the operation itself raises it.
         if problem and not tf.executing_eagerly() and any(isinstance(g, tf.IndexedSlices) for g in grads):
             raise NotImplementedError(problem)
 
 
-def _depending_on(tensors: list[tf.Tensor], results: list) -> list:
+def _depending_on(tensors: list[tf.Tensor], results: list[Any]) -> list[Any]:
     """`results`, one of which depends on `tensors`: a graph does not execute operations on which no result depends."""
     place = next((i for i, result in enumerate(results) if result is not None), None)
     if not tensors or place is None or tf.executing_eagerly():
@@ -329,7 +331,7 @@ def _depending_on(tensors: list[tf.Tensor], results: list) -> list:
     return results
 
 
-def _chunks(places: list[int], grads: list, vars: Sequence[Any] | None, most: int) -> list[list[int]]:
+def _chunks(places: list[int], grads: list[Any], vars: Sequence[Any] | None, most: int) -> list[list[int]]:
     """`places` in runs of at most `most` bytes. The sizes are those of the variables, which all ranks have, if the
     variables are known."""
     chunks: list[list[int]] = []
@@ -346,10 +348,12 @@ def _chunks(places: list[int], grads: list, vars: Sequence[Any] | None, most: in
     return chunks
 
 
-def _reduced_by_members(process_set: ProcessSet, reduce: Callable, leave: Callable) -> Any:
+def _reduced_by_members(
+    process_set: ProcessSet, reduce: Callable[..., Any], leave: Callable[..., Any]
+) -> Any:
     """The result of `reduce()` if this rank reduces with others, else that of `leave()`."""
     if decided_at_run_time() and not tf.executing_eagerly() and not in_xla():
-        number = process_set.process_set_id
+        number = process_set_number(process_set)
         several = tf.logical_and(tf.equal(process_set_included_op(number), 1), tf.greater(size_op(number), 1))
         return tf.cond(several, reduce, leave)
     if (
@@ -365,9 +369,10 @@ def _allreduce_cond(
 ) -> Any:
     """allreduce() if this rank is a member of the process set and not its only one, else the tensor itself. Decided now;
     in graphs with HOROVOD_ELASTIC, each time the graph runs."""
+    options["process_set"] = process_set
     return _reduced_by_members(
         process_set,
-        lambda: allreduce(tensor, *args, process_set=process_set, **options),
+        lambda: allreduce(tensor, *args, **options),
         lambda: tf.nest.map_structure(tf.identity, tensor, expand_composites=True),
     )
 
@@ -375,13 +380,15 @@ def _allreduce_cond(
 @do_not_convert
 def _grouped_allreduce_cond(
     tensors: Sequence[Any], *args: Any, process_set: ProcessSet = global_process_set, **options: Any
-) -> list:
+) -> list[Any]:
     """As _allreduce_cond(), but for grouped_allreduce()."""
-    return _reduced_by_members(
+    options["process_set"] = process_set
+    reduced: list[Any] = _reduced_by_members(
         process_set,
-        lambda: grouped_allreduce(tensors, *args, process_set=process_set, **options),
+        lambda: grouped_allreduce(tensors, *args, **options),
         lambda: tf.nest.map_structure(tf.identity, list(tensors), expand_composites=True),
     )
+    return reduced
 
 
 @do_not_convert

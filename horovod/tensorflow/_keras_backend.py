@@ -4,19 +4,19 @@ See horovod/_keras/backends.py.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from types import FunctionType
 from typing import Any
 
 import tensorflow as tf
 
 from horovod._keras.agreement import DENSE, SPARSE32, SPARSE64
-from horovod._keras.backends import Backend
+from horovod._keras.backends import Backend, Function
 from horovod._keras.options import Options
 from horovod.common.arguments import Average
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import mpi_ops
-from horovod.tensorflow._call import CallOptions, report
+from horovod.tensorflow._call import CallOptions, process_set_number, report, reported, run, run_group
 from horovod.tensorflow._gradients import _GROUP_BYTES, _NEIGHBOUR_BYTES, _depending_on
 from horovod.tensorflow.functions import require_same_variables
 from horovod.tensorflow.util import decided_at_run_time, in_xla, may_be_of_operation, values_of
@@ -48,18 +48,18 @@ class TensorFlowBackend(Backend):
     def values_of(self, variable: Any) -> Any:
         return values_of(self.identity(variable))
 
-    def gradients(self, loss: Any, variables: list, grad_loss: Any, tape: Any) -> list:
+    def gradients(self, loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> list[Any]:
         own = [self.identity(v) for v in variables]
         if callable(loss):
             with tf.GradientTape() as tape:
                 loss = loss()
         if tape is not None:
-            return tape.gradient(loss, own, grad_loss)
+            return list(tape.gradient(loss, own, grad_loss))
         if tf.executing_eagerly():
             raise ValueError(
                 "`tape` is required when a tensor is passed as loss: the tf.GradientTape that has recorded it."
             )
-        return tf.gradients(loss, own, grad_loss)
+        return list(tf.gradients(loss, own, grad_loss))
 
     def sparse_kind(self, gradient: Any) -> int:
         if not isinstance(gradient, tf.IndexedSlices):
@@ -94,16 +94,16 @@ class TensorFlowBackend(Backend):
         indices = tf.zeros([0, 1], tf.int32 if kind == SPARSE32 else tf.int64)
         return tf.IndexedSlices(tf.zeros([0, *own.shape[1:], 1], own.dtype.base_dtype), indices)
 
-    def depending_on(self, outcomes: list, gradients: list) -> list:
+    def depending_on(self, outcomes: list[Any], gradients: list[Any]) -> list[Any]:
         return _depending_on(tf.nest.flatten(outcomes, expand_composites=True), gradients)
 
-    def nan_unless_finite(self, gradients: list) -> tf.Tensor:
+    def nan_unless_finite(self, gradients: list[Any]) -> tf.Tensor:
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in values])
         return tf.where(finite, tf.constant(1.0), tf.constant(float("nan")))
 
     def scaled(self, gradient: Any, factor: Any) -> Any:
-        def times(values):
+        def times(values: tf.Tensor) -> tf.Tensor:
             # (tf.cast would convert a Python number to float32 first.)
             return values * (tf.cast(factor, values.dtype) if tf.is_tensor(factor) else factor)
 
@@ -111,7 +111,7 @@ class TensorFlowBackend(Backend):
             return tf.IndexedSlices(times(gradient.values), gradient.indices, gradient.dense_shape)
         return times(gradient)
 
-    def batches(self, indices: list[int], gradients: list, variables: list) -> list[list[int]]:
+    def batches(self, indices: list[int], gradients: list[Any], variables: list[Any]) -> list[list[int]]:
         # Each batch has one dtype, and begins as soon as its gradients have been computed.
         most = _NEIGHBOUR_BYTES if self.mode() == "graph" else _GROUP_BYTES
         done: list[list[int]] = []
@@ -129,31 +129,27 @@ class TensorFlowBackend(Backend):
 
     def reduce(
         self,
-        batches: list[list],
+        batches: list[list[Any]],
         names: list[str],
-        variables: list,
+        variables: list[Any],
         options: Options,
         presence: list[bool] | None,
-    ) -> tuple[list[list], Any]:
-        arguments = {
-            "op": options.op,
-            "prescale_factor": 1.0 / options.gradient_predivide_factor,
-            "postscale_factor": options.gradient_predivide_factor,
-            "ignore_name_scope": True,
-            "process_set": options.process_set,
-        }
-        results, reduced_presence = [], None
+    ) -> tuple[list[list[Any]], Any]:
+        factor = options.gradient_predivide_factor
+        results: list[list[Any]] = []
+        reduced_presence = None
         for tensors, name in zip(batches, names):
-            with self._reported("allreduce", name, options.process_set):
+            call = CallOptions("allreduce", name, options.process_set, True, options.op, 1.0 / factor, factor)
+            with reported(call):
                 pairs = [options.compression.compress(tensor) for tensor in tensors]
             sent = [pair[0] for pair in pairs]
             if presence is not None and not results:
                 with tf.device(sent[0].device):
                     sent.append(tf.constant([float(p) for p in presence], sent[0].dtype))
             if len(sent) == 1:
-                received = [mpi_ops._allreduce(sent[0], name=name, **arguments)]
+                received = [run("HorovodAllreduce", sent[0], call)]
             else:
-                received = mpi_ops._grouped_allreduce(sent, name=name, **arguments)
+                received = run_group("HorovodGroupedAllreduce", sent, call)
             if len(sent) > len(pairs):
                 reduced_presence = received[-1]
             results.append(
@@ -162,23 +158,28 @@ class TensorFlowBackend(Backend):
         return results, reduced_presence
 
     def any_rank_has(self, presence: tf.Tensor) -> list[bool]:
-        return (presence.numpy() > 0).tolist()
+        return [bool(value > 0) for value in presence.numpy()]
 
     def reduce_sparse(self, gradient: tf.IndexedSlices, name: str, options: Options) -> Any:
         if self.mode() == "xla":
-            # XLA has to know the number of gathered rows when it compiles, and nothing tells it.
+            # XLA has to know the number of gathered rows when it compiles, and cannot.
             ((reduced,),), _ = self.reduce([[tf.convert_to_tensor(gradient)]], [name], [], options, None)
             return reduced
-        arguments = {"ignore_name_scope": True, "process_set": options.process_set}
-        values = mpi_ops.allgather(gradient.values, name=f"{name}.values", **arguments)
-        indices = mpi_ops.allgather(gradient.indices, name=f"{name}.indices", **arguments)
+        values, indices = (
+            run(
+                "HorovodAllgather",
+                part,
+                CallOptions("allgather", f"{name}.{label}", options.process_set, True),
+            )
+            for label, part in (("values", gradient.values), ("indices", gradient.indices))
+        )
         if options.op == Average:
             values = values / tf.cast(self._ranks_of(options.process_set), values.dtype)
         return tf.IndexedSlices(values, indices, gradient.dense_shape)
 
     def broadcast_variables(
         self,
-        variables: Sequence,
+        variables: Sequence[Any],
         root_rank: int,
         name: str,
         process_set: ProcessSet = global_process_set,
@@ -200,14 +201,14 @@ class TensorFlowBackend(Backend):
     def may_be_of_operation(self, error: Exception) -> bool:
         return may_be_of_operation(error)
 
-    def copies_of(self, variables: Sequence, earlier: Sequence | None) -> list:
+    def copies_of(self, variables: Sequence[Any], earlier: Sequence[Any] | None) -> list[Any]:
         own = [self.identity(v) for v in variables]
         if not tf.executing_eagerly():
             return tf.compat.v1.keras.backend.get_session().run(own) if own else []
         # TensorFlow copies when the variable changes: a value that was read stays what it is.
         return [v.read_value() for v in own]
 
-    def assign(self, variables: Sequence, copies: Sequence) -> None:
+    def assign(self, variables: Sequence[Any], copies: Sequence[Any]) -> None:
         own = [self.identity(v) for v in variables]
         if tf.executing_eagerly():
             for variable, copy in zip(own, copies):
@@ -222,7 +223,7 @@ class TensorFlowBackend(Backend):
     def _ranks_of(self, process_set: ProcessSet) -> Any:
         """The number of ranks: a number, or, in a graph of an elastic job, a tensor."""
         if decided_at_run_time() and self.mode() == "graph":
-            return mpi_ops.size_op(process_set.process_set_id)
+            return mpi_ops.size_op(process_set_number(process_set))
         return process_set.size()
 
     def has_global_variables(self) -> bool:
@@ -233,63 +234,54 @@ class TensorFlowBackend(Backend):
         require_same_variables("broadcast_global_variables()", variables, name, process_set)
         self.broadcast_variables(variables, root_rank, name, process_set)
 
-    def allreduce(self, value, name, op, prescale_factor, postscale_factor, compression, process_set) -> Any:
-        with self._reported("allreduce", name, process_set):
+    def allreduce(
+        self,
+        value: Any,
+        name: str | None,
+        op: int,
+        prescale_factor: float,
+        postscale_factor: float,
+        compression: Any,
+        process_set: ProcessSet,
+    ) -> Any:
+        call = CallOptions("allreduce", name, process_set, True, op, prescale_factor, postscale_factor)
+        with reported(call):
             sent, context = compression.compress(self._tensor(value))
-        reduced = mpi_ops._allreduce(
-            sent,
-            name=name,
-            op=op,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            ignore_name_scope=True,
-            process_set=process_set,
-        )
-        return _evaluated(compression.decompress(reduced, context))
+        return _evaluated(compression.decompress(run("HorovodAllreduce", sent, call), context))
 
     def allgather(self, value: Any, name: str | None, process_set: ProcessSet) -> Any:
-        with self._reported("allgather", name, process_set):
-            sent = self._tensor(value)
-        return _evaluated(mpi_ops.allgather(sent, name=name, ignore_name_scope=True, process_set=process_set))
+        return self._run("HorovodAllgather", value, CallOptions("allgather", name, process_set, True))
 
     def broadcast(self, value: Any, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
-        with self._reported("broadcast", name, process_set):
-            sent = self._tensor(value)
-        return _evaluated(
-            mpi_ops.broadcast(sent, root_rank, name=name, ignore_name_scope=True, process_set=process_set)
-        )
+        call = CallOptions("broadcast", name, process_set, True, root_rank=root_rank)
+        return self._run("HorovodBroadcast", value, call)
 
     def reducescatter(self, value: Any, name: str | None, op: int, process_set: ProcessSet) -> Any:
-        with self._reported("reducescatter", name, process_set):
+        call = CallOptions("reducescatter", name, process_set, True, op)
+        return self._run("HorovodReducescatter", value, call)
+
+    def _run(self, kind: str, value: Any, call: CallOptions) -> Any:
+        with reported(call):
             sent = self._tensor(value)
-        return _evaluated(
-            mpi_ops._reducescatter(sent, name=name, op=op, ignore_name_scope=True, process_set=process_set)
-        )
+        return _evaluated(run(kind, sent, call))
 
     def report(
         self, operation: str, name: str | None, error: BaseException | str, process_set: ProcessSet
     ) -> None:
         report(CallOptions(operation, name, process_set, True), error)
 
-    @contextmanager
-    def _reported(self, operation: str, name: str | None, process_set: ProcessSet):
-        """A context: an exception in it lets the other ranks' matching call fail as well, instead of waiting."""
-        try:
-            yield
-        except BaseException as error:
-            self.report(operation, name, error, process_set)
-            raise
-
     def _tensor(self, value: Any) -> tf.Tensor:
         return tf.convert_to_tensor(self.identity(value))
 
-    def outside_of_graphs(self) -> AbstractContextManager:
-        return tf.init_scope()
+    def outside_of_graphs(self) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = tf.init_scope()
+        return scope
 
-    def not_rewritten(self, function: Callable) -> Callable:
-        return tf.autograph.experimental.do_not_convert(function)
+    def not_rewritten(self, function: Function) -> Function:
+        converted: Function = tf.autograph.experimental.do_not_convert(function)
+        return converted
 
-    def methods_not_rewritten(self, methods: type) -> dict[str, Callable]:
+    def methods_not_rewritten(self, methods: type) -> dict[str, Callable[..., Any]]:
         return {
             name: self.not_rewritten(method)
             for cls in reversed(methods.__mro__[:-1])
@@ -298,9 +290,9 @@ class TensorFlowBackend(Backend):
         }
 
 
-def _by_dtype_and_device(variables: Sequence) -> list[list]:
+def _by_dtype_and_device(variables: Sequence[Any]) -> list[list[Any]]:
     """The variables in lists, each of one dtype and device."""
-    parts: dict[tuple, list] = {}
+    parts: dict[tuple[Any, ...], list[Any]] = {}
     for variable in variables:
         parts.setdefault((variable.dtype.base_dtype.name, variable.device), []).append(variable)
     return list(parts.values())

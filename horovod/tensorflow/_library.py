@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import tensorflow as tf
 
@@ -40,7 +40,7 @@ def _load() -> tuple[Any, ctypes.CDLL]:
     """The module of generated functions, and the library's entry points.
 
     Raises:
-        ImportError: the library cannot be used; the text says why.
+        ImportError: the library cannot be used; the message says why.
     """
     if not PATH.exists():
         raise ImportError(
@@ -112,6 +112,8 @@ def let_run_unordered() -> None:
         )
 
 
+operations: Any
+library: Any
 try:
     operations, library = _load()
 except ImportError as _error:
@@ -132,11 +134,11 @@ def run_in_parallel(op: tf.Operation) -> None:
 
 
 def register_devices() -> None:
-    """Register kernels for the device types of this machine, or tell those that are registered what this job allows. Call
-    it in each job while the engine runs, which knows the types that the job's backends serve.
+    """Register kernels for the device types of this machine, or pass to those that are registered what this job allows.
+    Call it in each job while the engine runs, which knows the types that the job's backends serve.
 
     Raises:
-        RuntimeError: TensorFlow refuses the kernels; the text says why.
+        RuntimeError: TensorFlow refuses the kernels; the message says why.
     """
     types = {device.device_type for device in tf.config.list_physical_devices()} - {"CPU"}
     with _lock:
@@ -160,14 +162,17 @@ def register_devices() -> None:
 
 # The gradient functions of the operations, by the operation's type. ``mpi_ops`` fills the table when it is imported;
 # ``_xla`` reads it when it makes an operation in a compiled function.
-GRADIENTS: dict[str, Callable] = {}
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+GRADIENTS: dict[str, Callable[..., Any]] = {}
 
 
-def register_gradient(kind: str) -> Callable[[Callable], Callable]:
+def register_gradient(kind: str) -> Callable[[_Function], _Function]:
     """A decorator that makes a function the gradient of the operation `kind`, in TensorFlow and in GRADIENTS."""
 
-    def register(function: Callable) -> Callable:
+    def register(function: _Function) -> _Function:
         GRADIENTS[kind] = do_not_convert(function)
-        return tf.RegisterGradient(kind)(function)
+        tf.RegisterGradient(kind)(function)
+        return function
 
     return register

@@ -26,7 +26,7 @@ def is_part(graph: tf.Graph) -> bool:
     return _is_any_of(graph, _PARTS) and graph.outer_graph is not None
 
 
-def _is_any_of(graph: tf.Graph, kinds: frozenset) -> bool:
+def _is_any_of(graph: tf.Graph, kinds: frozenset[Any]) -> bool:
     return any(kind.__name__ in kinds for kind in type(graph).__mro__)
 
 

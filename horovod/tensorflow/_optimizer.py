@@ -35,7 +35,7 @@ class WrappedOptimizer(tf.compat.v1.train.Optimizer):
         super().__init__(name=name, use_locking=use_locking)
         self._optimizer = optimizer
         self.process_set = process_set
-        self._local_vars: set = set()
+        self._local_vars: set[Any] = set()
 
     def register_local_var(self, var: Any) -> None:
         """Do not reduce the gradient of this variable (or of a list of them)."""
@@ -114,7 +114,7 @@ class _DistributedOptimizer(WrappedOptimizer):
         """
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         if not pairs:
-            return pairs
+            return []
         grads, variables = map(list, zip(*pairs))
         if self._agg_helper is not None:
             _check_references(variables)
@@ -146,7 +146,7 @@ class _DistributedOptimizer(WrappedOptimizer):
         )
 
 
-def _check_references(variables: list) -> None:
+def _check_references(variables: list[Any]) -> None:
     """Raises ValueError for variables that cannot be assigned to in every N-th pass only."""
     old = [v.name for v in variables if v.dtype._is_ref_dtype]
     if old and tf.compat.v1.control_flow_v2_enabled():
@@ -190,7 +190,7 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
     @do_not_convert
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """As of the wrapped optimizer: the gradients of this rank, not reduced."""
-        return self._optimizer.compute_gradients(*args, **kwargs)
+        return list(self._optimizer.compute_gradients(*args, **kwargs))
 
     @do_not_convert
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
@@ -221,7 +221,7 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
             return combined
         return tf.group(combined, name=name or self.get_name())
 
-    def _counter_and_starts(self, variables: list) -> tuple[Any, list]:
+    def _counter_and_starts(self, variables: list[Any]) -> tuple[Any, list[Any]]:
         """The counter of passes (None for one pass per step), and the variables' values before the first pass."""
         if self._backward_passes_per_step == 1:
             return None, [_copy(v) for v in variables]
@@ -241,7 +241,7 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
             for k, v in zip(kept, variables)
         ]
 
-    def _replace(self, variables: list, starts: list, counter: Any = None) -> tf.Tensor:
+    def _replace(self, variables: list[Any], starts: list[Any], counter: Any = None) -> tf.Tensor:
         """Give the variables their values in `starts` plus the combined changes. Returns True, once that is done."""
         changes = [_read(v) - start for v, start in zip(variables, starts)]
         sums = [start + change for start, change in zip(starts, self._combine(changes, variables))]
@@ -290,6 +290,9 @@ def DistributedOptimizer(
     scale_local_gradients: bool = True,
 ) -> Any:
     """An optimizer that reduces gradients over all ranks before `optimizer` applies them.
+
+        optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.AdamOptimizer(0.001 * hvd.size()))
+        step = optimizer.minimize(loss)
 
     Args:
         optimizer: of tf.compat.v1.train, or of Keras: then horovod.tensorflow.keras.DistributedOptimizer() is called.

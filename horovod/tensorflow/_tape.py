@@ -10,7 +10,13 @@ import tensorflow as tf
 from horovod._keras import patches
 from horovod.common.arguments import Average, check_predivide_factor
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.tensorflow._gradients import GradientOptions, cached_reduction, checked_groups, scaled_local
+from horovod.tensorflow._gradients import (
+    GradientOptions,
+    GradientReduction,
+    cached_reduction,
+    checked_groups,
+    scaled_local,
+)
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.util import do_not_convert, plain_variable, ref
 
@@ -22,6 +28,9 @@ class _DistributedTape:
     the wrapped tape and the distributed one share their attributes."""
 
     __slots__ = ("_hvd_local", "_hvd_reduce", "_hvd_scale_local")
+    _hvd_local: set[Any]
+    _hvd_reduce: GradientReduction
+    _hvd_scale_local: bool
 
     @do_not_convert
     def register_local_source(self, source: Any) -> None:
@@ -51,7 +60,7 @@ class _DistributedTape:
 
         Raises:
             The errors of hvd.allreduce(). tf.errors.FailedPreconditionError also if only some ranks have a gradient, or
-            have it as tf.IndexedSlices: in the text shape [0] then stands for None, and [0, 0] for tf.IndexedSlices.
+            have it as tf.IndexedSlices: in the message shape [0] then means None, and [0, 0] tf.IndexedSlices.
         """
         flat = tf.nest.flatten(sources)
         grads = self._hvd_plain().gradient(target, flat, output_gradients, unconnected_gradients)
@@ -67,8 +76,8 @@ class _DistributedTape:
     @do_not_convert
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
-    ) -> tuple[list, list]:
-        """As gradient(), with the sources that are not reduced apart from the others.
+    ) -> tuple[list[Any], list[Any]]:
+        """As gradient(), but separates the sources that are not reduced from the others.
 
         Args:
             use_generic_names: name the operations ``grad_0``, ``grad_1``, ... in each function.
@@ -95,7 +104,7 @@ class _DistributedTape:
 
     def _hvd_plain(self) -> tf.GradientTape:
         """This tape as an instance of the class that was wrapped."""
-        plain_class = type(self).__mro__[2]
+        plain_class: Any = type(self).__mro__[2]
         tape = plain_class.__new__(plain_class)
         tape.__dict__ = self.__dict__
         return tape
@@ -116,6 +125,10 @@ def DistributedGradientTape(
     scale_local_gradients: bool = True,
 ) -> tf.GradientTape:
     """A tape like `gradtape` whose gradient() reduces over all ranks.
+
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = loss_of(model(x, training=True), y)
+        gradients = tape.gradient(loss, model.trainable_variables)
 
     It shares what `gradtape` has recorded, and both may be used; wrap it before, within or after the ``with`` block.
 
@@ -146,7 +159,8 @@ def DistributedGradientTape(
         "DistributedGradientTape", device_dense, device_sparse, compression, sparse_as_dense,
         op, gradient_predivide_factor, checked_groups(num_groups, groups), process_set,
     )  # fmt: skip
-    distributed_class = _distributed_class(type(gradtape))
+    plain_class: Any = type(gradtape)
+    distributed_class: Any = _distributed_class(plain_class)
     tape = distributed_class.__new__(distributed_class)
     tape.__dict__ = gradtape.__dict__
     tape._hvd_reduce = cached_reduction(options)
@@ -158,7 +172,7 @@ def DistributedGradientTape(
 def _prepare_keras() -> None:
     """Let `optimizer.variables` of Keras 3 be called, as programs with a tape do. Does not import Keras."""
     keras = sys.modules.get("keras")
-    if hasattr(keras, "optimizers"):  # the import of Keras has ended
+    if keras is not None and hasattr(keras, "optimizers"):  # the import of Keras has ended
         patches.let_variables_be_called(keras)
 
 

@@ -80,7 +80,7 @@ class _CompiledOperation:
 
 
 def perform(kind: str, tensors: Any, attributes: dict[str, Any], name: str) -> Any:
-    """Add the operation `kind` to a function that XLA compiles, in place of the operation's generated function.
+    """Add the operation `kind` to a function that XLA compiles, instead of the operation's generated function.
 
     Args:
         kind, tensors, attributes: as for _call.perform().
@@ -102,8 +102,8 @@ def perform(kind: str, tensors: Any, attributes: dict[str, Any], name: str) -> A
 
         @do_not_convert
         def gradient(*grads: tf.Tensor) -> Any:
-            # With a tape around the function the gradient has a function of its own, which is compiled too, but does not
-            # say so.
+            # With a tape around the function the gradient has its own function, which is compiled too, but is not marked
+            # as compiled.
             graph = tf.compat.v1.get_default_graph()
             if graph.building_function:
                 setattr(graph, _COMPILED, True)
@@ -121,7 +121,7 @@ def perform(kind: str, tensors: Any, attributes: dict[str, Any], name: str) -> A
 
 
 def fact(kind: str, process_set_id: int) -> tf.Tensor:
-    """A fact about the job, in place of the generated function of `kind` (such as "HorovodSize"): a scalar int32."""
+    """A fact about the job, instead of the generated function of `kind` (such as "HorovodSize"): a scalar int32."""
     _order_calls(tf.compat.v1.get_default_graph())
     (value,) = custom_call_function()(
         "hvd_fact",
@@ -144,6 +144,7 @@ def _emit(kind: str, inputs: Sequence[tf.Tensor], attributes: dict[str, Any]) ->
     token, holder = _latest_token()
     specs = [tf.TensorSpec(shape, tensor.dtype) for tensor, shape in zip(inputs, shapes)]
     specs.append(tf.TensorSpec([], tf.float32))
+    outputs: list[tf.Tensor]
     *outputs, token = custom_call_function()(
         "hvd_collective",
         [*inputs, token],
@@ -205,7 +206,7 @@ def _result_shape(kind: str, tensor: tf.Tensor, process_set_id: int) -> list[int
             f"shapes must be known when the function is traced. Give the function's arguments full shapes. Otherwise: "
             f"{_ADVICE[0].lower()}{_ADVICE[1:]}"
         )
-    shape = tensor.shape.as_list()
+    shape: list[int] = tensor.shape.as_list()
     if not shape:
         return shape
     if kind.endswith("Allgather"):

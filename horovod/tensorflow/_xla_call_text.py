@@ -1,9 +1,9 @@
-"""The text by which a program that XLA compiled tells libhvd_tf.so which operation to run.
+"""The text in a program compiled by XLA from which libhvd_tf.so reads which operation to run.
 
     hvd1 operation=HorovodAllreduce process_set=0 reduce_op=4 root_rank=0 prescale_factor=1 postscale_factor=1
         tensors=1:3,2>3,2;1:>  name=step/gradient
 
-(in one line). Words are ``key=value``; ``name`` is the last one and goes on to the end of the text, as a name may have
+(in one line). Words are ``key=value``; ``name`` is the last one and extends to the end of the text, as a name may have
 spaces. A tensor is ``DTYPE:SHAPE>SHAPE OF THE RESULT``, with TensorFlow's number of the dtype. ``operation`` is the type
 of a TensorFlow operation. Numbers of reduce ops are those of hvd/backend_abi.h.
 

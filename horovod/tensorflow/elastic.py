@@ -3,7 +3,7 @@
 TensorFlow 2, and the sessions of tf.compat.v1.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -42,8 +42,8 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
     Each call begins with the state of the last commit, on all ranks. It is called again after the death of a rank, also
     if an operation in a function or a graph has noticed it, and after a commit at which ranks were added or removed.
-    Mistakes of the program (a mismatch of ranks, a wrong argument) are raised at once. A tf.function that was traced
-    before goes on as it is.
+    Mistakes of the program (a mismatch of ranks, a wrong argument) are raised immediately. A tf.function that was traced
+    before stays as it is.
 
     Returns:
         A function with the parameters and the result of `func`.
@@ -64,7 +64,7 @@ class TensorFlowState(VariablesState):
     def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:
         if variables is None:
             variables = [] if _executing_eagerly() else tf.compat.v1.global_variables()
-        self.variables: Sequence = flat_variables(variables)
+        self.variables: list[Any] = flat_variables(variables)
         self.session = session
         if not _executing_eagerly():
             self._session = session or tf.compat.v1.get_default_session()
@@ -76,7 +76,7 @@ class TensorFlowState(VariablesState):
             self._new_values = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in self.variables]
             self._assigned = [v.assign(new) for v, new in zip(self.variables, self._new_values)]
             self._sent = broadcast_variables(self.variables, 0)
-        self._copies: list = []
+        self._copies: list[Any] = []
         self._save_variables()
         super().__init__(bcast_object=_broadcast, get_rank=rank, **kwargs)
 

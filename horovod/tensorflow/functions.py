@@ -43,6 +43,8 @@ def broadcast_variables(
 ) -> Any:
     """Assign the root's values to variables on all ranks.
 
+        hvd.broadcast_variables(model.variables, root_rank=0)
+
     Args:
         variables: a list of variables of TensorFlow (resource variables, or reference variables of tf.compat.v1) or of
             Keras, or a method that returns the list. The same shapes and dtypes in the same order on all ranks, which is
@@ -58,8 +60,8 @@ def broadcast_variables(
 
     Raises:
         ValueError: an element of `variables` is not a variable, or Horovod is not initialized.
-        tf.errors.FailedPreconditionError: the ranks' lists differ; the text says where. In graphs `shape [0, 2, 7]`
-            in the text means two groups with seven variables in total.
+        tf.errors.FailedPreconditionError: the ranks' lists differ; the message says where. In graphs `shape [0, 2, 7]`
+            in the message means two groups with seven variables in total.
         tf.errors.InvalidArgumentError, tf.errors.UnknownError: see allreduce().
     """
     name = _names.call_prefix("broadcast_variables") if name is None else name
@@ -91,9 +93,9 @@ def broadcast_variables(
     return tf.group(*assigned, name="broadcast_variables")
 
 
-def require_same_variables(function: str, variables: list, name: str, process_set: ProcessSet) -> None:
-    """Compare the ranks' lists of variables, at once in graph mode too. Variables are known by their places: Keras counts
-    the names of layers.
+def require_same_variables(function: str, variables: list[Any], name: str, process_set: ProcessSet) -> None:
+    """Compare the ranks' lists of variables, in graph mode immediately too. Variables are known by their places, since
+    Keras counts the names of layers.
 
     Raises:
         tf.errors.FailedPreconditionError: the ranks differ. InvalidArgumentError: another rank has made a mistake.
@@ -114,7 +116,7 @@ def require_same_variables(function: str, variables: list, name: str, process_se
         raise tf.errors.InvalidArgumentError(None, None, str(error)) from None
 
 
-def _variables_of(variables: Any) -> list:
+def _variables_of(variables: Any) -> list[Any]:
     found = flat_variables(variables)
     for variable in found:
         if not hasattr(variable, "assign"):
@@ -122,9 +124,9 @@ def _variables_of(variables: Any) -> list:
     return found
 
 
-def _groups(variables: list) -> list[list]:
+def _groups(variables: list[Any]) -> list[list[Any]]:
     """Runs of variables of one device and one kind, of at most _GROUP_BYTES; the same on all ranks."""
-    groups: list[list] = []
+    groups: list[list[Any]] = []
     last, filled = None, 0
     for variable in variables:
         kind = getattr(variable, "device", ""), hasattr(variable, "handle")
@@ -170,7 +172,9 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Send a Python object of the root to all ranks. Runs at once in graph mode too, and needs no session.
+    """Send a Python object of the root to all ranks. Runs immediately in graph mode too, and needs no session.
+
+        epoch = hvd.broadcast_object(epoch, root_rank=0)
 
     Args:
         obj: the object that the root sends (anything that cloudpickle can pickle); ignored on the other ranks.
@@ -203,7 +207,9 @@ def broadcast_object_fn(
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Gather one Python object of every rank. Runs at once in graph mode too.
+    """Gather one Python object of every rank. Runs immediately in graph mode too.
+
+        hosts = hvd.allgather_object(socket.gethostname())
 
     Args:
         obj: anything that cloudpickle can pickle.
@@ -238,7 +244,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
         super().__init__()
         self.root_rank = root_rank
         self.process_set = process_set
-        self._variables: list = []
+        self._variables: list[Any] = []
         self.bcast_op: Any = None
         self.device = device
 

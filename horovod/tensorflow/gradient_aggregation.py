@@ -46,7 +46,7 @@ class LocalGradientAggregationHelper:
     def __init__(
         self,
         backward_passes_per_step: int,
-        allreduce_func: Callable,
+        allreduce_func: Callable[..., Any],
         sparse_as_dense: bool,
         average_aggregated_gradients: bool,
         rank: int,
@@ -67,17 +67,17 @@ class LocalGradientAggregationHelper:
         self.name = name
         self.counter: Any = None
         self.locally_aggregated_grads: Any = []
-        self._sums: list = []
+        self._sums: list[Any] = []
         self._places: list[int] = []  # of the gradients that are not None
         self._graph: Any = None
-        self._local_vars: set = set()
+        self._local_vars: set[Any] = set()
 
     def register_local_var(self, var: Any) -> None:
         """Do not reduce the gradient of this variable (or of a list of them)."""
         self._local_vars.update(ref(v) for v in tf.nest.flatten(var))
 
     @do_not_convert
-    def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list:
+    def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
         """Add the gradients of one pass.
 
         Args:
@@ -110,14 +110,14 @@ class LocalGradientAggregationHelper:
         )
         # tf.cond returns the element of a list with one element.
         present = present if isinstance(present, (list, tuple)) else [present]
-        result: list = [None] * len(grads)
+        result: list[Any] = [None] * len(grads)
         for i, gradient in zip(places, present):
             result[i] = gradient
         return result
 
     @do_not_convert
     def apply_gradients(
-        self, apply_grads_closure: Callable, optimizer: Any, *args: Any, **kwargs: Any
+        self, apply_grads_closure: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Call the closure in each N-th pass; count a step in the other passes.
 
@@ -159,7 +159,7 @@ class LocalGradientAggregationHelper:
             return tf.convert_to_tensor(gradient)
         return gradient
 
-    def _make_variables(self, grads: list, vars: list, places: list[int]) -> None:
+    def _make_variables(self, grads: list[Any], vars: list[Any], places: list[int]) -> None:
         """Make the counter and the sums at the first pass, and again for another graph of tf.compat.v1."""
         with tf.init_scope():
             eagerly = tf.executing_eagerly()
@@ -184,10 +184,10 @@ class LocalGradientAggregationHelper:
         self._sums = sums
         self._keep(sums)
 
-    def _keep(self, sums: list) -> None:
+    def _keep(self, sums: list[Any]) -> None:
         self.locally_aggregated_grads = sums
 
-    def _finish(self, sums: list, vars: list) -> list:
+    def _finish(self, sums: list[Any], vars: list[Any]) -> list[Any]:
         """The reduced sums. Sets the sums and the counter to zero."""
         totals = [total.read_value() for total in sums]
         reduced = self._reduced(totals, vars)
@@ -199,7 +199,7 @@ class LocalGradientAggregationHelper:
         with tf.control_dependencies([tf.convert_to_tensor(c) for c in cleared]):
             return [tf.identity(g) for g in reduced]
 
-    def _reduced(self, grads: list, vars: list) -> list:
+    def _reduced(self, grads: list[Any], vars: list[Any]) -> list[Any]:
         shared = [i for i, v in enumerate(vars) if ref(v) not in self._local_vars]
         result = list(grads)
         for i, gradient in zip(

@@ -24,7 +24,7 @@ class LocalGradientAggregationHelperEager(LocalGradientAggregationHelper):
     def __init__(
         self,
         backward_passes_per_step: int,
-        allreduce_func: Callable,
+        allreduce_func: Callable[..., Any],
         sparse_as_dense: bool,
         average_aggregated_gradients: bool,
         process_set: ProcessSet = global_process_set,
@@ -42,5 +42,5 @@ class LocalGradientAggregationHelperEager(LocalGradientAggregationHelper):
         )
         self.locally_aggregated_grads: dict[int, Any] = {}
 
-    def _keep(self, sums: list) -> None:
+    def _keep(self, sums: list[Any]) -> None:
         self.locally_aggregated_grads = dict(zip(self._places, sums))

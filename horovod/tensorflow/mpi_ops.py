@@ -31,6 +31,7 @@ from horovod.tensorflow._call import (
     process_set_number,
     reported,
     run,
+    run_group,
 )
 from horovod.tensorflow._library import operations, register_gradient
 from horovod.tensorflow._library import operations as MPI_LIB
@@ -118,7 +119,7 @@ def _grouped_allreduce(
     call = CallOptions(
         "allreduce", name, process_set, ignore_name_scope, op, prescale_factor, postscale_factor
     )
-    return run("HorovodGroupedAllreduce", tensors, call)
+    return run_group("HorovodGroupedAllreduce", tensors, call)
 
 
 @do_not_convert
@@ -164,7 +165,7 @@ def _grouped_reducescatter(
     call = CallOptions(
         "reducescatter", name, process_set, ignore_name_scope, op, prescale_factor, postscale_factor
     )
-    return run("HorovodGroupedReducescatter", tensors, call)
+    return run_group("HorovodGroupedReducescatter", tensors, call)
 
 
 # allgather, broadcast and alltoall, of one tensor or of a group: functions that return new tensors and have gradients.
@@ -178,6 +179,8 @@ def allgather(
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
     """The tensors of all ranks of a process set, one behind the other along dimension 0, in the order of ranks.
+
+        losses = hvd.allgather(tf.reshape(loss, [1]))  # shape [hvd.size()]
 
     Args:
         tensor: of one dimension or more. All dimensions but dimension 0 must be equal on all ranks; dimension 0 may be
@@ -201,7 +204,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """Gather several tensors as one operation. As `allgather`; their dtypes may differ. Returns a list."""
-    return run(
+    return run_group(
         "HorovodGroupedAllgather", tensors, CallOptions("allgather", name, process_set, ignore_name_scope)
     )
 
@@ -215,6 +218,8 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
     """The tensor of one rank, on all ranks of a process set.
+
+        seed = hvd.broadcast(seed, root_rank=0)
 
     Args:
         tensor: of any shape and dtype, the same on all ranks; only the root's values count.
@@ -240,6 +245,8 @@ def broadcast_(
 ) -> list[Any]:
     """Give variables the values that they have on one rank.
 
+        hvd.broadcast_(model.variables, root_rank=0)
+
     Args:
         variables: tf.Variable (resource variables or reference variables) or Keras variables; their dtypes may differ.
         root_rank: rank in the job whose values they get.
@@ -262,7 +269,7 @@ def broadcast_(
         values = [_value_of(variable) for variable in variables]
     if not variables:
         return nothing("broadcast_", call)
-    results = run("HorovodGroupedBroadcast", values, call)
+    results = run_group("HorovodGroupedBroadcast", values, call)
     assigned = [_assign(variable, value) for variable, value in zip(variables, results)]
     if tf.executing_eagerly():
         return list(results)
@@ -279,6 +286,8 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
     """Send each rank of a process set some rows of a tensor, and receive rows of each rank, in the order of ranks.
+
+        received, rows = hvd.alltoall(tokens, splits=rows_for_each_rank)
 
     Args:
         tensor: of one dimension or more. All dimensions but dimension 0 must be equal on all ranks.
@@ -358,6 +367,10 @@ def _fact(kind: str, name: str | None, process_set_id: int | None = None) -> tf.
 def join() -> tf.Tensor:
     """Announce that this rank has no more data, and wait until all ranks have joined.
 
+        for batch in data:  # of a different length on each rank
+            train_step(batch)
+        hvd.join()
+
     Meanwhile this rank contributes neutral data to the operations of the other ranks: zeros for Sum and for Average,
     which still divides by the number of all ranks. Inside tf.function join() runs after the operations that come before
     it in the program.
@@ -381,6 +394,10 @@ def join() -> tf.Tensor:
 @do_not_convert
 def barrier(process_set: ProcessSet = global_process_set) -> tf.Operation | None:
     """Wait until all ranks of a process set have called barrier().
+
+        if hvd.rank() == 0:
+            prepare(folder)
+        hvd.barrier()
 
     Inside tf.function barrier() runs after the operations that come before it in the program, and before those that come
     after it.
@@ -488,7 +505,7 @@ def _allreduce_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
 @register_gradient("HorovodGroupedAllreduce")
 def _grouped_allreduce_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
     forward = _ForwardOperation(op)
-    return run("HorovodGroupedAllreduce", forward.output_gradients(grads), forward.reduction())
+    return run_group("HorovodGroupedAllreduce", forward.output_gradients(grads), forward.reduction())
 
 
 @register_gradient("HorovodBroadcast")
@@ -502,7 +519,7 @@ def _grouped_broadcast_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
     return _means_of_members(op, grads, lambda _forward, means, _indices: _zero_but_on_root(op, means))
 
 
-def _means_of_members(op: Any, grads: Sequence[Any], of_means: Callable) -> list[tf.Tensor | None]:
+def _means_of_members(op: Any, grads: Sequence[Any], of_means: Callable[..., Any]) -> list[tf.Tensor | None]:
     """The gradients of the members of a group that is moved. A member whose dtype is not a float that can be reduced has
     the gradient None; the others have the list `of_means(forward, means, indices)`, made of the gradients' means."""
     forward = _ForwardOperation(op)
@@ -513,7 +530,7 @@ def _means_of_members(op: Any, grads: Sequence[Any], of_means: Callable) -> list
     if not indices:
         return result
     gradients = forward.output_gradients(grads)
-    means = run(
+    means = run_group(
         "HorovodGroupedAllreduce", [gradients[i] for i in indices], forward.options("allreduce", op=Average)
     )
     for i, own in zip(indices, of_means(forward, means, indices)):
@@ -543,7 +560,7 @@ def _own_rows(forward: _ForwardOperation, grads: list[tf.Tensor], indices: list[
     """This rank's rows of `grads`, the gradients of the outputs that an allgather made of its inputs `indices`."""
     inputs = [forward.op.inputs[i] for i in indices]
     if _xla.is_traced_for_xla():  # there all ranks have the same number of rows
-        place = _basics._process_set_rank(forward.process_set.process_set_id)
+        place = _basics._process_set_rank(process_set_number(forward.process_set))
         return [grad[place * n : (place + 1) * n] for grad, n in zip(grads, (t.shape[0] for t in inputs))]
     rows = [tf.shape(tensor, tf.int64)[0] for tensor in inputs]
     me = tf.cast(rank_op(), tf.int64)
@@ -594,7 +611,7 @@ def _reducescatter_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
 def _grouped_reducescatter_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
     forward = _ForwardOperation(op)
     scaled = _scaled_for_scatter(forward, forward.output_gradients(grads))
-    return _with_input_shapes(op, run("HorovodGroupedAllgather", scaled, forward.options("allgather")))
+    return _with_input_shapes(op, run_group("HorovodGroupedAllgather", scaled, forward.options("allgather")))
 
 
 def _scaled_for_scatter(forward: _ForwardOperation, grads: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -602,7 +619,7 @@ def _scaled_for_scatter(forward: _ForwardOperation, grads: list[tf.Tensor]) -> l
     reduction = forward.reduction()
     scale = reduction.prescale_factor * reduction.postscale_factor
     if reduction.op == Sum:
-        size = size_op(forward.process_set.process_set_id)
+        size = size_op(process_set_number(forward.process_set))
         grads = [grad * tf.cast(size, grad.dtype) for grad in grads]
     return grads if scale == 1.0 else [grad * tf.cast(scale, grad.dtype) for grad in grads]
 

@@ -6,7 +6,7 @@ Programs written for Horovod import the functions whose names begin with an unde
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -14,29 +14,32 @@ from horovod.common._elastic_job import ranks_may_change
 
 __all__ = ["refs_to_vars", "vars_to_refs"]
 
+_R = TypeVar("_R")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
-def do_not_convert(function: Callable) -> Callable:
+
+def do_not_convert(function: _Function) -> _Function:
     """Tell AutoGraph to call a function as it is: rewriting it costs tens of milliseconds, and so does each function that
     it calls. Sets AutoGraph's mark, as its decorator costs each eager call more."""
-    function.autograph_info__ = {}
+    setattr(function, "autograph_info__", {})  # noqa: B010 (the type of a function has no such attribute)
     return function
 
 
 def _executing_eagerly() -> bool:
-    """Whether an operation called now is executed at once."""
-    return tf.executing_eagerly()
+    """Whether an operation called now is executed immediately."""
+    return bool(tf.executing_eagerly())
 
 
-def _make_subgraph(function: Callable) -> Callable:
+def _make_subgraph(function: Callable[..., Any]) -> Any:
     return tf.function(function)
 
 
-def _cache(function: Callable) -> Callable:
+def _cache(function: Callable[..., _R]) -> Callable[..., _R]:
     """`function` with a cache: by its arguments (positional, hashable) and by whether the caller is in eager mode."""
-    results: dict = {}
+    results: dict[tuple[Any, ...], _R] = {}
 
     @wraps(function)
-    def remembered(*args):
+    def remembered(*args: Any) -> _R:
         key = (args, _executing_eagerly())
         if key not in results:
             results[key] = function(*args)
@@ -84,7 +87,7 @@ def refs_to_vars(refs: Any) -> Any:
     return refs.deref()
 
 
-def on_device(device: str) -> AbstractContextManager:
+def on_device(device: str) -> AbstractContextManager[Any]:
     """The scope of tf.device(); a scope without effect for an empty name."""
     return tf.device(device) if device else nullcontext()
 
@@ -101,12 +104,12 @@ def in_xla() -> bool:
     try:
         from tensorflow.python.ops import control_flow_util
 
-        return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+        return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
     except (ImportError, AttributeError):
         return False
 
 
-def flat_variables(variables: Any) -> list:
+def flat_variables(variables: Any) -> list[Any]:
     """A list of variables as TensorFlow knows them, from a list, another iterable, or a method that returns one
     (``optimizer.variables`` of Keras 2)."""
     if callable(variables) and not isinstance(variables, Iterable):

@@ -447,8 +447,8 @@ class GradientReducer:
         return slot.handle, slot.context
 
     def _failed(self, slots: list[Slot], error: BaseException) -> None:
-        """Note reductions that could not begin. They are not tried again in this round: a new try would belong to the
-        next one."""
+        """Note reductions that could not begin. They are not submitted again in this round: another submission would
+        belong to the next one."""
         self._failures.append(error)
         for slot in slots:
             slot.failed = True

@@ -132,11 +132,19 @@ def _run(
     """Carry out a synchronous operation: as a part of a graph, as it is, or with compression and a gradient."""
     if tracing():
         return traced(operation.name, tensors, name, process_set, arguments, compression, grouped, in_place)
-    if compression is Compression.none and not grouped:
-        needs_grad = torch.is_grad_enabled() and getattr(tensors, "requires_grad", False)
-        if in_place or not needs_grad:
-            return complete(operation, tensors, name, process_set, arguments, in_place=in_place)
+    # No step of this can fail: complete() is the first that reports a failure.
+    is_checked = not grouped or (isinstance(tensors, list) and len(tensors) > 0)
+    if compression is Compression.none and is_checked and (in_place or not _needs_grad(tensors, grouped)):
+        return complete(operation, tensors, name, process_set, arguments, grouped=grouped, in_place=in_place)
     return _run_checked(operation, tensors, name, process_set, arguments, compression, grouped, in_place)
+
+
+def _needs_grad(tensors: Any, grouped: bool) -> bool:
+    if not torch.is_grad_enabled():
+        return False
+    if grouped:
+        return any(getattr(tensor, "requires_grad", False) for tensor in tensors)
+    return bool(getattr(tensors, "requires_grad", False))
 
 
 def _run_checked(
@@ -160,7 +168,7 @@ def _run_checked(
                     reject(tensor, REDUCIBLE, process_set)
             pairs = [compression.compress(tensor) for tensor in given]
             given, contexts = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        needs_grad = torch.is_grad_enabled() and any(getattr(t, "requires_grad", False) for t in given)
+        needs_grad = _needs_grad(given, grouped=True)
     if not given:
         # Nothing is sent. If the groups of other ranks have tensors, their calls fail.
         send_failure(
@@ -224,7 +232,7 @@ def allreduce(
             rank is not in `process_set`, or an operation of this name is still pending. The other ranks' matching call
             raises HorovodInternalError with the reason.
         HorovodInternalError: ranks disagree about shape, dtype, op or factors, a rank has made a mistake, or a rank is
-            gone. After a disagreement Horovod goes on, and the name may be used again.
+            gone. After a disagreement Horovod continues, and the name may be used again.
     """
     if average is not None:
         op = resolve_op(op, average, "allreduce", name, process_set)
@@ -924,7 +932,7 @@ def handle_average_backwards_compatibility(op: int | None, average: Any) -> int:
 
 
 def join(device: int = -1) -> int:
-    """Say that this rank has no more data, and wait until all ranks have said so.
+    """Join: this rank has no more data. Waits until all ranks have joined.
 
     Until then this rank takes part in the operations of the others, on all its process sets, with data that do not change
     the result: to a reduction it gives the operation's identity (0 for Sum, Average and Adasum; an average still divides

@@ -2,8 +2,8 @@
 
 All Python code writes to the logger "horovod". If the program has configured ``logging``, its handlers get these
 messages. Otherwise they go to stderr in the form of the engine's lines: ``[time] [rank] horovod LEVEL: text``. The
-engine's own lines go to stderr at once, because a process that dies must still tell why; with HOROVOD_LOG_TO_PYTHON=1
-they go to the logger too, except for the level fatal. Any thread may call.
+engine's own lines go to stderr immediately, because a process that dies must still report why; with
+HOROVOD_LOG_TO_PYTHON=1 they go to the logger too, except for the level fatal. Any thread may call.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import threading
 from contextlib import suppress
 from datetime import datetime
+from types import ModuleType
 
 # By the index of a level in config.environment.LOG_LEVELS.
 _LEVELS = (5, logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
@@ -84,9 +85,9 @@ def forward_engine_lines() -> None:
         return
     from hvd_core._base import native
 
-    compiled = native.load()
-    compiled.keep_log_lines(True)
-    _forwarder = threading.Thread(target=_forward, args=(compiled,), name="hvd-log", daemon=True)
+    core = native.load()
+    core.keep_log_lines(True)
+    _forwarder = threading.Thread(target=_forward, args=(core,), name="hvd-log", daemon=True)
     _forwarder.start()
 
 
@@ -101,8 +102,8 @@ def stop_forwarding() -> None:
         thread.join()
 
 
-def _forward(compiled) -> None:
-    while (line := compiled.take_log_line()) is not None:
+def _forward(core: ModuleType) -> None:
+    while (line := core.take_log_line()) is not None:
         level, text = line
         try:
             logger.log(_LEVELS[level], "%s", text)
@@ -128,4 +129,5 @@ def printable(text: str) -> str:
     Further lines are indented."""
     from hvd_core._base import native
 
-    return native.load().printable(text.encode("utf-8", "surrogateescape"))
+    shown: str = native.load().printable(text.encode("utf-8", "surrogateescape"))
+    return shown

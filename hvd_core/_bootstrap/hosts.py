@@ -4,10 +4,13 @@ All ranks put their records together in the store, and each reads those of the r
 namespace, user). These try to reach the lowest of them over an abstract Unix socket. A rank that succeeds shares its
 host; the other ranks repeat this among themselves. The lowest rank of each host, its leader, then adds the facts about
 its host to the table, reads that of all hosts, and sends it to the ranks of its host: the store sends it once to each
-host.
+host. From the table follow the topology (local and cross ranks, the tree of links) and the offsets of the hosts' clocks.
 Called on the thread that runs init().
 """
 
+from __future__ import annotations
+
+import functools
 import hashlib
 import hmac
 import json
@@ -17,17 +20,26 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hvd_core._base.auth import client_handshake
-from hvd_core._base.sockets import AuthenticationError, BootstrapError, BootstrapTimeout, peer_credentials
-from hvd_core._bootstrap import affinity, encryption, store
-from hvd_core._bootstrap.job_members import init_text, name_ranks
+from hvd_core._base.sockets import (
+    AuthenticationError,
+    BootstrapError,
+    BootstrapTimeout,
+    DescriptorSet,
+    peer_credentials,
+)
+from hvd_core._bootstrap import affinity
 from hvd_core._bootstrap.links import RankListener
+from hvd_core._bootstrap.store import Gathered, encryption, read_gathered
+from hvd_core._bootstrap.store.job_members import Members, init_text, name_ranks
+from hvd_core._bootstrap.store.session import Session
 
-# The shape of the job, computed from each rank's leader: local and cross ranks, and the tree of links.
-#
-# Pure functions of the table that all ranks share; no I/O. In the tree, the ranks of a host are children of their leader
+# ------------------------------------------------------------------------------------------ topology
+# Pure functions of the table that all ranks share. In the tree, the ranks of a host are children of their leader
 # (the lowest rank), leaders are children of other leaders with a bounded fan-out, and rank 0 is the root.
 
 FAN_OUT = 8
@@ -37,23 +49,23 @@ FAN_OUT = 8
 class Topology:
     """``hosts``: host index of each rank, numbered by first rank. The other fields describe one rank."""
 
-    hosts: tuple
+    hosts: tuple[int, ...]
     local_rank: int
     local_size: int
     cross_rank: int
     cross_size: int
     leader: int
-    local_ranks: tuple
+    local_ranks: tuple[int, ...]
     parent: int | None
-    local_children: tuple
-    leader_children: dict  # child leader -> world ranks reached through it
+    local_children: tuple[int, ...]
+    leader_children: dict[int, tuple[int, ...]]  # child leader -> world ranks reached through it
 
 
-def topology_of(rank, leader):
+def topology_of(rank: int, leader: Sequence[int]) -> Topology:
     """The Topology of ``rank``; ``leader`` is the lowest rank of each rank's host."""
     leaders = sorted(set(leader))
     index = {first: i for i, first in enumerate(leaders)}
-    members = {first: [] for first in leaders}
+    members: dict[int, list[int]] = {first: [] for first in leaders}
     for other, first in enumerate(leader):
         members[first].append(other)
     own = members[leader[rank]]
@@ -62,7 +74,9 @@ def topology_of(rank, leader):
     me = index[leader[rank]]
     is_leader = local_rank == 0
     parent = leader[rank] if not is_leader else (leaders[(me - 1) // FAN_OUT] if me else None)
-    below = range(me * FAN_OUT + 1, min(me * FAN_OUT + FAN_OUT + 1, len(leaders))) if is_leader else ()
+    below: Sequence[int] = (
+        range(me * FAN_OUT + 1, min(me * FAN_OUT + FAN_OUT + 1, len(leaders))) if is_leader else ()
+    )
     return Topology(
         hosts=tuple(index[first] for first in leader),
         local_rank=local_rank,
@@ -77,8 +91,9 @@ def topology_of(rank, leader):
     )
 
 
-def _subtree(top, leaders, members):
-    ranks, todo = [], [top]
+def _subtree(top: int, leaders: Sequence[int], members: Mapping[int, list[int]]) -> tuple[int, ...]:
+    ranks: list[int] = []
+    todo = [top]
     while todo:
         i = todo.pop()
         ranks += members[leaders[i]]
@@ -89,13 +104,12 @@ def _subtree(top, leaders, members):
 # The clocks of the hosts: what has to be added to this host's CLOCK_MONOTONIC for the clock of rank 0's host.
 #
 # Measured over the job's store at init(), as timelines of several hosts are put on one clock by it. Within a host there
-# is
-# one clock. Called once per init() by all ranks, on the thread that runs it.
+# is one clock. Called once per init() by all ranks, on the thread that runs it.
 
 ROUNDS = 5
 
 
-def offset_to_rank_0(session, hosts):
+def offset_to_rank_0(session: Session, hosts: Sequence[int]) -> tuple[int, int]:
     """(offset in ns, the largest possible error in ns) of this rank's host. Rank 0 answers each other host's first rank.
 
     The error is half of the shortest round trip. Raises BootstrapError as the session does.
@@ -105,27 +119,29 @@ def offset_to_rank_0(session, hosts):
     if session.rank == 0:
         for host in sorted(firsts)[1:]:
             for i in range(ROUNDS):
-                session.wait(f"clock/{host}/{i}/asked")
-                session.put(f"clock/{host}/{i}/told", time.monotonic_ns())
+                session.wait(f"clock/{host}/{i}/question")
+                session.put(f"clock/{host}/{i}/answer", time.monotonic_ns())
         return 0, 0
     if mine == hosts[0]:
         return 0, 0
     if session.rank != firsts[mine]:
-        return tuple(session.wait(f"clock/{mine}/offset"))
-    best = None
+        offset, error = session.wait(f"clock/{mine}/offset")
+        return offset, error
+    best: tuple[int, int] | None = None
     for i in range(ROUNDS):
         asked = time.monotonic_ns()
-        session.put(f"clock/{mine}/{i}/asked", True)
-        told = session.wait(f"clock/{mine}/{i}/told")
+        session.put(f"clock/{mine}/{i}/question", True)
+        answer = session.wait(f"clock/{mine}/{i}/answer")
         now = time.monotonic_ns()
-        found = told - (asked + now) // 2, (now - asked) // 2 + 1
+        found = answer - (asked + now) // 2, (now - asked) // 2 + 1
         if best is None or found[1] < best[1]:
             best = found
+    assert best is not None
     session.put(f"clock/{mine}/offset", best)
     return best
 
 
-def offset_by_wall_clocks(session, hosts, wall_ns):
+def offset_by_wall_clocks(session: Session, hosts: Sequence[int], wall_ns: int) -> tuple[int, int | None]:
     """The same without a question to rank 0, as good as the hosts' wall clocks agree: the error is not known (None).
     ``wall_ns``: the wall clock minus CLOCK_MONOTONIC on rank 0's host."""
     if hosts[session.rank] == hosts[0]:
@@ -135,7 +151,7 @@ def offset_by_wall_clocks(session, hosts, wall_ns):
 
 PURPOSE = b"local"
 # The version of the messages that the modules of this folder exchange.
-VERSION = 7
+VERSION = 8
 
 
 _LENGTH = struct.Struct("<I")
@@ -146,11 +162,12 @@ _MOST_TABLE_BYTES = 64 << 20
 class Roster:
     """What a rank reads of the records of all ranks. ``common``: by rank, a dict with size, version, transport and
     encryption. ``group``: of the ranks with the same hints as this one, by rank, a dict with host, pid, cores and, if it
-    has a door, the mark in its name. ``door``: the listener of this rank on its host, if it could make one."""
+    listens, the nonce in its socket's name. ``listener``: the socket at which this rank listens on its host, if it could
+    make one."""
 
-    common: list
-    group: dict
-    door: socket.socket | None
+    common: list[dict[str, Any]]
+    group: dict[int, dict[str, Any]]
+    listener: socket.socket | None
 
 
 @dataclass
@@ -159,15 +176,15 @@ class Neighbours:
     wall clock minus CLOCK_MONOTONIC on rank 0's host; ``exact``: whether rank 0 wants the clocks compared exactly.
     ``sockets`` to the local peers: a leader has one per other rank of its host, any other rank has one to its leader."""
 
-    leader: list
-    host_names: list
-    pids: list
+    leader: list[int]
+    host_names: list[str]
+    pids: list[int]
     wall_ns: int
     exact: bool
-    sockets: dict = field(default_factory=dict)
+    sockets: dict[int, socket.socket] = field(default_factory=dict)
 
 
-def hints():
+def hints() -> list[str | int]:
     """Values that are equal on all ranks of a host (but perhaps on other ranks too)."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
@@ -178,13 +195,13 @@ def hints():
     return [boot, network, os.geteuid()]
 
 
-def host_name(environ):
+def host_name(environ: Mapping[str, str]) -> str:
     """This host's name in messages: the name that the user gave to the launcher, else its own."""
-    told = environ.get("HOROVOD_HOSTNAME", "").strip()
-    return socket.gethostname() if told in ("", "localhost", "127.0.0.1") else told
+    given = environ.get("HOROVOD_HOSTNAME", "").strip()
+    return socket.gethostname() if given in ("", "localhost", "127.0.0.1") else given
 
 
-def simulated_host(environ, rank, size):
+def simulated_host(environ: Mapping[str, str], rank: int, size: int) -> list[int]:
     """[host number] of this rank from HOROVOD_SIMULATED_HOSTS, one number per rank ("0,0,1,1"); [] when unset. Ranks
     are those of the launcher's job, also where init() was given a part of them.
 
@@ -203,7 +220,13 @@ def simulated_host(environ, rank, size):
     return [int(numbers[rank])]
 
 
-def gather_roster(session, transport, descriptors, members=None, launched=None):
+def gather_roster(
+    session: Session,
+    transport: str,
+    descriptors: DescriptorSet,
+    members: Members = None,
+    launched: tuple[int, int | None] | None = None,
+) -> Roster:
     """The Roster of this rank.
 
     ``members``: the launcher's ranks that make up the job, None for all; ``launched``: (rank, size) in the launcher's
@@ -224,19 +247,20 @@ def gather_roster(session, transport, descriptors, members=None, launched=None):
         "pid": os.getpid(),
         "cores": affinity.to_text(affinity.inherited()),
     }
-    like = hints() + simulated_host(os.environ, *(launched or (rank, size)))
+    launcher_rank, launcher_size = launched or (rank, size)
+    like = hints() + simulated_host(os.environ, launcher_rank, launcher_size or size)
     label = hashlib.sha256(json.dumps(like).encode()).hexdigest()[:16]
     # Before the record is there: a rank that has read it may connect.
-    # A mark, as the secret is no secret of this job alone if a user has set it for several: they may be in init() at the
+    # A nonce, as the secret is no secret of this job alone if a user has set it for several: they may be in init() at the
     # same time.
-    mark = secrets.token_hex(4)
-    door = _open_door(session, mark, descriptors)
-    if door is not None:
-        own["door"] = mark
+    nonce = secrets.token_hex(4)
+    listener = _listen_on_host(session, nonce, descriptors)
+    if listener is not None:
+        own["nonce"] = nonce
     if not session.gather("hello", _bytes(common), _bytes(own), label):
         raise _claimed_twice(session)
 
-    def missing():
+    def missing() -> str:
         absent = session.absent("hello")
         if not absent:
             return "rank 0 did not answer"
@@ -249,26 +273,26 @@ def gather_roster(session, transport, descriptors, members=None, launched=None):
     found = session.gathered("hello", missing, label)
     records = [(json.loads(record), ranks) for record, ranks in found.commons]
     for field_name in ("size", "version"):
-        told = records[0][0][field_name]
-        odd = sorted(other for record, ranks in records if record[field_name] != told for other in ranks)
+        first = records[0][0][field_name]
+        odd = sorted(other for record, ranks in records if record[field_name] != first for other in ranks)
         if odd:
             said = next(record[field_name] for record, ranks in records if odd[0] in ranks)
             raise BootstrapError(
-                f"the processes disagree about the job's {field_name}: rank 0 says {told}, {name_ranks(odd)} said {said}"
+                f"the processes disagree about the job's {field_name}: rank 0 says {first}, {name_ranks(odd)} said {said}"
             )
     by_rank = {other: record for record, ranks in records for other in ranks}
     return Roster(
         [by_rank[other] for other in range(size)],
         {ranks[0]: json.loads(record) for ranks, record in found.parts},
-        door,
+        listener,
     )
 
 
-def _bytes(record):
+def _bytes(record: dict[str, Any]) -> bytes:
     return json.dumps(record, separators=(",", ":")).encode()
 
 
-def _claimed_twice(session):
+def _claimed_twice(session: Session) -> BootstrapError:
     other = session.peek(f"hello/{session.rank}") or {"pid": "unknown", "host": "unknown"}
     return BootstrapError(
         f"two processes claim rank {session.rank}: process {os.getpid()} on {socket.gethostname()} and process "
@@ -276,27 +300,28 @@ def _claimed_twice(session):
     )
 
 
-def find_neighbours(session, roster, descriptors):
-    """The Neighbours of this rank; its sockets belong to ``descriptors``. Closes ``roster``'s door."""
+def find_neighbours(session: Session, roster: Roster, descriptors: DescriptorSet) -> Neighbours:
+    """The Neighbours of this rank; its sockets belong to ``descriptors``. Closes ``roster.listener``."""
     rank = session.rank
     group = sorted(roster.group)
-    sockets = {}
+    sockets: dict[int, socket.socket] = {}
     while group[0] != rank:
         leader = group[0]
-        sock = _try(session, leader, roster.group[leader].get("door"), descriptors)
+        sock = _try(session, leader, roster.group[leader].get("nonce"), descriptors)
         if sock is not None:
-            _close_door(roster, descriptors)
-            table = store.read(_receive_table(session, sock, leader))
+            _close_listener(roster, descriptors)
+            table = read_gathered(_receive_table(session, sock, leader))
             return _neighbours(session.size, table, {leader: sock})
         session.put(f"apart/{leader}/{session.count(f'apart/{leader}')}", rank)
-        members = session.wait(f"members/{leader}", lambda at=leader: f"rank {at} did not name its host")
-        group = [other for other in group if other not in members]
+        missing_leader = f"rank {leader} did not name its host"
+        absent = session.wait(f"members/{leader}", functools.partial(str, missing_leader))
+        group = [other for other in group if other not in absent]
     if len(group) > 1:
         sockets = _receive(session, roster, group[1:], descriptors)
     else:
-        _close_door(roster, descriptors)
+        _close_listener(roster, descriptors)
     members = sorted([rank, *sockets])
-    facts = {
+    facts: dict[str, Any] = {
         "hosts": [roster.group[member]["host"] for member in members],
         "pids": [roster.group[member]["pid"] for member in members],
     }
@@ -306,24 +331,24 @@ def find_neighbours(session, roster, descriptors):
         facts["clock"] = [time.time_ns() - time.monotonic_ns(), _wants_exact_clocks()]
     session.gather("hosts", b"", _bytes(facts), members=members)
 
-    def missing():
+    def missing() -> str:
         return f"{name_ranks(session.absent('hosts'))} did not tell which ranks share a host"
 
     value = session.gathered_bytes("hosts", missing)
     for member, sock in sockets.items():
         _send_table(session, sock, member, value)
-    return _neighbours(session.size, store.read(value), sockets)
+    return _neighbours(session.size, read_gathered(value), sockets)
 
 
-def _wants_exact_clocks():
+def _wants_exact_clocks() -> bool:
     return bool(os.environ.get("HOROVOD_TIMELINE", "").strip())
 
 
-def _neighbours(size, table, sockets):
-    leader, names, pids = [None] * size, [""] * size, [0] * size
+def _neighbours(size: int, table: Gathered, sockets: dict[int, socket.socket]) -> Neighbours:
+    leader, names, pids = [-1] * size, [""] * size, [0] * size
     wall_ns, exact = 0, False
-    for members, facts in table.parts:
-        facts = json.loads(facts)
+    for members, part in table.parts:
+        facts = json.loads(part)
         hosts = facts["hosts"] if len(facts["hosts"]) > 1 else facts["hosts"] * len(members)
         for member, name, pid in zip(members, hosts, facts["pids"], strict=True):
             leader[member], names[member], pids[member] = members[0], name, pid
@@ -332,17 +357,17 @@ def _neighbours(size, table, sockets):
     return Neighbours(leader, names, pids, wall_ns, exact, sockets)
 
 
-def _door_name(session, rank, mark):
+def _address_on_host(session: Session, rank: int, nonce: str) -> str:
     """The name of a rank's abstract socket, which only processes of its job know."""
-    text = f"door {mark} of rank {rank} in init {session.epoch}"
+    text = f"listener {nonce} of rank {rank} in init {session.epoch}"
     return "\0hvd-" + hmac.new(session.secret, text.encode(), hashlib.sha256).hexdigest()[:32]
 
 
-def _open_door(session, mark, descriptors):
+def _listen_on_host(session: Session, nonce: str, descriptors: DescriptorSet) -> socket.socket | None:
     """The listener; None where a process may not give a Unix socket such a name. A rank alone on its host needs none."""
     listener = descriptors.own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
-        listener.bind(_door_name(session, session.rank, mark))
+        listener.bind(_address_on_host(session, session.rank, nonce))
     except OSError:
         descriptors.discard(listener)
         return None
@@ -350,54 +375,59 @@ def _open_door(session, mark, descriptors):
     return listener
 
 
-def _close_door(roster, descriptors):
-    if roster.door is not None:
-        descriptors.discard(roster.door)
+def _close_listener(roster: Roster, descriptors: DescriptorSet) -> None:
+    if roster.listener is not None:
+        descriptors.discard(roster.listener)
 
 
-def _receive(session, roster, others, descriptors):
+def _receive(
+    session: Session, roster: Roster, others: Sequence[int], descriptors: DescriptorSet
+) -> dict[int, socket.socket]:
     """The sockets of the ranks, of ``others``, that connect; the rest is not on this host."""
-    if roster.door is None:
+    if roster.listener is None:
         raise BootstrapError(
-            f"rank {session.rank} may not make a Unix socket with an abstract name, over which the ranks of a host meet"
+            f"rank {session.rank} may not make a Unix socket with an abstract name, to which the ranks of a host connect"
         )
     rank = session.rank
     listener = RankListener(
-        descriptors.disown(roster.door),
+        descriptors.disown(roster.listener),
         session.secret,
         PURPOSE,
         session.epoch,
         others,
         allow=lambda sock: peer_credentials(sock)[1] == os.geteuid(),
     )
-    sockets, waiting, apart = {}, set(others), 0
+    sockets: dict[int, socket.socket] = {}
+    waiting, elsewhere = set(others), 0
     try:
         while waiting:
             other = min(waiting)
-            found = session.in_slices(
-                lambda seconds, other=other: listener.wait_for(other, seconds),
+            found, absent = session.in_slices_until(
+                functools.partial(listener.wait_for, other),
                 f"rank {other} did not connect on this host",
-                f"apart/{rank}/{apart + 1}",
+                f"apart/{rank}/{elsewhere + 1}",
             )
-            if len(found) == 1:
-                waiting.discard(found[0])
-                apart += 1
+            if found is None:
+                waiting.discard(absent)
+                elsewhere += 1
             else:
                 sockets[other] = descriptors.own(found[0])
                 waiting.discard(other)
     finally:
         listener.close()
-    if apart:
+    if elsewhere:
         session.put(f"members/{rank}", [rank, *sockets])
     return sockets
 
 
-def _try(session, leader, mark, descriptors):
-    if mark is None:
-        return None  # that rank says so itself, if others are on its host
+def _try(
+    session: Session, leader: int, nonce: str | None, descriptors: DescriptorSet
+) -> socket.socket | None:
+    if nonce is None:
+        return None  # that rank reports it itself, if others are on its host
     sock = descriptors.own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
-        sock.connect(_door_name(session, leader, mark))
+        sock.connect(_address_on_host(session, leader, nonce))
         if peer_credentials(sock)[1] != os.geteuid():
             raise ConnectionError("another user's socket")
         # It listened before its record was there. It begins with the handshake when it has read the other records.
@@ -415,17 +445,17 @@ def _try(session, leader, mark, descriptors):
     return sock
 
 
-def _is_ready(sock, event, seconds):
+def _is_ready(sock: socket.socket, event: int, seconds: float) -> bool:
     poll = select.poll()  # select() refuses descriptors from 1,024 on
     poll.register(sock, event)
     return bool(poll.poll(seconds * 1000))
 
 
-def _send_table(session, sock, member, value):
+def _send_table(session: Session, sock: socket.socket, member: int, value: bytes) -> None:
     sock.setblocking(False)
     left = memoryview(_LENGTH.pack(len(value)) + value)
 
-    def attempt(seconds):
+    def attempt(seconds: float) -> bool | None:
         nonlocal left
         if _is_ready(sock, select.POLLOUT, seconds):
             left = left[sock.send(left) :]
@@ -434,13 +464,13 @@ def _send_table(session, sock, member, value):
     session.in_slices(attempt, f"rank {member} on this host did not take the table of the hosts")
 
 
-def _receive_table(session, sock, leader):
+def _receive_table(session: Session, sock: socket.socket, leader: int) -> bytes:
     sock.setblocking(False)
 
-    def exactly(count):
+    def exactly(count: int) -> bytes:
         data = bytearray()
 
-        def attempt(seconds):
+        def attempt(seconds: float) -> bytes | None:
             if _is_ready(sock, select.POLLIN, seconds):
                 chunk = sock.recv(count - len(data))
                 if not chunk:

@@ -1,7 +1,9 @@
-"""Limits of the operating system that a start can meet: an error's text names the limit, what is in use and the need.
+"""Limits of the operating system that a start can meet: an error names the limit, what is in use and the need.
 
 Pure functions of the exception and of this process; any thread.
 """
+
+from __future__ import annotations
 
 import errno
 import os
@@ -11,7 +13,7 @@ from contextlib import suppress
 from hvd_core._base.sockets import BootstrapError
 
 # Descriptors of a rank: the store, its links, the engine and one backend; measured, with some room. Each neighbour on
-# this host adds its socket, its bells and what watches it.
+# this host adds its socket, its eventfds and what watches it.
 _DESCRIPTORS = 16
 _PER_NEIGHBOUR = 4
 _NEED = f"init() needs about {_DESCRIPTORS} more, and {_PER_NEIGHBOUR} for each neighbour on this host"
@@ -21,8 +23,8 @@ class LimitReached(BootstrapError):
     """This process, or this host, lacks descriptors, threads or room for a file that init() needs."""
 
 
-def explained(error):
-    """The LimitReached that stands for `error`; None if `error` is not about a limit, or is explained already."""
+def explained(error: BaseException) -> LimitReached | None:
+    """The LimitReached that replaces `error`; None if `error` is not about a limit, or is explained already."""
     if isinstance(error, LimitReached):
         return None
     cause = error.__cause__ or error.__context__  # of an error that says what was not possible then
@@ -45,9 +47,9 @@ def explained(error):
     return None
 
 
-def too_few_descriptors(need=None):
-    """The LimitReached for a process that has no descriptor left. ``need``: the words for what this process needs, in
-    place of those for init()."""
+def too_few_descriptors(need: str | None = None) -> LimitReached:
+    """The LimitReached for a process that has no descriptor left. ``need``: what this process needs, instead of the words
+    for init()."""
     used = "all of them"
     with suppress(OSError):  # reading the folder needs a descriptor
         used = str(len(os.listdir("/proc/self/fd")))
@@ -57,6 +59,6 @@ def too_few_descriptors(need=None):
     )
 
 
-def _limit(what):
+def _limit(what: int) -> str:
     soft, _ = resource.getrlimit(what)
     return "unlimited" if soft == resource.RLIM_INFINITY else str(soft)

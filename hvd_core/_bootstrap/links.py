@@ -1,4 +1,4 @@
-"""Makes the links of the tree: shared memory and doorbells within a host, TCP between hosts.
+"""Makes the links of the tree: shared memory and eventfds within a host, TCP between hosts.
 
 Called on the thread that runs init(). All descriptors belong to the DescriptorSet of the caller; the engine borrows them.
 """
@@ -11,8 +11,9 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from hvd_core._base.auth import ServerHandshake, client_handshake
 from hvd_core._base.listener import AuthenticatedListener, ListenerThread, listen
@@ -25,7 +26,12 @@ from hvd_core._base.sockets import (
     join_address,
     peer_credentials,
 )
-from hvd_core._bootstrap import encryption, limits
+from hvd_core._bootstrap import limits
+from hvd_core._bootstrap.store import encryption
+
+if TYPE_CHECKING:
+    from hvd_core._bootstrap.hosts import Neighbours, Topology
+    from hvd_core._bootstrap.store.session import Session
 
 _log = logging.getLogger("horovod")
 
@@ -34,11 +40,11 @@ HEADER_BYTES = 64 << 10
 SLOT_BYTES = 1 << 20
 _OFFER = struct.Struct("<8sIIQ")
 _OFFER_MAGIC = b"hvdshm01"
-_BELLS = b"hvdbells"
+_EVENTFDS = b"hvdbells"
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 # The kernel's limit, in seconds.
 _LONGEST_KEEPALIVE = 32767
-# The most descriptors in one message: segment and two bells.
+# The most descriptors in one message: segment and two eventfds.
 _MAX_FDS = 3
 
 
@@ -47,18 +53,18 @@ class ShmLink:
     """A link within the host.
 
     ``subtree``: the world ranks reached through a child, () for the parent. ``slot``: index of the child's
-    part of the segment (its local rank, from 1), the same at both ends. ``my_bells`` are this process's two
-    eventfds, the same in all its links; ``peer_bells`` wake the peer. ``guard_fd``: a non-blocking Unix
+    part of the segment (its local rank, from 1), the same at both ends. ``my_eventfds`` are this process's two
+    eventfds, the same in all its links; ``peer_eventfds`` wake the peer. ``guard_fd``: a non-blocking Unix
     stream socket to the peer that carries no data. ``peer_pid`` is 0 if the peer's pid namespace is not visible here.
     """
 
     peer: int
-    subtree: tuple
+    subtree: tuple[int, ...]
     slot: int
     segment_fd: int
     segment_bytes: int
-    my_bells: tuple
-    peer_bells: tuple
+    my_eventfds: tuple[int, ...]
+    peer_eventfds: tuple[int, ...]
     guard_fd: int
     peer_pid: int
     is_parent: bool
@@ -73,26 +79,35 @@ class TcpLink:
     """
 
     peer: int
-    subtree: tuple
+    subtree: tuple[int, ...]
     sock_fd: int
     key: bytes
     is_parent: bool
     encrypted: bool = False
 
 
-def segment_bytes(local_size):
+Link = ShmLink | TcpLink
+
+
+def segment_bytes(local_size: int) -> int:
     """Bytes of a host's control segment: a header and one slot per local rank."""
     return HEADER_BYTES + SLOT_BYTES * local_size
 
 
-def make_links(session, topology, neighbours, transport, descriptors):
+def make_links(
+    session: Session,
+    topology: Topology,
+    neighbours: Neighbours,
+    transport: str,
+    descriptors: DescriptorSet,
+) -> tuple[list[Link], int | None]:
     """(links, segment_fd or None): the parent's link first, then the children's by rank.
 
     With ``transport`` 'tcp', links within the host use TCP too. Raises BootstrapTimeout that names the missing peer.
     """
     sockets = neighbours.sockets
     tcp_children = dict(topology.leader_children)
-    local = topology.local_ranks if transport != "tcp" else ()
+    local: tuple[int, ...] = topology.local_ranks if transport != "tcp" else ()
     if transport == "tcp":
         tcp_children.update({rank: (rank,) for rank in topology.local_children})
         for sock in sockets.values():
@@ -100,13 +115,15 @@ def make_links(session, topology, neighbours, transport, descriptors):
     # Listen for the children before connecting to the parent, because the parent may wait for this port.
     listener = _listen(session, tcp_children) if tcp_children else None
     try:
-        links, segment = [], None
+        links: list[Link] = []
+        segment = None
         if topology.parent is not None and topology.parent not in local:
             links.append(_tcp_parent(session, topology, descriptors))
         if len(local) > 1:
             shm_links, segment = _wire_host(session, topology, sockets, descriptors)
             links += shm_links
         for child, subtree in sorted(tcp_children.items()):
+            assert listener is not None
             links.append(_tcp_child(session, topology, listener, child, subtree, descriptors))
     finally:
         if listener is not None:
@@ -189,21 +206,22 @@ class RankListener:
             self._changed.notify_all()
 
 
-def _listen(session, children):
+def _listen(session: Session, children: Collection[int]) -> RankListener:
     # Listens only on the interface that leads to the store, so that the port is unreachable from other networks.
     host = session.store.local_host()
-    door = listen(host, backlog=len(children) + 64)
-    listener = RankListener(door, session.secret, PURPOSE, session.epoch, children)
+    sock = listen(host, backlog=len(children) + 64)
+    listener = RankListener(sock, session.secret, PURPOSE, session.epoch, children)
     try:
-        session.put(f"link/{session.rank}", join_address(*door.getsockname()[:2]))
+        session.put(f"link/{session.rank}", join_address(*sock.getsockname()[:2]))
     except BaseException:
         listener.close()
         raise
     return listener
 
 
-def _tcp_parent(session, topology, descriptors):
+def _tcp_parent(session: Session, topology: Topology, descriptors: DescriptorSet) -> TcpLink:
     parent = topology.parent
+    assert parent is not None
     address = session.wait(
         f"link/{parent}", lambda: f"rank {parent}, the parent in the tree, did not open its port"
     )
@@ -218,11 +236,18 @@ def _tcp_parent(session, topology, descriptors):
     return TcpLink(parent, (), _prepare_tcp(sock, session.silence_s), key, True, encrypted)
 
 
-def _is_encrypted(session, topology, peer):
+def _is_encrypted(session: Session, topology: Topology, peer: int) -> bool:
     return encryption.wanted() and topology.hosts[peer] != topology.hosts[session.rank]
 
 
-def _tcp_child(session, topology, listener, child, subtree, descriptors):
+def _tcp_child(
+    session: Session,
+    topology: Topology,
+    listener: RankListener,
+    child: int,
+    subtree: tuple[int, ...],
+    descriptors: DescriptorSet,
+) -> TcpLink:
     sock, key = session.in_slices(
         lambda seconds: listener.wait_for(child, seconds), f"rank {child} did not connect"
     )
@@ -231,7 +256,7 @@ def _tcp_child(session, topology, listener, child, subtree, descriptors):
     return TcpLink(child, subtree, fd, key, False, encrypted)
 
 
-def _prepare_tcp(sock, silence_s):
+def _prepare_tcp(sock: socket.socket, silence_s: float) -> int:
     """Configures the socket to fail ``silence_s`` seconds after the last packet of the other host."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -248,10 +273,15 @@ def _prepare_tcp(sock, silence_s):
     return sock.fileno()
 
 
-def _wire_host(session, topology, sockets, descriptors):
-    bells = tuple(descriptors.own(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)) for _ in range(2))
+def _wire_host(
+    session: Session,
+    topology: Topology,
+    sockets: dict[int, socket.socket],
+    descriptors: DescriptorSet,
+) -> tuple[list[ShmLink], int]:
+    eventfds = tuple(descriptors.own(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)) for _ in range(2))
     if topology.leader != session.rank:
-        return _join_host(session, topology, sockets[topology.leader], bells, descriptors)
+        return _join_host(session, topology, sockets[topology.leader], eventfds, descriptors)
     size = segment_bytes(topology.local_size)
     segment = descriptors.own(os.memfd_create("hvd-control", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     os.ftruncate(segment, size)
@@ -261,15 +291,21 @@ def _wire_host(session, topology, sockets, descriptors):
         offer = _OFFER.pack(_OFFER_MAGIC, slot, topology.local_size, size)
         # A peer may still be reading the table of hosts, so that there is no room for the message yet.
         sockets[child].settimeout(max(0.001, session.deadline.left()))
-        socket.send_fds(sockets[child], [offer], [segment, *bells])
+        socket.send_fds(sockets[child], [offer], [segment, *eventfds])
     links = []
     for slot, child in enumerate(topology.local_ranks[1:], 1):
-        _, fds = _receive_fds(session, sockets[child], len(_BELLS), 2, child, descriptors)
-        links.append(_shm_link(child, (child,), slot, segment, size, bells, fds, sockets[child], False))
+        _, fds = _receive_fds(session, sockets[child], len(_EVENTFDS), 2, child, descriptors)
+        links.append(_shm_link(child, (child,), slot, segment, size, eventfds, fds, sockets[child], False))
     return links, segment
 
 
-def _join_host(session, topology, sock, bells, descriptors):
+def _join_host(
+    session: Session,
+    topology: Topology,
+    sock: socket.socket,
+    eventfds: tuple[int, ...],
+    descriptors: DescriptorSet,
+) -> tuple[list[ShmLink], int]:
     leader = topology.leader
     data, fds = _receive_fds(session, sock, _OFFER.size, 3, leader, descriptors)
     magic, slot, local_size, size = _OFFER.unpack(data)
@@ -281,20 +317,37 @@ def _join_host(session, topology, sock, bells, descriptors):
             f"{topology.local_rank} of {expected[3]} bytes for {topology.local_size}: do all ranks run the "
             "same version?"
         )
-    socket.send_fds(sock, [_BELLS], list(bells))
-    return [_shm_link(leader, (), slot, fds[0], size, bells, fds[1:], sock, True)], fds[0]
+    socket.send_fds(sock, [_EVENTFDS], list(eventfds))
+    return [_shm_link(leader, (), slot, fds[0], size, eventfds, fds[1:], sock, True)], fds[0]
 
 
-def _shm_link(peer, subtree, slot, segment, size, bells, peer_bells, sock, is_parent):
+def _shm_link(
+    peer: int,
+    subtree: tuple[int, ...],
+    slot: int,
+    segment: int,
+    size: int,
+    eventfds: tuple[int, ...],
+    peer_eventfds: Sequence[int],
+    sock: socket.socket,
+    is_parent: bool,
+) -> ShmLink:
     sock.setblocking(False)
     pid, _ = peer_credentials(sock)
     return ShmLink(
-        peer, subtree, slot, segment, size, bells, tuple(peer_bells), sock.fileno(), pid, is_parent
+        peer, subtree, slot, segment, size, eventfds, tuple(peer_eventfds), sock.fileno(), pid, is_parent
     )
 
 
-def _receive_fds(session, sock, count, fd_count, peer, descriptors):
-    def attempt(seconds):
+def _receive_fds(
+    session: Session,
+    sock: socket.socket,
+    count: int,
+    fd_count: int,
+    peer: int,
+    descriptors: DescriptorSet,
+) -> tuple[bytes, list[int]]:
+    def attempt(seconds: float) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any] | None:
         # The descriptors come with the first byte. The peer sends all in one message, far below the buffer's size.
         sock.settimeout(max(0.001, seconds))
         try:
@@ -304,7 +357,7 @@ def _receive_fds(session, sock, count, fd_count, peer, descriptors):
             return None
 
     data, ancillary, flags, _ = session.in_slices(attempt, f"rank {peer} did not send its descriptors")
-    fds = []
+    fds: list[int] = []
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds += struct.unpack(f"{len(content) // 4}i", content[: len(content) // 4 * 4])

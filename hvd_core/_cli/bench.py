@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sizes.add_argument(
         "-f", "--stepfactor", type=_count, metavar="N", default=8, help="factor between sizes (8)"
     )
-    sizes.add_argument("--sizes", metavar="LIST", help="these sizes in place of -b, -e, -f: 4,64K,16M")
+    sizes.add_argument("--sizes", metavar="LIST", help="these sizes instead of -b, -e, -f: 4,64K,16M")
     call = parser.add_argument_group("the call")
     call.add_argument(
         "-d", "--datatype", choices=DTYPES, default="float32", metavar="TYPE", help=f"{', '.join(DTYPES)}"
@@ -90,7 +90,7 @@ def _count(text: str) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print. Returns FINDINGS if a result was wrong. Raises ValueError for options that do not fit."""
-    from hvd_core._bootstrap.identity import identify
+    from hvd_core._bootstrap.launchers.identity import identify
 
     sizes, chosen = _sizes(options), _chosen(options)
     if options.plot and not options.plot.endswith(".svg"):
@@ -192,7 +192,9 @@ def _measured(options: argparse.Namespace, plan: Plan, teams: Teams, prints: boo
     return output.FINDINGS if failed or any(row.get("wrong") for row in rows) else output.OK
 
 
-def _print(options: argparse.Namespace, plan: Plan, teams: Teams, rows: list[dict], seconds: float) -> None:
+def _print(
+    options: argparse.Namespace, plan: Plan, teams: Teams, rows: list[dict[str, Any]], seconds: float
+) -> None:
     titles = {name: title for name, title in teams.titles.items() if any(row["name"] == name for row in rows)}
     machine = report.machine()
     if options.plot:
@@ -242,8 +244,8 @@ _COLUMNS = (
 )
 
 
-def _table(plan: Plan, rows: list[dict]) -> list[list[str]]:
-    by_size: dict[int, dict[bool, dict]] = {}
+def _table(plan: Plan, rows: list[dict[str, Any]]) -> list[list[str]]:
+    by_size: dict[int, dict[bool, dict[str, Any]]] = {}
     for row in rows:
         by_size.setdefault(row["bytes"], {})[row["in_place"]] = row
     call, made = plan.call, []
@@ -262,7 +264,7 @@ def _table(plan: Plan, rows: list[dict]) -> list[list[str]]:
     return made
 
 
-def _comparison(names: list[str], rows: list[dict]) -> list[list[str]]:
+def _comparison(names: list[str], rows: list[dict[str, Any]]) -> list[list[str]]:
     times = {(row["bytes"], row["in_place"], row["name"]): row["us"] for row in rows if "us" in row}
     made = []
     for nbytes, in_place in dict.fromkeys((row["bytes"], row["in_place"]) for row in rows):
@@ -276,7 +278,7 @@ def _comparison(names: list[str], rows: list[dict]) -> list[list[str]]:
     return made
 
 
-def _svg(options: argparse.Namespace, plan: Plan, rows: list[dict]) -> str:
+def _svg(options: argparse.Namespace, plan: Plan, rows: list[dict[str, Any]]) -> str:
     def lines(key: str) -> list[report.Line]:
         found: dict[str, list[tuple[float, float]]] = {}
         for row in rows:
@@ -287,10 +289,10 @@ def _svg(options: argparse.Namespace, plan: Plan, rows: list[dict]) -> str:
         return [report.Line(name, points) for name, points in found.items() if all(y > 0 for _, y in points)]
 
     title = f"{plan.call.collective}, {plan.call.dtype}, {plan.size} ranks"
-    size = {"x_text": lambda x: report.size_text(round(x)), "x_base": 2.0}
-    return report.svg(
-        [
-            report.Chart(title, "size", "time, us", lines("us"), **size),
-            report.Chart(title, "size", "bus bandwidth, GB/s", lines("busbw"), **size),
-        ]
-    )
+
+    def chart(label: str, key: str) -> report.Chart:
+        return report.Chart(
+            title, "size", label, lines(key), lambda x: report.size_text(round(x)), x_base=2.0
+        )
+
+    return report.svg([chart("time, us", "us"), chart("bus bandwidth, GB/s", "busbw")])

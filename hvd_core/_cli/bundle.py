@@ -1,6 +1,6 @@
 """``hvd doctor --bundle OUT.tar.gz``: packs what a bug report needs into one file, and says what it packed.
 
-It asks nothing of the network, and removes secrets (``redaction``). The command runs in the environment of the job, on
+It does not use the network, and removes secrets. The command runs in the environment of the job, on
 one of its hosts.
 """
 
@@ -21,6 +21,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from typing import Any
 from hvd_core._base import sandbox
 from hvd_core._cli import output
 
-# Removes secrets from the texts of a bug report: by the names of variables, and by their values wherever these occur.
+# ---- secrets are found by the names of variables, and by their values wherever these occur ----------------------------
 
 REMOVED = "(removed)"
 
@@ -107,7 +108,7 @@ class Redaction:
         return self.text(value)
 
 
-# Facts about this host that matter to a job, for a bug report. Reads files of the kernel and asks no network.
+# ---- facts about this host that matter to a job -----------------------------------------------------------------------
 
 _LIMITS = ("NOFILE", "NPROC", "MEMLOCK", "AS", "STACK", "CORE", "FSIZE")
 _GROUP_FILES = (
@@ -122,8 +123,8 @@ _SIOCGIFADDR = 0x8915
 
 
 def host_facts() -> dict[str, Any]:
-    """Cores, memory, limits, shared memory, network interfaces, kernel. Sizes are in bytes. A fact that the host does not
-    tell is missing."""
+    """Cores, memory, limits, shared memory, network interfaces, kernel; sizes in bytes. Facts that are not available are
+    left out."""
     return {
         "host": socket.gethostname(),
         "kernel": platform.release(),
@@ -289,17 +290,17 @@ def _parts(redaction: Redaction, logs: list[str], job: int | None) -> Iterator[t
     )
     yield from _flight(redaction)
     if job is not None:
-        asked = ["doctor", "--job", *([str(job)] if job else []), "--json"]
+        arguments = ["doctor", "--job", *([str(job)] if job else []), "--json"]
         yield (
             "job.json",
             "hvd doctor --job: the answers of a running job",
-            packed(lambda: _own_command(asked, redaction)),
+            packed(lambda: _own_command(arguments, redaction)),
         )
     for name in logs:
         yield (
             f"logs/{name.strip('/').replace('/', '_')}",
             f"the end of {name}",
-            packed(lambda n=name: _end_of(n)),
+            packed(partial(_end_of, name)),
         )
 
 
@@ -364,8 +365,8 @@ def versions() -> dict[str, Any]:
 
 
 def _own_command(arguments: list[str], redaction: Redaction) -> str:
-    """The document that `hvd` prints for these arguments, and what else it says. In a process of its own, since it loads
-    the backends' libraries."""
+    """The document that `hvd` prints for these arguments, and what else it says. In a sandbox, since it loads the
+    backends' libraries."""
     argv = [sys.executable, "-m", "hvd_core._cli", *arguments]
     done = sandbox.run(argv, timeout_s=_COMMAND_SECONDS, encoding_errors="surrogateescape")
     if done.timed_out:

@@ -81,11 +81,15 @@ def of_files(settings: PluginsConfig) -> Iterator[Row]:
         if found.library is not None:
             variables[option_variable(name, "library")] = ("library", found.library)
         variables |= {key: (f"env.{key}", value) for key, value in found.env.items()}
-        for variable, (key, value) in variables.items():
+        for variable, (key, setting) in variables.items():
             if variable in os.environ:
-                yield f"backend.{name}.{key}", os.environ[variable], f"{variable}, instead of {value.source}"
+                yield (
+                    f"backend.{name}.{key}",
+                    os.environ[variable],
+                    f"{variable}, instead of {setting.source}",
+                )
             else:
-                yield f"backend.{name}.{key}", str(value.value), value.source
+                yield f"backend.{name}.{key}", str(setting.value), setting.source
     for variable, value in sorted(os.environ.items()):
         if variable.startswith("HOROVOD_BACKEND_"):
             yield variable, value, "environment"
@@ -107,7 +111,7 @@ def of_engine() -> Iterator[Row]:
 
 
 def _choice(settings: PluginsConfig) -> tuple[list[dict[str, Any]], str, str]:
-    """The choice of a job of one process: (rows of the report, its note, the error or ""). A process of its own makes it,
+    """The choice of a job of one process: (rows of the report, its note, the error or ""). A sandbox makes it,
     because it runs the code of the chosen plugins."""
     from hvd_core._cli.plugin_list import run_sandboxed
     from hvd_core.backends._selection.usable import limits

@@ -201,7 +201,7 @@ def members_of_job(pid: int) -> list[Answer]:
 
 
 def _answers_of_job(pid: int) -> list[Answer]:
-    """The answers of the processes of one job. One of them, rank 0 where it is here, also tells of ranks on other
+    """The answers of the processes of one job. One of them, rank 0 where it is here, also reports the ranks on other
     hosts."""
     members = members_of_job(pid)
     first, *others = [member.address for member in members]  # in the order of their ranks
@@ -236,7 +236,7 @@ def _where(ranks: list[int], facts: dict[str, Any]) -> str:
     return ", ".join(shown) + more
 
 
-def _no_stall(ranks: list[dict]) -> str:
+def _no_stall(ranks: list[dict[str, Any]]) -> str:
     waiting = {w["name"] for rank in ranks for w in rank["waiting"] if w["age_s"] >= _LEAST_WAIT_SECONDS}
     if waiting:
         names = ", ".join(sorted(waiting)[:4])
@@ -244,7 +244,7 @@ def _no_stall(ranks: list[dict]) -> str:
     return f"No operation has waited for {_LEAST_WAIT_SECONDS:g} s: the ranks do not wait for each other."
 
 
-def _lines_of(rank: dict) -> list[str]:
+def _lines_of(rank: dict[str, Any]) -> list[str]:
     """What a rank waits for, its last submissions and its engine."""
     lines = [f"rank {rank['rank']} (host {rank['host']}, pid {rank['pid']})"]
     if rank.get("is_stuck"):
@@ -271,7 +271,7 @@ def _lines_of(rank: dict) -> list[str]:
     return lines
 
 
-def _submission(submission: dict, when: str) -> str:
+def _submission(submission: dict[str, Any], when: str) -> str:
     name, operation = submission["name"], submission["operation"]
     parts = [
         f"'{name}'" if name == operation or name.startswith(f"{operation}.") else f"{operation} '{name}'"
@@ -286,7 +286,7 @@ def _submission(submission: dict, when: str) -> str:
     return " ".join(parts) + (f": {submission['source']}" if submission["source"] else "")
 
 
-def _stacks_of(rank: dict, main_only: bool = False) -> list[str]:
+def _stacks_of(rank: dict[str, Any], main_only: bool = False) -> list[str]:
     lines = []
     for thread in rank["threads"]:
         if main_only and not thread["is_main"]:
@@ -332,7 +332,7 @@ def ask_each(found: list[str], question: str | dict[str, str]) -> list[Answer]:
     of other users, are left out.
 
     Args:
-        question: "facts", "state" (what the process does), or "job" (likewise, and the process asks all ranks). By
+        question: "facts", "state" (what the process does), or "job" (the same, and the process asks all ranks). By
             address, where they differ: "state" for the others.
     """
     if not found:

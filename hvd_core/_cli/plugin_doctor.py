@@ -1,6 +1,6 @@
 """``hvd plugin doctor [NAME]``: runs every phase in order, and reports why one fails.
 
-Imports and loads all plugins, which no job does: each in a process of its own, with a limit for each phase.
+Imports and loads all plugins, which no job does: each in a sandbox, with a timeout for each phase.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from hvd_core.backends._discovery.installed_backend import InstalledBackend
 
 
-# The results of the doctor: one step per check.
-
 GOOD, NOTE, BAD, SKIPPED = "good", "note", "bad", "skipped"
 
 
@@ -46,8 +44,7 @@ class Step:
     ended: bool = False
 
 
-# The step of ``hvd doctor`` about the launcher: which one started this process, how it was recognised, how its ranks
-# would find each other, and a better way if there is one. Reads the environment and the PATH; starts nothing.
+# ---- the launcher: which one, how it was recognised, how its ranks would find each other ------------------------------
 
 # Variables of systems that give a job its machines and start no ranks: (variable, the system, the advice).
 _SYSTEMS = (
@@ -71,14 +68,13 @@ _SYSTEMS = (
 
 
 def launcher_step(environ: Mapping[str, str]) -> Step:
-    """The step. It is bad if ``init()`` would fail because of the variables, or for want of a way to the other ranks."""
-    from hvd_core._bootstrap import identity as launcher_facts
-    from hvd_core._bootstrap import rendezvous_way
-    from hvd_core._bootstrap.identity import identify
+    """The step. It is bad if ``init()`` would fail because of the variables, or because there is no rendezvous method."""
+    from hvd_core._bootstrap import launchers, rendezvous
+    from hvd_core._bootstrap.launchers.identity import identify
 
     try:
         identity = identify(environ)
-        way = rendezvous_way.choose(identity, environ)
+        choice = rendezvous.choose(identity, environ)
     except ValueError as error:
         return Step("", "launcher", BAD, str(error))
     if identity.launcher == "single":
@@ -91,14 +87,14 @@ def launcher_step(environ: Mapping[str, str]) -> Step:
         )
     here = "" if identity.local_size is None else f", {identity.local_size} of them on this host"
     text = f"{identity.launcher}: rank {identity.rank} of {identity.size or 'unknown'}{here}"
-    used = [str(claim) for claim in launcher_facts.claims(environ)[:1]] or [f"{identity.variable} is set"]
-    more = [f"recognised by: {used[0]}", f"rendezvous: {way.name}, because {way.why}"]
-    differ = launcher_facts.disagreement(environ)
+    used = [str(claim) for claim in launchers.claims(environ)[:1]] or [f"{identity.variable} is set"]
+    more = [f"recognised by: {used[0]}", f"rendezvous: {choice.method}, because {choice.reason}"]
+    differ = launchers.disagreement(environ)
     more += [differ] if differ else []
-    more += [f"better: {way.better}"] if way.better and way.name != "missing" else []
-    if way.name == "missing":
+    more += [f"better: {choice.remedy}"] if choice.remedy and choice.method != "missing" else []
+    if choice.method == "missing":
         return Step(
-            "", "launcher", BAD, f"{text}: its ranks cannot find each other", [*more, f"fix: {way.better}"]
+            "", "launcher", BAD, f"{text}: its ranks cannot find each other", [*more, f"fix: {choice.remedy}"]
         )
     return Step("", "launcher", NOTE if differ else GOOD, text, more)
 
@@ -118,14 +114,10 @@ def _advice(environ: Mapping[str, str]) -> list[str]:
     ]
 
 
-# The last phase of the doctor: opens the backend on one rank and runs a small collective, in processes of their own.
-#
-# A crash or a hang of a vendor's library is limited to these processes.
+# ---- the last phase: opens the backend on one rank and runs a small collective, in a sandbox --------------------------
 
-# Longer than the kit gives a rank to open the backend, so that the kit's own words are shown.
+# Longer than the kit gives a rank to open the backend, so that the kit's own message is shown.
 _SECONDS = 90.0
-# With these variables the process would be a rank of an outer job, and wait for its peers.
-_IDENTITY = ("HOROVOD_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "TORCHELASTIC_")
 
 
 def opened(name: str, seconds: float = _SECONDS) -> Step:
@@ -152,11 +144,14 @@ def opened(name: str, seconds: float = _SECONDS) -> Step:
 
 
 def _kit_environment() -> dict[str, str]:
+    from hvd_core._bootstrap.launchers import VARIABLE_PREFIXES
+
+    # With variables of a launcher the process would be a rank of an outer job, and wait for its peers.
     kept = ("HOROVOD_BACKEND_", "HOROVOD_PLUGINS_TOML")
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(_IDENTITY) or name.startswith(kept)
+        if not name.startswith(VARIABLE_PREFIXES) or name.startswith(kept)
     }
 
 

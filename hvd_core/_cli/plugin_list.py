@@ -1,4 +1,8 @@
-"""Runs a plugin's code in a sandbox, with a timeout for each phase, for the commands that examine backends."""
+"""``hvd plugin list``: every backend, its origin, and whether it works on this machine.
+
+The survey of all backends, the settings, and the sandbox for plugins' code also serve the other commands that examine
+backends. A broken backend is a row too.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +43,6 @@ def run_sandboxed(
 
     return sandbox.run_forked(phased, timeouts_s, describe_error=of_exception)
 
-
-# All backends with their status, for the commands that list or examine them. A broken backend is a row too.
 
 AVAILABLE, UNAVAILABLE, BROKEN = "available", "unavailable", "broken"
 DUPLICATE, VETOED, IGNORED, UNPROBED = "duplicate", "vetoed", "ignored", "not probed"
@@ -222,7 +224,7 @@ def _failed(row: Row, status: str, error: BackendError) -> Row:
     return row
 
 
-# ``hvd plugin list``: every backend, its origin, and whether it works on this machine.
+# ---- the verb ---------------------------------------------------------------------------------------------------------
 
 _LIST_STYLES = {BROKEN: "red", DUPLICATE: "red", UNAVAILABLE: "yellow", VETOED: "yellow", IGNORED: "dim"}
 

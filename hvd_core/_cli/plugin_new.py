@@ -1,7 +1,8 @@
-"""Makes a backend's project from the template: a real backend of this repository, with its names replaced.
+"""``hvd plugin new NAME --device TYPE``: writes the project of a new backend.
 
-template.toml lists the words that are names, and the files that are not copied. There is no template language: the copied
-files are those that our own tests build and run.
+The template is a real backend of this repository, with its names replaced. template.toml lists the words that are names,
+and the files that are not copied. There is no template language: the copied files are those that our own tests build and
+run.
 """
 
 from __future__ import annotations
@@ -10,20 +11,21 @@ import argparse
 import keyword
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hvd_core._cli import output
 from hvd_core._config.hints import pip_install
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # is installed for Python 3.10 only
 
 DESCRIPTION = "template.toml"
 DEVICE, HOST = "device", "host"
+HOST_MEMORY = "cpu"
 _MARK = "TO" + "DO"
 _PASSES = re.compile(r"^(\s*)(//|#) Passes: ([\w., -]+?)\.?$")
 
@@ -80,13 +82,13 @@ class Template:
         )
 
 
-def find(kind: str = DEVICE) -> Template:
+def find_template(kind: str = DEVICE) -> Template:
     """The template of a kind in this installation, or in the source tree around the package. Raises FileNotFoundError."""
     packages = [Path(p) for p in getattr(sys.modules.get("hvd_core"), "__path__", ())]
     packages.append(Path(__file__).resolve().parent.parent)
     for package in packages:
         for folder in (*sorted(package.glob("template*")), *sorted((package.parent / "backends").glob("*"))):
-            if (folder / DESCRIPTION).is_file() and (found := read(folder)).kind == kind:
+            if (folder / DESCRIPTION).is_file() and (found := read_template(folder)).kind == kind:
                 return found
     raise FileNotFoundError(
         "the template is not in this installation.\n"
@@ -95,7 +97,7 @@ def find(kind: str = DEVICE) -> Template:
     )
 
 
-def read(folder: Path) -> Template:
+def read_template(folder: Path) -> Template:
     """The template in a folder with a template.toml."""
     data = tomllib.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     edits = tuple(Edit(**edit) for edit in data.get("edits", ()))
@@ -144,10 +146,10 @@ class Renaming:
         if match is None:
             return line
         indent, comment, cases = match.groups()
-        asked = " ".join(f"--case {case}" for case in re.split(r"[,\s]+", cases) if case)
+        cases_to_run = " ".join(f"--case {case}" for case in re.split(r"[,\s]+", cases) if case)
         return (
-            f"{indent}{comment} {_MARK}: replace by your library's call.\n"
-            f"{indent}{comment} hvd plugin check {self._case} {asked} shows this works."
+            f"{indent}{comment} {_MARK}: replace with your library's call.\n"
+            f"{indent}{comment} hvd plugin check {self._case} {cases_to_run} shows this works."
         )
 
 
@@ -159,7 +161,7 @@ def _dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
-def write(
+def write_project(
     template: Template, new: Names, target: Path, choices: Mapping[str, str], extra: Mapping[str, str]
 ) -> list[Path]:
     """Write the project into ``target``, which must not exist or be empty, and return the relative paths of its files.
@@ -204,44 +206,29 @@ def _edited(template: Template, relative: Path, choices: Mapping[str, str]) -> s
     return text
 
 
-# The README of a new backend's project: the way from the simulator to the vendor's own library, step by step.
-
-_TEMPLATE = Path(__file__).with_name("project_readme.md")
-_HOST_TEMPLATE = Path(__file__).with_name("project_readme_host.md")
+# ---- the project's README: from the simulator to the vendor's own library, step by step -------------------------------
 
 
-def text(name: str, device: str, runtime: str, choices: Mapping[str, str]) -> str:
-    """The README. ``choices`` as in template.write()."""
+def readme(name: str, device: str, runtime: str, choices: Mapping[str, str]) -> str:
+    """The README. ``choices`` as in ``write_project()``."""
+    file = "project_readme_host.md" if device == HOST_MEMORY else "project_readme.md"
     library = choices.get("library")
-    where = f" from `{library}`" if library else "; the name of the library is in `default_library()`"
     words = {
         "@dashed@": name.replace("_", "-"),
         "@name@": name,
         "@NAME@": name.upper(),
         "@device@": device,
         "@runtime@": runtime,
-        "@library@": where,
-        "@todo@": "`TO" + "DO`",
+        "@library@": f" from `{library}`"
+        if library
+        else "; the name of the library is in `default_library()`",
+        "@todo@": f"`{_MARK}`",
         "@steps@": "\n".join(first_steps(name, device, ".", library is not None)),
     }
-    made = _TEMPLATE.read_text(encoding="utf-8")
+    text = Path(__file__).with_name(file).read_text(encoding="utf-8")
     for word, value in words.items():
-        made = made.replace(word, value)
-    return made
-
-
-def host_text(name: str) -> str:
-    """The README of a backend of host memory."""
-    made = _HOST_TEMPLATE.read_text(encoding="utf-8")
-    words = {
-        "@dashed@": name.replace("_", "-"),
-        "@name@": name,
-        "@NAME@": name.upper(),
-        "@todo@": "`TO" + "DO`",
-    }
-    for word, value in (words | {"@steps@": "\n".join(first_steps(name, "cpu", "."))}).items():
-        made = made.replace(word, value)
-    return made
+        text = text.replace(word, value)
+    return text
 
 
 def first_steps(name: str, device: str, folder: str, other_library: bool = False) -> list[str]:
@@ -264,9 +251,8 @@ def first_steps(name: str, device: str, folder: str, other_library: bool = False
     ]
 
 
-# ``hvd plugin new NAME --device TYPE``: asks for missing arguments, checks the names, writes the project.
+# ---- the verb ---------------------------------------------------------------------------------------------------------
 
-HOST_MEMORY = "cpu"
 _GITIGNORE = "build/\ndist/\n*.so\n*.egg-info/\n__pycache__/\n"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _TYPE = re.compile(r"[a-z][a-z0-9_]{0,15}")
@@ -310,56 +296,40 @@ def run(options: argparse.Namespace) -> int:
     name = options.name or _ask("Name of the backend, such as acme", "NAME")
     check_name(name)
     device = options.device or _ask("Device type, as in tensor.to(TYPE)", "--device TYPE")
+    choices: dict[str, str] = {}
     if device == HOST_MEMORY:
-        return _host(options, name)
-    check_device(device)
-    runtime = options.runtime or f"{name}rt"
-    check_runtime(runtime, name)
-    choices = _choices(options, name, asking)
-
+        _refuse_device_options(options)
+        template = find_template(HOST)
+        names = Names(name, name, template.names.device, template.names.runtime)
+        works, stand_in = "The backend works over a small library", "that library"
+    else:
+        check_device(device)
+        names = Names(name, name, device, options.runtime or f"{name}rt")
+        check_runtime(names.runtime, name)
+        choices = _choices(options, name, asking)
+        template = find_template(DEVICE)
+        works, stand_in = "The backend works on a simulator", "the simulator"
     target = Path(options.directory or f"hvd-backend-{name.replace('_', '-')}")
-    names = Names(name, name, device, runtime)
-    readme = text(name, device, runtime, choices)
-    extra = {"README.md": readme, ".gitignore": _GITIGNORE}
-    files = write(find(), names, target, choices, extra)
-    steps = first_steps(name, device, str(target), "library" in choices)
-    return _done(options, target, files, "The backend works on a simulator", "the simulator", steps)
+    extra = {"README.md": readme(name, device, names.runtime, choices), ".gitignore": _GITIGNORE}
+    files = write_project(template, names, target, choices, extra)
+    if options.json:
+        output.document({"directory": str(target.resolve()), "files": [str(f) for f in files]})
+        return output.OK
+    print(
+        f"{target}: {len(files)} files. {works}; its README.md says how to\n"
+        f"replace {stand_in} with your library. First:\n"
+    )
+    for line in first_steps(name, device, str(target), "library" in choices):
+        print(f"  {line}")
+    return output.OK
 
 
-def _host(options: argparse.Namespace, name: str) -> int:
-    """Write the project of a backend of host memory."""
+def _refuse_device_options(options: argparse.Namespace) -> None:
     given = {"--library": options.library, "--runtime": options.runtime, "--id-bytes": options.id_bytes}
     for flag, value in (*given.items(), ("--store", options.store or None)):
         _require(
             value is None, flag, str(value), f"it is about devices, and --device {HOST_MEMORY} is host memory"
         )
-    target = Path(options.directory or f"hvd-backend-{name.replace('_', '-')}")
-    found = find(HOST)
-    names = Names(name, name, found.names.device, found.names.runtime)
-    extra = {"README.md": host_text(name), ".gitignore": _GITIGNORE}
-    files = write(found, names, target, {}, extra)
-    steps = first_steps(name, HOST_MEMORY, str(target))
-    return _done(options, target, files, "The backend works over a small library", "that library", steps)
-
-
-def _done(
-    options: argparse.Namespace,
-    target: Path,
-    files: Sequence[Path],
-    works: str,
-    stand_in: str,
-    steps: Sequence[str],
-) -> int:
-    if options.json:
-        output.document({"directory": str(target.resolve()), "files": [str(f) for f in files]})
-        return output.OK
-    print(
-        f"{target}: {len(files)} files. {works}; its README.md tells how to\n"
-        f"replace {stand_in} by your library. First:\n"
-    )
-    for line in steps:
-        print(f"  {line}")
-    return output.OK
 
 
 def _choices(options: argparse.Namespace, name: str, asking: bool) -> dict[str, str]:
@@ -397,7 +367,7 @@ def _number(text: str) -> int:
 
 
 def check_name(name: str) -> None:
-    """Raises ValueError that tells the rule if a backend cannot have this name."""
+    """Raises ValueError with the rule if a backend cannot have this name."""
     from hvd_core.backends import _discovery
 
     rule = "a backend's name is 1 to 32 characters of a-z, 0-9 and '_', the first a letter"

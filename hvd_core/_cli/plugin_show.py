@@ -1,7 +1,7 @@
-"""The collectives that a backend serves itself and those that the engine composes: one cell per collective and element
-type.
+"""``hvd plugin show NAME``: all facts about one backend that need no open device, and what it serves.
 
-The backend's slot ``query`` answers, with the engine's arguments and without a communicator.
+The table of what it serves has one cell per collective and element type. The backend's slot ``query`` answers, with the
+engine's arguments and without a communicator.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _cell(possible: list[dict[str, Any]]) -> str:
     return "all" if len(native) == len(possible) else ", ".join(native)
 
 
-# ``hvd plugin show NAME``: all facts about one backend that need no open device.
+# ---- the verb ---------------------------------------------------------------------------------------------------------
 
 _SOURCE = "hvd plugin show"
 
@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def gather(name: str) -> Shown:
-    """Collect the facts; a process of its own runs the backend's code.
+    """Collect the facts; a sandbox runs the backend's code.
 
     Raises BackendNotInstalled, BackendDescribeError.
     """
@@ -144,7 +144,7 @@ def gather(name: str) -> Shown:
         raise BackendDescribeError(f"{ended}\n  check: hvd plugin doctor {backend.name}")
     probe = found.setdefault("probe", {"available": False, "reason": done.describe(), "fix": ""})
     assert isinstance(probe, dict)
-    rest = {"facts": None, "options": [], "served": [], "fault": ended}
+    rest: dict[str, Any] = {"facts": None, "options": [], "served": [], "fault": ended}
     return Shown(**(rest | found))
 
 

@@ -164,13 +164,13 @@ def join() -> int:
     Raises:
         ValueError: before init(). HorovodInternalError: a rank is gone.
     """
-    from hvd_core._runtime.process_sets import forget_removed
+    from hvd_core._runtime.process_sets import registry
 
     core = engine()
     handle = core.join()
     try:
         core.wait(handle)
-        forget_removed()
+        registry().forget_removed()
         return int(core.last_joined(handle))
     finally:
         core.release(handle)

@@ -1,14 +1,15 @@
-"""An uncaught exception on this rank is the cause of the job's end that the other ranks report.
+"""Crash reports: the exception or the backend call that has ended this rank, for the other ranks and the launcher.
 
-While an engine runs, sys.excepthook and threading.excepthook are ours; they call the hooks that were set before. An
-exception that ends the program ends the job too, at once: before the interpreter calls its exit functions. An exception
+An uncaught exception on this rank is the cause of the job's end that the other ranks report. While an engine runs,
+sys.excepthook and threading.excepthook are ours; they call the hooks that were set before. An
+exception that ends the program ends the job too, immediately: before the interpreter calls its exit functions. An
+exception
 in another thread does not end the program: it is remembered, and reported if the job ends too early. Used by the runtime
 and by launchers that catch the exceptions of a program; any thread.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
 import os
@@ -149,7 +150,16 @@ _SIDE_CALLS, _INSIDE = 16, 2
 _SIDE_BEGIN = _PAGE - _SIDE_CALLS * _SIDE_CALL.size
 _BEGIN = _SIDE_BEGIN - len(_RECORDS) * _RECORD.size
 # By the numbers of enum Call.
-_CALLS = ("", "load", "create", "collective", "group_begin or group_end", "req_test", "req_wait", "req_free")
+_CALLS: tuple[str, ...] = (
+    "",
+    "load",
+    "create",
+    "collective",
+    "group_begin or group_end",
+    "req_test",
+    "req_wait",
+    "req_free",
+)
 _CALLS += ("finalize", "destroy", "abort", "split", "window_create or window_destroy", "query")
 
 _page: mmap.mmap | None = None  # of this process, once it follows the phases
@@ -171,7 +181,7 @@ def record_last_call(environ: Mapping[str, str]) -> int:
 
 
 def _map(path: str) -> mmap.mmap | None:
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         # The launcher may have ended, and another process may have its number.
         if path and os.readlink(path) == f"/memfd:{_NAME} (deleted)":
             with open(path, "r+b", buffering=0) as memory:
@@ -188,7 +198,8 @@ def _map(path: str) -> mmap.mmap | None:
 
 
 def _owner_of(page: mmap.mmap) -> int:
-    return _OWNER.unpack_from(page, _PHASE_BYTES)[0]
+    (owner,) = _OWNER.unpack_from(page, _PHASE_BYTES)
+    return int(owner)
 
 
 def _owns(page: mmap.mmap) -> bool:

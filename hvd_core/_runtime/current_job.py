@@ -1,6 +1,6 @@
 """The job that this process is in, and its one engine. runtime.init() sets it, shutdown() clears it.
 
-Process sets, front ends and the NumPy API look the engine up here. It imports nothing that is compiled, so that a program
+Process sets, front ends and the NumPy API look up the engine here. It imports no native code, so that a program
 can make process sets where the engine cannot be loaded (on a Spark driver, for instance). Any thread may read it.
 """
 
@@ -15,6 +15,7 @@ from hvd_core.errors import NotInitializedError
 if TYPE_CHECKING:
     from hvd_core._bootstrap import World
     from hvd_core._core import Engine
+    from hvd_core._runtime.process_sets import ProcessSets
     from hvd_core.backends._selection.plan import BackendPlan
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
@@ -24,18 +25,22 @@ class Job:
     """The results of one init(): the job as the bootstrap found it, the engine, the choice of backends
     (selection.at_init.JobBackends)."""
 
+    process_sets: ProcessSets
+    """Set by init(), before other code can see the job."""
+
     def __init__(self, world: World, engine: Engine, backends: Any) -> None:
         self.world, self.engine, self.backends = world, engine, backends
         self.pid = os.getpid()
         # (process set, name) of the requests whose weights were announced. See frontend/initial_weights.py.
         self.announced: set[tuple[int, str]] = set()
-        # In an elastic job, the numbers of the workers by rank, once they are known. See changing_ranks.py.
+        # In an elastic job, the ids of the workers by rank, once they are known. See process_sets.py.
         self.workers: list[int] | None = None
 
     @property
     def plan(self) -> BackendPlan:
         """The backends chosen so far."""
-        return self.backends.plan
+        plan: BackendPlan = self.backends.plan
+        return plan
 
     def is_parents(self) -> bool:
         """Whether this process is a forked child, which must not touch the engine."""
@@ -97,7 +102,7 @@ def world() -> World:
 
 
 def rank() -> int:
-    """Number of this process in the job, from 0. Raises ValueError before init()."""
+    """Rank of this process in the job, from 0. Raises ValueError before init()."""
     return get().world.rank
 
 

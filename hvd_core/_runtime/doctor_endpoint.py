@@ -1,4 +1,4 @@
-"""What `hvd doctor` is told about a process: the name of its socket, and facts that do not change while the job runs.
+"""The endpoint of this process for `hvd doctor`: the name of its socket, and facts that do not change while the job runs.
 
 Called by init(), on its thread. The engine serves the socket (engine/doctor.h),
 hvd_core/_cli/doctor.py finds it.
@@ -6,7 +6,6 @@ hvd_core/_cli/doctor.py finds it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hvd_core._bootstrap import World
+    from hvd_core._runtime.engine_config import EngineConfig
 
 PREFIX = "hvd-doctor-"
 """Begins the abstract names of the sockets. The user's number and a random word follow."""
@@ -25,12 +25,12 @@ def prefix_of(user: int) -> str:
     return f"{PREFIX}{user}-"
 
 
-def doctor(world: World, engine_config: dict[str, Any], rings: dict[str, Any]) -> tuple[str, str]:
-    """(name of the socket, facts as one line of JSON). ``rings``: see observe/watch/start.py."""
+def doctor(world: World, config: EngineConfig, rings: dict[str, Any]) -> tuple[str, str]:
+    """(name of the socket, facts as one line of JSON). ``rings``: see _observe/watch/start.py."""
     from hvd_core.version import __version__
 
     facts = {
-        "job": job_name(world),
+        "job": config.observe["job"],
         "rank": world.rank,
         "size": world.size,
         "pid": os.getpid(),
@@ -40,27 +40,20 @@ def doctor(world: World, engine_config: dict[str, Any], rings: dict[str, Any]) -
         "launcher": world.launcher,
         "version": __version__,
         "python": sys.version.split()[0],
-        "backends": backends(engine_config),
+        "backends": backends(config),
         "rings": rings,
         "since": time.time(),
     }
     return f"{prefix_of(os.geteuid())}{os.urandom(8).hex()}", json.dumps(facts)
 
 
-def job_name(world: World) -> str:
-    """A name that all ranks of this job have, and no other job."""
-    if not world.secret:
-        return f"single-{os.getpid()}-{os.urandom(3).hex()}"
-    return f"{hashlib.sha256(world.secret).hexdigest()[:12]}-{world.epoch}"
-
-
-def backends(config: dict[str, Any]) -> list[str]:
+def backends(config: EngineConfig) -> list[str]:
     """The backends that the engine uses, in words."""
     found = []
-    for key, words in (("local_backend", "within a host"), ("global_backend", "between hosts")):
-        if config.get(key):
-            found.append(f"{config[key][0]} {words}")
-    for device in config.get("devices", ()):
+    for library, where in ((config.local_backend, "within a host"), (config.global_backend, "between hosts")):
+        if library:
+            found.append(f"{library[0]} {where}")
+    for device in config.devices:
         names = {route[0] for route in device["routes"].values() if route}
         found.append(f"{', '.join(sorted(names)) or 'host memory (staged)'} for device type {device['type']}")
     return found

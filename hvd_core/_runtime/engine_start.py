@@ -1,8 +1,9 @@
-"""The limit of a plugin's phases in a job. A phase that does not come back within the start timeout ends this process,
-with a message that names the plugin and the phase, before the other ranks give up waiting for this one.
+"""The start of one job's engine: the ranks connect, choose backends and start their engines. runtime.init() calls it.
 
-The compiled part keeps the time, because a plugin may hang with Python's lock (engine/bind/plugin_phases.cc). It also
-restores the thread's floating-point control after the phases.
+While plugins run during the start, the native module watches the time (engine/bind/plugin_phases.cc), because a plugin
+may
+hang with the GIL held: a phase that does not return within the start timeout ends this process, with a message that names
+the plugin and the phase, before the other ranks give up waiting for this one.
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hvd_core._base import logs, native
-from hvd_core._config.settings import EngineSettings, variable_of
-from hvd_core._runtime import crash_reports, doctor_endpoint
+from hvd_core._config.settings import EngineSettings
+from hvd_core._runtime import crash_reports
 from hvd_core._runtime.current_job import Job
 from hvd_core._runtime.process_sets import ProcessSet, describe_sets
 from hvd_core.backends import _phases
@@ -26,47 +26,53 @@ from hvd_core.errors import JobEndedError
 
 if TYPE_CHECKING:
     from hvd_core._bootstrap import World
-
-
-# Of the start timeout, so that this rank speaks before those that wait for it.
-_SHARE = 0.9
-
-_limited_job: tuple[ModuleType, World, float] | None = None
-
-
-def limit_phases(compiled: ModuleType, world: World, start_timeout_s: float) -> None:
-    """Limit the phases that run in this job."""
-    global _limited_job
-    _limited_job = (compiled, world, _SHARE * start_timeout_s)
-    _phases.listen(_note)
-
-
-def end_phase_limit() -> None:
-    """The job has ended."""
-    global _limited_job
-    _limited_job = None
-
-
-def _note(now: _phases.Running) -> None:
-    if _limited_job is not None:
-        compiled, world, seconds = _limited_job
-        compiled.limit_phase(
-            _phases.in_words(now), seconds, world.segment_fd, world.segment_bytes, world.rank
-        )
-
-
-# The start of one job: the ranks meet, choose backends and start their engines. runtime.init() calls it.
+    from hvd_core._core import Engine
+    from hvd_core._runtime.engine_config import EngineConfig
+    from hvd_core.backends._selection.job import JobBackends
 
 _log = logging.getLogger("horovod")
 # What the engine says about a rank whose end it has seen (describe(), peers_gone()).
 _RANK_LOST = re.compile(r"rank \d+ \(host .*\) (died|is gone)")
 _engines = 0  # engines that this process has started
 
+Comm = Sequence[int] | Any
+"""The argument `comm` of init()."""
+Backends = str | type | Sequence[str | type] | None
+"""The argument `backend` of init()."""
 
-def start(
-    comm: Sequence[int] | Any, backend: str | type | Sequence[str | type] | None, process_sets: Any
-) -> tuple[Job, list[ProcessSet]]:
-    """Join the job; its facts, and the process sets that ``process_sets`` names. Arguments and errors are those of
+
+class _PhaseTimeout:
+    """The timeout of plugins' phases in the job that starts. Restores the thread's floating-point control after them."""
+
+    # Of the start timeout, so that this rank reports before those that wait for it.
+    SHARE = 0.9
+
+    def __init__(self, core: ModuleType, world: World, start_timeout_s: float) -> None:
+        self._core, self._world, self._seconds = core, world, self.SHARE * start_timeout_s
+
+    def note(self, now: _phases.Running) -> None:
+        world = self._world
+        self._core.limit_phase(
+            _phases.in_words(now), self._seconds, world.segment_fd, world.segment_bytes, world.rank
+        )
+
+
+_phase_timeout: _PhaseTimeout | None = None
+
+
+def _note_phase(now: _phases.Running) -> None:
+    if _phase_timeout is not None:
+        _phase_timeout.note(now)
+
+
+def end_phase_timeout() -> None:
+    """The job has ended."""
+    global _phase_timeout
+    _phase_timeout = None
+
+
+def start(comm: Comm, backend: Backends, process_sets: Any) -> tuple[Job, list[ProcessSet]]:
+    """Joins the job. Returns it, and the process sets that ``process_sets`` names. Arguments and errors are those of
     runtime.init().
 
     In an elastic job the driver is asked for a place in a world first, and again if that world has lost a member before
@@ -99,8 +105,9 @@ def is_elastic() -> bool:
     return driver_channel.channel() is not None
 
 
-def note_end(engine: Any) -> None:
-    """An engine is about to be closed. In an elastic job, the next start() tells the driver whether a stall ended it."""
+def note_end(engine: Engine) -> None:
+    """An engine is about to be closed. In an elastic job, the next start() reports to the driver whether a stall ended
+    it."""
     from hvd_core._bootstrap import driver_channel
 
     channel = driver_channel.channel()
@@ -109,115 +116,150 @@ def note_end(engine: Any) -> None:
 
 
 def _start_engine(
-    comm: Sequence[int] | Any,
-    backend: str | type | Sequence[str | type] | None,
-    process_sets: Any,
-    environ: Mapping[str, str],
+    comm: Comm, backend: Backends, process_sets: Any, environ: Mapping[str, str]
 ) -> tuple[Job, list[ProcessSet]]:
     """``environ``: the variables of the launcher."""
-    global _engines
+    global _phase_timeout
     from hvd_core import _bootstrap
-    from hvd_core._bootstrap import affinity, limits
+    from hvd_core._bootstrap import limits
     from hvd_core._config.settings import read_environment, read_log_settings
-    from hvd_core._observe.settings import engine_observes
-    from hvd_core._observe.watch import start as watch
-    from hvd_core.backends._discovery.registry import host_math
-    from hvd_core.backends._selection import job
+    from hvd_core.backends._selection import job as selection
 
-    compiled = native.load()
+    core = native.load()
     settings = read_environment()
     logs.configure(*read_log_settings(os.environ))
     last_calls = crash_reports.record_last_call(os.environ)
     world = _bootstrap.connect(environ, deadline_s=settings.start_timeout_s, comm=comm)
-    limit_phases(compiled, world, settings.start_timeout_s)
+    _phase_timeout = _PhaseTimeout(core, world, settings.start_timeout_s)
+    _phases.listen(_note_phase)
     try:
-        backends, plugins, static = job.decide(
+        backends, plugins, static = selection.decide(
             world, backend, settings, lambda: _compared_sets(process_sets, world.comm)
         )
-        plan = backends.plan
-        spin = settings.spin_us
-        if spin is None:
-            # With more ranks than cores, a rank that spins keeps the others from working.
-            spin = 50.0 if affinity.enough_cores(world.local_cores, world.local_rank) else 2.0
-        pinned = _followed(settings.thread_affinity, plugins.affinity_mode, world.local_rank == 0)
-        core, fault = affinity.engine_core(pinned, world.local_cores, world.local_rank)
-        if fault and world.local_rank == 0:
-            _log.warning("host %s: %s", world.host_names[world.rank], fault)
-        config = {
-            "rank": world.rank,
-            "size": world.size,
-            "hosts": list(world.hosts),
-            "host_names": list(world.host_names),
-            "job": f"engine/{world.epoch}",
-            # Counted by the rank's number in the launcher's job, see horovod/_runner/failures.py.
-            "bereaved_key": f"hvd/bereaved/{(world.members or range(world.size))[world.rank]}",
-            "elastic": is_elastic(),
-            "launcher": world.launcher_process and (world.launcher_process.fd, world.launcher_process.text),
-            "links": [_link(link) for link in world.links],
-            "segment_fd": world.segment_fd,
-            "segment_bytes": world.segment_bytes,
-            "bells": _bells(world),
-            "bell_slot": world.local_rank,
-            "leads_host": world.local_rank == 0,
-            "store_fd": world.store_fd,
-            "store_key": world.store_key,
-            "last_calls": last_calls,
-            "math_backend": host_math(),
-            **plan.engine_config(world.local_rank),
-            "find_device": backends.find_device,
-            "emulation": settings.emulation,
-            "overlap_levels": settings.hierarchical_overlap,
-            "spin_us": spin,
-            "engine_core": -1 if core is None else core,
-            "first_handle": (_engines << 40) + 1,
-            "packages": str(Path(__file__).resolve().parents[2]),
-            **_autotune(settings),
-            "observe": engine_observes(settings, world),
-            **{
-                key: getattr(settings, key)
-                for key in (
-                    "fusion_threshold",
-                    "cycle_time_ms",
-                    "cache_capacity",
-                    "stall_warn_s",
-                    "stall_abort_s",
-                    "stall_json",
-                    "operation_timeout_s",
-                    "log_level",
-                    "log_with_time",
-                    "start_timeout_s",
-                    "check_consistency",
-                )
-            },
-        }
-        rings = watch.facts(world, config["observe"])
-        if settings.log_to_python:
-            logs.forward_engine_lines()
-        if settings.doctor:
-            config["doctor"] = doctor_endpoint.doctor(world, config, rings)
-        try:
-            engine = compiled.Engine(config)
-        except BackendError as error:
-            if _RANK_LOST.search(str(error)):
-                raise _bootstrap.RankLost(str(error)) from None
-            raise job.with_alternative(error, plan) from None
-        _engines += 1
-        watch.start(settings, world, rings, doctor_endpoint.backends(config))
+        affinity = _followed(settings.thread_affinity, plugins.affinity_mode, world.local_rank == 0)
+        engine = _created(core, world, settings, backends, affinity, last_calls)
         world.leave_init()
     except BaseException as error:
         logs.stop_forwarding()
-        end_phase_limit()
+        end_phase_timeout()
         if isinstance(error, Exception):
-            why = str(limits.explained(error) or error)
-            compiled.tell_failed_start(world.segment_fd, world.segment_bytes, world.rank, why)
+            reason = str(limits.explained(error) or error)
+            core.tell_failed_start(world.segment_fd, world.segment_bytes, world.rank, reason)
             world.leave_init()
         lost = world.store_lost() if isinstance(error, _bootstrap.StoreLost) else None
         world.close()
         if lost is not None:
             raise lost from error
         raise
-    job.log_report(plan, world.rank, engine)
+    selection.log_report(backends.plan, world.rank, engine)
     return Job(world, engine, backends), static
+
+
+def _created(
+    core: ModuleType,
+    world: World,
+    settings: EngineSettings,
+    backends: JobBackends,
+    affinity: str,
+    last_calls: int,
+) -> Engine:
+    """The engine, while the other ranks create theirs. Raises BackendError, RankLost."""
+    global _engines
+    from dataclasses import replace
+
+    from hvd_core import _bootstrap
+    from hvd_core._observe.watch import start as watch
+    from hvd_core._runtime import doctor_endpoint
+    from hvd_core.backends._selection import job as selection
+
+    config = _config(world, settings, backends, affinity, last_calls)
+    rings = watch.facts(world, config.observe)
+    if settings.log_to_python:
+        logs.forward_engine_lines()
+    if settings.doctor:
+        config = replace(config, doctor=doctor_endpoint.doctor(world, config, rings))
+    try:
+        engine: Engine = core.Engine(config.as_dict())
+    except BackendError as error:
+        if _RANK_LOST.search(str(error)):
+            raise _bootstrap.RankLost(str(error)) from None
+        raise selection.with_alternative(error, backends.plan) from None
+    _engines += 1
+    watch.start(settings, world, rings, doctor_endpoint.backends(config))
+    return engine
+
+
+def _config(
+    world: World, settings: EngineSettings, backends: JobBackends, affinity: str, last_calls: int
+) -> EngineConfig:
+    from hvd_core._bootstrap.affinity import engine_core, enough_cores
+    from hvd_core._observe.settings import engine_observes
+    from hvd_core._runtime.engine_config import (
+        PACKAGES,
+        AutotuneConfig,
+        EngineConfig,
+        LinkConfig,
+        bells_of,
+    )
+    from hvd_core.backends._discovery.registry import host_math
+
+    core, fault = engine_core(affinity, world.local_cores, world.local_rank)
+    if fault and world.local_rank == 0:
+        _log.warning("host %s: %s", world.host_names[world.rank], fault)
+    spin_us = settings.spin_us
+    if spin_us is None:
+        # With more ranks than cores, a rank that spins keeps the others from working.
+        spin_us = 50.0 if enough_cores(world.local_cores, world.local_rank) else 2.0
+    watched = world.launcher_process
+    return EngineConfig(
+        rank=world.rank,
+        size=world.size,
+        hosts=list(world.hosts),
+        host_names=list(world.host_names),
+        job=f"engine/{world.epoch}",
+        bereaved_key=_secondary_failure_key(world),
+        elastic=is_elastic(),
+        launcher=None if watched is None else (watched.fd, watched.text),
+        first_handle=(_engines << 40) + 1,
+        links=[LinkConfig.of(link) for link in world.links],
+        segment_fd=world.segment_fd,
+        segment_bytes=world.segment_bytes,
+        bells=bells_of(world),
+        bell_slot=world.local_rank,
+        leads_host=world.local_rank == 0,
+        store_fd=world.store_fd,
+        store_key=world.store_key,
+        start_timeout_s=settings.start_timeout_s,
+        math_backend=host_math(),
+        **backends.plan.engine_config(world.local_rank),
+        find_device=backends.find_device,
+        last_calls=last_calls,
+        emulation=settings.emulation,
+        overlap_levels=settings.hierarchical_overlap,
+        fusion_threshold=settings.fusion_threshold,
+        cycle_time_ms=settings.cycle_time_ms,
+        cache_capacity=settings.cache_capacity,
+        stall_warn_s=settings.stall_warn_s,
+        stall_abort_s=settings.stall_abort_s,
+        stall_json=settings.stall_json,
+        operation_timeout_s=settings.operation_timeout_s,
+        check_consistency=settings.check_consistency,
+        spin_us=spin_us,
+        engine_core=-1 if core is None else core,
+        log_level=settings.log_level,
+        log_with_time=settings.log_with_time,
+        packages=PACKAGES,
+        observe=engine_observes(settings, world),
+        autotune=AutotuneConfig.of(settings),
+    )
+
+
+def _secondary_failure_key(world: World) -> str:
+    if world.size == 1:
+        return ""
+    from hvd_core._bootstrap.store.session import secondary_failure_key
+
+    return secondary_failure_key((world.members or range(world.size))[world.rank])
 
 
 def _followed(thread_affinity: str, mode: Any, speaks: bool) -> str:
@@ -238,54 +280,9 @@ def _followed(thread_affinity: str, mode: Any, speaks: bool) -> str:
     return ""
 
 
-def _autotune(settings: EngineSettings) -> dict[str, Any]:
-    """What the search may change: values that the user has chosen stay."""
-    if not settings.autotune:
-        return {}
-
-    def is_free(name: str) -> bool:
-        return not os.environ.get(variable_of(name), "").strip()
-
-    return {
-        "autotune": {
-            "threshold": is_free("fusion_threshold"),
-            "delay": is_free("cycle_time_ms"),
-            "warmup_samples": settings.autotune_warmup_samples,
-            "steps_per_sample": settings.autotune_steps_per_sample,
-            "max_samples": settings.autotune_max_samples,
-            "log": settings.autotune_log,
-        }
-    }
-
-
 def _compared_sets(process_sets: Any, job_comm: Any) -> tuple[list[ProcessSet], str]:
     static = static_sets(process_sets)
     return static, describe_sets(static, job_comm)
-
-
-def _link(link: Any) -> dict[str, Any]:
-    sock_fd = getattr(link, "sock_fd", -1)
-    plain = {
-        "peer": link.peer,
-        "is_parent": link.is_parent,
-        "subtree": list(link.subtree),
-        "sock_fd": sock_fd,
-    }
-    if sock_fd >= 0:
-        return plain | {"key": link.key, "encrypted": link.encrypted}
-    return plain | {
-        "slot": link.slot,
-        "peer_bells": tuple(link.peer_bells),
-        "guard_fd": link.guard_fd,
-        "peer_pid": link.peer_pid,
-    }
-
-
-def _bells(world: World) -> tuple[int, int]:
-    for link in world.links:
-        if hasattr(link, "my_bells"):
-            return tuple(link.my_bells)
-    return (-1, -1)
 
 
 def static_sets(process_sets: Any) -> list[ProcessSet]:

@@ -1,6 +1,13 @@
-"""Changes of the process sets: which sets a job has, from init() to shutdown().
+"""Process sets: which ranks take part in an operation, and which sets a job has, from init() to shutdown().
 
-All ranks of a job change them together, with the same calls in the same order. Any thread may call; changes take turns.
+``global_process_set`` holds all ranks and has id 0. Other sets are named in ``init(process_sets=[...])``, or added and
+removed later by all ranks together, with the same calls in the same order. ProcessSet objects are compared by identity,
+as programs written for Horovod expect. `ProcessSets` is the registry of one job (Job.process_sets) and ends with it.
+
+In an elastic job ranks change: a worker is a process with an id that never changes, its rank belongs to a world.
+Members of a set may be missing in a world, and sets with different members in one world may be equal in the next.
+
+Any thread may call; changes take turns.
 """
 
 from __future__ import annotations
@@ -8,16 +15,19 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hvd_core._bootstrap import driver_channel
 from hvd_core._config.settings import flag_of
 from hvd_core._runtime import current_job
 from hvd_core._runtime.failures import report_failure
 from hvd_core.errors import HorovodInternalError, JobEndedError, OperationFailedError
+
+if TYPE_CHECKING:
+    from hvd_core._bootstrap.rendezvous.mpi import JobComm
 
 __all__ = [
     "ProcessSet",
@@ -28,124 +38,22 @@ __all__ = [
     "worker_id",
 ]
 
-
-# Process sets in elastic jobs, whose ranks change: numbers of workers, and sets whose members are not there.
-#
-# A worker is a process with a number that never changes; its rank belongs to a world. Called by process_sets.py
-# and by the front ends' elastic training, on one thread.
-
-# Sets of this world that are not registered, as members are missing.
-_away: list[Any] = []
-# Whether a front end has put the number of a set into a function that it will not make again.
-_in_functions = False
-
-
-def worker_id() -> int:
-    """The number of this process in its elastic job, which never changes; in another job its rank. Raises ValueError in a
-    job that is not elastic before init()."""
-    channel = driver_channel.channel()
-    return current_job.rank() if channel is None else channel.worker
-
-
-def _workers_by_rank() -> list[int]:
-    """The numbers of all workers of this world. A collective call of all ranks, once in a world."""
-    job = current_job.get()
-    if driver_channel.channel() is None:
-        return list(range(job.world.size))
-    if job.workers is None:
-        job.workers = _gathered_integers([worker_id()], "allgather.horovod.workers")
-    return job.workers
-
-
-class Workers:
-    """The ranks of some workers, for ``ProcessSet(Workers([0, 2]))``: as long as all of them are in the world.
-
-    Args:
-        numbers: of the workers, see worker_id(). In a job that is not elastic, ranks.
-
-    Raises:
-        ValueError: `numbers` is empty, or holds a number twice or one that no worker can have.
-    """
-
-    def __init__(self, numbers: Iterable[int]) -> None:
-        self.numbers = sorted(int(number) for number in numbers)
-        if not self.numbers or self.numbers[0] < 0 or len(set(self.numbers)) < len(self.numbers):
-            raise ValueError(
-                f"Workers({self.numbers}) can be in no world: give the number of each worker once; numbers begin at 0."
-            )
-
-    def __call__(self, size: int) -> list[int]:
-        by_rank = _workers_by_rank()
-        found = [rank for rank, number in enumerate(by_rank) if number in self.numbers]
-        return found if len(found) == len(self.numbers) else []
-
-    def __repr__(self) -> str:
-        return f"Workers({self.numbers})"
-
-
-def may_be_away(process_set: Any) -> bool:
-    """Whether members of a set whose ranks are known are missing in this world of an elastic job. Such a set is not
-    registered; calls that use it raise ValueError."""
-    if driver_channel.channel() is None:
-        return False
-    ranks = process_set.ranks
-    away = not ranks or ranks[-1] >= current_job.size()
-    if away and not is_away(process_set):
-        _away.append(process_set)
-    return away
-
-
-def may_be_equal(process_set: Any) -> bool:
-    """Whether a set may have the ranks of another set, and share its number then. With some numbers of ranks two sets of
-    an elastic job have the same members, or all ranks are members."""
-    return process_set._ranks_of is not None or driver_channel.channel() is not None
-
-
-def is_away(process_set: Any) -> bool:
-    return any(known is process_set for known in _away)
-
-
-def forget_away(process_set: Any) -> None:
-    """The program has removed a set whose members are missing."""
-    _away[:] = [known for known in _away if known is not process_set]
-
-
-def why_away(process_set: Any) -> str:
-    """The text of the ValueError for a set whose members are missing."""
-    asked = process_set._ranks_of
-    which = f"ranks {process_set.ranks}" if asked is None else f"{asked!r}"
-    return (
-        f"Process set of {which}: not all of its members are in this world of the elastic job, which has "
-        f"{current_job.size()} ranks. Give the set as a function of the number of ranks, such as "
-        "hvd.ProcessSet(lambda size: range(size // 2)), or leave it out while members are missing: its process_set_id is "
-        "None then."
-    )
-
-
-def note_in_function() -> None:
-    """A front end puts the number of a set into a function that it will not make again."""
-    global _in_functions
-    _in_functions = True
-
-
-def are_in_functions() -> bool:
-    return _in_functions
-
-
-def forget_changing() -> None:
-    """After shutdown()."""
-    _away.clear()
-
-
-# A process set: which ranks take part in an operation.
-#
-# ``global_process_set`` holds all ranks and has id 0. Other sets are named in ``init(process_sets=[...])``, or added and
-# removed later by all ranks together (process_sets.py). Objects are compared by identity, as programs written for
-# Horovod expect. Any thread may call. ``changing_ranks`` has what is special to elastic jobs.
+_NEEDS_DYNAMIC = (
+    "Process sets can only be added or removed after init() when HOROVOD_DYNAMIC_PROCESS_SETS=1 is set (or with "
+    'init(process_sets="dynamic")); otherwise give them all to init(process_sets=[...]).'
+)
+NEEDS_COMMUNICATOR = (
+    "horovod: process sets that an MPI communicator defines need a job that was given one: "
+    "init(comm=<mpi4py communicator>, process_sets=[...]); or give lists of ranks."
+)
 
 
 class ProcessSet:
     """A set of ranks.
+
+    >>> evens = ProcessSet([0, 2, 4])
+    >>> evens.ranks, evens.process_set_id
+    ([0, 2, 4], None)
 
     Args:
         ranks_or_comm: the member ranks (ints, in any order), or an ``mpi4py.MPI.Comm``; or a function that is called with
@@ -171,7 +79,7 @@ class ProcessSet:
     mpi_comm: Any = None
     backend: Any = None
     _ranks_of: Callable[[int], Iterable[int]] | None = None
-    # Objects of earlier calls of an elastic training function, in whose place this one stands: they end with it.
+    # Objects of earlier calls of an elastic training function, which this one has replaced: they end with it.
     _earlier: weakref.WeakSet[ProcessSet] | None = None
 
     def __init__(self, ranks_or_comm: Iterable[int] | Any, *, backend: Any = None):
@@ -182,7 +90,7 @@ class ProcessSet:
         elif callable(ranks_or_comm):
             self._ranks_of = ranks_or_comm
         else:
-            self.ranks = sorted_ranks(ranks_or_comm)
+            self.ranks = _sorted_ranks(ranks_or_comm)
 
     def size(self) -> int | None:
         """Number of ranks in the set; None while it is not registered."""
@@ -215,16 +123,30 @@ class ProcessSet:
             return None
         return current_job.rank() in self.ranks
 
-    def _register(self, number: int | None) -> None:
-        """Set the engine's number; None: forget the registration. Called when the engine has changed the set."""
+    def _register(self, set_id: int | None) -> None:
+        """Set the engine's id; None: forget the registration. Called when the engine has changed the set."""
         for one in (self, *(self._earlier or ())):
-            one.process_set_id, one.ranks = number, self.ranks
+            one.process_set_id, one.ranks = set_id, self.ranks
 
-    def _stand_for(self, earlier: ProcessSet) -> None:
+    def _replace(self, earlier: ProcessSet) -> None:
         """Take the place of a set with the same ranks, which stays as valid as this one."""
         self._earlier = weakref.WeakSet((earlier, *(earlier._earlier or ())))
         earlier._earlier = None
         self._register(earlier.process_set_id)
+
+    def _members(self) -> list[int]:
+        """The ranks of a set whose ranks are known."""
+        assert self.ranks is not None
+        return self.ranks
+
+    def _resolve(self) -> ProcessSet:
+        """This set, with the ranks that its function gives in this job. Raises ValueError for a rank that no job has."""
+        if self._ranks_of is not None:
+            self.ranks = _sorted_ranks(self._ranks_of(current_job.size()))
+        for rank in self._members():
+            if abs(rank) >= 1 << 31:
+                raise ValueError(f"Rank {rank} of a new process set is not one of the ranks of this job.")
+        return self
 
     # The job has agreed on a set, and sets are compared by identity: the copy of an object that holds a set holds the
     # same set.
@@ -232,11 +154,11 @@ class ProcessSet:
     def __copy__(self) -> ProcessSet:
         return self
 
-    def __deepcopy__(self, memo: dict) -> ProcessSet:
+    def __deepcopy__(self, memo: dict[int, Any]) -> ProcessSet:
         return self
 
-    def __reduce__(self) -> str | tuple:
-        # Numbers mean nothing to another job, nor after shutdown(). The ranks last.
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # Ids mean nothing to another job, nor after shutdown(). The ranks last.
         if self is global_process_set:
             return "global_process_set"
         if self.ranks is not None:
@@ -254,7 +176,7 @@ class ProcessSet:
     __repr__ = __str__
 
 
-def sorted_ranks(ranks: Iterable[int]) -> list[int]:
+def _sorted_ranks(ranks: Iterable[int]) -> list[int]:
     try:
         members = list(ranks)
     except TypeError:
@@ -265,8 +187,10 @@ def sorted_ranks(ranks: Iterable[int]) -> list[int]:
     try:
         as_ints = [int(rank) for rank in members]
     except (TypeError, ValueError):
-        as_ints = None
-    if as_ints is None or any(isinstance(r, (str, bytes)) or i != r for i, r in zip(as_ints, members)):
+        as_ints = []
+    if len(as_ints) != len(members) or any(
+        isinstance(r, (str, bytes)) or i != r for i, r in zip(as_ints, members, strict=True)
+    ):
         raise ValueError(f"The ranks of a ProcessSet must be integers, but found {members!r}.")
     return sorted(as_ints)
 
@@ -274,9 +198,6 @@ def sorted_ranks(ranks: Iterable[int]) -> list[int]:
 global_process_set = ProcessSet([])
 global_process_set.process_set_id = 0
 global_process_set.ranks = None
-
-# The sets that have a number in this job, apart from the global one; changed by process_sets.py.
-registered: list[ProcessSet] = []
 
 
 def temporary(process_set_id: int | None) -> ProcessSet:
@@ -288,39 +209,480 @@ def temporary(process_set_id: int | None) -> ProcessSet:
 
 def _of_ranks(ranks: tuple[int, ...], backend: Any = None) -> ProcessSet:
     """The set that a pickled set becomes: the registered one of these ranks, or else a new one."""
-    known = next((s for s in list(registered) if s.ranks == list(ranks)), None)
+    known = next((s for s in registered() if s.ranks == list(ranks)), None)
     return known or ProcessSet(ranks, backend=backend)
 
 
+# ------------------------------------------------------------------------------------------ workers of elastic jobs
+
+
+def worker_id() -> int:
+    """The id of this process in its elastic job, which never changes; in another job its rank. Raises ValueError in a job
+    that is not elastic before init()."""
+    channel = driver_channel.channel()
+    return current_job.rank() if channel is None else channel.worker
+
+
+def _is_elastic() -> bool:
+    return driver_channel.channel() is not None
+
+
+def _workers_by_rank() -> list[int]:
+    """The ids of all workers of this world. A collective call of all ranks, once in a world."""
+    job = current_job.get()
+    if not _is_elastic():
+        return list(range(job.world.size))
+    if job.workers is None:
+        job.workers = _gathered_integers([worker_id()], "allgather.horovod.workers")
+    return job.workers
+
+
+class Workers:
+    """The ranks of some workers, for ``ProcessSet(Workers([0, 2]))``: as long as all of them are in the world.
+
+    Args:
+        numbers: ids of the workers, see worker_id(). In a job that is not elastic, ranks.
+
+    Raises:
+        ValueError: `numbers` is empty, or holds an id twice or one that no worker can have.
+    """
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        self.numbers = sorted(int(number) for number in numbers)
+        if not self.numbers or self.numbers[0] < 0 or len(set(self.numbers)) < len(self.numbers):
+            raise ValueError(
+                f"Workers({self.numbers}) can be in no world: give the number of each worker once; numbers begin at 0."
+            )
+
+    def __call__(self, size: int) -> list[int]:
+        by_rank = _workers_by_rank()
+        found = [rank for rank, number in enumerate(by_rank) if number in self.numbers]
+        return found if len(found) == len(self.numbers) else []
+
+    def __repr__(self) -> str:
+        return f"Workers({self.numbers})"
+
+
+# ------------------------------------------------------------------------------------------ the registry of a job
+
+
+@dataclass(frozen=True)
+class Change:
+    """What the program has asked for. `earlier`: the set that had come back from another world, and that `process_set`
+    has replaced."""
+
+    added: bool
+    process_set: ProcessSet
+    earlier: ProcessSet | None = None
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A change as all ranks ask for it: "add" with the ranks and backends, or "remove" with the id."""
+
+    kind: str
+    subject: Any
+
+
+@dataclass(frozen=True)
+class _Interrupted:
+    """A change that is under way, and whose caller was interrupted. `added`: the set, None for a removal."""
+
+    request: _Request
+    handle: int
+    added: ProcessSet | None
+
+
+class ProcessSets:
+    """The process sets of one job, apart from the global one.
+
+    Attributes:
+        registered: the sets that have an id.
+        named_in_init: those that init() was given.
+        history: what the program has asked for since init(), in its order.
+    """
+
+    def __init__(self, job: current_job.Job) -> None:
+        self._job, self._engine = job, job.engine
+        self.registered: list[ProcessSet] = []
+        self.named_in_init: list[ProcessSet] = []
+        self.history: list[Change] = []
+        # Sets of this world that are not registered, as members are missing.
+        self._absent: list[ProcessSet] = []
+        # By ranks: sets whose addition was interrupted and then ended by another change, or that have come back in
+        # another world, until the program asks for them again.
+        self._unclaimed: dict[tuple[int, ...], list[ProcessSet]] = {}
+        self._interrupted: _Interrupted | None = None
+        self._changes = threading.Lock()
+
+    def begin(self, sets: Sequence[ProcessSet], entries: Sequence[int]) -> None:
+        """After init(): fill in the global set, and register the sets that were named there; ``entries`` are their places
+        in the list that the caller gave.
+
+        A set that exists already (in a second init()) gets its id again. Raises ValueError for a set that is in the list
+        twice or is the global one.
+        """
+        global_process_set.ranks = list(range(self._job.world.size))
+        seen: list[list[int]] = [global_process_set.ranks]
+        with report_failure("add_process_set", None, None):
+            sets = [process_set._resolve() for process_set in sets]
+        for index, process_set in zip(entries, sets, strict=True):
+            if _may_equal_another(process_set):
+                continue
+            if process_set.ranks in seen:
+                raise ValueError(
+                    f"init(process_sets=...): entry {index}, {process_set}, holds the same ranks as an earlier entry or "
+                    "as the global process set."
+                )
+            seen.append(process_set._members())
+        known = {tuple(ranks): set_id for set_id, ranks in self._engine.process_sets().items()}
+        for process_set in sets:
+            set_id = known.get(tuple(process_set._members()))
+            before = next((s for s in self.registered if set_id and s.process_set_id == set_id), None)
+            if set_id is None:
+                self.add(process_set)
+            elif before is not None:  # of an earlier init(): one set, which ends for both objects
+                self._replace(before, process_set)
+            else:
+                process_set._register(set_id)
+                self.registered.append(process_set)
+        self.named_in_init[:] = sets
+
+    def end(self) -> None:
+        """After shutdown(): no set has an id any more."""
+        self._forget(list(self.registered))
+        self._absent.clear()
+        global_process_set.ranks = None
+        global_process_set.mpi_comm = None
+
+    def add(self, process_set: ProcessSet) -> ProcessSet | None:
+        """Registers a set whose ranks are known. Returns the set that it replaces, if the program had not claimed that
+        one yet."""
+        if self._note_absent(process_set):
+            return None
+        with self._changes:
+            earlier = self._claim(process_set)
+            if earlier is not None:
+                return earlier
+            equal = self._equal(process_set) if _may_equal_another(process_set) else None
+            if equal is not None:
+                process_set._register(equal.process_set_id)
+            else:
+                ranks, own = process_set._members(), self._own_backends(process_set)
+                request = _Request("add", (tuple(ranks), process_set.backend))
+                process_set._register(
+                    self._change(request, lambda: self._engine.add_process_set(ranks, *own), process_set)
+                )
+            if not any(s is process_set for s in self.registered):
+                self.registered.append(process_set)
+        return None
+
+    def remove(self, process_set: ProcessSet) -> list[ProcessSet]:
+        """Ends a process set. Returns the objects that have ended."""
+        if self.is_absent(process_set):
+            # The program has removed a set whose members are missing.
+            self._absent[:] = [known for known in self._absent if known is not process_set]
+            return [process_set]
+        with self._changes:
+            set_id = process_set.process_set_id
+            same = [s for s in self.registered if s.process_set_id == set_id]
+            if set_id == 0 or (len(same) > 1 and any(s is process_set for s in same)):
+                self._forget([process_set])  # the other sets of these members stay
+                return [process_set]
+            assert set_id is not None
+            process_set._register(None)
+            try:
+                self._change(_Request("remove", set_id), lambda: self._engine.remove_process_set(set_id))
+            except BaseException:
+                if self._interrupted is not None:  # the program may ask again
+                    process_set._register(set_id)
+                raise
+            # Another object may be the same set; its id will be another set's.
+            ended = [s for s in self.registered if s is process_set or s.process_set_id == set_id]
+            self._forget(ended)
+        return ended
+
+    def add_again(self, process_set: ProcessSet, asked_again: bool) -> None:
+        """Registers a set in the next world of an elastic job. All ranks of the job call it, with the same sets in the
+        same order. `asked_again`: the program will ask for the set by add_process_set()."""
+        self.add(process_set._resolve())
+        if asked_again and process_set.process_set_id is not None:
+            self._unclaimed.setdefault(tuple(process_set._members()), []).append(process_set)
+
+    def remove_again(self, process_set: ProcessSet) -> None:
+        """Removes a set that the program had removed in another world of an elastic job. As add_again()."""
+        if process_set.process_set_id is not None or self.is_absent(process_set):
+            self.remove(process_set)
+
+    def forget_removed(self) -> None:
+        """After join(): forgets the sets that the other ranks have removed meanwhile."""
+        with self._changes:
+            self._forget_removed()
+
+    def is_known(self, process_set: ProcessSet) -> bool:
+        """Whether the set was added to this job, also where members are missing."""
+        return self.is_absent(process_set) or any(s is process_set for s in self.registered)
+
+    def is_absent(self, process_set: ProcessSet) -> bool:
+        """Whether the set is not registered because members are missing in this world."""
+        return any(known is process_set for known in self._absent)
+
+    def _note_absent(self, process_set: ProcessSet) -> bool:
+        """Whether members of a set whose ranks are known are missing in this world of an elastic job. Such a set is not
+        registered; calls that use it raise ValueError."""
+        if not _is_elastic():
+            return False
+        ranks = process_set.ranks
+        absent = not ranks or ranks[-1] >= self._job.world.size
+        if absent and not self.is_absent(process_set):
+            self._absent.append(process_set)
+        return absent
+
+    def _own_backends(self, process_set: ProcessSet) -> tuple[Any, ...]:
+        """The engine's arguments for a set with backends of its own: their configuration, and the choice as a text."""
+        if process_set.backend is None:
+            return ()
+        from hvd_core.backends._selection import job as selection
+
+        with report_failure("add_process_set", None, None):
+            members = [rank for rank in process_set.ranks or () if 0 <= rank < self._job.world.size]
+            return selection.for_set(self._job, members, process_set.backend)
+
+    def _claim(self, process_set: ProcessSet) -> ProcessSet | None:
+        """The set of these ranks and backends that waits for the program to ask for it, and that `process_set` has
+        replaced now."""
+        waiting = self._unclaimed.get(tuple(process_set._members()), [])
+        for earlier in waiting:
+            if earlier.process_set_id is not None and earlier.backend == process_set.backend:
+                waiting.remove(earlier)
+                self._replace(earlier, process_set)
+                return earlier
+        return None
+
+    def _replace(self, earlier: ProcessSet, process_set: ProcessSet) -> None:
+        if earlier is not process_set:
+            process_set._replace(earlier)
+            self.registered[self.registered.index(earlier)] = process_set
+
+    def _equal(self, process_set: ProcessSet) -> ProcessSet | None:
+        """A set that has the same members in this world."""
+        known = (s for s in (global_process_set, *self.registered) if s.process_set_id is not None)
+        return next((s for s in known if s.ranks == process_set.ranks), None)
+
+    def _change(self, request: _Request, submit: Callable[[], int], added: ProcessSet | None = None) -> int:
+        """Changes the sets and waits for the change. Returns the id of the set.
+
+        A change that all ranks asked for alike, and that cannot be made, is their common mistake: a ValueError. When an
+        exception of a signal handler ends the wait, the change is still under way, and this rank has asked for it in the
+        other ranks' eyes: the next call with the same request waits for it again, and another one waits for its end
+        first. ``added``: the set that the change is to add.
+        """
+        engine = self._engine
+        handle = self._handle_of_interrupted(request)
+        try:
+            if handle is None:
+                handle = submit()
+            engine.wait(handle)
+            return engine.process_set_of(handle)
+        except JobEndedError as error:
+            if engine.aborted:
+                raise
+            raise ValueError(f"Horovod is shutting down. {error}") from None
+        except OperationFailedError as error:
+            if self._is_possible(request):
+                raise
+            raise ValueError(str(error)) from None
+        finally:
+            if handle is not None:
+                if engine.poll(handle):
+                    engine.release(handle)
+                else:
+                    self._interrupted = _Interrupted(request, handle, added)
+
+    def _handle_of_interrupted(self, request: _Request) -> int | None:
+        """The handle of this change, if a call was interrupted that asked for it. Waits for another one that was."""
+        interrupted = self._interrupted
+        if interrupted is None:
+            return None
+        handle: int | None = interrupted.handle
+        if interrupted.request != request:
+            with suppress(HorovodInternalError):
+                self._engine.wait(interrupted.handle)
+                added = interrupted.added
+                if added is not None:
+                    # The program does not know its id. It may ask again, when no other rank does.
+                    added._register(self._engine.process_set_of(interrupted.handle))
+                    self.registered.append(added)
+                    self._unclaimed.setdefault(tuple(added._members()), []).append(added)
+            self._engine.release(interrupted.handle)
+            handle = None
+            self._forget_removed()
+        self._interrupted = None
+        return handle
+
+    def _is_possible(self, request: _Request) -> bool:
+        """Whether a change is possible as things are, so that the ranks must have asked for different ones."""
+        sets = self._engine.process_sets()
+        if request.kind == "remove":
+            return request.subject in sets
+        ranks = sorted(request.subject[0])
+        distinct = len(set(ranks)) == len(ranks) > 0
+        return distinct and set(ranks) <= set(sets[0]) and ranks not in sets.values()
+
+    def _forget(self, ended: list[ProcessSet]) -> None:
+        """Forgets the registration of sets that have ended. The caller holds _changes, or the job has ended."""
+        of_these = {id(s) for s in ended}
+        self.registered[:] = [s for s in self.registered if id(s) not in of_these]
+        for waiting in self._unclaimed.values():
+            waiting[:] = [s for s in waiting if id(s) not in of_these]
+        for process_set in ended:
+            process_set._register(None)
+
+    def _forget_removed(self) -> None:
+        """Forgets the sets that have been removed. Their ids may be other sets'. The caller holds _changes."""
+        now = self._engine.process_sets()
+        # A set without an id is being removed by its caller.
+        known = [s for s in self.registered if s.process_set_id is not None]
+        self._forget([s for s in known if now.get(s.process_set_id or 0) != s.ranks])
+
+
+def _may_equal_another(process_set: ProcessSet) -> bool:
+    """Whether a set may have the ranks of another set, and share its id then. With some numbers of ranks two sets of an
+    elastic job have the same members, or all ranks are members."""
+    return process_set._ranks_of is not None or _is_elastic()
+
+
+def registry() -> ProcessSets:
+    """The registry of the job. Raises ValueError before init()."""
+    return current_job.get().process_sets
+
+
+def registered() -> list[ProcessSet]:
+    """The sets that have an id in the job, apart from the global one; [] before init()."""
+    job = current_job.current()
+    return [] if job is None else list(job.process_sets.registered)
+
+
+# ------------------------------------------------------------------------------------------ calls of programs
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Register a set of ranks. All ranks of the job call it, members or not, with the same sets in the same order.
+
+        evens = hvd.add_process_set([0, 2])
+        hvd.allreduce(array, process_set=evens)
+
+    Args:
+        process_set: the set, or its ranks.
+
+    Returns:
+        The ProcessSet with its id, when all ranks have registered it and its members can use it.
+
+    Raises:
+        ValueError: process sets are not dynamic (HOROVOD_DYNAMIC_PROCESS_SETS), a set of these ranks exists, a rank is
+            not one of the job's, or the engine is shutting down.
+        NotImplementedError: the set is defined by an MPI communicator; those go to init(process_sets=[...]).
+        HorovodInternalError: the ranks disagree about the set, the call failed on another rank, or the job breaks.
+    """
+    sets = registry()  # the error of a program that has not called init() comes first
+    with report_failure("add_process_set", None, None):
+        _require_dynamic()
+        if not isinstance(process_set, ProcessSet):
+            process_set = ProcessSet(process_set)
+        if process_set.mpi_comm is not None:
+            raise NotImplementedError(
+                "Process sets that an MPI communicator defines can only be given to init(comm=<mpi4py communicator>, "
+                "process_sets=[...]); give a list of ranks."
+            )
+        process_set._resolve()
+    earlier = sets.add(process_set)
+    sets.history.append(Change(True, process_set, earlier))
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """End a process set. All ranks of the job call it. Operations that are pending in the set fail.
+
+    If another set of an elastic job has the same members in this world, that one stays.
+
+    Args:
+        process_set: of this job.
+
+    Returns:
+        False, and does nothing, for a set that is not registered and for the global one.
+
+    Raises:
+        ValueError, HorovodInternalError: as add_process_set().
+    """
+    with report_failure("remove_process_set", None, None):
+        job = current_job.current()
+        known = job is not None and job.process_sets.is_known(process_set)
+        if process_set.process_set_id in (None, 0) and not known:
+            return False
+        sets = registry()
+        _require_dynamic()
+    sets.history.extend(Change(False, ended) for ended in sets.remove(process_set))
+    return True
+
+
+def _require_dynamic() -> None:
+    if not flag_of(os.environ, "HOROVOD_DYNAMIC_PROCESS_SETS"):
+        raise ValueError(_NEEDS_DYNAMIC)
+
+
+# ------------------------------------------------------------------------------------------ ids, for front ends
+
+# Whether a front end has put the id of a set into a function that it will not make again.
+_in_functions = False
+
+
+def note_in_function() -> None:
+    """A front end puts the id of a set into a function that it will not make again."""
+    global _in_functions
+    _in_functions = True
+
+
+def are_in_functions() -> bool:
+    return _in_functions
+
+
 def number_of(process_set: ProcessSet) -> int:
-    """The engine's number of a process set.
+    """The engine's id of a process set.
 
     Raises:
         ValueError: `process_set` is not a ProcessSet, or is not registered.
     """
-    number = getattr(process_set, "process_set_id", None)
-    if number is None:
+    set_id: int | None = getattr(process_set, "process_set_id", None)
+    if set_id is None:
         raise ValueError(why_no_number(process_set))
-    return number
+    return set_id
 
 
-def is_registered(number: int) -> bool:
-    """Whether a process set of this job has this number."""
-    return number == 0 or any(s.process_set_id == number for s in list(registered))
+def is_registered(set_id: int) -> bool:
+    """Whether a process set of this job has this id."""
+    return set_id == 0 or any(s.process_set_id == set_id for s in registered())
 
 
 def why_no_number(process_set: Any) -> str:
-    """The text of the ValueError for a value that has no number of a process set."""
-    if isinstance(process_set, ProcessSet):
-        if is_away(process_set):
-            return why_away(process_set)
+    """The message of the ValueError for a value that has no id of a process set."""
+    if not isinstance(process_set, ProcessSet):
         return (
-            f"Process set provided does not exist, or has not been registered: {process_set}. "
-            "Give it to init(process_sets=[...]) or to add_process_set() first."
+            f"process_set must be an hvd.ProcessSet, but found {type(process_set).__name__}: {process_set!r:.80}. "
+            "Leave it out for all ranks."
+        )
+    job = current_job.current()
+    if job is not None and job.process_sets.is_absent(process_set):
+        function = process_set._ranks_of
+        which = f"ranks {process_set.ranks}" if function is None else f"{function!r}"
+        return (
+            f"Process set of {which}: not all of its members are in this world of the elastic job, which has "
+            f"{job.world.size} ranks. Give the set as a function of the number of ranks, such as "
+            "hvd.ProcessSet(lambda size: range(size // 2)), or leave it out while members are missing: its "
+            "process_set_id is None then."
         )
     return (
-        f"process_set must be an hvd.ProcessSet, but found {type(process_set).__name__}: {process_set!r:.80}. "
-        "Leave it out for all ranks."
+        f"Process set provided does not exist, or has not been registered: {process_set}. "
+        "Give it to init(process_sets=[...]) or to add_process_set() first."
     )
 
 
@@ -329,23 +691,18 @@ def ids_and_ranks() -> dict[int, list[int]]:
     return current_job.engine().process_sets()
 
 
-# Process sets that MPI communicators define, in init(process_sets=[...]) of a job that was itself given a communicator.
-#
-# A program splits a communicator, and every rank names its part: one entry of the list may stand for several sets. All
-# ranks exchange the members of their communicators, and register all sets in the same order. Called by the thread that
-# runs init().
-
-NEEDS_COMMUNICATOR = (
-    "horovod: process sets that an MPI communicator defines need a job that was given one: "
-    "init(comm=<mpi4py communicator>, process_sets=[...]); or give lists of ranks."
-)
+# ------------------------------------------------------------------------------------------ sets of MPI communicators
+# In init(process_sets=[...]) of a job that was itself given a communicator. A program splits a communicator, and every
+# rank names its part: one entry of the list may be several sets. All ranks exchange the members of their communicators,
+# and register all sets in the same order.
 
 
-def describe_sets(process_sets: Sequence[ProcessSet], job_comm: Any) -> str:
+def describe_sets(process_sets: Sequence[ProcessSet], job_comm: JobComm | None) -> str:
     """A text by which the ranks compare their lists.
 
-    Raises NotImplementedError for a communicator in a job that was not given one, ValueError for a communicator with
-    processes that are not in the job.
+    Raises:
+        NotImplementedError: a communicator in a job that was not given one.
+        ValueError: a communicator has processes that are not in the job.
     """
     for process_set in process_sets:
         if process_set.mpi_comm is not None:
@@ -363,18 +720,21 @@ def _text_of(process_set: ProcessSet) -> str:
 
 
 def resolve_sets(
-    process_sets: Sequence[ProcessSet], job_comm: Any, size: int
+    process_sets: Sequence[ProcessSet], job_comm: JobComm | None, size: int
 ) -> tuple[list[ProcessSet], list[int]]:
     """The sets to register, and for each its index in ``process_sets``. The caller's own objects know their ranks
     afterwards; sets that this rank is not in get new objects.
 
-    A collective call of all ranks where ``process_sets`` has communicators. Raises ValueError, on all ranks, when some
-    members of a communicator have named another one, or none, in the same place.
+    A collective call of all ranks where ``process_sets`` has communicators.
+
+    Raises:
+        ValueError: on all ranks, when some members of a communicator have named another one, or none, in the same place.
     """
     by_comm = [i for i, process_set in enumerate(process_sets) if process_set.mpi_comm is not None]
     if not by_comm:
         return list(process_sets), list(range(len(process_sets)))
     describe_sets(process_sets, job_comm)  # a second init() has not checked them yet
+    assert job_comm is not None
     own = {i: sorted(job_comm.ranks_of(process_sets[i].mpi_comm)) for i in by_comm}
     of_all = _exchanged([own[i] for i in by_comm], size)
     made, entries = [], []
@@ -411,342 +771,8 @@ def _exchanged(own: Sequence[list[int]], size: int) -> list[list[list[int]]]:
     """The lists ``own`` of every rank, by rank: as many lists as this rank has."""
     # Each list behind its length.
     row = [number for ranks in own for number in (len(ranks), *ranks)]
-    numbers = iter(_gathered_integers(row, "allgather.horovod.process_sets"))
+    numbers: Iterator[int] = iter(_gathered_integers(row, "allgather.horovod.process_sets"))
     return [[[next(numbers) for _ in range(next(numbers))] for _ in own] for _ in range(size)]
-
-
-_NEEDS_DYNAMIC = (
-    "Process sets can only be added or removed after init() when HOROVOD_DYNAMIC_PROCESS_SETS=1 is set (or with "
-    'init(process_sets="dynamic")); otherwise give them all to init(process_sets=[...]).'
-)
-
-
-@dataclass(frozen=True)
-class Change:
-    """What the program has asked for. `earlier`: the set that had come back from another world, for which `process_set`
-    stands now."""
-
-    added: bool
-    process_set: ProcessSet
-    earlier: ProcessSet | None = None
-
-
-_changes = threading.Lock()
-# (engine, question, handle, set) of a change that is under way, and whose caller was interrupted; the set is None for a
-# removal.
-_left: tuple[Any, tuple[str, Any], int, ProcessSet | None] | None = None
-# By ranks: sets whose addition was interrupted and then ended by another change, or that have come back in another world,
-# until the program asks for them again.
-_unclaimed: dict[tuple[int, ...], list[ProcessSet]] = {}
-_named_in_init: list[ProcessSet] = []
-_history: list[Change] = []
-
-
-def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Register a set of ranks. All ranks of the job call it, members or not, with the same sets in the same order.
-
-    Returns the ProcessSet with its id, when all ranks have registered it and its members can use it.
-
-    Raises:
-        ValueError: process sets are not dynamic (HOROVOD_DYNAMIC_PROCESS_SETS), a set of these ranks exists, a rank is
-            not one of the job's, or the engine is shutting down.
-        NotImplementedError: the set is defined by an MPI communicator; those go to init(process_sets=[...]).
-        HorovodInternalError: the ranks disagree about the set, the call failed on another rank, or the job breaks.
-    """
-    engine = current_job.engine()  # the error of a program that has not called init() comes first
-    with report_failure("add_process_set", None, None):
-        _require_dynamic()
-        process_set = _ready(process_set)
-    earlier = _add(engine, process_set)
-    _history.append(Change(True, process_set, earlier))
-    return process_set
-
-
-def remove_process_set(process_set: ProcessSet) -> bool:
-    """End a process set. All ranks of the job call it. Operations that are pending in the set fail.
-
-    If another set of an elastic job has the same members in this world, that one stays.
-
-    Returns False, and does nothing, for a set that is not registered and for the global one. Raises as
-    add_process_set() does.
-    """
-    with report_failure("remove_process_set", None, None):
-        known = is_away(process_set) or any(s is process_set for s in registered)
-        if process_set.process_set_id in (None, 0) and not known:
-            return False
-        engine = current_job.engine()
-        _require_dynamic()
-    _history.extend(Change(False, ended) for ended in _remove(engine, process_set))
-    return True
-
-
-def _remove(engine: Any, process_set: ProcessSet) -> list[ProcessSet]:
-    """Ends a process set. Returns the objects that have ended."""
-    if is_away(process_set):
-        forget_away(process_set)
-        return [process_set]
-    with _changes:
-        number = process_set.process_set_id
-        same = [s for s in registered if s.process_set_id == number]
-        if number == 0 or (len(same) > 1 and any(s is process_set for s in same)):
-            _forget([process_set])  # the other sets of these members go on
-            return [process_set]
-        process_set._register(None)
-        try:
-            _change(engine, ("remove", number), lambda: engine.remove_process_set(number))
-        except BaseException:
-            if _left is not None:  # interrupted: the program may ask again
-                process_set._register(number)
-            raise
-        # Another object may stand for the same set; its number will be another set's.
-        ended = [s for s in registered if s is process_set or s.process_set_id == number]
-        _forget(ended)
-    return ended
-
-
-def _forget(ended: list[ProcessSet]) -> None:
-    """Forgets the registration of sets that have ended. The caller holds _changes."""
-    of_these = {id(s) for s in ended}
-    registered[:] = [s for s in registered if id(s) not in of_these]
-    for waiting in _unclaimed.values():
-        waiting[:] = [s for s in waiting if id(s) not in of_these]
-    for process_set in ended:
-        process_set._register(None)
-
-
-def _require_dynamic() -> None:
-    if not flag_of(os.environ, "HOROVOD_DYNAMIC_PROCESS_SETS"):
-        raise ValueError(_NEEDS_DYNAMIC)
-
-
-def _ready(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """The set as a ProcessSet of ranks. Raises NotImplementedError for one that a communicator defines."""
-    if not isinstance(process_set, ProcessSet):
-        process_set = ProcessSet(process_set)
-    if process_set.mpi_comm is not None:
-        raise NotImplementedError(
-            "Process sets that an MPI communicator defines can only be given to init(comm=<mpi4py communicator>, "
-            "process_sets=[...]); give a list of ranks."
-        )
-    return _checked(process_set)
-
-
-def _checked(process_set: ProcessSet) -> ProcessSet:
-    if process_set._ranks_of is not None:
-        process_set.ranks = sorted_ranks(process_set._ranks_of(current_job.size()))
-    for rank in process_set.ranks:
-        if abs(rank) >= 1 << 31:
-            raise ValueError(f"Rank {rank} of a new process set is not one of the ranks of this job.")
-    return process_set
-
-
-def _add(engine: Any, process_set: ProcessSet) -> ProcessSet | None:
-    """Registers a set. Returns the set in whose place it stands now, if that was not claimed by the program yet."""
-    if may_be_away(process_set):
-        return None
-    with _changes:
-        earlier = _claimed(process_set)
-        if earlier is not None:
-            return earlier
-        equal = _equal(process_set) if may_be_equal(process_set) else None
-        if equal is not None:
-            process_set._register(equal.process_set_id)
-        else:
-            own = _own_backends(process_set)
-            question = ("add", (tuple(process_set.ranks), process_set.backend))
-            process_set._register(
-                _change(
-                    engine, question, lambda: engine.add_process_set(process_set.ranks, *own), process_set
-                )
-            )
-        if not any(s is process_set for s in registered):
-            registered.append(process_set)
-    return None
-
-
-def _own_backends(process_set: ProcessSet) -> tuple[Any, ...]:
-    """The engine's arguments for a set with backends of its own: their configuration, and the choice as a text."""
-    job = current_job.current()
-    if process_set.backend is None or job is None:
-        return ()
-    from hvd_core.backends._selection import job as at_init
-
-    with report_failure("add_process_set", None, None):
-        members = [rank for rank in process_set.ranks or () if 0 <= rank < job.world.size]
-        return at_init.for_set(job, members, process_set.backend)
-
-
-def _claimed(process_set: ProcessSet) -> ProcessSet | None:
-    """The set of these ranks and backends that waits for the program to ask for it, in whose place `process_set` stands
-    now."""
-    waiting = _unclaimed.get(tuple(process_set.ranks), ())
-    for earlier in [s for s in waiting if s.process_set_id is not None and s.backend == process_set.backend]:
-        waiting.remove(earlier)
-        _replace(earlier, process_set)
-        return earlier
-    return None
-
-
-def _replace(earlier: ProcessSet, process_set: ProcessSet) -> None:
-    if earlier is not process_set:
-        process_set._stand_for(earlier)
-        registered[registered.index(earlier)] = process_set
-
-
-def _equal(process_set: ProcessSet) -> ProcessSet | None:
-    """A set that has the same members in this world."""
-    known = (s for s in (global_process_set, *registered) if s.process_set_id is not None)
-    return next((s for s in known if s.ranks == process_set.ranks), None)
-
-
-def _change(
-    engine: Any, question: tuple[str, Any], submit: Callable[[], int], added: ProcessSet | None = None
-) -> int:
-    """Change the sets and wait for the change. ``question``: "add" and the ranks, or "remove" and the number.
-
-    A change that all ranks asked for alike, and that cannot be made, is their common mistake: a ValueError. When an
-    exception of a signal handler ends the wait, the change is still under way, and this rank has asked for it in the
-    other ranks' eyes: the next call with the same question waits for it again, and another one waits for its end first.
-    ``added``: the set that the change is to add.
-    """
-    global _left
-    handle = _asked_before(engine, question)
-    try:
-        if handle is None:
-            handle = submit()
-        engine.wait(handle)
-        return engine.process_set_of(handle)
-    except JobEndedError as error:
-        if engine.aborted:
-            raise
-        raise ValueError(f"Horovod is shutting down. {error}") from None
-    except OperationFailedError as error:
-        if _can_be_made(engine, question):
-            raise
-        raise ValueError(str(error)) from None
-    finally:
-        if handle is not None:
-            if engine.poll(handle):
-                engine.release(handle)
-            else:
-                _left = (engine, question, handle, added)
-
-
-def _asked_before(engine: Any, question: tuple[str, Any]) -> int | None:
-    """The handle of this change, if a call was interrupted that asked for it. Waits for another one that was."""
-    global _left
-    if _left is None or _left[0] is not engine:
-        return None
-    _, asked, handle, added = _left
-    if asked != question:
-        with suppress(HorovodInternalError):
-            engine.wait(handle)
-            if added is not None:
-                # The program has not been told its number. It may ask again, when no other rank does.
-                added._register(engine.process_set_of(handle))
-                registered.append(added)
-                _unclaimed.setdefault(tuple(added.ranks), []).append(added)
-        engine.release(handle)
-        handle = None
-        _forget_removed(engine)
-    _left = None
-    return handle
-
-
-def _can_be_made(engine: Any, question: tuple[str, Any]) -> bool:
-    """Whether a change is possible as things stand, so that the ranks must have asked for different ones."""
-    what, subject = question
-    sets = engine.process_sets()
-    if what == "remove":
-        return subject in sets
-    ranks = sorted(subject[0])
-    distinct = len(set(ranks)) == len(ranks) > 0
-    return distinct and set(ranks) <= set(sets[0]) and ranks not in sets.values()
-
-
-def begin(size: int, sets: Sequence[ProcessSet], entries: Sequence[int]) -> None:
-    """After init(): fill in the global set, and register the sets that were named there; ``entries`` are their places in
-    the list that the caller gave.
-
-    A set that exists already (in a second init()) gets its id again. Raises ValueError for a set that stands twice in
-    the list or is the global one.
-    """
-    global_process_set.ranks = list(range(size))
-    seen: list[list[int]] = [global_process_set.ranks]
-    with report_failure("add_process_set", None, None):
-        sets = [_checked(process_set) for process_set in sets]
-    for index, process_set in zip(entries, sets, strict=True):
-        if may_be_equal(process_set):
-            continue
-        if process_set.ranks in seen:
-            raise ValueError(
-                f"init(process_sets=...): entry {index}, {process_set}, holds the same ranks as an earlier entry or "
-                "as the global process set."
-            )
-        seen.append(process_set.ranks)
-    known = {tuple(ranks): number for number, ranks in ids_and_ranks().items()}
-    for process_set in sets:
-        number = known.get(tuple(process_set.ranks))
-        before = next((s for s in registered if number and s.process_set_id == number), None)
-        if number is None:
-            _add(current_job.engine(), process_set)
-        elif before is not None:  # of an earlier init(): one set, which ends for both objects
-            _replace(before, process_set)
-        else:
-            process_set._register(number)
-            registered.append(process_set)
-    _named_in_init[:] = sets
-
-
-def named_in_init() -> list[ProcessSet]:
-    return list(_named_in_init)
-
-
-def history() -> list[Change]:
-    """What the program has asked for since init(), in its order."""
-    return list(_history)
-
-
-def add_again(process_set: ProcessSet, asked_again: bool) -> None:
-    """Register a set in the next world of an elastic job. All ranks of the job call it, with the same sets in the same
-    order. `asked_again`: the program will ask for the set by add_process_set()."""
-    _add(current_job.engine(), _checked(process_set))
-    if asked_again and process_set.process_set_id is not None:
-        _unclaimed.setdefault(tuple(process_set.ranks), []).append(process_set)
-
-
-def remove_again(process_set: ProcessSet) -> None:
-    """Remove a set that the program had removed in another world of an elastic job. As add_again()."""
-    if process_set.process_set_id is not None or is_away(process_set):
-        _remove(current_job.engine(), process_set)
-
-
-def forget_removed() -> None:
-    """After join(): forget the sets that the other ranks have removed meanwhile."""
-    engine = current_job.engine()
-    with _changes:
-        _forget_removed(engine)
-
-
-def _forget_removed(engine: Any) -> None:
-    """Forget the sets that have been removed. Their numbers may be other sets'. The caller holds _changes."""
-    now = engine.process_sets()
-    # A set without a number is being removed by its caller.
-    known = [s for s in registered if s.process_set_id is not None]
-    _forget([s for s in known if now.get(s.process_set_id) != s.ranks])
-
-
-def end() -> None:
-    """After shutdown(): forget all sets."""
-    global _left
-    _left = None
-    _forget(list(registered))
-    _unclaimed.clear()
-    _named_in_init.clear()
-    _history.clear()
-    forget_changing()
-    global_process_set.ranks = None
-    global_process_set.mpi_comm = None
 
 
 def _gathered_integers(own: Sequence[int], name: str) -> list[int]:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_core._base import logs
 from hvd_core._runtime import crash_reports, current_job, engine_start
-from hvd_core._runtime import process_sets as _process_sets
 from hvd_core._runtime.current_job import engine, is_initialized, rank, size, world
-from hvd_core._runtime.process_sets import global_process_set
+from hvd_core._runtime.process_sets import ProcessSets, global_process_set, resolve_sets
 from hvd_core.backends.errors import BackendError
 from hvd_core.errors import HorovodInternalError, JobEndedError
 
@@ -41,49 +40,10 @@ __all__ = [
     "restart",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
     "world",
 ]
-
-
-# start_timeline() and stop_timeline(): rank 0 switches the timeline of all ranks at one point of the log.
-#
-# All ranks may call, at the same point of the program. The call of rank 0 decides; on other ranks it only checks the
-# arguments, so that a program that calls on rank 0 alone works as well. Any thread.
-
-
-def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
-    """Write a timeline to ``file_path`` from now on; see docs/timeline.md. A timeline under way ends first.
-
-    Returns on rank 0 when its file is there. Raises ValueError before init() and for an empty path, TypeError for one
-    that is no path, OSError if rank 0 cannot make the file, HorovodInternalError if the job has ended.
-    """
-    job = current_job.get()
-    path = os.fspath(file_path)
-    if not isinstance(path, str):
-        raise TypeError(f"start_timeline: file_path must be a str, found {type(file_path).__name__}")
-    if not path:
-        raise ValueError("start_timeline: file_path is empty; name the file that rank 0 shall write")
-    # Other ranks of this host may have another current folder.
-    path = os.path.abspath(path)
-    if job.world.rank == 0:
-        own = path.replace("{rank}", "0")
-        os.close(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
-    job.engine.switch_timeline(path, bool(mark_cycles), _all_ranks())
-
-
-def stop_timeline() -> None:
-    """End the timeline on all ranks. Returns on rank 0 when its file is complete. Without a timeline it does nothing.
-
-    Raises ValueError before init().
-    """
-    current_job.get().engine.switch_timeline("")
-
-
-def _all_ranks() -> bool:
-    from hvd_core._config.settings import read_environment
-
-    return read_environment().timeline_all_ranks
-
 
 SHUT_DOWN = (
     "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to allreduce, "
@@ -95,7 +55,7 @@ _lock = threading.RLock()
 
 
 def _in_forked_child() -> None:
-    """A thread of the parent may have held the lock, in init() for instance. In the child it does not go on."""
+    """A thread of the parent may have held the lock, in init() for instance. In the child that thread does not run."""
     global _lock
     _lock = threading.RLock()
 
@@ -114,23 +74,28 @@ def init(
     """Start the engine, together with all ranks of the job. A second call before shutdown() starts nothing, also when the
     job has ended meanwhile.
 
-    ``comm``: None for all ranks that the launcher started; or a list of some of them, which make a job of their own with
-    ranks in the order of the list: only the members call init(), all with the same list, and other ranks may be in
-    another job at the same time; or an mpi4py communicator, whose processes are the job: it is duplicated for the time
-    of the job.
-
-    ``process_sets``: a list of ProcessSet or of lists of ranks, the same on all ranks, or "dynamic" for sets that are
-    added later (HOROVOD_DYNAMIC_PROCESS_SETS=1). ``backend``: a name, a subclass of hvd_core.backends.PythonBackend, or
-    an ordered list of these, in place of HOROVOD_BACKEND.
+        hvd.init()
+        print(hvd.rank(), "of", hvd.size())
 
     In an elastic job it returns when this process has a place in a world; if a rank dies meanwhile, in the next one. It
     raises SystemExit if the job does not need this process any more.
 
-    Raises ValueError for arguments or environment variables that make no sense, and for lists of ranks that differ
-    between their members; hvd_core._bootstrap.BootstrapError when the ranks do not come together, of which RankLost
-    (another rank has ended) is a HorovodInternalError too;
-    hvd_core.backends.errors.BackendError when no backend can be used; NotImplementedError when a communicator defines a
-    process set, but ``comm`` is not a communicator.
+    Args:
+        comm: None for all ranks that the launcher started; or a list of some of them, which make a job of their own with
+            ranks in the order of the list: only the members call init(), all with the same list, and other ranks may be
+            in another job at the same time; or an mpi4py communicator, whose processes are the job: it is duplicated for
+            the time of the job.
+        process_sets: a list of ProcessSet or of lists of ranks, the same on all ranks, or "dynamic" for sets that are
+            added later (HOROVOD_DYNAMIC_PROCESS_SETS=1).
+        backend: a name, a subclass of hvd_core.backends.PythonBackend, or an ordered list of these, instead of
+            HOROVOD_BACKEND.
+
+    Raises:
+        ValueError: arguments or environment variables make no sense, or lists of ranks differ between their members.
+        hvd_core._bootstrap.BootstrapError: the ranks do not come together; its subclass RankLost (another rank has ended)
+            is a HorovodInternalError too.
+        hvd_core.backends.errors.BackendError: no backend can be used.
+        NotImplementedError: a communicator defines a process set, but ``comm`` is not a communicator.
     """
     global _registered, _arguments
     with _lock:
@@ -138,7 +103,7 @@ def init(
         if job is not None:
             _check_same_job(comm, job.world)
             if job.engine.stopped or job.is_parents():
-                return  # the job has ended, or this is a forked child: operations will say so
+                return  # the job has ended, or this is a forked child: operations will report it
             static = engine_start.static_sets(process_sets)
         else:
             try:
@@ -148,9 +113,10 @@ def init(
                 if limit is not None:
                     raise limit from error
                 if str(error).startswith("horovod: "):
-                    # The text says it all. Every rank prints it, and a traceback in front of it would bury it.
+                    # The message is complete. Every rank prints it, and a traceback in front of it would bury it.
                     error.with_traceback(None)
                 raise error
+            job.process_sets = ProcessSets(job)
             current_job.set_current(job)
             sets_again = process_sets if isinstance(process_sets, str) else static
             _arguments = {"comm": comm, "process_sets": sets_again, "backend": backend}
@@ -161,9 +127,9 @@ def init(
             if job.world.comm is not None:
                 global_process_set.mpi_comm = comm
         # The engine stays up when these are refused: a second init() with a clean list succeeds.
-        sets, entries = _process_sets.resolve_sets(static, job.world.comm, job.world.size)
+        sets, entries = resolve_sets(static, job.world.comm, job.world.size)
         try:
-            _process_sets.begin(job.world.size, sets, entries)
+            job.process_sets.begin(sets, entries)
         except JobEndedError:
             if not engine_start.is_elastic():
                 raise
@@ -180,11 +146,11 @@ def _limit_met(error: Exception) -> Exception | None:
 
 def _check_same_job(comm: Sequence[int] | Any, world: World) -> None:
     """Raise ValueError if a second init() names other ranks than the first."""
-    from hvd_core._bootstrap import job_members
+    from hvd_core._bootstrap.store import job_members
 
     running = world.members or tuple(range(world.size))
     if job_members.is_communicator(comm):
-        from hvd_core._bootstrap.mpi_comm import members_of
+        from hvd_core._bootstrap.rendezvous.mpi import members_of
 
         if members_of(comm) == running:
             return
@@ -242,14 +208,14 @@ def _drop() -> None:
     current_job.set_current(None)
     if job is None:
         return
-    _process_sets.end()
+    job.process_sets.end()
     crash_reports.unwatch_exceptions()
     if not job.is_parents():
         engine_start.note_end(job.engine)
         job.engine.close()
         job.world.close()
         logs.stop_forwarding()
-        engine_start.end_phase_limit()
+        engine_start.end_phase_timeout()
     current_job.forget_the_job()
 
 
@@ -268,7 +234,7 @@ def backend_fact(backend: str, key: str) -> str | None:
 
 
 def local_rank() -> int:
-    """Number of this process on its host, from 0. Raises ValueError before init()."""
+    """Rank of this process on its host, from 0. Raises ValueError before init()."""
     return current_job.get().world.local_rank
 
 
@@ -308,3 +274,49 @@ def backend_report() -> BackendReport:
     if job is None:
         return report_now(None)
     return report_now(job.plan, None if job.is_parents() else job.engine)
+
+
+# Rank 0 switches the timeline of all ranks at one point of the log. All ranks may call, at the same point of the
+# program; on other ranks the call only checks the arguments, so that a program that calls on rank 0 alone works as well.
+
+
+def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
+    """Write a timeline to ``file_path`` from now on; see docs/timeline.md. A timeline under way ends first. Returns on
+    rank 0 when its file is there.
+
+    Args:
+        file_path: the file, which rank 0 writes; with ``{rank}`` in it every rank writes one.
+        mark_cycles: whether rounds of the engine are marked in it.
+
+    Raises:
+        ValueError: Horovod is not initialized, or the path is empty.
+        TypeError: ``file_path`` is no path.
+        OSError: rank 0 cannot make the file.
+        HorovodInternalError: the job has ended.
+    """
+    job = current_job.get()
+    path = os.fspath(file_path)
+    if not isinstance(path, str):
+        raise TypeError(f"start_timeline: file_path must be a str, found {type(file_path).__name__}")
+    if not path:
+        raise ValueError("start_timeline: file_path is empty; name the file that rank 0 shall write")
+    # Other ranks of this host may have another current folder.
+    path = os.path.abspath(path)
+    if job.world.rank == 0:
+        own = path.replace("{rank}", "0")
+        os.close(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+    job.engine.switch_timeline(path, bool(mark_cycles), _all_ranks())
+
+
+def stop_timeline() -> None:
+    """End the timeline on all ranks. Returns on rank 0 when its file is complete. Without a timeline it does nothing.
+
+    Raises ValueError before init().
+    """
+    current_job.get().engine.switch_timeline("")
+
+
+def _all_ranks() -> bool:
+    from hvd_core._config.settings import read_environment
+
+    return read_environment().timeline_all_ranks

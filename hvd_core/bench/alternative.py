@@ -1,4 +1,4 @@
-"""Ways to carry out a collective that `hvd bench` compares, found through the entry points of the group "hvd_core.bench".
+"""What `hvd bench` compares: implementations of collectives, found by the entry points of the group "hvd_core.bench".
 
 A distribution adds one by an entry point: a name, and a subclass of Alternative in a module whose import is cheap.
 """
@@ -16,10 +16,7 @@ import numpy as np
 
 from hvd_core.bench.conductor import Unavailable
 
-# The collectives that `hvd bench` measures: sizes and bandwidths as the accelerators' usual tests count them, and
-# data to check results with.
-#
-# Pure functions; any thread.
+# ---- the collectives, with sizes and bandwidths as the accelerators' usual tests count them ---------------------------
 
 
 @dataclass(frozen=True)
@@ -99,9 +96,10 @@ def data_of(call: Call, rank: int, size: int) -> np.ndarray:
     one rank in turn has a two."""
     index = np.arange(call.sent(size), dtype=np.uint64)
     mixed = (index * np.uint64(2654435761) + np.uint64(rank * 40503)) >> np.uint64(7)
+    data: np.ndarray = mixed & np.uint64(1)
     if call.op == "prod":
-        return (1 + (index % np.uint64(size) == np.uint64(rank))).astype(host_dtype(call.dtype))
-    return (mixed & np.uint64(1)).astype(host_dtype(call.dtype))
+        data = 1 + (index % np.uint64(size) == np.uint64(rank))
+    return data.astype(host_dtype(call.dtype), copy=False)
 
 
 def result_of(call: Call, rank: int, size: int) -> np.ndarray:
@@ -165,7 +163,7 @@ class Bound:
 
 
 class Alternative:
-    """One way. It is made once in each rank, on the rank's main thread."""
+    """One implementation. It is made once in each rank, on the rank's main thread."""
 
     title = ""
     launcher = "horovodrun"
@@ -191,7 +189,7 @@ class Alternative:
             raise Unavailable(f"it has no tensors on the device type {device}")
 
     def bind(self, call: Call) -> Bound:
-        """Buffers for a call. Raises Unavailable for a call that this way does not have."""
+        """Buffers for a call. Raises Unavailable for a call that it does not have."""
         raise NotImplementedError
 
     def barrier(self) -> None:

@@ -20,11 +20,11 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
-# Taking turns on a machine that others use too: wait for a quiet moment, repeat a turn that was disturbed.
-#
-# The same rule meets every alternative. Without patience (the default) nothing is waited for or repeated. Called by
-# the conductor between turns.
+from hvd_core._base.sandbox import kill_group
+
+# ---- turns on a machine that others use too ---------------------------------------------------------------------------
 
 LIMIT = 0.1  # of all cores; more than this used by others is a disturbance
 WINDOW_S = 0.15
@@ -42,8 +42,14 @@ def busy_ns() -> float:
     return (user + nice + system + irq + softirq + steal) * 1e9 / os.sysconf("SC_CLK_TCK")
 
 
+_T = TypeVar("_T")
+
+
 class Quiet:
-    """`patience_s`: for how long one turn may be put off or repeated."""
+    """Waits for a quiet moment, and repeats a turn that was disturbed, by the same rule for every alternative. Without
+    patience (the default) nothing is waited for or repeated.
+
+    `patience_s`: for how long one turn may be put off or repeated."""
 
     def __init__(self, patience_s: float = 0) -> None:
         self.patience_s = patience_s
@@ -68,7 +74,7 @@ class Quiet:
                 return result
             self.repeated += 1
 
-    def _others(self, pids, action) -> tuple[float, object]:
+    def _others(self, pids: Iterable[int], action: Callable[[], _T]) -> tuple[float, _T]:
         """Share of all cores that others used while `action` ran, less two clock ticks of doubt; its result."""
         mine = [os.getpid(), *pids]
         busy, own, begin = busy_ns(), sum(map(cpu_ns, mine)), time.monotonic_ns()
@@ -83,7 +89,7 @@ BARRIER_BYTES = 4096
 
 
 class Unavailable(Exception):
-    """An alternative cannot run here; the text says why, and the benchmark goes on without it."""
+    """An alternative cannot run here; the message says why, and the benchmark continues without it."""
 
 
 @dataclass
@@ -96,7 +102,9 @@ class Spec:
     prefix: list[str] | None = None  # a launcher that starts all ranks; None: each is started here
     env: dict[str, str] = field(default_factory=dict)
     shared_bytes: int = BARRIER_BYTES  # of the memory that the ranks share
-    variants: list[dict] = field(default_factory=lambda: [{}])  # settings to choose from by measuring
+    variants: list[dict[str, Any]] = field(
+        default_factory=lambda: [{}]
+    )  # settings to choose from by measuring
 
 
 class Line:
@@ -105,11 +113,11 @@ class Line:
     def __init__(self, connection: socket.socket) -> None:
         self.connection, self.pending = connection, b""
 
-    def send(self, message: dict) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         self.connection.settimeout(10)
         self.connection.sendall(json.dumps(message).encode() + b"\n")
 
-    def receive(self, deadline: float, patience: float | None = None) -> dict | None:
+    def receive(self, deadline: float, patience: float | None = None) -> dict[str, Any] | None:
         """The next message; None when none comes within `patience` s. OSError at the deadline or the end."""
         while b"\n" not in self.pending:
             left = deadline - time.monotonic()
@@ -126,7 +134,8 @@ class Line:
                 raise ConnectionError("the process has ended")
             self.pending += data
         text, _, self.pending = self.pending.partition(b"\n")
-        return json.loads(text)
+        message: dict[str, Any] = json.loads(text)
+        return message
 
 
 class Team:
@@ -136,7 +145,7 @@ class Team:
         self.spec, self.size = spec, size
         self.scratch = scratch / spec.name
         self.scratch.mkdir()
-        self.processes: list[subprocess.Popen] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
         self.lines: dict[int, Line] = {}
         self.pids: dict[int, int] = {}
         self.memfd = os.memfd_create("hvd-benchmark", os.MFD_CLOEXEC)
@@ -199,6 +208,7 @@ class Team:
                     continue
                 line = Line(connection)
                 hello = line.receive(time.monotonic() + 10)
+                assert hello is not None  # without a patience there is an error instead
                 self.lines[hello["rank"]] = line
                 self.pids[hello["rank"]] = hello["pid"]
 
@@ -206,9 +216,9 @@ class Team:
         self.log.seek(0)
         return self.log.read().decode(errors="replace")[-2000:].strip() or "(none)"
 
-    def ask(self, command: dict) -> list[dict]:
+    def ask(self, command: dict[str, Any]) -> list[dict[str, Any]]:
         """Every rank's answer to the command, in rank order. Raises Unavailable when one fails."""
-        answers: dict[int, dict] = {}
+        answers: dict[int, dict[str, Any]] = {}
         deadline = time.monotonic() + 120
         try:
             for line in self.lines.values():
@@ -217,7 +227,7 @@ class Team:
                 for rank, line in self.lines.items():
                     if rank not in answers and (answer := line.receive(deadline, 0.002)) is not None:
                         answers[rank] = answer
-                        if "error" in answer:  # the others may wait for this rank for ever
+                        if "error" in answer:  # the others may wait for this rank indefinitely
                             raise Unavailable(f"{self.spec.name}, rank {rank}, {command}:\n{answer['error']}")
         except OSError as error:
             silent = sorted(set(self.lines) - set(answers))
@@ -227,7 +237,7 @@ class Team:
             ) from error
         return [answers[rank] for rank in range(self.size)]
 
-    def seconds(self, command: dict) -> list[float]:
+    def seconds(self, command: dict[str, Any]) -> list[float]:
         """Time of each run: from when the last rank called to when the last one had its result."""
         answers = self.ask(command)
         starts, ends = ([max(run) for run in zip(*(a[key] for a in answers))] for key in ("start", "end"))
@@ -245,7 +255,7 @@ class Team:
             try:
                 process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
+                kill_group(process.pid)
                 process.wait()
                 for pid in self.pids.values():  # a launcher may have given the ranks groups of their own
                     try:
@@ -273,12 +283,12 @@ class Fleet:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave in order, with all ranks
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         for team in self.teams.values():
             team.end()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
-    def start(self, name: str, make_spec) -> None:
+    def start(self, name: str, make_spec: Callable[[], Spec]) -> None:
         """Start the alternative `make_spec()` describes; note why where that is impossible."""
         try:
             self.teams[name] = Team(make_spec(), self.size, self.scratch, self.start_timeout)
@@ -292,7 +302,7 @@ class Fleet:
         if team:
             team.end()
 
-    def turn(self, name: str, command: dict) -> float:
+    def turn(self, name: str, command: dict[str, Any]) -> float:
         """Median seconds of the command's runs, from a quiet moment. Raises Unavailable."""
         team = self.teams[name]
         return self.quiet.turn(team.pids.values(), lambda: statistics.median(team.seconds(command)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -43,7 +44,7 @@ class NumpyApi(Alternative):
 
         return Bound(keep, partial(np.copyto, array), lambda: kept[0])
 
-    def _run(self, call: Call, array: np.ndarray, name: str) -> Callable:
+    def _run(self, call: Call, array: np.ndarray, name: str) -> Callable[[], Any]:
         hvd, op = self.hvd, self.ops.get(call.op)
         if call.in_place and call.collective not in ("allreduce", "broadcast"):
             raise Unavailable("the API has no form in place")
@@ -91,7 +92,7 @@ class Mpi4py(Alternative):
         whole = _array(call, call.elements)
         share = call.elements // self.place.size
         mine = slice(self.place.rank * share, (self.place.rank + 1) * share)
-        op = getattr(MPI, call.op.upper(), None)
+        op: Any = getattr(MPI, call.op.upper(), None)  # None for collectives that do not reduce
         sent, got = _array(call, call.sent(self.place.size)), whole
         if call.collective == "broadcast":
             if not call.in_place:

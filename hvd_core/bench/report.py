@@ -1,4 +1,4 @@
-"""Numbers out of rounds, and tables out of numbers. Pure functions; any thread."""
+"""Numbers out of rounds, tables and SVG charts out of numbers. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from xml.sax.saxutils import escape
 
 
@@ -37,7 +38,7 @@ def ratio(others: list[float | None], ours: list[float | None]) -> float | None:
     return statistics.median(pairs) if pairs else None
 
 
-def summary(rounds: list[float | None], nbytes: int) -> dict | None:
+def summary(rounds: list[float | None], nbytes: int) -> dict[str, Any] | None:
     """Seconds of several rounds -> {"median_us", "min_us", "algbw_gb_s", "rounds_us"}."""
     good = [seconds for seconds in rounds if seconds is not None]
     if not good:
@@ -71,7 +72,7 @@ def number(value: float | None) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def machine() -> dict:
+def machine() -> dict[str, Any]:
     """The machine that the figures were measured on."""
     model = ""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -87,8 +88,7 @@ def machine() -> dict:
     }
 
 
-# Line charts as SVG, without a library: for `hvd bench --plot` and for the pages of docs/. Pure functions; any
-# thread.
+# ---- line charts as SVG, for `hvd bench --plot` and for the pages of docs/ --------------------------------------------
 
 # Distinguishable without colours too: the dashes differ. Readable on a white and on a dark page.
 _COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#17becf", "#e377c2")

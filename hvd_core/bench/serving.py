@@ -11,6 +11,7 @@ import os
 import socket
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 
 def pin(index: int) -> None:
@@ -33,7 +34,7 @@ def env_rank() -> tuple[int, int]:
     raise RuntimeError("no rank in the environment: start this through the benchmark, not by hand")
 
 
-def serve(rank: int, answer: Callable[[dict], object], close: Callable[[], None]) -> None:
+def serve(rank: int, answer: Callable[[dict[str, Any]], object], close: Callable[[], None]) -> None:
     """Answer the conductor's commands with `answer` until it says quit or goes away; then `close`."""
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(os.environ["HVD_BENCH_SOCKET"])

@@ -12,6 +12,8 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -38,13 +40,19 @@ class Plan:
 
 
 class Teams:
-    """The alternatives that are measured. Subclasses ask the ranks in their own way."""
+    """The alternatives that are measured. Subclasses ask the ranks in their own way.
+
+    ``titles``: of the alternatives that started. ``failed``: why the others cannot be measured.
+    """
+
+    titles: dict[str, str]
+    failed: dict[str, str]
 
     def names(self) -> list[str]:
         """Those that have not failed."""
         raise NotImplementedError
 
-    def ask(self, name: str, command: dict) -> list[dict]:
+    def ask(self, name: str, command: dict[str, Any]) -> list[dict[str, Any]]:
         """Every rank's answer. Raises Unavailable when one fails."""
         raise NotImplementedError
 
@@ -53,10 +61,10 @@ class Teams:
         raise NotImplementedError
 
 
-def sweep(teams: Teams, plan: Plan, say: Callable[[str], None]) -> list[dict]:
+def sweep(teams: Teams, plan: Plan, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """A row for each size, alternative and form: {"bytes", "count", "in_place", "name", "us", "algbw", "busbw",
     "wrong"}, or "without": the reason. GB/s are 10^9 bytes."""
-    rows: list[dict] = []
+    rows: list[dict[str, Any]] = []
     for nbytes in plan.sizes:
         for in_place in (False, True):
             elements = elements_of(nbytes, plan.call, plan.size)
@@ -69,7 +77,7 @@ def sweep(teams: Teams, plan: Plan, say: Callable[[str], None]) -> list[dict]:
     return rows
 
 
-def _size(teams: Teams, plan: Plan, call: Call) -> list[dict]:
+def _size(teams: Teams, plan: Plan, call: Call) -> list[dict[str, Any]]:
     found = {name: {"name": name, "bytes": call.nbytes, "count": call.count(plan.size), "in_place": call.in_place}
              for name in teams.names()}  # fmt: skip
     iters = {name: _calibrated(teams, plan, call, name, row) for name, row in found.items()}
@@ -88,7 +96,7 @@ def _size(teams: Teams, plan: Plan, call: Call) -> list[dict]:
     return [row for row in found.values() if "us" in row or "without" in row]
 
 
-def _calibrated(teams: Teams, plan: Plan, call: Call, name: str, row: dict) -> int:
+def _calibrated(teams: Teams, plan: Plan, call: Call, name: str, row: dict[str, Any]) -> int:
     """Checks the result, and returns how many calls a turn has; 0 for a call that this alternative lacks."""
     answers = _ask(teams, name, _command(call, 1, 1, check=True))
     if answers is None:
@@ -109,7 +117,7 @@ def _calibrated(teams: Teams, plan: Plan, call: Call, name: str, row: dict) -> i
     return max(1, min(_MOST_ITERS, int(plan.budget_s / seconds)))
 
 
-def _ask(teams: Teams, name: str, command: dict) -> list[dict] | None:
+def _ask(teams: Teams, name: str, command: dict[str, Any]) -> list[dict[str, Any]] | None:
     try:
         return teams.ask(name, command)
     except Unavailable as error:
@@ -117,18 +125,19 @@ def _ask(teams: Teams, name: str, command: dict) -> list[dict] | None:
         return None
 
 
-def _seconds(answers: list[dict], iters: int) -> float:
+def _seconds(answers: list[dict[str, Any]], iters: int) -> float:
     """Of one call on the slowest rank."""
-    return max(1, max(answer["ns"] for answer in answers)) / 1e9 / iters
+    slowest: int = max(answer["ns"] for answer in answers)
+    return max(1, slowest) / 1e9 / iters
 
 
-def _command(call: Call, iters: int, warmup: int, check: bool) -> dict:
+def _command(call: Call, iters: int, warmup: int, check: bool) -> dict[str, Any]:
     return {"do": "collective", "call": asdict(call), "iters": iters, "warmup": warmup, "check": check}
 
 
-# `hvd bench` by itself: each alternative has its ranks on this machine, which sleep while other alternatives measure.
+# ---- `hvd bench` by itself: each alternative has its ranks, which sleep while others measure --------------------------
 
-# Both of Open MPI's start-up systems refuse root, and more ranks than cores, unless they are told.
+# Both of Open MPI's start-up systems refuse root, and more ranks than cores, unless these variables are set.
 _MPIRUN = {
     **{f"{tool}_ALLOW_RUN_AS_ROOT{more}": "1" for tool in ("OMPI", "PRTE") for more in ("", "_CONFIRM")},
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
@@ -142,7 +151,7 @@ def horovodrun(size: int) -> list[str]:
 
 
 def mpirun(size: int) -> list[str]:
-    """Likewise with the MPI on the PATH. Raises Unavailable."""
+    """The same, with the MPI on the PATH. Raises Unavailable."""
     found = shutil.which("mpirun") or shutil.which("mpiexec")
     if found is None:
         raise Unavailable("there is no mpirun on the PATH")
@@ -156,18 +165,14 @@ class Launched(Teams):
         self.size = size
         self._env = {"HVD_BENCH_DEVICE": device, "HVD_BENCH_PIN": "1" if pinned else "0"}
         self._device, self._fleet = device, Fleet(size, patience_s)
-        self.titles: dict[str, str] = {}
+        self.titles, self.failed = {}, self._fleet.failed
 
     def __enter__(self) -> Launched:
         self._fleet.__enter__()
         return self
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         self._fleet.__exit__(*error)
-
-    @property
-    def failed(self) -> dict[str, str]:
-        return self._fleet.failed
 
     def start(self, entry: str, load: Callable[[], type[Alternative]], backends: list[str]) -> None:
         """Start an alternative, once for each backend if it runs over backends; note why where that is impossible."""
@@ -177,7 +182,7 @@ class Launched(Teams):
             return self._fleet.drop(entry, f"{type(error).__name__}: {error}")
         for backend in backends if kind.over_backends and backends else [""]:
             name = f"{entry}/{backend}" if backend else entry
-            self._fleet.start(name, lambda name=name, backend=backend: self._spec(name, entry, kind, backend))
+            self._fleet.start(name, partial(self._spec, name, entry, kind, backend))
             if name in self._fleet.teams:
                 self.titles[name] = kind.title + (f", backend {backend}" if backend else "")
         return None
@@ -185,8 +190,11 @@ class Launched(Teams):
     def _spec(self, name: str, entry: str, kind: type[Alternative], backend: str) -> Spec:
         kind.check(self._device)
         env = self._env | ({"HOROVOD_BACKEND": backend} if backend else {})
-        prefix = {"horovodrun": horovodrun, "mpirun": mpirun}.get(kind.launcher, lambda size: None)(self.size)
-        if kind.launcher == "mpirun":
+        prefix = None
+        if kind.launcher == "horovodrun":
+            prefix = horovodrun(self.size)
+        elif kind.launcher == "mpirun":
+            prefix = mpirun(self.size)
             env |= {key: value for key, value in _MPIRUN.items() if key not in os.environ}
         command = [sys.executable, "-m", "hvd_core.bench.worker", entry]
         return Spec(name.replace("/", "."), kind.title, command, prefix, env)
@@ -194,8 +202,9 @@ class Launched(Teams):
     def names(self) -> list[str]:
         return list(self._fleet.teams)
 
-    def ask(self, name: str, command: dict) -> list[dict]:
-        team, answers = self._fleet.teams[name], []
+    def ask(self, name: str, command: dict[str, Any]) -> list[dict[str, Any]]:
+        team = self._fleet.teams[name]
+        answers: list[dict[str, Any]] = []
 
         def take() -> float:
             answers[:] = team.ask(command)
@@ -208,8 +217,7 @@ class Launched(Teams):
         self._fleet.drop(name, why)
 
 
-# `hvd bench` under a launcher: all alternatives in the ranks of one job, which take turns. Every rank runs the
-# same loop.
+# ---- `hvd bench` under a launcher: all alternatives take turns in the ranks of one job --------------------------------
 
 
 def _gathered(text: str) -> list[str]:
@@ -226,17 +234,15 @@ class InJob(Teams):
     """The alternatives of this job. ``make``: how to load each, by its name. Call after hvd_core.init()."""
 
     def __init__(self, make: dict[str, Callable[[], type[Alternative]]], device: str) -> None:
-        self.failed: dict[str, str] = {}
-        self.titles: dict[str, str] = {}
+        self.failed, self.titles = {}, {}
         self._made: dict[str, Alternative] = {}
         place = Place(hvd.rank(), hvd.size(), hvd.local_rank(), device, None, _from_root)
         for name, load in make.items():
             try:
-                kind = load()
+                kind, why = load(), ""
                 kind.check(device)
-                why = ""
             except Exception as error:  # a rank that leaves here would leave the others alone
-                kind, why = None, str(error) or repr(error)
+                why = str(error) or repr(error)
             if self._all_can(name, why):
                 try:
                     self._made[name], why = kind(place), ""
@@ -254,7 +260,7 @@ class InJob(Teams):
     def names(self) -> list[str]:
         return list(self._made)
 
-    def ask(self, name: str, command: dict) -> list[dict]:
+    def ask(self, name: str, command: dict[str, Any]) -> list[dict[str, Any]]:
         try:
             mine = answer(self._made[name], command)
         except Exception:

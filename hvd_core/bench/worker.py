@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
@@ -21,11 +22,8 @@ from hvd_core.bench.alternative import (
 from hvd_core.bench.conductor import Unavailable
 from hvd_core.bench.serving import env_rank, pin, serve
 
-# What a rank of `hvd bench` does for one command: buffers, a check, a number of calls by its own clock. On
-# ranks only.
 
-
-def answer(alternative: Alternative, command: dict) -> dict:
+def answer(alternative: Alternative, command: dict[str, Any]) -> dict[str, Any]:
     """{"ns": of all calls, "wrong": elements, or None without a check}, or {"without": why} for a call that this
     way lacks.
 

@@ -13,12 +13,14 @@ Backends are called through their tables directly, with no engine in between. do
 verdicts and the tolerances.
 """
 
+from typing import Any
+
 __all__ = ["CommonCases", "Session", "case", "resolve"]
 
 _PLACES = {"CommonCases": "pytest_cases", "Session": "session", "case": "cases", "resolve": "session"}
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

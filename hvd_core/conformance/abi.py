@@ -4,8 +4,11 @@ A mirror of hvd/backend_abi.h that is written by hand on purpose, so that a slip
 are compared with backend_slots.inc. Numbers and structs only; backend.py makes calls with them.
 """
 
+from __future__ import annotations
+
 import ctypes as C
 import functools
+from typing import Any, TypeVar
 
 OK, INPROGRESS, INVALID, UNSUPPORTED, UNAVAILABLE, NOMEM, TIMEOUT, ABORTED, REMOTE, DEVICE, INTERNAL, ABI = (
     range(12)
@@ -63,11 +66,14 @@ class Hdr(C.Structure):
 
 
 @functools.cache
-def _header(struct):
+def _header(struct: type[C.Structure]) -> Hdr:
     return Hdr(C.sizeof(struct), 1, 0, None)
 
 
-def new(struct):
+_Struct = TypeVar("_Struct", bound=C.Structure)
+
+
+def new(struct: type[_Struct]) -> _Struct:
     """A zeroed struct with its header filled in."""
     return struct(_header(struct))
 
@@ -86,7 +92,8 @@ class Buf(C.Structure):
     _fields_ = [("base", C.c_void_p), ("offset", C.c_uint64), ("bytes", C.c_uint64)]
 
 
-rc, ERR, P = C.c_int32, C.POINTER(Error), C.c_void_p
+P = C.c_void_p
+rc, ERR = C.c_int32, C.POINTER(Error)
 LOG = C.CFUNCTYPE(None, C.c_int32, C.c_char_p, C.c_int32, C.c_char_p)
 STORE_SET = C.CFUNCTYPE(rc, P, C.c_char_p, P, C.c_uint64, ERR)
 STORE_GET = C.CFUNCTYPE(rc, P, C.c_char_p, P, C.POINTER(C.c_uint64), C.c_int64, ERR)
@@ -193,7 +200,7 @@ class DeviceProps(C.Structure):
     ]
 
 
-def _slot(*argtypes, result=rc):
+def _slot(*argtypes: type[Any], result: type[Any] = rc) -> type[Any]:
     return C.CFUNCTYPE(result, *argtypes)
 
 

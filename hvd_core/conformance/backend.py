@@ -24,6 +24,8 @@ from hvd_core.conformance.abi import (
     BackendApi,
     CollArgs,
     CollCaps,
+    CommApi,
+    DeviceApi,
     Error,
     HostApi,
     P,
@@ -34,9 +36,7 @@ from hvd_core.conformance.abi import (
 __all__ = ["INPROGRESS", "OK", "Backend", "BackendFailure", "Host", "P", "code_name", "deadline", "has_slot"]
 
 
-# Watches the calls into a backend: a call that does not come back is named, and ends its case and its process.
-#
-# The case itself cannot notice, because it is inside of the call. Times of calls are kept for reports.
+# ---- the watch over calls: one that does not return is named, and ends its case and its process -----------------------
 
 # Calls that may wait for other ranks or for a device until their deadline, which is at most 25 s away.
 WAITING = frozenset(
@@ -90,7 +90,7 @@ class _Call:
         self._thread, self._began = threading.get_native_id(), time.monotonic()
         self._calls._running[self._thread] = (self._slot, self._began)
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self._calls._running.pop(self._thread, None)
         took, longest = time.monotonic() - self._began, self._calls.longest
         if took >= longest.get(self._slot, 0.0):
@@ -128,6 +128,10 @@ def deadline(seconds: float) -> int:
     return time.monotonic_ns() + int(seconds * 1e9)
 
 
+Phase = tuple[int | None, int, str, int]
+"""(communicator, seq, phase, 1 at its begin or 0 at its end) of a call of ``activity``."""
+
+
 class Host:
     """The table that the backend is handed: log, store, options, thread names.
 
@@ -139,7 +143,7 @@ class Host:
         self.threads: list[str] = []
         self.notified: list[int] = []
         self.tokens: set[int] = set()  # the notify_tokens of communicators
-        self.phases: list[tuple] = []  # (communicator, seq, phase, begin_end)
+        self.phases: list[Phase] = []
         # Announced threads, the kit's own threads that call the backend, and the calls of all other threads.
         self.entered: set[int] = set()
         self.callers: set[int] = set()
@@ -196,7 +200,7 @@ class Host:
     def _key(self, store: int | None, key: bytes) -> str:
         return f"{self._scopes[store or 0]}/{key.decode()}"
 
-    def _set(self, store, key, p, n, error):
+    def _set(self, store: int | None, key: bytes, p: int, n: int, error: Any) -> int:
         self._called("store_set")
         return self._answer(error, lambda: self._put(self._key(store, key), C.string_at(p, n)))
 
@@ -204,10 +208,10 @@ class Host:
         self.keys.append(("set", key))
         self._store.set(key, value)
 
-    def _get(self, store, key, p, n, deadline_ns, error):
+    def _get(self, store: int | None, key: bytes, p: int, n: Any, deadline_ns: int, error: Any) -> int:
         self._called("store_get")
 
-        def get():
+        def get() -> int:
             left = (deadline_ns - time.monotonic_ns()) / 1e9 if deadline_ns else 60.0
             value = self._store.get(self._key(store, key), max(0.0, min(left, 3600.0)))
             room, n[0] = n[0], len(value)
@@ -218,21 +222,21 @@ class Host:
 
         return self._answer(error, get)
 
-    def _add(self, store, key, delta, now, error):
-        def add():
+    def _add(self, store: int | None, key: bytes, delta: int, now: Any, error: Any) -> int:
+        def add() -> None:
             self.keys.append(("set", self._key(store, key)))
             now[0] = self._store.add(self._key(store, key), delta)
 
         return self._answer(error, add)
 
-    def _del(self, store, key, error):
-        def delete():
+    def _del(self, store: int | None, key: bytes, error: Any) -> int:
+        def delete() -> None:
             self.keys.append(("del", self._key(store, key)))
             self._store.delete(self._key(store, key))
 
         return self._answer(error, delete)
 
-    def _option(self, key, text, n):
+    def _option(self, key: bytes, text: int, n: Any) -> int:
         value = os.environ.get(self._prefix + key.decode().upper())
         if value is None:
             return UNAVAILABLE
@@ -244,7 +248,7 @@ class Host:
         return OK
 
     @staticmethod
-    def _answer(error, action):
+    def _answer(error: Any, action: Callable[[], int | None]) -> int:
         try:
             return action() or OK
         except BootstrapTimeout as late:
@@ -284,13 +288,25 @@ class Backend:
             raise BackendFailure("hvd_backend_entry_v1 (OK, but no table)", abi.ABI, error)
         self.table = table
         self.api = table.contents
-        self.comm = self.api.comm.contents if self.api.comm else None
-        self.device = self.api.device.contents if self.api.device else None
+        self.comm: CommApi | None = self.api.comm.contents if self.api.comm else None
+        self.device: DeviceApi | None = self.api.device.contents if self.api.device else None
+
+    @property
+    def comm_api(self) -> CommApi:
+        """The communicator table, in a case that has called ``need_comm()``."""
+        assert self.comm is not None
+        return self.comm
+
+    @property
+    def device_api(self) -> DeviceApi:
+        """The device table, in a case that has called ``need_device()``."""
+        assert self.device is not None
+        return self.device
 
     @property
     def caps(self) -> int:
         """The communicator table's capabilities; 0 without one."""
-        return self.comm.caps if self.comm else 0
+        return int(self.comm.caps) if self.comm else 0
 
     def has(self, table: str, slot: str) -> bool:
         """Whether the device or comm table reaches as far as the slot and fills it."""
@@ -302,7 +318,7 @@ class Backend:
         self.host.callers.add(threading.get_native_id())
         function = getattr(getattr(self, table), slot)
         with self.calls.running(slot):
-            code = function(*args, C.byref(error))
+            code: int = function(*args, C.byref(error))
         if code not in allowed:
             raise BackendFailure(slot, code, error)
         return code
@@ -314,12 +330,13 @@ class Backend:
         op: int,
         size: int = 2,
         varying: bool = False,
-        comm=None,
+        comm: P | None = None,
         factors: tuple[float, float] = (0.0, 0.0),
     ) -> CollCaps:
         """The answer of query for one element per rank, with the engine's arguments. INVALID and UNSUPPORTED count as
         unserved."""
-        args, caps, keep = new(CollArgs), new(CollCaps), []
+        args, caps = new(CollArgs), new(CollCaps)
+        keep: list[Any] = []
         args.coll, args.dtype, args.op = coll, dtype, op
         args.prescale, args.postscale = factors
         if coll != abi.BARRIER:

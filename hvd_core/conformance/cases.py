@@ -12,12 +12,12 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 from hvd_core.conformance import abi
 from hvd_core.conformance.abi import ALLREDUCE, SUM
 from hvd_core.conformance.backend import Backend, deadline
-from hvd_core.conformance.comm import Comm, DeviceSpace, HostSpace, Region, Space
+from hvd_core.conformance.comm import Comm, DeviceSpace, HostSpace, Pending, Region, Space
 from hvd_core.conformance.numerics import NUMBERS, compare, reduced, sample, stored
 from hvd_core.conformance.verdicts import CaseArgument, Composed, Row, Skip
 
@@ -31,16 +31,20 @@ LEVELS = {
 }
 
 
+CaseFunction = Callable[[Any], None]
+"""Its argument is the Kit; for a case without ranks a Bare."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One case. ``name``: the stable id. ``says``: one line for reports. ``ranks``: the least number of ranks; 0: the
-    case runs in a process of its own. ``kills``: the case kills ranks, so the next case gets new ones. ``fresh``: the
+    case runs in a process without ranks. ``kills``: the case kills ranks, so the next case gets new ones. ``fresh``: the
     process must not have loaded the backend. ``seconds``: the case's deadline.
     """
 
     name: str
     says: str
-    run: Callable[[Any], None]
+    run: CaseFunction
     ranks: int = 1
     kills: bool = False
     fresh: bool = False
@@ -56,10 +60,10 @@ _CASES: dict[str, Case] = {}
 _PARTS = ("l0_tables", "l1_devices", "l2_collectives", "l2_rules", "l3_ordering", "l4_failures", "l5_sanity")
 
 
-def case(name: str, says: str, **traits: Any) -> Callable[[Callable], Callable]:
+def case(name: str, says: str, **traits: Any) -> Callable[[CaseFunction], CaseFunction]:
     """Makes a function a case. ValueError for a name that is taken."""
 
-    def add(function: Callable) -> Callable:
+    def add(function: CaseFunction) -> CaseFunction:
         known = _CASES.get(name)
         if known is not None and known.run.__qualname__ != function.__qualname__:
             raise ValueError(f"horovod: conformance case '{name}' exists already")
@@ -87,13 +91,16 @@ class Kit(CaseArgument):
     """The argument of a case: the backend, this rank's number, memory, communicators, and functions to reach other
     ranks."""
 
-    def __init__(self, config: dict, backend: Backend, store: Any) -> None:
+    def __init__(self, config: dict[str, Any], backend: Backend, store: Any) -> None:
         self.config, self.backend, self._store = config, backend, store
         self.rank, self.size, self.hosts = config["rank"], config["size"], config["hosts"]
         self.quick: bool = config.get("quick", False)
         self.patience: float = config.get("patience", 1.0)
         self.rows: list[Row] = []
-        self._case, self._turn, self._made, self._spaces = "", 0, [], {}
+        self._case, self._turn = "", 0
+        self._made: list[Comm] = []
+        self._host_space = HostSpace()
+        self._device_space: DeviceSpace | None = None
 
     def begin(self, case_name: str, serial: int) -> None:
         """Starts a case. ``serial``: a number that is equal on all ranks and never used twice."""
@@ -107,7 +114,7 @@ class Kit(CaseArgument):
 
     # ------------------------------------------------------------------------------------------------ others
 
-    def share(self, value: Any) -> list:
+    def share(self, value: Any) -> list[Any]:
         """The values that all ranks pass, in rank order. Values are JSON. Waits for all ranks."""
         self._turn += 1
         key = f"kit/{self._case}/{self._turn}"
@@ -133,7 +140,7 @@ class Kit(CaseArgument):
             return False
 
     def limit(self, seconds: float) -> float:
-        """A time limit, multiplied by --patience for slow machines."""
+        """A timeout in seconds, multiplied by --patience for slow machines."""
         return seconds * self.patience
 
     # ---------------------------------------------------------------------------------- memory, communicators
@@ -154,19 +161,20 @@ class Kit(CaseArgument):
 
     def device_space(self) -> DeviceSpace:
         """Memory of this rank's device, whose ordinal is the local rank modulo the number of devices."""
-        if "device" not in self._spaces:
+        if self._device_space is None:
             local = sum(1 for r in range(self.rank) if self.hosts[r] == self.hosts[self.rank])
-            self._spaces["device"] = DeviceSpace(self.backend, local)
-        return self._spaces["device"]
+            self._device_space = DeviceSpace(self.backend, local)
+        return self._device_space
 
     def spaces(self) -> list[Space]:
         """The kinds of memory that the communicator reads and the kit can allocate."""
         self.need_comm()
-        caps, found = self.backend.caps, []
+        caps = self.backend.caps
+        found: list[Space] = []
         if caps & abi.CAP_MEM_HOST:
-            found.append(self._spaces.setdefault("host", HostSpace()))
+            found.append(self._host_space)
         if caps & abi.CAP_MEM_DEVICE:
-            types = (self.backend.comm.device_types or b"").decode().split(",")
+            types = (self.backend.comm_api.device_types or b"").decode().split(",")
             own = self.backend.device.device_type.decode() if self.backend.device else None
             if own in types:
                 found.append(self.device_space())
@@ -177,6 +185,26 @@ class Kit(CaseArgument):
                     "device memory", f"not tried: no device table here makes memory of {', '.join(types)}"
                 )
         return found
+
+    @overload
+    def comm(
+        self,
+        space: Space,
+        members: None = None,
+        seconds: float = 20.0,
+        tag: str = "",
+        parent: Comm | None = None,
+    ) -> Comm: ...
+
+    @overload
+    def comm(
+        self,
+        space: Space,
+        members: Sequence[int],
+        seconds: float = 20.0,
+        tag: str = "",
+        parent: Comm | None = None,
+    ) -> Comm | None: ...
 
     def comm(
         self,
@@ -230,6 +258,13 @@ def served(kit: Kit, coll: int, dtype: str, op: int = SUM, varying: bool = False
     return caps if caps.support else None
 
 
+def alignment_of(kit: Kit, coll: int, dtype: str) -> int:
+    """The alignment of the buffers of a collective that is served."""
+    caps = served(kit, coll, dtype)
+    assert caps is not None
+    return int(caps.alignment)
+
+
 def plain_type(kit: Kit) -> tuple[str, int]:
     """(type, alignment) of an allreduce sum that the backend has."""
     kit.need_comm()
@@ -242,8 +277,8 @@ def plain_type(kit: Kit) -> tuple[str, int]:
 
 def at_most(kit: Kit, dtype: str, count: int) -> int:
     """The count, or as much of it as one call of an allreduce sum may have."""
-    limit = served(kit, ALLREDUCE, dtype).max_count
-    return min(count, limit) if limit else count
+    caps = served(kit, ALLREDUCE, dtype)
+    return min(count, caps.max_count) if caps is not None and caps.max_count else count
 
 
 class Sum:
@@ -258,11 +293,11 @@ class Sum:
         self.out = comm.space.region(self.columns[0].nbytes, alignment)
         self.out.poison()
 
-    def start(self, **more):
+    def start(self, **more: Any) -> Pending:
         """The pending operation."""
         return self.comm.start(**self.arguments(), **more)
 
-    def arguments(self) -> dict:
+    def arguments(self) -> dict[str, Any]:
         """The arguments of Comm.enqueue."""
         lists = {"ins": [self.source], "outs": [self.out], "counts": [self.count]}
         return {"coll": ALLREDUCE, "dtype": NUMBERS[self.dtype], "op": SUM, **lists}

@@ -1,4 +1,4 @@
-"""A communicator of the backend under test, and one operation on it, from the call to its completion.
+"""The objects that cases drive: memory, a communicator of the backend under test, and one operation on it.
 
 The kit hands over exactly what the header promises and no more: arguments live during the call only, and are
 overwritten after it. One thread at a time, but for abort() and async_error().
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes as C
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from hvd_core.conformance.abi import (
 from hvd_core.conformance.backend import Backend, BackendFailure, deadline
 from hvd_core.conformance.verdicts import Failed
 
-# Memory to hand to a backend, with guards on both sides: the host's, or a device's through its own table.
+# ---- memory with guards on both sides: the host's, or a device's through its own table --------------------------------
 #
 # Device memory may be a handle or an address that the host must not touch: only (base, offset) is ever used, and all
 # reads and writes go through the device's copy. One thread.
@@ -47,7 +48,7 @@ class Region:
     def __init__(self, space: Space, nbytes: int, offset: int) -> None:
         self.space, self.nbytes, self.offset = space, nbytes, offset
         self.total = offset + nbytes + GUARD
-        self.buf: Buf | None = None
+        self.buf: Buf  # is set by the space
 
     def write(self, data: np.ndarray) -> None:
         """The payload becomes ``data``; guards are renewed."""
@@ -59,7 +60,7 @@ class Region:
         """Fills the payload with a pattern that no operation leaves."""
         self.write(np.full(self.nbytes, _POISON, np.uint8))
 
-    def read(self, dtype: np.dtype | str = np.uint8) -> np.ndarray:
+    def read(self, dtype: np.dtype[Any] | str = "uint8") -> np.ndarray:
         """A copy of the payload. Raises Failed when a guard was written to."""
         raw = self.space.take(self)
         before = np.flatnonzero(raw[: self.offset] != _BEFORE)
@@ -71,13 +72,16 @@ class Region:
                 else f"byte {behind[0]} behind its end"
             )
             raise Failed(f"wrote outside of a buffer of {self.nbytes} bytes: {where}")
-        return raw[self.offset : self.offset + self.nbytes].copy().view(dtype)
+        payload: np.ndarray = raw[self.offset : self.offset + self.nbytes].copy().view(dtype)
+        return payload
 
 
 class Space:
     """Makes regions. ``kind`` is host or device, ``name`` the device type."""
 
-    name, kind, device, stream = "cpu", "host", None, None
+    name, kind = "cpu", "host"
+    device: P | None = None
+    stream: P | None = None
 
     def region(self, nbytes: int, alignment: int = 1, skew: int = 0) -> Region:
         """A region of ``nbytes`` bytes at a multiple of ``alignment`` (0 and 1: an odd address), plus ``skew``."""
@@ -111,16 +115,23 @@ class HostSpace(Space):
         start = -(-(address + GUARD) // step) * step - address
         if step == 1 and (address + start) % 2 == 0:
             start += 1  # any address means any address
-        region = Region(self, nbytes, start + skew)
+        region = HostRegion(self, nbytes, start + skew)
         region.room = room[: region.total]
         region.buf = Buf(address, region.offset, nbytes)
         return region
 
     def put(self, region: Region, raw: np.ndarray) -> None:
+        assert isinstance(region, HostRegion)
         region.room[:] = raw
 
     def take(self, region: Region) -> np.ndarray:
-        return region.room.copy()
+        assert isinstance(region, HostRegion)
+        raw: np.ndarray = region.room.copy()
+        return raw
+
+
+class HostRegion(Region):
+    room: np.ndarray
 
 
 class DeviceSpace(Space):
@@ -129,13 +140,13 @@ class DeviceSpace(Space):
     kind = "device"
 
     def __init__(self, backend: Backend, ordinal: int) -> None:
-        self.backend, self.name = backend, backend.device.device_type.decode()
+        self.backend, self.name = backend, backend.device_api.device_type.decode()
         count = C.c_int32()
         backend.call("device", "count", C.byref(count))
         if count.value < 1:
             raise Failed(f"count returns {count.value} devices of type {self.name}")
         self.ordinal = ordinal % count.value
-        self.device, self.stream = P(), None
+        self.device = P()
         backend.call("device", "open", self.ordinal, None, C.byref(self.device))
         props = new(abi.DeviceProps)
         backend.call("device", "props", self.device, C.byref(props))
@@ -147,8 +158,8 @@ class DeviceSpace(Space):
         # The host as a device has no other memory than the host's.
         self.memory_kind = MEM_DEVICE if backend_allocates(self, MEM_DEVICE) else MEM_HOST
 
-    def new_stream(self) -> P:
-        """A stream of its own; None for a table without streams."""
+    def new_stream(self) -> P | None:
+        """A separate stream; None for a table without streams."""
         if not self.backend.has("device", "stream_create"):
             return None
         stream = P()
@@ -186,6 +197,7 @@ class DeviceSpace(Space):
         return region
 
     def put(self, region: Region, raw: np.ndarray) -> None:
+        assert isinstance(region, _DeviceRegion)
         mem, staging, view = self._staging(region.total)
         view[:] = raw
         whole = Buf(region.memory[1].base, region.memory[1].offset, region.total)
@@ -194,11 +206,12 @@ class DeviceSpace(Space):
         self._done(mem, staging, region.total)
 
     def take(self, region: Region) -> np.ndarray:
+        assert isinstance(region, _DeviceRegion)
         mem, staging, view = self._staging(region.total)
         whole = Buf(region.memory[1].base, region.memory[1].offset, region.total)
         self.copy(staging, whole, region.total)
         self.sync()
-        got = view.copy()
+        got: np.ndarray = view.copy()
         self._done(mem, staging, region.total)
         return got
 
@@ -235,6 +248,9 @@ class DeviceSpace(Space):
 
 
 class _DeviceRegion(Region):
+    space: DeviceSpace
+    memory: tuple[P, Buf]
+
     def __del__(self) -> None:
         if hasattr(self, "memory"):
             self.space.release(self.space.memory_kind, self.total, *self.memory)
@@ -250,6 +266,8 @@ def backend_allocates(space: DeviceSpace, kind: int) -> bool:
         space.backend.call("device", "mem_free", mem)
     return code == OK
 
+
+# ---- communicators ----------------------------------------------------------------------------------------------------
 
 LISTS = ("in_counts", "out_counts")
 
@@ -300,7 +318,7 @@ class Pending:
             lambda: call("comm", "req_wait", self.request, limit, allowed=(OK, INPROGRESS)) == OK
         )
 
-    def _settle(self, ask) -> bool:
+    def _settle(self, ask: Callable[[], bool]) -> bool:
         try:
             self.done = ask()
         except BackendFailure:
@@ -321,7 +339,7 @@ class Pending:
             call("device", "event_destroy", self.event)
         elif self.request.value is not None:
             with self.comm.backend.calls.running("req_free"):
-                code = self.comm.backend.comm.req_free(self.request)
+                code = self.comm.backend.comm_api.req_free(self.request)
             if code != OK:
                 raise BackendFailure("req_free", code, new(abi.Error))
         self.event, self.request = None, P()
@@ -342,7 +360,8 @@ class Comm:
         self.members, self.rank, self.size = list(members), list(members).index(world_rank), len(members)
         self.stream_mode = bool(backend.caps & CAP_STREAM)
         # Memory that operations may still use; for failed operations, until the communicator is destroyed.
-        self.seq, self.buffers = 0, {}
+        self.seq = 0
+        self.buffers: dict[int, tuple[list[Region], list[Region]]] = {}
         size = self.size
         args = new(CommArgs)
         ranks, host_list = (C.c_int32 * size)(*members), (C.c_int32 * size)(*(hosts[m] for m in members))
@@ -351,11 +370,11 @@ class Comm:
         args.device, args.deadline_ns = space.device, until
         args.notify_token = backend.host.token()
         if space.device:
-            args.device_api = C.addressof(backend.device)
+            args.device_api = C.addressof(backend.device_api)
         self.identifier = self._identifier(until) if parent is None else None
         if self.identifier is not None:
             args.id, args.id_bytes = C.cast(self.identifier, P), len(self.identifier)
-        self.handle = P()
+        self.handle: P | None = P()
         slot, which = ("create", ()) if parent is None else ("split", (parent.handle,))
         code = backend.call(
             "comm", slot, *which, C.byref(args), C.byref(self.handle), allowed=(OK, INPROGRESS)
@@ -375,15 +394,15 @@ class Comm:
         args.key, args.store = prefix.encode(), self.backend.host.scope(prefix)
         args.device, args.deadline_ns = self.space.device, until
         if self.space.device:
-            args.device_api = C.addressof(self.backend.device)
+            args.device_api = C.addressof(self.backend.device_api)
         self.backend.call("comm", "split", self.handle, C.byref(args), C.byref(handle))
         if handle.value is not None:
             raise Failed("split returned a communicator on a rank that is in no part")
 
-    def _identifier(self, until: int):
+    def _identifier(self, until: int) -> C.Array[C.c_uint8] | None:
         backend = self.backend
         with backend.calls.running("id_bytes"):
-            count = backend.comm.id_bytes() if backend.has("comm", "id_bytes") else 0
+            count = backend.comm_api.id_bytes() if backend.has("comm", "id_bytes") else 0
         if count == 0:
             return None
         store, key = backend.host._store, f"{self.prefix}#id"
@@ -400,7 +419,8 @@ class Comm:
     def enqueue(
         self, coll: int, dtype: int, ins: Sequence[Region] = (), outs: Sequence[Region] = (), op: int = 0,
         counts: Sequence[int] = (), root: int = 0, peer: int = 0, pre: float = 0.0, post: float = 0.0,
-        in_counts=None, out_counts=None, seconds: float = 20.0, stream: P | None = None, flags: int = 0,
+        in_counts: Sequence[int] | None = None, out_counts: Sequence[int] | None = None, seconds: float = 20.0,
+        stream: P | None = None, flags: int = 0,
     ) -> tuple[P, int]:  # fmt: skip
         """The bare call of collective: (request, deadline). Raises BackendFailure."""
         args, n = new(CollArgs), max(len(ins), len(outs))
@@ -411,7 +431,7 @@ class Comm:
         self.seq += 1
         args.seq = self.seq
         self.buffers[self.seq] = (list(ins), list(outs))
-        keep = [args]
+        keep: list[Any] = [args]
         for name, regions in (("in_", ins), ("out", outs)):
             if regions:
                 keep.append((Buf * n)(*(r.buf for r in regions)))
@@ -435,7 +455,7 @@ class Comm:
         self._check_answer(code, request)
         return request, until
 
-    def start(self, coll: int, dtype: int, *args, **more) -> Pending:
+    def start(self, coll: int, dtype: int, *args: Any, **more: Any) -> Pending:
         """Starts a collective; see enqueue for the arguments. Raises BackendFailure."""
         request, until = self.enqueue(coll, dtype, *args, **more)
         pending = Pending(self, request, until, more.get("stream") or self.space.stream)
@@ -443,11 +463,11 @@ class Comm:
             self.buffers.pop(pending.turn, None)
         return pending
 
-    def run(self, coll: int, dtype: int, *args, how: str = "wait", **more) -> None:
+    def run(self, coll: int, dtype: int, *args: Any, how: str = "wait", **more: Any) -> None:
         """Starts a collective and completes it."""
         self.start(coll, dtype, *args, **more).wait(how)
 
-    def group(self, calls: Sequence[dict]) -> list[Pending]:
+    def group(self, calls: Sequence[dict[str, Any]]) -> list[Pending]:
         """The calls between group_begin and group_end. Raises BackendFailure."""
         self.backend.call("comm", "group_begin", self.handle)
         try:

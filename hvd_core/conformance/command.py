@@ -11,8 +11,13 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hvd_core.conformance.verdicts import FAIL
+
+if TYPE_CHECKING:
+    from hvd_core.conformance.cases import Case
+    from hvd_core.conformance.session import Ranks
 
 
 def parser() -> argparse.ArgumentParser:
@@ -48,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
         help="a variable for the ranks; {rank} in VALUE is the number of each rank",
     )  # fmt: skip
     p.add_argument("--quick", action="store_true", help="smaller counts and fewer repetitions")
-    p.add_argument("--patience", type=float, default=1.0, metavar="X", help="multiplies every time limit (1)")
+    p.add_argument("--patience", type=float, default=1.0, metavar="X", help="multiplies every timeout (1)")
     p.add_argument(
         "--json", metavar="FILE", help="results as JSON ('-': standard output, instead of the table)"
     )
@@ -62,8 +67,8 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def select(cases: Sequence, levels: Sequence[str] | None, ids: Sequence[str] | None) -> list:
-    """The cases asked for. ValueError for an id that does not exist."""
+def select(cases: Sequence[Case], levels: Sequence[str] | None, ids: Sequence[str] | None) -> list[Case]:
+    """The chosen cases. ValueError for an id that does not exist."""
     import difflib
 
     names = [c.name for c in cases]
@@ -156,7 +161,7 @@ def _export_options(name: str) -> None:
     backend_options.export(name, plugins_toml.load(os.environ).backend(name), os.environ)
 
 
-def run(options: argparse.Namespace, chosen: list, ranks=None) -> int:
+def run(options: argparse.Namespace, chosen: list[Case], ranks: Ranks | None = None) -> int:
     """Runs the chosen cases and writes the reports; the exit status."""
     from hvd_core.backends.errors import BackendError
     from hvd_core.conformance import report

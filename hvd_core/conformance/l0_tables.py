@@ -1,4 +1,5 @@
-"""L0: checks of a backend's tables that open no device and no communicator. Each case has a process of its own."""
+"""L0: a backend's tables, its description and its package. These cases open no device and no communicator; they run in a
+process without ranks."""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ from hvd_core.conformance.cases import case
 from hvd_core.conformance.session import INTERPRETER
 
 if TYPE_CHECKING:
+    from hvd_core.backends.descriptor import BackendDescriptor
     from hvd_core.conformance.worker import Bare
 
 ENTRY = "hvd_backend_entry_v1"
@@ -58,7 +60,7 @@ def symbol(bare: Bare) -> None:
         )
 
 
-def _check_header(bare: Bare, table, what: str, least: int) -> None:
+def _check_header(bare: Bare, table: Any, what: str, least: int) -> None:
     hdr = table.hdr
     bare.expect(
         least <= hdr.struct_size < 65536, f"the {what} has struct_size {hdr.struct_size}; ABI 1.0 has {least}"
@@ -103,7 +105,7 @@ def tables(bare: Bare) -> None:
 
 def newer(bare: Bare) -> bool:
     """Whether the backend is built against a later minor version than this kit knows."""
-    return bare.backend.api.hdr.minor > ABI[1]
+    return bool(bare.backend.api.hdr.minor > ABI[1])
 
 
 @case("L0.capabilities", "capabilities and slots agree", ranks=0)
@@ -140,7 +142,7 @@ def capabilities(bare: Bare) -> None:
     )
     bare.expect(has["MEM_HOST"] or has["MEM_DEVICE"], "neither MEM_HOST nor MEM_DEVICE is declared")
     bare.expect(
-        not has["MEM_DEVICE"] or backend.comm.device_types,
+        not has["MEM_DEVICE"] or backend.comm_api.device_types,
         "MEM_DEVICE is declared, but device_types is empty",
     )
     bare.expect(
@@ -258,7 +260,7 @@ def _environment() -> list[bytes]:
     return found
 
 
-def process_state() -> dict:
+def process_state() -> dict[str, Any]:
     """The state of this process that a backend must not change."""
     status = dict(
         line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line
@@ -338,7 +340,7 @@ def load(bare: Bare) -> None:
         )
 
 
-def _difference(before, now) -> str:
+def _difference(before: Any, now: Any) -> str:
     if isinstance(before, list):
         lost, new = (
             [str(x) for x in one if x not in other][:3] for one, other in ((before, now), (now, before))
@@ -414,7 +416,7 @@ def _newer_arguments(bare: Bare) -> None:
     for tail, wanted in ((0, (OK, abi.INVALID)), (1, (abi.UNSUPPORTED,))):
         room[size - 5] = tail
         error, caps = new(Error), new(CollCaps)
-        code = bare.backend.comm.query(None, pointer, C.byref(caps), C.byref(error))
+        code = bare.backend.comm_api.query(None, pointer, C.byref(caps), C.byref(error))
         refused = (
             code in wanted
             or (tail == 0 and code == abi.UNSUPPORTED)
@@ -453,7 +455,7 @@ def required(bare: Bare) -> None:
             )
 
 
-# L0: what a backend's package says about itself, and what saying so costs.
+# ---- the description: what it says, and what it costs -----------------------------------------------------------------
 
 IMPORT_SECONDS = 0.1
 
@@ -475,11 +477,12 @@ print(json.dumps({"seconds": took, "compiled": outside, "threads": len(os.listdi
 """
 
 
-def described(bare: Bare):
+def described(bare: Bare) -> BackendDescriptor:
     """The descriptor. Skips the case if the backend is not in a wheel."""
     if bare.target.descriptor is None:
         bare.skip(f"the backend is not in a wheel ({bare.target.origin}): it has no descriptor")
-    return bare.target.descriptor
+    descriptor: BackendDescriptor = bare.target.descriptor
+    return descriptor
 
 
 def _release(version: str) -> tuple[int, ...]:
@@ -493,15 +496,15 @@ def _release(version: str) -> tuple[int, ...]:
 
 @case("L0.descriptor", "the descriptor agrees with the library", ranks=0)
 def descriptor(bare: Bare) -> None:
-    told, backend = described(bare), bare.backend
+    found, backend = described(bare), bare.backend
     bare.expect(
-        told.name == bare.target.name,
-        f"the descriptor's name is '{told.name}', the entry point's '{bare.target.name}'",
+        found.name == bare.target.name,
+        f"the descriptor's name is '{found.name}', the entry point's '{bare.target.name}'",
     )
     hdr = backend.api.hdr
     bare.expect(
-        tuple(told.abi) == (hdr.major, hdr.minor),
-        f"the descriptor has ABI {told.abi[0]}.{told.abi[1]}, the library {hdr.major}.{hdr.minor}",
+        tuple(found.abi) == (hdr.major, hdr.minor),
+        f"the descriptor has ABI {found.abi[0]}.{found.abi[1]}, the library {hdr.major}.{hdr.minor}",
     )
     wheel, library = bare.target.version, (backend.api.version or b"").decode()
     bare.expect(
@@ -510,8 +513,8 @@ def descriptor(bare: Bare) -> None:
     )
     has = {name for name in ("device", "comm") if getattr(backend, name) is not None}
     bare.expect(
-        set(told.provides) == has,
-        f"the descriptor provides {sorted(told.provides)}, the library has {sorted(has)}",
+        set(found.provides) == has,
+        f"the descriptor provides {sorted(found.provides)}, the library has {sorted(has)}",
     )
     types = set(
         filter(None, ((backend.comm.device_types or b"") if backend.comm else b"").decode().split(","))
@@ -521,18 +524,18 @@ def descriptor(bare: Bare) -> None:
     if backend.caps & 128:
         types.add("cpu")
     bare.expect(
-        set(told.devices) <= types,
-        f"the descriptor names devices {sorted(told.devices)}, the tables {sorted(types)}",
+        set(found.devices) <= types,
+        f"the descriptor names devices {sorted(found.devices)}, the tables {sorted(types)}",
     )
     one_host = bool(backend.caps & 64)
     bare.expect(
-        not (told.spans_hosts and one_host),
+        not (found.spans_hosts and one_host),
         "the descriptor has spans_hosts=True, but the communicator table declares ONE_HOST",
     )
-    if told.library is not None:
+    if found.library is not None:
         bare.expect(
-            Path(told.library).is_absolute(),
-            f"the descriptor's library is not an absolute path: {told.library}",
+            Path(found.library).is_absolute(),
+            f"the descriptor's library is not an absolute path: {found.library}",
         )
 
 
@@ -541,7 +544,7 @@ def importing(bare: Bare) -> None:
     described(bare)
     seconds = []
     for _ in range(3):
-        done = sandbox.run([sys.executable, "-c", _MEASURE, bare.target.entry], timeout_s=60)
+        done = sandbox.run([sys.executable, "-c", _MEASURE, bare.target.entry or ""], timeout_s=60)
         bare.expect(not done.timed_out, "describing timed out after 60 s")
         bare.expect(done.returncode == 0, f"describing failed: {done.stderr.strip().splitlines()[-1:]}")
         seen = json.loads(done.stdout.splitlines()[-1])
@@ -568,23 +571,23 @@ def probing(bare: Bare) -> None:
     from hvd_core.backends._discovery.installed_backend import ProbeFailed, probe
     from hvd_core.backends.descriptor import Unavailable
 
-    told = described(bare)
-    answer = probe(told, 5.0)
+    answer = probe(described(bare), 5.0)
     bare.expect(not isinstance(answer, ProbeFailed), str(getattr(answer, "reason", "")))
     if isinstance(answer, Unavailable):
         bare.expect(bool(answer.reason), "probe answers Unavailable without a reason")
         bare.skip(f"unavailable here: {answer.reason}")
-    bare.note("probe", answer.detail or "available")
+    else:
+        bare.note("probe", answer.detail or "available")
 
 
-# L0: the backend's package works in any folder. Each place has a process of its own, which imports the package there.
+# ---- the package works in any folder: a process imports it from each --------------------------------------------------
 
 ODD = "a blank, ä and 中"
 _COPIED = (".py", ".toml", ".json", ".txt")
 _MOST_FILES = 10_000
 _ANSWER_S = 60.0
 
-# Describes and probes. The answer has no texts of the plugin, because they may show its path.
+# Describes and probes. The answer has no messages of the plugin, because they may show its path.
 _ASK = """
 import sys, json, os, importlib
 from hvd_core.backends.descriptor import Available, Unavailable
@@ -595,15 +598,15 @@ if place:
 importlib.invalidate_caches()
 module, _, attribute = entry.partition(":")
 try:
-    told = getattr(importlib.import_module(module), attribute)()
-    if variable and getattr(told.probe(), "library", ""):
-        found = told.probe().library
+    descriptor = getattr(importlib.import_module(module), attribute)()
+    if variable and getattr(descriptor.probe(), "library", ""):
+        found = descriptor.probe().library
         os.symlink(os.path.dirname(found), "of the vendor")
         os.environ[variable] = os.path.abspath(os.path.join("of the vendor", os.path.basename(found)))
-    answer = told.probe()
+    answer = descriptor.probe()
     said = {Available: "available", Unavailable: "unavailable"}.get(type(answer), repr(answer))
     why = getattr(answer, "reason", "")
-    library = told.library is not None and os.path.isfile(told.library)
+    library = descriptor.library is not None and os.path.isfile(descriptor.library)
 except BaseException as error:
     said, why, library = "an exception", f"{type(error).__name__}: {error}", False
 print()
@@ -618,7 +621,7 @@ print(json.dumps({"said": said, "why": why, "library": library}))
 )
 def paths(bare: Bare) -> None:
     described(bare)
-    entry = bare.target.entry
+    entry = bare.target.entry or ""
     top = entry.partition(":")[0].partition(".")[0]
     with tempfile.TemporaryDirectory() as made:
         odd = Path(made).resolve() / ODD
@@ -628,14 +631,14 @@ def paths(bare: Bare) -> None:
         whole = _mirror(top, odd / "site")
         usual = _ask("", entry, os.getcwd())
         variable = f"HOROVOD_BACKEND_{bare.target.name.upper().replace('-', '_')}_LIBRARY"
-        asked = {
+        folders = {
             "another current folder": ("", odd / "elsewhere", ""),
             "a folder with a blank and other letters": (odd / "site", os.getcwd(), ""),
             "a folder behind a link": (odd / "link", os.getcwd(), ""),
             "a relative folder": ("site", odd, ""),
             "a link to the vendor's library": ("", odd / "elsewhere", variable),
         }
-        for what, (place, folder, of_vendor) in asked.items():
+        for what, (place, folder, of_vendor) in folders.items():
             found = _ask(str(place), entry, str(folder), of_vendor)
             if place and not whole:  # an editable installation keeps its library somewhere else
                 found["library"] = usual["library"]
@@ -643,7 +646,7 @@ def paths(bare: Bare) -> None:
                 (found["said"], found["library"]) == (usual["said"], usual["library"]),
                 f"with {what} {_in_words(found)}; otherwise {_in_words(usual)}",
             )
-        bare.note("places", ", ".join(asked))
+        bare.note("places", ", ".join(folders))
 
 
 def _mirror(top: str, site: Path) -> bool:
@@ -682,7 +685,8 @@ def _ask(place: str, entry: str, folder: str, variable: str = "") -> dict[str, A
     if done.returncode is None:
         return {"said": f"a timeout after {_ANSWER_S:g} s", "why": "", "library": False}
     try:
-        return json.loads(done.stdout.splitlines()[-1])
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return answer
     except (IndexError, ValueError):
         said = done.stderr.strip().splitlines()[-1:] or [""]
         return {

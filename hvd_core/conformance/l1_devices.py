@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes as C
 import threading
 import time
+from typing import Any
 
 import numpy as np
 
@@ -29,12 +30,12 @@ from hvd_core.conformance.numerics import (
     to_real,
     to_stored,
 )
-from hvd_core.conformance.verdicts import EMULATED, FAIL, NATIVE, Composed
+from hvd_core.conformance.verdicts import EMULATED, FAIL, NATIVE, Composed, Failed
 
 KINDS = {"DEVICE": 1, "PINNED": 2, "HOST": 3, "MANAGED": 4, "REGISTERED": 5}
 
 
-def refused(kit: Kit, slot: str, *args, codes: tuple[int, ...] = (INVALID,)) -> BackendFailure:
+def refused(kit: Kit, slot: str, *args: Any, codes: tuple[int, ...] = (INVALID,)) -> BackendFailure:
     """The failure with which a call of the device table must end; Failed when it does not, or not so."""
     try:
         kit.backend.call("device", slot, *args)
@@ -42,7 +43,7 @@ def refused(kit: Kit, slot: str, *args, codes: tuple[int, ...] = (INVALID,)) -> 
         names = " or ".join(abi.CODES[c] for c in codes)
         kit.expect(problem.code in codes, f"{problem}; it must answer {names}")
         return problem
-    kit.expect(False, f"{slot} answered OK for invalid arguments")
+    raise Failed(f"{slot} answered OK for invalid arguments")
 
 
 @case("L1.open", "count, open, props, close; a device that does not exist is refused")
@@ -194,7 +195,7 @@ class Slow:
         # The first round uses memory for the first time, and on a busy machine others may take longer too.
         self.steps = max(1, min(400, round(BUSY_S / min(rounds[1:]))))
 
-    def enqueue(self, value: int, stream: P) -> None:
+    def enqueue(self, value: int, stream: P | None) -> None:
         """From now on the stream is busy; at its end the host buffer holds ``value`` everywhere."""
         self.seen[:] = 0
         self.source.write(np.full(self.size, value, np.uint8))
@@ -206,7 +207,7 @@ class Slow:
         self.space.sync()
         return time.monotonic() - started
 
-    def _chain(self, stream: P) -> None:
+    def _chain(self, stream: P | None) -> None:
         space = self.space
         for _ in range(self.steps):
             space.copy(self.other.buf, self.source.buf, self.size, stream)
@@ -260,7 +261,7 @@ def streams(kit: Kit) -> None:
         kit.backend.call("device", "stream_destroy", made)
 
 
-def _until(kit: Kit, slot: str, handle: P) -> int:
+def _until(kit: Kit, slot: str, handle: P | None) -> int:
     """The answer to a wait whose deadline has passed before the call."""
     try:
         return kit.backend.call("device", slot, handle, deadline(-1), allowed=(OK, INPROGRESS))
@@ -273,10 +274,10 @@ def _until(kit: Kit, slot: str, handle: P) -> int:
 def native_streams(kit: Kit) -> None:
     space = kit.need_device("stream_wrap", "stream_native")
     stream, wrapped = space.new_stream(), P()
-    native = kit.backend.device.stream_native(stream)
+    native = kit.backend.device_api.stream_native(stream)
     kit.backend.call("device", "stream_wrap", space.device, native, C.byref(wrapped))
     kit.expect(
-        kit.backend.device.stream_native(wrapped) == native,
+        kit.backend.device_api.stream_native(wrapped) == native,
         "stream_native of a wrapped stream returns another stream",
     )
     source, target = space.of(sample("uint8", 1, 999)), space.of(np.zeros(999, np.uint8))
@@ -307,7 +308,7 @@ def events(kit: Kit) -> None:
     for value in (7, 8):
         chain.enqueue(value, stream)
         call("device", "event_record", event, stream)
-        answers: list = []
+        answers: list[bool] = []
         # T2: any thread
         other = threading.Thread(target=lambda into=answers: into.append(_poll(kit, event)))
         other.start()
@@ -339,7 +340,7 @@ def _poll(kit: Kit, event: P) -> bool:
     return True
 
 
-def _elapsed(kit: Kit, space: DeviceSpace, stream: P) -> None:
+def _elapsed(kit: Kit, space: DeviceSpace, stream: P | None) -> None:
     if not kit.backend.has("device", "event_elapsed_ns"):
         return
     call, pair, elapsed = kit.backend.call, (P(), P()), C.c_int64(-1)
@@ -385,10 +386,12 @@ def stream_wait_event(kit: Kit) -> None:
     call("device", "event_destroy", event)
 
 
-# L1: computations on a device: the batched copy, conversions, local reductions; and leaks of its use.
+# ---- computations on a device, and leaks of its use -------------------------------------------------------------------
 
 
-def _batched(kit: Kit, space: DeviceSpace, rows: list[tuple], stride: int = C.sizeof(CopyItem)) -> None:
+def _batched(
+    kit: Kit, space: DeviceSpace, rows: list[tuple[Any, ...]], stride: int = C.sizeof(CopyItem)
+) -> None:
     """rows: (source, its type, target, its type, scale, count), in calls of at most batch_limit."""
     props = new(abi.DeviceProps)
     kit.backend.call("device", "props", space.device, C.byref(props))

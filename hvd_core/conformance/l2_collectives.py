@@ -1,4 +1,4 @@
-"""One collective over every element type and reduction, with the two-sided verdict.
+"""L2: each collective over every element type and reduction, with the two-sided verdict.
 
 Declared by query: it must be right. Not declared: it must be refused (hvd-core then composes it), or else be right all
 the same; an OK with wrong values fails either way.
@@ -25,7 +25,7 @@ from hvd_core.conformance.abi import (
 )
 from hvd_core.conformance.backend import BackendFailure, code_name
 from hvd_core.conformance.cases import Kit, case
-from hvd_core.conformance.comm import Comm
+from hvd_core.conformance.comm import Comm, Region
 from hvd_core.conformance.numerics import NUMBERS, OPS, compare, reduced, sample, stored
 from hvd_core.conformance.verdicts import EMULATED, FAIL, NATIVE, REFUSED, Composed, Failed
 
@@ -60,7 +60,7 @@ def sweep(
     wrong, in step on all ranks. ``replicated``: results must be the same bits on all ranks.
     """
     digests: dict[str, list[str]] = {}
-    served = asked = 0
+    served = queried = 0
     for space in kit.spaces():
         comm = kit.comm(space)
         for dtype in NUMBERS:
@@ -72,7 +72,7 @@ def sweep(
                     if caps.support != abi.UNSERVED:
                         kit.row(what, FAIL, "declared, but the ABI has no average of bool")
                     continue
-                asked += 1
+                queried += 1
                 if caps.support != abi.UNSERVED:
                     served += 1
                     digests[what] = _declared(kit, comm, coll, dtype, op, caps, attempt, what)
@@ -80,7 +80,7 @@ def sweep(
                     _undeclared(kit, comm, dtype, op, attempt, what)
     if replicated:
         _compare_bits(kit, digests)
-    if not served and asked:
+    if not served and queried:
         raise Composed("not declared for any type; hvd-core composes it from other collectives")
 
 
@@ -91,7 +91,9 @@ def _counts(kit: Kit, dtype: str, op: str, max_count: int, per_rank: int) -> lis
     return [c for c in counts if not max_count or c * per_rank <= max_count]
 
 
-def _declared(kit, comm, coll, dtype, op, caps, attempt, what) -> list[str]:
+def _declared(
+    kit: Kit, comm: Comm, coll: int, dtype: str, op: str, caps: abi.CollCaps, attempt: Attempt, what: str
+) -> list[str]:
     trial = Try(kit, comm, dtype, OPS.get(op, 0), caps.alignment, kit.limit(20))
     per_rank, first = kit.size if coll in _PARTED else 1, ""
     for count in _counts(kit, dtype, op, caps.max_count, per_rank):
@@ -115,7 +117,7 @@ def _declared(kit, comm, coll, dtype, op, caps, attempt, what) -> list[str]:
     return trial.digests
 
 
-def _undeclared(kit, comm, dtype, op, attempt, what) -> None:
+def _undeclared(kit: Kit, comm: Comm, dtype: str, op: str, attempt: Attempt, what: str) -> None:
     trial = Try(kit, comm, dtype, OPS.get(op, 0), 64, kit.limit(5))
     try:
         wrong = attempt(trial, 17)
@@ -145,7 +147,7 @@ def _compare_bits(kit: Kit, digests: dict[str, list[str]]) -> None:
             kit.row(what, FAIL, f"the bits differ from those of rank {others[0]}")
 
 
-# L2: the collectives that reduce.
+# ---- collectives that reduce ------------------------------------------------------------------------------------------
 
 
 @case("L2.query", "all ranks get the same answers from query, with and without a communicator", ranks=2)
@@ -159,25 +161,23 @@ def query(kit: Kit) -> None:
                     for name, op in OPS.items():
                         for varying in (False, True):
                             caps = kit.backend.query(coll, number, op, kit.size, varying, handle)
-                            asked = f"collective {coll}, {dtype}, {name}{', varying' if varying else ''}"
-                            answers[asked] = [caps.support, caps.score, caps.alignment, caps.max_count]
+                            question = f"collective {coll}, {dtype}, {name}{', varying' if varying else ''}"
+                            answers[question] = [caps.support, caps.score, caps.alignment, caps.max_count]
             for rank, theirs in enumerate(kit.share(answers)):
-                different = [asked for asked in answers if theirs[asked] != answers[asked]]
+                different = [question for question in answers if theirs[question] != answers[question]]
                 kit.expect(
                     not different,
                     f"with {whose}, rank {rank} gets a different answer: {'; '.join(different[:2])}",
                 )
 
 
-def _check(t: Try, got, columns) -> str:
+def _check(t: Try, got: np.ndarray, columns: list[np.ndarray]) -> str:
     value, allowed = reduced(t.dtype, t.op, columns)
     return compare(t.dtype, got, value, allowed)
 
 
-def _buffers(t: Try, mine, elements: int):
-    out = t.comm.space.region(elements * stored(t.dtype).itemsize, t.alignment)
-    out.poison()
-    return t.comm.space.of(mine, t.alignment), out
+def _buffers(t: Try, mine: np.ndarray, elements: int) -> tuple[Region, Region]:
+    return t.comm.space.of(mine, t.alignment), _out(t, elements)
 
 
 @case("L2.allreduce", "every type and reduction, out of place, the same bits on all ranks", seconds=180)
@@ -239,10 +239,10 @@ def reducescatterv(kit: Kit) -> None:
     sweep(kit, REDUCESCATTER, lambda t, n: _scatter(t, uneven(n, t.comm.size), True), OPS, varying=True)
 
 
-# L2: the collectives that only move data.
+# ---- collectives that only move data ----------------------------------------------------------------------------------
 
 
-def _out(t: Try, elements: int):
+def _out(t: Try, elements: int) -> Region:
     out = t.comm.space.region(elements * stored(t.dtype).itemsize, t.alignment)
     out.poison()
     return out

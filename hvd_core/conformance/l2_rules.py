@@ -1,8 +1,10 @@
-"""L2: rules for all collectives: no narrowing, special values, booleans, averages, factors, in place."""
+"""L2: rules for all collectives: values, several operations at the same time, marks of the host, windows (L4 too)."""
 
 from __future__ import annotations
 
 import ctypes as C
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -25,8 +27,8 @@ from hvd_core.conformance.abi import (
     new,
 )
 from hvd_core.conformance.backend import BackendFailure, deadline
-from hvd_core.conformance.cases import Kit, at_most, case, plain_type, served
-from hvd_core.conformance.comm import GUARD, Comm, HostSpace, Region
+from hvd_core.conformance.cases import Kit, alignment_of, at_most, case, plain_type, served
+from hvd_core.conformance.comm import GUARD, Comm, HostRegion, HostSpace, Region
 from hvd_core.conformance.numerics import (
     NUMBERS,
     OPS,
@@ -41,7 +43,7 @@ from hvd_core.conformance.numerics import (
 from hvd_core.conformance.verdicts import EMULATED, FAIL, NATIVE, Composed
 
 
-def allreduce(comm: Comm, dtype: str, mine: np.ndarray, op: int, alignment: int, **more) -> np.ndarray:
+def allreduce(comm: Comm, dtype: str, mine: np.ndarray, op: int, alignment: int, **more: Any) -> np.ndarray:
     """The result of one allreduce out of place."""
     source, out = comm.space.of(mine, alignment), comm.space.region(mine.nbytes, alignment)
     out.poison()
@@ -49,7 +51,12 @@ def allreduce(comm: Comm, dtype: str, mine: np.ndarray, op: int, alignment: int,
     return out.read(stored(dtype))
 
 
-def _columns(kit: Kit, dtype: str, rows: list) -> list[np.ndarray]:
+Body = Callable[[Comm, str, int, abi.CollCaps], str]
+"""(communicator, type, reduction, the answer of query) -> the fault, or "".
+"""
+
+
+def _columns(kit: Kit, dtype: str, rows: Sequence[tuple[float, ...]]) -> list[np.ndarray]:
     """rows[i][r]: the value of rank r at index i; ranks beyond the second repeat the last entry."""
     values = [[row[min(r, len(row) - 1)] for row in rows] for r in range(kit.size)]
     if is_float(dtype):
@@ -57,7 +64,7 @@ def _columns(kit: Kit, dtype: str, rows: list) -> list[np.ndarray]:
     return [np.array(v, stored(dtype)) for v in values]
 
 
-def _try_all(kit: Kit, dtypes, ops, body) -> None:
+def _try_all(kit: Kit, dtypes: Iterable[str], ops: Iterable[str], body: Body) -> None:
     """Calls body(comm, dtype, op, caps) for each served combination; it returns a fault or "". The same on all ranks."""
     tried = 0
     for space in kit.spaces():
@@ -83,7 +90,7 @@ def _try_all(kit: Kit, dtypes, ops, body) -> None:
 )
 def narrowing(kit: Kit) -> None:
     wide = 2**40
-    traps = {
+    traps: dict[str, Sequence[tuple[float, ...]]] = {
         "int64": [(wide + r, wide * 3 + r) for r in range(9)]
         + [(-wide, wide + 1), (2**62, 1), (-(2**62), -1)],
         "uint64": [(wide + r, wide * 3 + r) for r in range(9)] + [(2**63, 1)],
@@ -97,7 +104,7 @@ def narrowing(kit: Kit) -> None:
         "uint8": [(200, 100), (255, 1)],
     }
 
-    def body(comm: Comm, dtype: str, op: int, caps) -> str:
+    def body(comm: Comm, dtype: str, op: int, caps: abi.CollCaps) -> str:
         columns = _columns(kit, dtype, traps[dtype])
         got = allreduce(comm, dtype, columns[comm.rank], op, caps.alignment)
         with np.errstate(over="ignore"):
@@ -111,7 +118,7 @@ def special_values(kit: Kit) -> None:
     nan, inf = float("nan"), float("inf")
     rows = [(nan, 1.0), (1.0, nan), (nan, nan), (2.0, 1.0), (inf, 1.0), (-inf, 1.0), (-0.0, -0.0), (inf, inf)]
 
-    def body(comm: Comm, dtype: str, op: int, caps) -> str:
+    def body(comm: Comm, dtype: str, op: int, caps: abi.CollCaps) -> str:
         columns = _columns(kit, dtype, rows)
         got = to_real(dtype, allreduce(comm, dtype, columns[comm.rank], op, caps.alignment))
         with np.errstate(all="ignore"):
@@ -136,6 +143,7 @@ def _moved_bits(kit: Kit) -> None:
     for space in kit.spaces():
         comm = kit.comm(space)
         for dtype in ("float16", "bfloat16", "float8_e4m3fn", "uint16", "float32", "float64", "bool"):
+            bits: np.ndarray
             every = np.arange(65536, dtype=np.uint16)
             bits = (
                 (every & 1 if dtype == "bool" else every).astype(np.uint8)
@@ -167,7 +175,7 @@ def _moved_bits(kit: Kit) -> None:
 
 @case("L2.bool", "bool: sum and max are or, prod and min are and; results are 0 and 1", ranks=2)
 def booleans(kit: Kit) -> None:
-    def body(comm: Comm, dtype: str, op: int, caps) -> str:
+    def body(comm: Comm, dtype: str, op: int, caps: abi.CollCaps) -> str:
         columns = [np.array([r == 0, r == 1, True, False, r > 0] * 7, bool) for r in range(kit.size)]
         got = allreduce(comm, dtype, columns[comm.rank], op, caps.alignment)
         raw = got.view(np.uint8)
@@ -180,7 +188,7 @@ def booleans(kit: Kit) -> None:
 
 @case("L2.average", "averages of integers divide the exact sum and truncate toward zero", ranks=2)
 def average(kit: Kit) -> None:
-    def body(comm: Comm, dtype: str, op: int, caps) -> str:
+    def body(comm: Comm, dtype: str, op: int, caps: abi.CollCaps) -> str:
         limits = np.iinfo(stored(dtype))
         rows = [
             (limits.max, limits.max - 1),
@@ -202,7 +210,7 @@ def average(kit: Kit) -> None:
 
 @case("L2.scaling", "prescale before, postscale after; 0 means 1", ranks=2)
 def scaling(kit: Kit) -> None:
-    def body(comm: Comm, dtype: str, op: int, caps) -> str:
+    def body(comm: Comm, dtype: str, op: int, caps: abi.CollCaps) -> str:
         small = (sample("int8", r, 300).astype(np.int64) for r in range(kit.size))
         top = max(
             2, 84 // kit.size
@@ -274,7 +282,7 @@ def _in_place(comm: Comm, coll: int, dtype: str, count: int, alignment: int) -> 
     return compare(dtype, got, *reduced(dtype, SUM, columns))
 
 
-# L2: several at once: lists of buffers, groups of collectives, communicators over parts of the ranks.
+# ---- several at the same time: lists of buffers, groups, communicators over parts of the ranks ------------------------
 
 
 @case("L2.vectored", "lists of many buffers of all sizes, some of them empty", ranks=2)
@@ -300,7 +308,7 @@ def vectored(kit: Kit) -> None:
 
 
 def _reduce_list(kit: Kit, comm: Comm, dtype: str, lengths: list[int], what: str) -> None:
-    alignment = served(kit, ALLREDUCE, dtype).alignment
+    alignment = alignment_of(kit, ALLREDUCE, dtype)
     columns = [[sample(dtype, r, n, salt=i) for i, n in enumerate(lengths)] for r in range(comm.size)]
     ins = [comm.space.of(c, alignment) for c in columns[comm.rank]]
     outs = [comm.space.region(r.nbytes, alignment) for r in ins]
@@ -360,15 +368,16 @@ def groups(kit: Kit) -> None:
 
 
 def _grouped(kit: Kit, comm: Comm, dtype: str, kinds: list[int]) -> str:
-    calls, wanted = [], []
+    calls: list[dict[str, Any]] = []
+    wanted: list[tuple[np.ndarray, np.ndarray | None]] = []
     for i, coll in enumerate(kinds):
         count = 50 * i + (i % 3)
         columns = [sample(dtype, r, count, salt=i) for r in range(comm.size)]
-        alignment = served(kit, coll, dtype).alignment
+        alignment = alignment_of(kit, coll, dtype)
         out = comm.space.region(columns[0].nbytes * (comm.size if coll == ALLGATHER else 1), alignment)
         out.poison()
-        call = {"coll": coll, "dtype": NUMBERS[dtype], "outs": [out], "counts": [count]}
-        calls.append({**call, "ins": [comm.space.of(columns[comm.rank], alignment)], "root": i % comm.size})
+        lists = {"ins": [comm.space.of(columns[comm.rank], alignment)], "outs": [out], "counts": [count]}
+        calls.append({"coll": coll, "dtype": NUMBERS[dtype], **lists, "root": i % comm.size})
         if coll == ALLREDUCE:
             wanted.append(reduced(dtype, SUM, columns))
         else:
@@ -392,13 +401,14 @@ def process_sets(kit: Kit) -> None:
     dtype = next((d for d in ("float32", "int32", "uint8") if served(kit, ALLREDUCE, d)), None)
     if dtype is None:
         raise Composed("allreduce is declared for none of float32, int32, uint8")
-    alignment = served(kit, ALLREDUCE, dtype).alignment
+    alignment = alignment_of(kit, ALLREDUCE, dtype)
     even, odd = list(range(0, kit.size, 2)), list(range(1, kit.size, 2))
     mine = even if kit.rank in even else odd
     for space in kit.spaces():
         all_ranks = kit.comm(space)
         half = kit.comm(space, mine, tag=f"of{mine[0]}")
         backwards = kit.comm(space, list(reversed(range(kit.size))))
+        assert half is not None and backwards is not None
         for turn in range(5):
             for comm in (half, all_ranks, backwards, half):
                 columns = [sample(dtype, m, 100 + turn) for m in comm.members]
@@ -408,7 +418,7 @@ def process_sets(kit: Kit) -> None:
         if served(kit, BROADCAST, dtype):
             value = sample(dtype, 77, 64)
             buffer = space.of(
-                value if backwards.rank == 0 else value * 0, served(kit, BROADCAST, dtype).alignment
+                value if backwards.rank == 0 else value * 0, alignment_of(kit, BROADCAST, dtype)
             )
             backwards.run(BROADCAST, NUMBERS[dtype], [buffer], [buffer], counts=[64], root=0)
             wrong = compare(dtype, buffer.read(stored(dtype)), value)
@@ -418,9 +428,7 @@ def process_sets(kit: Kit) -> None:
             )
 
 
-# L2: marks that the host gives to a backend: operations that all ranks have agreed on, memory that is registered.
-#
-# Neither mark may change a result.
+# ---- marks that may not change a result: operations that all ranks agreed on, registered memory -----------------------
 
 
 @case("L2.agreed", "operations marked HVD_COLL_AGREED: the same results, small and large", ranks=2)
@@ -437,7 +445,7 @@ def agreed(kit: Kit) -> None:
 
 
 def _sum(
-    comm: Comm, dtype: str, count: int, alignment: int, salt: int, out: Region | None = None, **more
+    comm: Comm, dtype: str, count: int, alignment: int, salt: int, out: Region | None = None, **more: Any
 ) -> str:
     """The fault of an allreduce's result, in words; in place in ``out`` where that is given."""
     columns = [sample(dtype, r, count, salt) for r in range(comm.size)]
@@ -527,11 +535,11 @@ class Window:
         kit.expect(bool(self.handle.value), "window_create answers OK, but returned no window")
         kit.expect(bool(part.base) and part.bytes >= nbytes, f"the part has {part.bytes} bytes of {nbytes}")
         address = part.base + part.offset
-        self.memory = np.frombuffer((C.c_uint8 * nbytes).from_address(address), np.uint8)
+        self.memory = np.ctypeslib.as_array((C.c_uint8 * nbytes).from_address(address))
 
     def region(self, nbytes: int, start: int) -> Region:
         """A guarded buffer of `nbytes` bytes whose payload begins at byte `start` of the part."""
-        region = Region(HostSpace(), nbytes, GUARD)
+        region = HostRegion(HostSpace(), nbytes, GUARD)
         region.room = self.memory[start - GUARD : start + nbytes + GUARD]
         region.buf = Buf(self.memory.ctypes.data, start, nbytes)
         return region
@@ -587,7 +595,7 @@ def windows(kit: Kit) -> None:
     first, second = (_window(kit, comm, 1 << 18, tag) for tag in ("first", "second"))
     ordinary = HostSpace()
     for turn, dtype in enumerate(_types(kit)[: 2 if kit.quick else None]):
-        alignment = max(64, served(kit, ALLREDUCE, dtype).alignment)
+        alignment = max(64, alignment_of(kit, ALLREDUCE, dtype))
         for op, nbytes in ((SUM, 24), (SUM, 40_000), (AVG, 70_008), (MAX, 100_000)):
             if served(kit, ALLREDUCE, dtype, op) is None:
                 continue
@@ -610,8 +618,8 @@ def windows(kit: Kit) -> None:
         dtype = _types(kit)[0]
         width = stored(dtype).itemsize
         sizes = [width * n for n in (3, 5000, 1, 700, 9001, 16)]
-        places = np.cumsum([512, *((n + 2 * GUARD) // 64 * 64 + 64 for n in sizes)])
-        buffers = [first.region(n, int(place)) for n, place in zip(sizes, places)][::-1]
+        starts = np.cumsum([512, *((n + 2 * GUARD) // 64 * 64 + 64 for n in sizes)])
+        buffers = [first.region(n, int(place)) for n, place in zip(sizes, starts)][::-1]
         wrong = _wrong(comm, dtype, SUM, buffers, 7)
         kit.expect(not wrong, f"a list of buffers in one window: {wrong}")
     kept = first.memory.copy()

@@ -1,4 +1,4 @@
-"""L3: rules between operations: two communicators, two streams, producers and consumers, many small operations."""
+"""L3: rules between operations, calls into the host table, and what a backend leaves unchanged in its process."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import locale
 import os
 import threading
 from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hvd_core.conformance import abi
 from hvd_core.conformance.abi import ALLREDUCE, BROADCAST, OK, SUM, P
+from hvd_core.conformance.backend import Phase, deadline
 from hvd_core.conformance.cases import Kit, Sum, at_most, case, plain_type, served
+from hvd_core.conformance.comm import DeviceSpace, Pending, Space
 from hvd_core.conformance.l0_tables import process_state
 from hvd_core.conformance.l1_devices import Slow
 from hvd_core.conformance.numerics import NUMBERS, compare, reduced, sample, stored
+from hvd_core.conformance.verdicts import Failed
 
 
 @case(
@@ -35,12 +40,9 @@ def two_comms(kit: Kit) -> None:
                 kit.expect(not s.wrong(), f"communicator {pair.index(s.comm)}: {s.wrong()}")
 
 
-def _complete_all(kit: Kit, pending: list) -> None:
+def _complete_all(kit: Kit, pending: list[Pending]) -> None:
     """Drives several operations as the engine does: each gets a look in turn, so that none holds up another."""
-    left, until = list(pending), abi.NO_DEADLINE
-    from hvd_core.conformance.backend import deadline
-
-    until = deadline(kit.limit(30))
+    left, until = list(pending), deadline(kit.limit(30))
     while left:
         left = [p for p in left if not p.test()]
         kit.expect(deadline(0) < until, f"{len(left)} operations do not complete within 30 s")
@@ -48,8 +50,8 @@ def _complete_all(kit: Kit, pending: list) -> None:
             kit.pause(0.0001)
 
 
-def _streams(kit: Kit, space, count: int) -> list:
-    if not kit.backend.caps & abi.CAP_STREAM:
+def _streams(kit: Kit, space: Space, count: int) -> list[P | None]:
+    if not kit.backend.caps & abi.CAP_STREAM or not isinstance(space, DeviceSpace):
         return [None] * count
     return [space.new_stream() for _ in range(count)]
 
@@ -170,21 +172,26 @@ def threads(kit: Kit) -> None:
             kit.expect(not step.wrong(), f"turn {turn}: {step.wrong()}")
 
 
-def _in_a_thread(kit: Kit, call, turn: int):
-    """The result of the call, made on a thread of its own."""
-    box: list = []
+_T = TypeVar("_T")
+
+
+def _in_a_thread(kit: Kit, call: Callable[[], _T], turn: int) -> _T:
+    """The result of the call, made on another thread."""
+    box: list[_T | Exception] = []
 
     def work() -> None:
         try:
-            box.append((call(), None))
+            box.append(call())
         except Exception as problem:
-            box.append((None, problem))
+            box.append(problem)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    kit.expect(box[0][1] is None, f"turn {turn}: {box[0][1]}")
-    return box[0][0]
+    (result,) = box
+    if isinstance(result, Exception):
+        raise Failed(f"turn {turn}: {result}")
+    return result
 
 
 @case(
@@ -246,7 +253,7 @@ def no_waiting(kit: Kit) -> None:
         )
 
 
-# L3: calls of a backend into the host table: the calling threads, tokens and numbers, phases in pairs.
+# ---- calls into the host table: the calling threads, tokens and numbers, phases in pairs ------------------------------
 
 
 @case(
@@ -260,10 +267,10 @@ def host_calls(kit: Kit) -> None:
         comms = [kit.comm(space), kit.comm(space)]
         since = len(host.phases)
         for turn in range(8):
-            pending = [Sum(kit, comm, count, turn) for comm, count in zip(comms, (17, 60_000))]
-            for step in [step.start() for step in pending]:
-                step.wait("poll" if turn % 2 else "wait")
-            for step in pending:
+            steps = [Sum(kit, comm, count, turn) for comm, count in zip(comms, (17, 60_000))]
+            for pending in [step.start() for step in steps]:
+                pending.wait("poll" if turn % 2 else "wait")
+            for step in steps:
                 kit.expect(not step.wrong(), step.wrong())
         kit.pause(0.05)  # a notification may be a little late
         strangers = set(host.notified) - host.tokens
@@ -271,14 +278,14 @@ def host_calls(kit: Kit) -> None:
             not strangers,
             f"notify with {sorted(strangers)[:3]}, which no communicator has as its notify_token",
         )
-        known = {comm.handle.value: comm.seq for comm in comms}
+        known = {comm.handle.value: comm.seq for comm in comms if comm.handle is not None}
         _check_phases(kit, host.phases[since:], known)
     kit.expect(not host.unannounced, f"T4: {', '.join(sorted(set(host.unannounced)))}")
 
 
-def _check_phases(kit: Kit, phases: list[tuple], known: dict[int, int]) -> None:
+def _check_phases(kit: Kit, phases: list[Phase], known: Mapping[int | None, int]) -> None:
     """phases: (communicator, seq, phase, 1 or 0) in the order of the calls; known: communicator -> its last seq."""
-    open_phases: Counter = Counter()
+    open_phases: Counter[tuple[int | None, int, str]] = Counter()
     for comm, seq, phase, begins in phases:
         what = f"activity '{phase}' of operation {seq}"
         kit.expect(comm in known, f"{what}: of a communicator that does not exist")
@@ -290,7 +297,7 @@ def _check_phases(kit: Kit, phases: list[tuple], known: dict[int, int]) -> None:
     kit.expect(not left, f"activity that never ends: {', '.join(left[:3])}")
 
 
-# L3: the backend's conduct in the process: each call comes back, and the process's own state stays as it is.
+# ---- the process: each call returns, and the process's state stays as it is -------------------------------------------
 
 
 @case(
@@ -361,7 +368,7 @@ def process(kit: Kit) -> None:
             kit.note("environment variables that it adds", ", ".join(name.decode() for name in added[:5]))
 
 
-def _state() -> dict:
+def _state() -> dict[str, Any]:
     kept = process_state()
     del kept["threads"], kept["environment variables"]
     kept["locale"] = locale.setlocale(locale.LC_ALL)

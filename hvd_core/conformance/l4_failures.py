@@ -10,6 +10,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from hvd_core.conformance import abi
 from hvd_core.conformance.abi import ABORTED, ALLREDUCE, BROADCAST, OK, SUM, UNSUPPORTED
 from hvd_core.conformance.backend import BackendFailure, code_name
 from hvd_core.conformance.cases import Kit, Sum, at_most, case, plain_type, served
-from hvd_core.conformance.comm import Comm, Pending
+from hvd_core.conformance.comm import Comm, Pending, Region
 from hvd_core.conformance.leaks import SharedNames, leaked, settled
 from hvd_core.conformance.numerics import NUMBERS, compare
 from hvd_core.conformance.verdicts import NATIVE
@@ -32,7 +34,7 @@ def need_abort(kit: Kit) -> None:
         kit.skip("ABORT is not declared: elastic jobs refuse this backend, other jobs end by their deadline")
 
 
-def outcome(kit: Kit, start, abort_at_deadline: bool = True) -> tuple[int, str]:
+def outcome(kit: Kit, start: Callable[[], Pending], abort_at_deadline: bool = True) -> tuple[int, str]:
     """(code, text) with which an operation ends: ``start`` gives it, or fails. STREAM: the host aborts at its deadline.
 
     Raises Failed when it has not ended ``LATE_S`` after that.
@@ -41,7 +43,7 @@ def outcome(kit: Kit, start, abort_at_deadline: bool = True) -> tuple[int, str]:
         pending: Pending = start()
     except BackendFailure as problem:
         return problem.code, problem.text
-    comm, told = pending.comm, False
+    comm, aborted = pending.comm, False
     limit = pending.until + int(kit.limit(LATE_S) * 1e9)
     while True:
         try:
@@ -54,9 +56,9 @@ def outcome(kit: Kit, start, abort_at_deadline: bool = True) -> tuple[int, str]:
         except BackendFailure as problem:
             return problem.code, problem.text
         now = time.monotonic_ns()
-        if pending.event is not None and now > pending.until and not told and abort_at_deadline:
+        if pending.event is not None and now > pending.until and not aborted and abort_at_deadline:
             comm.abort()
-            told = True
+            aborted = True
         kit.expect(now < limit, f"an operation has not ended {LATE_S:g} s after its deadline")
         kit.pause(0.0005)
 
@@ -120,8 +122,8 @@ def abort(kit: Kit) -> None:
                 kit.expect(ended, "the other ranks' aborted operations do not end")
                 comm.abort()
             else:
-                # Rank 0 aborts; the others when they hear of it, as the flood of ABORT in the engine has it. A backend
-                # whose abort reaches its peers by itself may tell them sooner, and otherwise.
+                # Rank 0 aborts; the others when they are notified, as the flood of ABORT in the engine has it. A backend
+                # whose abort reaches its peers by itself may notify them sooner, and in another way.
                 problems: list[str] = []
                 step, wanted = (
                     Sum(kit, comm, count, 1),
@@ -130,7 +132,7 @@ def abort(kit: Kit) -> None:
                 helper = threading.Thread(target=_abort_twice, args=(kit, comm, f"aborted {over}", problems))
                 helper.start()
                 code, text = outcome(
-                    kit, lambda s=step: s.start(seconds=kit.limit(LATE_S)), abort_at_deadline=False
+                    kit, partial(step.start, seconds=kit.limit(LATE_S)), abort_at_deadline=False
                 )
                 helper.join()
                 kit.expect(not problems, f"abort: {problems}")
@@ -211,7 +213,7 @@ def deadlines(kit: Kit) -> None:
             comm = kit.comm(space)
             Sum(kit, comm, count).start().wait()
             if kit.rank != kit.size - 1:
-                code, text = outcome(kit, lambda c=comm, n=count: Sum(kit, c, n, 1).start(seconds=1.0))
+                code, text = outcome(kit, partial(Sum(kit, comm, count, 1).start, seconds=1.0))
                 wanted = (abi.TIMEOUT, abi.REMOTE, ABORTED) if comm.stream_mode else (abi.TIMEOUT, abi.REMOTE)
                 kit.expect(code in wanted, f"ends with {code_name(code)}; it must end with TIMEOUT. {text}")
                 kit.row(f"{count} elements [{space.name}]", NATIVE, code_name(code))
@@ -222,9 +224,9 @@ def deadlines(kit: Kit) -> None:
 @case("L4.create_deadline", "create that one rank never calls ends by its deadline", ranks=2)
 def create_deadline(kit: Kit) -> None:
     for space in kit.spaces():
-        problem, started = None, time.monotonic()
+        started = time.monotonic()
         if kit.rank != kit.size - 1:
-            comm = None
+            comm, problem = None, None
             try:
                 comm = kit.comm(space, seconds=1.0)
             except BackendFailure as failure:
@@ -232,7 +234,7 @@ def create_deadline(kit: Kit) -> None:
             took = time.monotonic() - started
             kit.expect(took < 1.0 + kit.limit(LATE_S), f"create ended {took - 1:.1f} s after its deadline")
             if comm is not None:  # made without the others; the first operation cannot be
-                code, text = outcome(kit, lambda c=comm: Sum(kit, c, 40).start(seconds=1.0))
+                code, text = outcome(kit, partial(Sum(kit, comm, 40).start, seconds=1.0))
                 kit.expect(
                     code != OK, "create and an operation answered OK, although a rank has not called create"
                 )
@@ -244,7 +246,9 @@ def create_deadline(kit: Kit) -> None:
                 local_and_bounded(kit, comm)
             else:
                 wanted = (abi.TIMEOUT, abi.REMOTE)
-                kit.expect(problem.code in wanted, f"{problem}; it must answer TIMEOUT")
+                kit.expect(
+                    problem is not None and problem.code in wanted, f"{problem}; it must answer TIMEOUT"
+                )
         else:
             kit._turn += 1  # as the others' comm() does
         kit.meet()
@@ -272,10 +276,13 @@ def killed_rank(kit: Kit) -> None:
     local_and_bounded(kit, comm)
 
 
-def _disagreement(kit: Kit, comm: Comm, what: str, start, check) -> None:
+def _disagreement(
+    kit: Kit, comm: Comm, what: str, start: Callable[[], Pending], buffers: Sequence[Region]
+) -> None:
     """An end within the deadline + 5 s, nothing written outside of buffers, and no false success on all ranks."""
     code, _ = outcome(kit, start)
-    check()
+    for buffer in buffers:
+        buffer.read()  # raises Failed if a guard was written to
     codes = kit.share(code)
     kit.row(what, NATIVE, f"ends with {', '.join(sorted({code_name(c) for c in codes}))}")
     if any(c != OK for c in codes):
@@ -299,10 +306,11 @@ def disagree_size(kit: Kit) -> None:
             buffers = [space.of(np.ones(count * width, np.uint8), alignment) for _ in range(2)]
             _disagreement(
                 kit, comm, f"allreduce of {mine[0]} and {mine[1]} [{space.name}]",
-                lambda c=comm, b=buffers, n=count: c.start(
-                    ALLREDUCE, NUMBERS[dtype], [b[0]], [b[1]], op=SUM, counts=[n], seconds=2.0
+                partial(
+                    comm.start, ALLREDUCE, NUMBERS[dtype], [buffers[0]], [buffers[1]], op=SUM, counts=[count],
+                    seconds=2.0,
                 ),
-                lambda b=buffers: [r.read() for r in b],
+                buffers,
             )  # fmt: skip
 
 
@@ -323,16 +331,18 @@ def disagree_root(kit: Kit) -> None:
         _disagreement(
             kit, comm, f"broadcast from roots 0 and 1 [{space.name}]",
             # Two roots only send, and may complete; but no rank can complete the operation that follows.
-            lambda c=comm, b=buffer: _then(kit, c, c.start(
-                BROADCAST, NUMBERS[dtype], [b], [b], counts=[400 // (4 if dtype == "float32" else 1)],
-                root=1 if kit.rank == 0 else 0, seconds=2.0,
-            )),
-            lambda b=buffer: b.read(),
+            partial(_two_broadcasts, kit, comm, dtype, buffer),
+            [buffer],
         )  # fmt: skip
 
 
-def _then(kit: Kit, comm: Comm, first: Pending) -> Pending:
-    """The next operation, which may receive messages that the first one left."""
+def _two_broadcasts(kit: Kit, comm: Comm, dtype: str, buffer: Region) -> Pending:
+    """A broadcast from different roots, to its end, and the next operation, which may receive messages that the first one
+    left."""
+    first = comm.start(
+        BROADCAST, NUMBERS[dtype], [buffer], [buffer], counts=[400 // (4 if dtype == "float32" else 1)],
+        root=1 if kit.rank == 0 else 0, seconds=2.0,
+    )  # fmt: skip
     code, text = outcome(kit, lambda: first)
     if code != OK:
         raise BackendFailure("broadcast", code, _said(text))
@@ -345,7 +355,7 @@ def _said(text: str) -> abi.Error:
     return error
 
 
-# L4: communicators made repeatedly, in other sizes, after failures; leaks.
+# ---- communicators made repeatedly, in other sizes, after failures; leaks ---------------------------------------------
 
 
 def _use(kit: Kit, comm: Comm, turn: int) -> None:
@@ -413,6 +423,7 @@ def resize(kit: Kit) -> None:
 def alone(kit: Kit) -> None:
     for space in kit.spaces():
         comm = kit.comm(space, [kit.rank], tag=f"of{kit.rank}")
+        assert comm is not None
         _use(kit, comm, 1)
         code, text = comm.async_error()
         kit.expect(code in (OK, 3), f"async_error: {text}")

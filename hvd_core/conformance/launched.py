@@ -1,6 +1,6 @@
 """The kit inside a job that a launcher has started (mpirun, srun, horovodrun): its processes are the ranks.
 
-Every process serves as a rank; rank 0 also leads, on a thread of its own. Orders and answers go through the job's store.
+Every process serves as a rank; rank 0 also leads, on a second thread. Orders and answers go through the job's store.
 Ranks that hang cannot be replaced here, so the run ends with the first of them.
 """
 
@@ -14,7 +14,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
+from hvd_core._base import sandbox
 from hvd_core._bootstrap import BootstrapTimeout, StoreClient, World, connect
 from hvd_core.conformance.session import GRACE_S, RanksBroken, resolve
 from hvd_core.conformance.verdicts import FAIL
@@ -44,9 +46,9 @@ class LaunchedRanks:
         self._turn += 1
         self._store.set(f"kit/order/{self._turn}", json.dumps({"case": case, "serial": serial}).encode())
 
-    def collect(self, seconds: float, deaths: bool = False) -> dict[int, dict | None]:
+    def collect(self, seconds: float, deaths: bool = False) -> dict[int, sandbox.Message | None]:
         """One answer of each rank; absent for one that does not answer in time."""
-        answers: dict[int, dict | None] = {}
+        answers: dict[int, sandbox.Message | None] = {}
         until = time.monotonic() + seconds
         while len(answers) < self.size and time.monotonic() < until:
             for rank in set(range(self.size)) - set(answers):
@@ -54,8 +56,8 @@ class LaunchedRanks:
                     answer = self._store.get(f"kit/answer/{self._turn}/{rank}", 0.05)
                 except BootstrapTimeout:
                     continue
-                answers[rank] = json.loads(answer)
-                if answers[rank].get("verdict") == FAIL:
+                answers[rank] = found = json.loads(answer)
+                if found.get("verdict") == FAIL:
                     until = min(until, time.monotonic() + GRACE_S)
         return answers
 
@@ -75,24 +77,25 @@ class LaunchedRanks:
         self.order(None, 0)
 
 
-def serve_or_lead(options: argparse.Namespace, run: Callable[[LaunchedRanks], int]) -> int:
+def serve_or_lead(options: argparse.Namespace, run: Callable[[LaunchedRanks], int]) -> NoReturn:
     """The command within a job: serves as a rank. Rank 0 also calls ``run`` with the job's ranks; its result is the exit
-    status. Does not return on success."""
+    status."""
     world = connect()
+    store = _store(world)
     if world.rank == 0:
         lead = threading.Thread(target=_lead, args=(run, world), name="hvd-lead", daemon=True)
         lead.start()
         _serve(options, world)
         lead.join()  # ends the process
     _serve(options, world)
-    world.store.get("kit/over", 60.0)
+    store.get("kit/over", 60.0)
     _exit(0)
 
 
 def _lead(run: Callable[[LaunchedRanks], int], world: World) -> None:
     code = 3
     try:
-        store = StoreClient(world.store.address, world.secret)
+        store = StoreClient(_store(world).address, world.secret)
         code = run(LaunchedRanks(store, world.size))
         store.set("kit/over", b"1")
         time.sleep(0.5)  # for the other ranks to have it before the store goes
@@ -101,8 +104,16 @@ def _lead(run: Callable[[LaunchedRanks], int], world: World) -> None:
         _exit(code)
 
 
+def _store(world: World) -> StoreClient:
+    """The job's store; a job of several ranks has one."""
+    store: StoreClient | None = world.store
+    assert store is not None
+    return store
+
+
 def _serve(options: argparse.Namespace, world: World) -> None:
-    turn, answer = 0, {}
+    turn, store = 0, _store(world)
+    answer: sandbox.Message = {}
     try:
         target = resolve(options.backend, options.library)
         config = {
@@ -110,23 +121,24 @@ def _serve(options: argparse.Namespace, world: World) -> None:
             "size": world.size, "hosts": list(world.hosts), "modules": options.cases,
             "quick": options.quick, "patience": options.patience,
         }  # fmt: skip
-        worker = Worker(config, world.store)
+        worker = Worker(config, store)
         answer = {"ready": os.getpid()}
     except Exception as problem:
         answer = {"broken": f"{type(problem).__name__}: {problem}"}
-    world.store.set(f"kit/answer/0/{world.rank}", json.dumps(answer).encode())
+    store.set(f"kit/answer/0/{world.rank}", json.dumps(answer).encode())
     while True:
         turn += 1
-        order = json.loads(world.store.get(f"kit/order/{turn}", 3600.0))
+        order = json.loads(store.get(f"kit/order/{turn}", 3600.0))
         if order["case"] is None:
             return
         result = worker.run(order["case"], order["serial"])
-        world.store.set(f"kit/answer/{turn}/{world.rank}", json.dumps(result.as_dict()).encode())
+        store.set(f"kit/answer/{turn}/{world.rank}", json.dumps(result.as_dict()).encode())
 
 
-def _exit(code: int) -> None:
+def _exit(code: int) -> NoReturn:
     # C's exit, not Python's: Python would wait for a main thread that hangs, and a vendor's library may need its exit
     # handlers to leave its launcher in order.
     sys.stdout.flush()
     sys.stderr.flush()
     ctypes.CDLL(None).exit(code)
+    raise AssertionError("exit() returned")

@@ -64,7 +64,7 @@ def settled() -> dict[str, int]:
     return found
 
 
-# Files that a backend leaves in /dev/shm, and those of other programs there.
+# ---- files in /dev/shm, where other programs have files too -----------------------------------------------------------
 
 FOLDER = Path("/dev/shm")
 

@@ -61,26 +61,30 @@ def _float8_values(dtype: str) -> np.ndarray:
 
 def to_stored(dtype: str, values: np.ndarray) -> np.ndarray:
     """Real numbers as elements of ``dtype``, rounded to nearest even."""
+    elements: np.ndarray
     if dtype != "bfloat16":
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.asarray(values).astype(stored(dtype))
+            elements = np.asarray(values).astype(stored(dtype))
+        return elements
     with np.errstate(over="ignore"):
         narrow = np.asarray(values, np.float32)
     bits = narrow.view(np.uint32)
-    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(
-        np.uint16
-    )
-    return np.where(np.isnan(narrow), np.uint16(0x7FC0), rounded)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    elements = np.where(np.isnan(narrow), np.uint16(0x7FC0), rounded.astype(np.uint16))
+    return elements
 
 
 def to_real(dtype: str, elements: np.ndarray) -> np.ndarray:
     """Elements of a floating type as float64."""
+    values: np.ndarray
     if dtype.startswith("float8"):
-        return _float8_values(dtype)[elements]
-    if dtype == "bfloat16":
+        values = _float8_values(dtype)[elements]
+    elif dtype == "bfloat16":
         with np.errstate(invalid="ignore"):
-            return (elements.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
-    return elements.astype(np.float64)
+            values = (elements.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+    else:
+        values = elements.astype(np.float64)
+    return values
 
 
 def sample(dtype: str, rank: int, count: int, salt: int = 0) -> np.ndarray:
@@ -96,31 +100,38 @@ def _period(dtype: str, rank: int, salt: int) -> np.ndarray:
     """The elements of sample() until they repeat. Cases ask for the same samples again and again."""
     i = np.arange(PERIOD, dtype=np.uint64)
     spread = (i * np.uint64(2654435761) + np.uint64(40503 * (rank + 31 * salt + 1))) % np.uint64(PERIOD)
+    made: np.ndarray
     if dtype == "bool":
-        return spread % np.uint64(3) != np.uint64(0)
-    if dtype.startswith("float8"):
+        made = spread % np.uint64(3) != np.uint64(0)
+    elif dtype.startswith("float8"):
         # Numbers from 1/4 to 7/4 of either sign: sums and products of them are finite, and none is a NaN.
         values = _float8_values(dtype)
         usable = np.flatnonzero((np.abs(values) >= 0.25) & (np.abs(values) <= 1.75)).astype(np.uint8)
-        return usable[(spread % np.uint64(usable.size)).astype(np.intp)]
-    if dtype == "float64":
-        return (spread.astype(np.float64) - 125.0) / 64 + 1e-12 * (spread.astype(np.float64) + 1 + rank)
-    if is_float(dtype):
-        return to_stored(dtype, (spread.astype(np.float64) - 125.0) / 64)
-    if dtype in ("int64", "uint64"):
-        return (spread + np.uint64(2**40 + rank)).astype(dtype)
-    if dtype in ("int32", "uint32"):
-        return (spread + np.uint64(2**24 + 1 + rank)).astype(dtype)
-    return (spread.astype(np.int64) - (125 if dtype.startswith("int") else 0)).astype(dtype)
+        made = usable[(spread % np.uint64(usable.size)).astype(np.intp)]
+    elif dtype == "float64":
+        made = (spread.astype(np.float64) - 125.0) / 64 + 1e-12 * (spread.astype(np.float64) + 1 + rank)
+    elif is_float(dtype):
+        made = to_stored(dtype, (spread.astype(np.float64) - 125.0) / 64)
+    elif dtype in ("int64", "uint64"):
+        made = (spread + np.uint64(2**40 + rank)).astype(dtype)
+    elif dtype in ("int32", "uint32"):
+        made = (spread + np.uint64(2**24 + 1 + rank)).astype(dtype)
+    else:
+        made = (spread.astype(np.int64) - (125 if dtype.startswith("int") else 0)).astype(dtype)
+    return made
 
 
 def _scaled(values: np.ndarray, factor: float) -> np.ndarray:
     """Integers by a factor in float64: truncated toward zero, held within the type."""
     limits = np.iinfo(values.dtype)
-    return np.clip(np.trunc(values.astype(np.float64) * factor), limits.min, limits.max).astype(values.dtype)
+    scaled = np.clip(np.trunc(values.astype(np.float64) * factor), limits.min, limits.max)
+    elements: np.ndarray = scaled.astype(values.dtype)
+    return elements
 
 
-def reduced(dtype: str, op: int, columns: list[np.ndarray], pre: float = 1.0, post: float = 1.0):
+def reduced(
+    dtype: str, op: int, columns: list[np.ndarray], pre: float = 1.0, post: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
     """(value, allowed): what one array per rank reduces to, and how far each element may be off (0: exact).
 
     Floating values come as float64. The bound is that of a sum in any order with every step rounded to the type:

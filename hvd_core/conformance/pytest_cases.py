@@ -13,7 +13,8 @@ and its query.
 from __future__ import annotations
 
 import contextlib
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import pytest
 
@@ -39,7 +40,7 @@ class CommonCases:
     extra: ClassVar[tuple[str, ...]] = ()
     environment: ClassVar[dict[str, str]] = {}
 
-    def __init_subclass__(cls, **more) -> None:
+    def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         for name in ("test_conformance", "conformance_session", "pytest_generate_tests"):
             if name in vars(cls):
@@ -48,14 +49,14 @@ class CommonCases:
                     "in capabilities and query what the backend does not serve."
                 )
 
-    def pytest_generate_tests(self, metafunc) -> None:
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """pytest calls this for each test of the class: one of test_conformance for each case."""
         if "conformance_case" in metafunc.fixturenames:
             names = [case.name for case in all_cases(type(self).extra)]
             metafunc.parametrize("conformance_case", names)
 
     @pytest.fixture
-    def conformance_session(self, request):
+    def conformance_session(self, request: pytest.FixtureRequest) -> Session:
         """The ranks, which all tests of a class share; the class ends them."""
         cls = request.cls
         if "_conformance" not in vars(cls):
@@ -65,14 +66,25 @@ class CommonCases:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
             for name, value in cls.environment.items():
                 patch.setenv(name, value)
-            settings = {"modules": cls.extra, "quick": cls.quick, "patience": cls.patience}
-            settings["environment"] = cls.environment
-            stack.session = stack.enter_context(
-                Session(resolve(cls.backend, cls.library), cls.ranks, **settings)
+            cls._session = stack.enter_context(
+                Session(
+                    resolve(cls.backend, cls.library),
+                    cls.ranks,
+                    modules=cls.extra,
+                    quick=cls.quick,
+                    patience=cls.patience,
+                    environment=cls.environment,
+                )
             )
-        return cls._conformance.session
+        session: Session = cls._session
+        return session
 
-    def test_conformance(self, conformance_session, conformance_case, record_property):
+    def test_conformance(
+        self,
+        conformance_session: Session,
+        conformance_case: str,
+        record_property: Callable[[str, object], None],
+    ) -> None:
         """One case of the kit."""
         result = conformance_session.run(conformance_case)
         record_property("verdict", result.verdict)

@@ -1,4 +1,4 @@
-"""Reports of a run: a table that grows while the cases run, JSON, JUnit.
+"""Reports of a run: a table that grows while the cases run, JSON, JUnit, and the support matrix in Markdown.
 
 The table uses rich where it is installed and the output is a terminal, and plain text otherwise.
 """
@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from hvd_core.conformance.numerics import NUMBERS
@@ -17,7 +18,12 @@ from hvd_core.conformance.session import Target
 from hvd_core.conformance.verdicts import EMULATED, FAIL, NATIVE, NOTE, PASS, REFUSED, SKIPPED, Result
 from hvd_core.version import __version__
 
-# The support matrix of a backend in Markdown: collectives by element types, from the rows of the L2 cases.
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hvd_core.conformance.cases import Case
+
+# ---- the support matrix: collectives by element types, from the rows of the L2 cases ----------------------------------
 #
 # NATIVE: the backend does it. EMULATED: hvd-core composes it from the backend's other collectives. -: it cannot be had.
 
@@ -101,14 +107,14 @@ _STYLE = {PASS: "green", FAIL: "bold red", SKIPPED: "yellow", EMULATED: "cyan"}
 _SHOWN_ROWS = 12
 
 
-def print_list(cases: Sequence) -> None:
+def print_list(cases: Sequence[Case]) -> None:
     """Prints all cases: id, ranks, one line each."""
     width = max((len(c.name) for c in cases), default=0)
     for c in cases:
         print(f"{c.name:<{width}}  {c.says}")
 
 
-def cases_markdown(cases: Sequence) -> str:
+def cases_markdown(cases: Sequence[Case]) -> str:
     """The table of cases in docs/conformance.md."""
     lines = ["| case | what it shows |", "|---|---|"]
     return "\n".join([*lines, *(f"| `{c.name}` | {c.says} |" for c in cases)]) + "\n"
@@ -188,7 +194,7 @@ class Table:
             print(text, flush=True)
 
 
-def _console():
+def _console() -> Console | None:
     if not sys.stdout.isatty():
         return None
     try:
@@ -198,7 +204,7 @@ def _console():
     return Console()
 
 
-def as_json(target: Target, size: int, results: Sequence[Result]) -> dict:
+def as_json(target: Target, size: int, results: Sequence[Result]) -> dict[str, Any]:
     """The whole run; the format has a version."""
     return {
         "format": 1,

@@ -10,15 +10,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hvd_core._base import sandbox
 from hvd_core._base.auth import new_secret
 from hvd_core._bootstrap import StoreServer
-from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap.launchers import VARIABLE_PREFIXES
+from hvd_core._bootstrap.launchers.identity import identify
 from hvd_core.conformance.verdicts import FAIL, SKIPPED, Result, merge, shown_output
 
 
@@ -37,7 +38,7 @@ class Target:
     version: str = ""
 
 
-def resolve(name: str, library: str | os.PathLike | None = None) -> Target:
+def resolve(name: str, library: str | os.PathLike[str] | None = None) -> Target:
     """The target of a run. ``name`` is a backend's, or "module:Class" of one in Python that is not installed; ``library``
     replaces the installed one.
 
@@ -62,17 +63,49 @@ def resolve(name: str, library: str | os.PathLike | None = None) -> Target:
     return Target(backend.name, str(backend.path()), backend.origin, None, entry, descriptor, version)
 
 
+if TYPE_CHECKING:
+    from hvd_core.conformance.cases import Case
+
 # The first words of the processes that run cases, in front of "-m" and "-c". Programs that run the kit many times may
 # give it processes that start faster. What describing a backend imports and costs is always measured in interpreters.
 INTERPRETER: list[str] = [sys.executable]
 
 # After a rank has failed, the other ranks get this time to end by themselves.
 GRACE_S = 3.0
-_IDENTITY = ("OMPI_", "PMIX_", "PMI_", "MPI_LOCAL", "TORCHELASTIC_")
+# Variables that would make a process of the kit a rank of an outer job. The kit sets those of this project itself.
+_IDENTITY = tuple(prefix for prefix in VARIABLE_PREFIXES if prefix not in ("HOROVOD_", "SLURM_"))
 
 
 class RanksBroken(RuntimeError):
     """The ranks could not open the backend; the text is the reason."""
+
+
+class Ranks(Protocol):
+    """The ranks of a session: those of LocalRanks, or of launched.LaunchedRanks."""
+
+    size: int
+    can_restart: bool
+
+    def start(self) -> None:
+        """Make the ranks open the backend. Raises RanksBroken."""
+
+    def order(self, case: str, serial: int) -> None:
+        """Make all ranks run a case."""
+
+    def collect(self, seconds: float, deaths: bool = False) -> dict[int, sandbox.Message | None]:
+        """The answers by rank."""
+
+    def exit_description(self, rank: int) -> str:
+        """How a rank ended."""
+
+    def where(self, rank: int) -> str:
+        """Where a rank hangs."""
+
+    def stop(self) -> None:
+        """End the ranks."""
+
+    def close(self) -> None:
+        """End everything."""
 
 
 class LocalRanks:
@@ -81,7 +114,7 @@ class LocalRanks:
     can_restart = True
 
     def __init__(
-        self, target: Target, size: int, environment: Mapping[str, str] | None = None, **settings
+        self, target: Target, size: int, environment: Mapping[str, str] | None = None, **settings: object
     ) -> None:
         self.target, self.size, self.settings = target, size, settings
         self.environment = dict(environment or {})
@@ -124,12 +157,12 @@ class LocalRanks:
         for child in self._children:
             child.send({"case": case, "serial": serial})
 
-    def collect(self, seconds: float, deaths: bool = False) -> dict[int, dict | None]:
+    def collect(self, seconds: float, deaths: bool = False) -> dict[int, sandbox.Message | None]:
         """One answer of each rank; None for a rank that died, absent for one that does not answer in time.
 
         After a failure the others are not waited for much longer; a death is one unless ``deaths`` belong to the case.
         """
-        answers: dict[int, dict | None] = {}
+        answers: dict[int, sandbox.Message | None] = {}
         until = time.monotonic() + seconds
         waiting = {child: rank for rank, child in enumerate(self._children)}
         while waiting and (left := until - time.monotonic()) > 0:
@@ -178,23 +211,23 @@ class Session:
 
     def __init__(
         self, target: Target, size: int = 4, *, modules: Sequence[str] = (), quick: bool = False,
-        patience: float = 1.0, ranks=None, environment: Mapping[str, str] | None = None,
+        patience: float = 1.0, ranks: Ranks | None = None, environment: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         from hvd_core.conformance.cases import all_cases
 
         self.cases = {c.name: c for c in all_cases(modules)}
         self.target, self.patience, self.modules = target, patience, modules
-        self._bare = None
-        self.ranks = ranks or LocalRanks(
+        self._bare: SingleProcess | None = None
+        self.ranks: Ranks = ranks or LocalRanks(
             target, size, environment, modules=list(modules), quick=quick, patience=patience
         )
         self._serial, self._broken, self._over = 0, "", ""
-        self._missing: str | None = None  # until the backend's probe was asked
+        self._missing: str | None = None  # until the backend was probed
 
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.ranks.close()
         if self._bare is not None:
             self._bare.close()
@@ -208,8 +241,9 @@ class Session:
 
             descriptor = self.target.descriptor
             answer = probe(descriptor, 5.0) if descriptor is not None else None
-            unavailable = isinstance(answer, Unavailable) and not isinstance(answer, ProbeFailed)
-            self._missing = answer.reason if unavailable else ""
+            self._missing = ""
+            if isinstance(answer, Unavailable) and not isinstance(answer, ProbeFailed):
+                self._missing = answer.reason
             if isinstance(answer, Available):
                 found_by_probe(self.target.name, answer.library, os.environ)
         return self._missing
@@ -239,7 +273,7 @@ class Session:
             return Result(name, FAIL, self._broken)
         return self._on_ranks(case)
 
-    def _on_ranks(self, case) -> Result:
+    def _on_ranks(self, case: Case) -> Result:
         self._serial += 1
         self.ranks.order(case.name, self._serial)
         started = time.monotonic()
@@ -274,7 +308,7 @@ class Session:
     def _was_killed(self, rank: int) -> bool:
         return "SIGKILL" in self.ranks.exit_description(rank)
 
-    def _alone(self, case) -> Result:
+    def _alone(self, case: Case) -> Result:
         if self._bare is None:
             self._bare = SingleProcess(self.target, self.modules, self.patience)
         return self._bare.run(case)
@@ -283,19 +317,19 @@ class Session:
 def inside_job() -> bool:
     """Whether a launcher has started this process as one of several ranks."""
     identity = identify(os.environ)
-    return identity.launcher != "single" and identity.size != 1
+    return bool(identity.launcher != "single" and identity.size != 1)
 
 
 class SingleProcess:
     """The process that runs the cases without ranks, one after the other. It is replaced after a crash, and for cases
     that need a fresh one."""
 
-    def __init__(self, target, modules, patience: float) -> None:
+    def __init__(self, target: Target, modules: Iterable[str], patience: float) -> None:
         self._target, self._modules, self._patience = target, list(modules), patience
         self._child: sandbox.Child | None = None
         self._earlier = ""  # the case that this process has run last
 
-    def run(self, case) -> Result:
+    def run(self, case: Case) -> Result:
         """Runs a case without ranks to its verdict."""
         if case.fresh:
             self.close()
@@ -318,12 +352,14 @@ class SingleProcess:
 
     def _start(self) -> sandbox.Child:
         target = self._target
-        about = {"name": target.name, "path": target.path, "python": target.python, "origin": target.origin}
-        about |= {"described": target.descriptor is not None, "modules": self._modules, "search": sys.path}
-        about |= {"patience": self._patience, "interpreter": INTERPRETER}
+        config = {
+            **{"name": target.name, "path": target.path, "python": target.python, "origin": target.origin},
+            **{"described": target.descriptor is not None, "modules": self._modules, "search": sys.path},
+            **{"patience": self._patience, "interpreter": INTERPRETER},
+        }
         self._earlier = ""
         child = sandbox.Child([*INTERPRETER, "-m", "hvd_core.conformance.worker"], own_group=False)
-        child.send(about)
+        child.send(config)
         return child
 
     def close(self) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 PASS, FAIL, SKIPPED, EMULATED = "PASS", "FAIL", "SKIPPED", "EMULATED"
-# Of rows only: NATIVE served as declared; REFUSED not served, and nothing is composed in its place.
+# Of rows only: NATIVE served as declared; REFUSED not served, and nothing is composed instead.
 NATIVE, REFUSED, NOTE = "NATIVE", "-", "NOTE"
 
 _SHOWN_LINES = 8
@@ -53,7 +53,7 @@ class CaseArgument:
             raise Failed(text)
 
     @staticmethod
-    def skip(reason: str) -> None:
+    def skip(reason: str) -> NoReturn:
         """Ends the case as SKIPPED."""
         raise Skip(reason)
 
@@ -74,12 +74,12 @@ class Result:
         """``L2``."""
         return self.case.split(".")[0]
 
-    def as_dict(self) -> dict:
+    def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
 
     @staticmethod
-    def from_dict(data: dict) -> Result:
+    def from_dict(data: dict[str, Any]) -> Result:
         """The reverse of as_dict()."""
         return Result(**{**data, "rows": [Row(**row) for row in data["rows"]]})
 

@@ -24,7 +24,7 @@ WORDS_IN_CONTRACT = {"include/hvd/backend_abi.h": {"cuda", "gcu", "eccl"}}
 WORDS_IN_SETTINGS = {
     "_config/settings.py": {"gloo"},
     "_bootstrap/world.py": {"gloo"},
-    "_bootstrap/lasting_store.py": {"gloo"},
+    "_bootstrap/rendezvous/rank0_store.py": {"gloo"},
 }
 
 # Packages of others that a framework's folder, or one below it, is made for: the estimators of Spark train with one each.

@@ -47,20 +47,20 @@ def speak_shm(world, link, segment):
     # A child writes in the first half of its line of the segment, the parent in the second.
     at = link.slot * 64 + (0 if link.is_parent else 32)
     segment[at : at + 8] = b"%08d" % (world.rank + 1)
-    os.eventfd_write(link.peer_bells[0], 1)
-    os.eventfd_write(link.peer_bells[1], 1)
+    os.eventfd_write(link.peer_eventfds[0], 1)
+    os.eventfd_write(link.peer_eventfds[1], 1)
 
 
 def hear_shm(world, link, segment):
     at = link.slot * 64 + (32 if link.is_parent else 0)
     end = time.monotonic() + TIMEOUT
     while segment[at : at + 8] == bytes(8):
-        for bell in link.my_bells:
+        for bell in link.my_eventfds:
             select.select([bell], [], [], 0.1)
         if time.monotonic() > end:
             raise SystemExit(f"rank {link.peer} wrote nothing into slot {link.slot}")
     alive = not select.select([link.guard_fd], [], [], 0)[0]
-    rung = bool(select.select([link.my_bells[1]], [], [], TIMEOUT)[0])
+    rung = bool(select.select([link.my_eventfds[1]], [], [], TIMEOUT)[0])
     right_process = link.peer_pid == world.pids[link.peer]
     return int(segment[at : at + 8]) == link.peer + 1 and alive and rung and right_process
 

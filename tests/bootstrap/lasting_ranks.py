@@ -1,4 +1,4 @@
-"""What the ranks of test_lasting_store.py do; the function and a folder are named on the command line."""
+"""What the ranks of test_rank0_store.py do; the function and a folder are named on the command line."""
 
 import atexit
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import hvd_core as hvd
-from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap.launchers.identity import identify
 
 FOLDER = Path(sys.argv[2] if __name__ == "__main__" else ".")
 

@@ -102,13 +102,13 @@ def test_survivors_are_told_from_the_rank_that_failed_first():
 def test_store_carries_out_the_will_of_a_connection():
     with StoreServer("127.0.0.1", SECRET) as server:
         one, two, reader = (StoreClient(server.address, SECRET) for _ in range(3))
-        one.will("gone", b"one")
-        two.will("gone", b"two")
-        two.will("", b"")
+        one.set_last_will("gone", b"one")
+        two.set_last_will("gone", b"two")
+        two.set_last_will("", b"")
         assert reader.wait_any(("gone", "other"), 0) is None
         # A key that is there at the end of `three`, which ends after `two`.
         three = StoreClient(server.address, SECRET)
-        three.will("three is gone", b"")
+        three.set_last_will("three is gone", b"")
         two.close()
         three.close()
         assert reader.wait_any(("gone", "three is gone"), WITHIN) == (1, b"")

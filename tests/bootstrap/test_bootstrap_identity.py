@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from hvd_core._bootstrap.identity import identify, launcher_process
+from hvd_core._bootstrap.launchers.identity import identify
+from hvd_core._bootstrap.launchers.process import launcher_pid
 
 SECRET = "ab" * 32
 HVD = {"HOROVOD_STORE": "tcp://10.0.0.1:4000", "HOROVOD_SECRET_KEY": SECRET}
@@ -127,5 +128,5 @@ def test_identity_never_prints_the_secret():
 
 
 def test_launcher_process_is_an_ancestor():
-    pid, started = launcher_process("HVD_TEST_SURELY_UNSET").split(":")
-    assert int(pid) > 0 and int(started) >= 0
+    pid, started = launcher_pid("HVD_TEST_SURELY_UNSET")
+    assert pid > 0 and started >= 0

@@ -96,9 +96,10 @@ def test_torchrun():
 
 
 def test_environment_that_lies_about_the_host_is_told_what_is_missing(monkeypatch):
-    from hvd_core._bootstrap import BootstrapError, connect, mpi_rendezvous
+    from hvd_core._bootstrap import BootstrapError, connect
+    from hvd_core._bootstrap.rendezvous import mpi4py_support
 
-    monkeypatch.setattr(mpi_rendezvous, "available", lambda: False)
+    monkeypatch.setattr(mpi4py_support, "is_installed", lambda: False)
     spread = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
     with pytest.raises(BootstrapError, match=re.escape("torchrun started 2 of them on this host")) as caught:
         connect(spread)

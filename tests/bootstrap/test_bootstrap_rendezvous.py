@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 import other_user_programs
+from hvd_core._base import sockets
 from hvd_core._base.sockets import Deadline
-from hvd_core._bootstrap import BootstrapError, identity, rendezvous_listener, routes
-from hvd_core._bootstrap.identity import Identity
-from hvd_core._bootstrap.job_members import MembersDisagree, select
-from hvd_core._bootstrap.rendezvous_listener import RendezvousListener
+from hvd_core._bootstrap import BootstrapError
+from hvd_core._bootstrap.launchers.identity import Identity
+from hvd_core._bootstrap.launchers.process import launcher_pid, private_facts
+from hvd_core._bootstrap.rendezvous import unix_socket
+from hvd_core._bootstrap.rendezvous.unix_socket import RendezvousListener
+from hvd_core._bootstrap.store.job_members import MembersDisagree, select
 
 SECRET = bytes(range(32))
 STORE = "tcp://127.0.0.1:1234"
@@ -45,7 +48,7 @@ def open_listener(point):
 
 
 def ask(point, identity=Identity(1, 3), seconds=5):
-    return rendezvous_listener.ask(point, identity, Deadline(seconds))
+    return unix_socket.ask(point, identity, Deadline(seconds))
 
 
 def as_nobody(program, *arguments):
@@ -114,7 +117,7 @@ def test_a_list_that_contradicts_is_told_on_either_side(point, open_listener):
     assert "rank 0: [0, 1]; rank 1: [1, 0]" in str(listener.failure)
     # From now on a rank that has been waiting gets the failure; a rank of a later attempt gets no answer.
     with pytest.raises(MembersDisagree, match=r"rank 0: \[0, 1\]; rank 1: \[1, 0\]"):
-        rendezvous_listener.ask(point, part(1, [0, 1]), early)
+        unix_socket.ask(point, part(1, [0, 1]), early)
     assert ask(point, part(1, [0, 1])) is None
     assert ask(point, part(1, None)) is None
 
@@ -159,18 +162,18 @@ def test_another_user_at_a_ranks_own_address_is_named(point):
 def test_no_other_user_can_know_an_address_before_it_is_taken(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     whole = Identity(0, 2, launcher="torchrun", variable="RANK")
-    named = rendezvous_listener.address_of(whole)
-    assert named(0) == rendezvous_listener.address_of(whole)(0)
-    launcher = identity.launcher_process("RANK").partition(":")[0]
-    assert len(identity.private_facts("RANK")) == 64
-    thief = as_nobody(other_user_programs.read_random_bytes_of, launcher)
+    named = unix_socket.addresses(whole)
+    assert named(0) == unix_socket.addresses(whole)(0)
+    launcher, _ = launcher_pid("RANK")
+    assert len(private_facts("RANK")) == 64
+    thief = as_nobody(other_user_programs.read_random_bytes_of, str(launcher))
     _, err = thief.communicate(timeout=60)
     assert "PermissionError" in err, err
 
 
 def test_store_address_over_mpi_is_on_the_interface_towards_the_other_hosts():
     own = socket.gethostname()
-    assert routes.address_towards([own, own]) == "127.0.0.1"
-    assert routes.address_towards([own, "localhost"]) in ("127.0.0.1", "::1")
+    assert sockets.address_towards([own, own]) == "127.0.0.1"
+    assert sockets.address_towards([own, "localhost"]) in ("127.0.0.1", "::1")
     with pytest.raises(BootstrapError, match=r"rank 0 cannot reach host 'no-such-host\.invalid'"):
-        routes.address_towards([own, "no-such-host.invalid"])
+        sockets.address_towards([own, "no-such-host.invalid"])

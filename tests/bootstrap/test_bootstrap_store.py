@@ -78,7 +78,7 @@ def test_store_get_waits_until_the_key_is_there(server, client):
 
 def test_store_joins_the_parts_of_all_members(server, client):
     def told(key):
-        return store.read(client.get(key, 0))
+        return store.read_gathered(client.get(key, 0))
 
     assert client.absent("k", 4) == [0, 1, 2, 3]
     assert client.gather("k", 4, [3, 1], b"same", b"of 3 and 1")
@@ -100,7 +100,7 @@ def test_store_joins_the_parts_of_all_members(server, client):
 def test_store_gathers_as_many_as_the_first_member_says(client):
     assert client.gather("k", 3, [1], b"three") and client.gather("k", 3, [2], b"three")
     assert client.gather("k", 2, [0], b"two")
-    assert store.read(client.get("k", 0)).commons == [(b"two", [0]), (b"three", [1, 2])]
+    assert store.read_gathered(client.get("k", 0)).commons == [(b"two", [0]), (b"three", [1, 2])]
 
 
 def test_store_clears_a_prefix(client):

@@ -15,9 +15,9 @@ from harness import run_on_ranks
 from harness.launch import run_to_the_end
 from hvd_core._base.auth import ServerHandshake
 from hvd_core._base.sockets import AuthenticationError, StoreLost, join_address, split_address
-from hvd_core._bootstrap import BootstrapError, StoreClient, StoreServer, connect, encryption
-from hvd_core._bootstrap.meeting import Meeting, find_store
-from hvd_core._bootstrap.store import MAX_ANSWER_BYTES
+from hvd_core._bootstrap import BootstrapError, StoreClient, StoreServer, connect
+from hvd_core._bootstrap.rendezvous.custom import CustomRendezvous, find_store
+from hvd_core._bootstrap.store import MAX_ANSWER_BYTES, encryption
 
 SECRET = bytes(range(32))
 VALUE = b"a value that all ranks know"
@@ -191,15 +191,15 @@ def test_the_secret_is_not_sent_to_other_hosts_in_the_clear(monkeypatch):
         encryption.refuse_readable_secret(True, "MPI")
 
 
-def test_a_meetings_ranks_all_learn_that_the_secret_is_not_sent(monkeypatch):
+def test_the_ranks_of_a_custom_rendezvous_all_learn_that_the_secret_is_not_sent(monkeypatch):
     monkeypatch.setenv("HOROVOD_TLS", "1")
     said = []
     for rank in range(2):
-        met = Meeting(rank, 2, said.append, lambda: said[0], "203.0.113.1")
+        met = CustomRendezvous(rank, 2, said.append, lambda: said[0], "203.0.113.1")
         with pytest.raises(BootstrapError, match="would be sent to other hosts over the program's own store"):
             find_store(met, {}, None)
     assert len(said) == 1 and list(json.loads(said[0])) == ["refused"]
-    here = Meeting(0, 2, said.append, None, "localhost")
+    here = CustomRendezvous(0, 2, said.append, None, "localhost")
     _, found = find_store(here, {}, None)
     found.close()
     assert "secret" in json.loads(said[1])

@@ -14,9 +14,10 @@ import pytest
 from harness.spoiled import spoil
 from hvd_core._base import auth
 from hvd_core._base.sockets import Deadline
-from hvd_core._bootstrap import AuthenticationError, BootstrapError, rendezvous_listener
-from hvd_core._bootstrap.identity import Identity
-from hvd_core._bootstrap.rendezvous_listener import RendezvousListener
+from hvd_core._bootstrap import AuthenticationError, BootstrapError
+from hvd_core._bootstrap.launchers.identity import Identity
+from hvd_core._bootstrap.rendezvous import unix_socket
+from hvd_core._bootstrap.rendezvous.unix_socket import RendezvousListener
 from hvd_core.backends._candidate import WHEEL, Candidate
 from hvd_core.backends._discovery import entry_points
 from hvd_core.backends.errors import BackendError
@@ -52,7 +53,7 @@ def test_the_handshake_of_a_link_takes_right_answers_only():
 def test_the_rendezvous_survives_spoiled_questions():
     rng = random.Random(17)
     address = "\0hvd-test-" + secrets.token_hex(8)
-    question = rendezvous_listener._ASK.pack(b"hvdmeet2", 1.0, 1, 1, 3, 0)
+    question = unix_socket._ASK.pack(b"hvdmeet2", 1.0, 1, 1, 3, 0)
     listener = RendezvousListener(address, Identity(0, 3), (STORE, SECRET))
     try:
         for _ in range(300):
@@ -67,7 +68,7 @@ def test_the_rendezvous_survives_spoiled_questions():
                 except ConnectionResetError:
                     pass
         # As another rank than the spoiled questions may have been: this process may have become rank 1.
-        answer = rendezvous_listener.ask(address, Identity(2, 3), Deadline(30))
+        answer = unix_socket.ask(address, Identity(2, 3), Deadline(30))
         assert answer == {"members": None, "store": STORE, "secret": SECRET.hex()}
     finally:
         listener.close()
@@ -92,7 +93,7 @@ def answered_with(text):
         thread = threading.Thread(target=answer)
         thread.start()
         try:
-            return rendezvous_listener.ask(address, Identity(1, 3), Deadline(10))
+            return unix_socket.ask(address, Identity(1, 3), Deadline(10))
         except BootstrapError as error:
             return error
         finally:

@@ -155,7 +155,7 @@ class Rank:
 
 def main(seed, folder):
     """A rank of a launcher. Fails if the job has failed, as a program does that does not catch the error."""
-    from hvd_core._bootstrap.identity import identify
+    from hvd_core._bootstrap.launchers.identity import identify
 
     chosen, folder = scenario(int(seed)), Path(folder)
     rank = identify(os.environ).rank

@@ -20,7 +20,7 @@ from command_line import ROOT
 from hvd_core._cli import main, plugin_new
 from hvd_core._cli.plugin_new import Names
 
-TEMPLATE = plugin_new.find()
+TEMPLATE = plugin_new.find_template()
 ACME = Names("acme", "acme", "npu", "acmert")
 
 
@@ -45,7 +45,7 @@ def test_names_are_replaced_as_they_are_spelled(before, after):
 def test_cases_become_what_is_left_to_do():
     text = "  // Passes: L2.allgather, L2.allgatherv\n  void f();\n"
     assert plugin_new.Renaming(TEMPLATE.names, ACME).text(text).splitlines() == [
-        "  // TO" + "DO: replace by your library's call.",
+        "  // TO" + "DO: replace with your library's call.",
         "  // hvd plugin check acme --case L2.allgather --case L2.allgatherv shows this works.",
         "  void f();",
     ]
@@ -161,7 +161,7 @@ def test_edit_that_no_longer_fits_is_an_error(tmp_path):
         '[[edits]]\nfile = "a.txt"\nold = "three"\nnew = "four"\n'
     )
     with pytest.raises(ValueError, match=r"template.toml: a.txt has 0 of: three"):
-        plugin_new.write(plugin_new.read(tmp_path), ACME, tmp_path / "out", {}, {})
+        plugin_new.write_project(plugin_new.read_template(tmp_path), ACME, tmp_path / "out", {}, {})
     assert not (tmp_path / "out").exists()
 
 

@@ -4,12 +4,12 @@ process id of its own parent."""
 import os
 import sys
 
-from hvd_core._bootstrap.identity import identify
-from hvd_core._bootstrap.peer_liveness import find_launcher_process
+from hvd_core._bootstrap.launchers import process
+from hvd_core._bootstrap.launchers.identity import identify
 
 
 def main():
-    launcher = find_launcher_process(identify(os.environ), "here")
+    launcher = process.watch(identify(os.environ), "here")
     print(os.getpid(), launcher is not None, flush=True)
     for _ in sys.stdin:
         print(launcher.has_ended(), os.getppid(), flush=True)

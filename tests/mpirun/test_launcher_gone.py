@@ -18,14 +18,10 @@ from harness import launch
 from harness import rank as tools
 from harness.frameworks import ONE_AGENT, torchrun
 from harness.installed import need
-from hvd_core._bootstrap.identity import (
-    LAUNCHER_NAMES,
-    Identity,
-    identify,
-    launcher_process,
-    process_status,
-)
-from hvd_core._bootstrap.peer_liveness import find_launcher_process
+from hvd_core._base.processes import process_stat
+from hvd_core._bootstrap.launchers import PROCESS_NAMES
+from hvd_core._bootstrap.launchers.identity import Identity, identify
+from hvd_core._bootstrap.launchers.process import launcher_pid, watch
 
 WITHIN = 100
 FIND_LAUNCHER = str(Path(__file__).with_name("find_launcher.py"))
@@ -51,7 +47,7 @@ def wait_for_what_does_not_come():
 def wait_in_init():
     """Rank 1 does not come to init(), in which rank 0 waits."""
     identity = identify(os.environ)
-    launcher = launcher_process(identity.variable).partition(":")[0]
+    launcher = launcher_pid(identity.variable)[0]
     (tools.folder / f"pids.{identity.rank}").write_text(f"{os.getpid()} {launcher}")
     tools.tell(f"ready.{identity.rank}")
     error = tools.folder / "error.0"
@@ -122,13 +118,13 @@ def check_ranks_end_without(command, folder, names, during_init=False):
 @pytest.mark.mpi
 @first_by("openmpi")
 def test_ranks_end_when_mpirun_is_killed(mpirun, tmp_path):
-    check_ranks_end_without([*mpirun, "-np", "2", sys.executable], tmp_path / "job", LAUNCHER_NAMES)
+    check_ranks_end_without([*mpirun, "-np", "2", sys.executable], tmp_path / "job", PROCESS_NAMES)
 
 
 @pytest.mark.mpi
 @first_by("openmpi")
 def test_a_rank_in_init_ends_when_mpirun_is_killed(mpirun, tmp_path):
-    check_ranks_end_without([*mpirun, "-np", "2", sys.executable], tmp_path / "job", LAUNCHER_NAMES, True)
+    check_ranks_end_without([*mpirun, "-np", "2", sys.executable], tmp_path / "job", PROCESS_NAMES, True)
 
 
 def test_ranks_end_when_torchrun_is_killed(tmp_path):
@@ -176,12 +172,7 @@ def test_a_parent_between_launcher_and_rank_may_end(tmp_path):
 
 def test_a_plain_program_watches_no_process():
     started_by_hand = {"RANK": "0", "WORLD_SIZE": "2"}
-    assert process_status(os.getppid())[0] is not None
-    assert find_launcher_process(Identity(0, 1), "here") is None
-    assert (
-        find_launcher_process(Identity(0, 2, launcher="horovodrun", variable="HOROVOD_RANK"), "here") is None
-    )
-    assert (
-        find_launcher_process(Identity(0, 2, launcher="torchrun", variable="RANK"), "here", started_by_hand)
-        is None
-    )
+    assert process_stat(os.getppid()) is not None
+    assert watch(Identity(0, 1), "here") is None
+    assert watch(Identity(0, 2, launcher="horovodrun", variable="HOROVOD_RANK"), "here") is None
+    assert watch(Identity(0, 2, launcher="torchrun", variable="RANK"), "here", started_by_hand) is None

@@ -7,8 +7,8 @@ import time
 
 from hvd_core._base.sockets import Deadline
 from hvd_core._bootstrap import hosts as clock
-from hvd_core._bootstrap.session import Session
 from hvd_core._bootstrap.store import StoreClient
+from hvd_core._bootstrap.store.session import Session
 
 rank, address, secret, hosts = (
     int(sys.argv[1]),

@@ -23,11 +23,11 @@ pytestmark = pytest.mark.timeout(900)
 def with_torch(installed, project):
     """The environment with PyTorch, and the vendor's device for it: what a vendor has besides the backend."""
     device = project.parent / "torch_npu"
-    ours = plugin_new.find()
+    ours = plugin_new.find_template()
     names = Names("acme", "acme", "npu", "acmert")
     # Built files of an installation in the checkout are not sources.
     built = ("build", "dist", "*.so", "*.egg-info")
-    plugin_new.write(Template(TORCH_GCU, ours.names, built, ()), names, device, {}, {})
+    plugin_new.write_project(Template(TORCH_GCU, ours.names, built, ()), names, device, {}, {})
     build_wheel(
         device,
         "--no-isolation",

@@ -36,7 +36,10 @@ def test_without_wheels_jobs_need_no_mpi_and_the_types_are_the_originals(site):
 
 def test_mpi_is_built_where_mpi4py_finds_a_library(site, tmp_path):
     nowhere = {"LD_LIBRARY_PATH": "", "MPI4PY_LIBMPI": str(tmp_path / "libmpi.so")}
-    asked_for = "from hvd_core._bootstrap import mpi_beside; import os, sys; print(mpi_beside.can_be_loaded(os.environ))"
+    asked_for = (
+        "from hvd_core._bootstrap.rendezvous.mpi4py_support import can_be_loaded; "
+        "import os, sys; print(can_be_loaded(os.environ))"
+    )
     ends = f"{asked_for[:-1]}, 'mpi4py' in sys.modules)"
     before = python(ends, site, **nowhere).stdout.split()
     (tmp_path / "libmpi.so").touch()

@@ -25,7 +25,7 @@ from horovod.common.exceptions import HostsUpdatedInterrupt
 from horovod.runner.elastic import discovery as names
 from horovod.runner.launch import parse_args
 from hvd_core._bootstrap.driver_channel import DriverChannel, LeftJob
-from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap.launchers.identity import identify
 
 
 def asked(source, answers, limit_s=30.0):

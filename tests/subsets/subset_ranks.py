@@ -12,7 +12,8 @@ import time
 import numpy as np
 
 import hvd_core as hvd
-from hvd_core._bootstrap import BootstrapTimeout, rendezvous
+from hvd_core._bootstrap import BootstrapTimeout
+from hvd_core._bootstrap.rendezvous import launcher_store
 from hvd_core._runtime import runtime
 
 ME = next(
@@ -109,10 +110,10 @@ def disagree():
 def disagree_late():
     """Lists that cannot be true together; rank 1 is slow: it looks at what the others wait for only after these have
     heard of it and are in their next init()."""
-    read, second = rendezvous._PublishedAttempt.read, b"[null, 2]"
+    read, second = launcher_store._PublishedAttempt.read, b"[null, 2]"
 
     def late(attempt, rank):
-        rendezvous._PublishedAttempt.read = read
+        launcher_store._PublishedAttempt.read = read
         entry = b"" if attempt._attempt[0] else second  # it may have heard before its first look
         while second not in entry:
             with contextlib.suppress(BootstrapTimeout):  # between two calls of init() there is no entry
@@ -121,7 +122,7 @@ def disagree_late():
         return read(attempt, rank)
 
     if ME == 1:
-        rendezvous._PublishedAttempt.read = late
+        launcher_store._PublishedAttempt.read = late
     return {"texts": [refusal({0: None, 1: [1, 2], 2: None}[ME])], "seen": job(None)}
 
 

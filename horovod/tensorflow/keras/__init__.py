@@ -5,7 +5,7 @@ The same as ``horovod.keras``, for the Keras that TensorFlow has. One signature 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from tensorflow import keras
 
@@ -26,13 +26,13 @@ __all__ += _exports.__all__
 __all__ += _front_end.__all__
 
 init = _front_end.init_for(keras, _exports.init)
-PartialDistributedOptimizer = _front_end.bind(_front_end.PartialDistributedOptimizer, keras, __name__)
-allgather = _front_end.bind(_front_end.allgather, keras, __name__)
-allreduce = _front_end.bind(_front_end.allreduce, keras, __name__)
-broadcast = _front_end.bind(_front_end.broadcast, keras, __name__)
-broadcast_global_variables = _front_end.bind(_front_end.broadcast_global_variables, keras, __name__)
-load_model = _front_end.bind(_front_end.load_model, keras, __name__)
-reducescatter = _front_end.bind(_front_end.reducescatter, keras, __name__)
+PartialDistributedOptimizer: Final = _front_end.bind(_front_end.PartialDistributedOptimizer, keras, __name__)
+allgather: Final = _front_end.bind(_front_end.allgather, keras, __name__)
+allreduce: Final = _front_end.bind(_front_end.allreduce, keras, __name__)
+broadcast: Final = _front_end.bind(_front_end.broadcast, keras, __name__)
+broadcast_global_variables: Final = _front_end.bind(_front_end.broadcast_global_variables, keras, __name__)
+load_model: Final = _front_end.bind(_front_end.load_model, keras, __name__)
+reducescatter: Final = _front_end.bind(_front_end.reducescatter, keras, __name__)
 
 
 def DistributedOptimizer(

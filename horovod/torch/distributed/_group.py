@@ -107,7 +107,7 @@ def _first_tensor(values: Any) -> torch.Tensor | None:
 
 # Send and receive between two ranks of a group: only these two take part.
 #
-# Messages of one sender, receiver and tag meet in their order; the engine carries out the messages of two ranks, of all
+# Messages of one sender, receiver and tag match in their order; the engine carries out the messages of two ranks, of all
 # tags, in the order in which both of them have asked. So a receiver must know the sender: a receive from any source is
 # possible in a group of two only.
 
@@ -184,7 +184,7 @@ def monitored_barrier(group: Any, timeout: Any, wait_all_ranks: bool) -> None:
     seconds = 0.0 if timeout is not None and not timeout else seconds_of(timeout, calls.seconds)
     name = calls.next_name()
     keys = [f"hvd/monitored/{name}/{rank}" for rank in range(group._size)]
-    # The engine does not tell which ranks have submitted a barrier; each rank says it in torch's store before.
+    # The engine does not report which ranks have submitted a barrier: each rank announces itself in torch's store.
     group._store.set(keys[group._rank], b"here")
     core = calls.core
     handle = core.ordered("barrier", name, calls.number, None, None)
@@ -302,7 +302,7 @@ class Group(Gathering, Scattering, _ProcessGroup):
         if self._others is None:
             self._others = others_of(self, self._ranks, self._calls.seconds)
             if self._others is not None and "cpu" not in self._others.names:
-                self._calls.begin_short_way()
+                self._calls.enable_short_way()
         return self._others
 
     def _get_backend(self, device: Any) -> Any:

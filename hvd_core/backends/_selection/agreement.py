@@ -148,7 +148,7 @@ def agree(world: Any, own: Statement, timeout_s: float) -> None:
     key = f"backend/{world.epoch}"
     deadline = time.monotonic() + timeout_s
     # The store keeps equal texts once.
-    world.tell_all(key, json.dumps(own, sort_keys=True).encode())
+    world.share(key, json.dumps(own, sort_keys=True).encode())
     verdict = _failed_first(world, key, own) if "failed" in own else _verdict(world, key, deadline)
     if verdict or "failed" in own:
         _wait_for_readers(world, key, deadline)
@@ -172,7 +172,7 @@ def _verdict(world: Any, key: str, deadline: float) -> str:
     try:
         if world.rank != 0:
             return world.read(f"{key}/verdict", left()).decode()
-        texts = world.told_by_all(key, left())
+        texts = world.shared(key, left())
     except TimeoutError as error:
         missing = world.store.absent(key, world.size)[:1] if world.rank == 0 else []
         raise type(error)(

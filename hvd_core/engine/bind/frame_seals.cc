@@ -1,4 +1,4 @@
-// See frame_seals.h. For the clients of the store in Python (hvd_core/_bootstrap/store.py).
+// See frame_seals.h. For the clients of the store in Python (hvd_core/_bootstrap/store/__init__.py).
 #include "engine/bind/frame_seals.h"
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 //
 // A part has bytes that are usually equal for all members (`common`), which the value holds once with the members that
 // brought them, and bytes of its own. Parts with a label make a value of their own, for the readers of that label.
-// The bytes of both are described in hvd_core/_bootstrap/store.py. Belongs to the store's thread.
+// The bytes of both are described in hvd_core/_bootstrap/store/__init__.py. Belongs to the store's thread.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // The server of the job's key-value store: one thread of its own, asleep when nothing happens. It needs no Python, so a
 // process that holds the interpreter for long keeps on serving. The protocol is described in
-// hvd_core/_bootstrap/store.py.
+// hvd_core/_bootstrap/store/__init__.py.
 //
 // A peer may be a stranger until it has proved the secret. Until then the server reads no byte beyond the handshake. It
 // keeps kMostUnproven such connections, each for a limited time. Further ones wait in the listener's queue, and take

@@ -10,9 +10,10 @@ import pytest
 
 from bootstrap_job import RANK_PROGRAM, check_healthy, reports, start
 from hvd_core._base.sockets import BootstrapTimeout, Deadline
-from hvd_core._bootstrap import BootstrapError, connect, identity, mpi_rendezvous, rendezvous_way
-from hvd_core._bootstrap.identity import identify
-from hvd_core._bootstrap.pmi1 import Pmi1
+from hvd_core._bootstrap import BootstrapError, connect, launchers, rendezvous
+from hvd_core._bootstrap.launchers.identity import identify
+from hvd_core._bootstrap.rendezvous import mpi4py_support
+from hvd_core._bootstrap.rendezvous.pmi import Pmi1
 from hvd_core._cli.plugin_doctor import launcher_step
 
 STEP = {
@@ -64,19 +65,19 @@ STATIC = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_SECRET_KEY": "ab" *
     ],
 )
 def test_the_way_of_each_launcher(monkeypatch, environ, mpi4py, expected):
-    monkeypatch.setattr(mpi_rendezvous, "available", lambda: mpi4py)
-    monkeypatch.setattr(rendezvous_way, "mpi_runs", lambda: False)
-    way = rendezvous_way.choose(identify(environ), environ)
-    assert way.name == expected and way.why
-    assert bool(way.better) == (expected == "missing" or "PMIX_NAMESPACE" in environ)
+    monkeypatch.setattr(mpi4py_support, "is_installed", lambda: mpi4py)
+    monkeypatch.setattr(mpi4py_support, "is_running", lambda: False)
+    choice = rendezvous.choose(identify(environ), environ)
+    assert choice.method == expected and choice.reason
+    assert bool(choice.remedy) == (expected == "missing" or "PMIX_NAMESPACE" in environ)
     if expected == "missing" and "SLURM_PROCID" in environ:
-        assert "srun --mpi=pmi2" in way.better
+        assert "srun --mpi=pmi2" in choice.remedy
 
 
 def test_mpi_that_runs_is_used_and_the_process_manager_left_to_it(monkeypatch):
-    monkeypatch.setattr(rendezvous_way, "mpi_runs", lambda: True)
+    monkeypatch.setattr(mpi4py_support, "is_running", lambda: True)
     environ = {**STEP, **PMI}
-    assert rendezvous_way.choose(identify(environ), environ).name == "mpi4py"
+    assert rendezvous.choose(identify(environ), environ).method == "mpi4py"
 
 
 @pytest.mark.slow
@@ -147,8 +148,8 @@ def test_launchers_that_contradict_each_other(caplog):
         "The variables of 2 launchers are set and differ: torchrun says rank 0 of 1 (RANK, WORLD_SIZE), which is used; "
         "srun says rank 1 of 4 (SLURM_PROCID, SLURM_STEP_NUM_TASKS). If the first is left over"
     )
-    assert identity.disagreement(LEFT_OVER).startswith(text)
-    assert identity.disagreement(STEP) == ""
+    assert launchers.disagreement(LEFT_OVER).startswith(text)
+    assert launchers.disagreement(STEP) == ""
     with caplog.at_level(logging.WARNING, "horovod"):
         connect(LEFT_OVER).close()
     assert text in caplog.text
@@ -156,7 +157,7 @@ def test_launchers_that_contradict_each_other(caplog):
     # mpirun starts its helpers by srun: their variables are the outer launcher's, and no reason for a warning.
     both = {**OPENMPI, **STEP, "SLURM_PROCID": "0"}
     with caplog.at_level(logging.WARNING, "horovod"):
-        identity.warn_of_contradiction(identify(both), both)
+        launchers.warn_of_contradiction(identify(both).size, both)
     assert caplog.text == ""
 
 

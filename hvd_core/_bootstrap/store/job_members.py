@@ -4,11 +4,19 @@ that contradicts it.
 Pure functions, and MemberWatch, which a waiting rank calls from time to time. Ranks in this module are the launcher's.
 """
 
+from __future__ import annotations
+
 import hashlib
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from hvd_core._base.sockets import BootstrapError
+from hvd_core._bootstrap.launchers.identity import Identity
+
+Members: TypeAlias = "tuple[int, ...] | None"
+"""The launcher's ranks that make up a job, by rank; None for all."""
 
 # How many other members one check reads. Checks take turns: a small job reads all of them, a large job a few.
 _MEMBERS_PER_CHECK = 8
@@ -20,18 +28,18 @@ class MembersDisagree(BootstrapError, ValueError):
     ``attempts``: (members, count) of the two init() calls, if init() calls are counted; no rank waits for these any more.
     """
 
-    def __init__(self, text, attempts=()):
+    def __init__(self, text: str, attempts: Sequence[tuple[Members, int]] = ()) -> None:
         super().__init__(text)
         self.attempts = attempts
 
 
-def is_communicator(thing):
+def is_communicator(thing: object) -> bool:
     """Whether ``thing`` is an mpi4py communicator. Does not import mpi4py: a program with a communicator has done so."""
     MPI = sys.modules.get("mpi4py.MPI")
     return MPI is not None and isinstance(thing, MPI.Comm)
 
 
-def select(identity, ranks):
+def select(identity: Identity, ranks: Sequence[int] | None) -> Identity:
     """``identity`` within the job of ``ranks``: a sequence of the launcher's ranks; None or [] for all.
 
     The order of the list gives the ranks of the job. Raises ValueError if the list is not valid here.
@@ -65,7 +73,7 @@ def select(identity, ranks):
     )
 
 
-def check_range(members, identity):
+def check_range(members: tuple[int, ...], identity: Identity) -> None:
     """Raises ValueError if ``members`` holds a rank that the launcher's job does not have."""
     size = identity.size
     outside = [member for member in members if member < 0 or (size is not None and member >= size)]
@@ -77,7 +85,7 @@ def check_range(members, identity):
         )
 
 
-def checked(ranks):
+def checked(ranks: Sequence[int]) -> tuple[int, ...]:
     """``ranks`` as a tuple of ints. Raises ValueError if it is not a sequence of integers."""
     try:
         if isinstance(ranks, (str, bytes)):
@@ -89,7 +97,7 @@ def checked(ranks):
             f"{type(ranks).__name__}"
         ) from None
     try:
-        members = tuple(int(rank) for rank in found)
+        members: Members = tuple(int(rank) for rank in found)
     except (TypeError, ValueError):
         members = None
     if members is None or any(
@@ -99,24 +107,24 @@ def checked(ranks):
     return members
 
 
-def _starter(identity):
+def _starter(identity: Identity) -> str:
     return "this process is alone in" if identity.launcher == "single" else f"{identity.launcher} started"
 
 
-def from_json(members):
+def members_from_json(members: list[int] | None) -> Members:
     """Members as json.loads() returns them: a list, or None for all ranks. Returns a tuple or None."""
     return None if members is None else tuple(members)
 
 
-def shorten(members):
-    """The list of members for messages; None stands for all ranks."""
+def shorten(members: Members) -> str:
+    """The list of members for messages; None means all ranks."""
     if members is None:
         return "all ranks"
     shown = ", ".join(str(member) for member in members[:16])
     return f"[{shown}, ... {len(members)} ranks]" if len(members) > 16 else f"[{shown}]"
 
 
-def name_ranks(ranks):
+def name_ranks(ranks: Sequence[int]) -> str:
     """'rank 3' or 'ranks 1, 2 and 5'; more than 16 are counted."""
     shown = [str(rank) for rank in ranks[:16]]
     if len(ranks) == 1:
@@ -126,12 +134,12 @@ def name_ranks(ranks):
     return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def init_text(members):
+def init_text(members: Members) -> str:
     """The call of init() for messages."""
     return "init()" if members is None else f"init(comm={shorten(members)})"
 
 
-def number(members, count):
+def epoch_of(members: Members, count: int) -> int:
     """The number of the ``count``-th init() with these members, different for every list of members. Below 2**62."""
     if members is None:
         return count
@@ -139,13 +147,13 @@ def number(members, count):
     return (1 << 61) | (int.from_bytes(digest[:5], "little") << 20) | (count & 0xFFFFF)
 
 
-def contradict(mine, me, theirs, them):
+def contradict(mine: Members, me: int, theirs: Members, them: int) -> bool:
     """Whether rank ``me`` with the list ``mine`` and rank ``them`` with ``theirs``, both in init() now, wait for each
     other in different jobs, so that neither can complete. A list of None: all ranks."""
     return mine != theirs and (mine is None or them in mine) and (theirs is None or me in theirs)
 
 
-def disagreement(mine, me, theirs, them):
+def disagreement(mine: Members, me: int, theirs: Members, them: int) -> MembersDisagree:
     """The error for two ranks that contradict each other, with the same text on both."""
     (a, first), (b, second) = sorted(((me, mine), (them, theirs)), key=lambda pair: pair[0])
     return MembersDisagree(
@@ -161,14 +169,21 @@ class MemberWatch:
     error)``: called before a contradiction is raised, with the result of read(). One thread at a time.
     """
 
-    def __init__(self, identity, read, on_conflict=lambda theirs, error: None):
+    def __init__(
+        self,
+        identity: Identity,
+        read: Callable[[int], tuple[Members, int | None] | None],
+        on_conflict: Callable[[tuple[Members, int | None], MembersDisagree], object] = lambda theirs, error: (
+            None
+        ),
+    ) -> None:
         self._members, self._me = identity.members, identity.launcher_rank
         self._read, self._on_conflict = read, on_conflict
-        others = range(identity.size) if self._members is None else self._members
+        others: Sequence[int] = range(identity.size or 0) if self._members is None else self._members
         self._others = [rank for rank in others if rank != self._me]
         self._next = 0
 
-    def look(self):
+    def look(self) -> None:
         """Raises MembersDisagree if another member waits for this rank in a different job."""
         count = min(_MEMBERS_PER_CHECK, len(self._others))
         # The first member is read every time, because all others wait for it.

@@ -3,7 +3,7 @@
 import mmap
 import os
 
-from hvd_core._bootstrap import mpi_library
+from hvd_core._bootstrap.rendezvous import mpi4py_support
 
 
 def test_a_loaded_library_is_found_whatever_bytes_its_path_has(tmp_path):
@@ -13,4 +13,4 @@ def test_a_loaded_library_is_found_whatever_bytes_its_path_has(tmp_path):
     with open(library, "wb+") as file:
         file.truncate(mmap.PAGESIZE)
         with mmap.mmap(file.fileno(), mmap.PAGESIZE):
-            assert os.fsdecode(library) in mpi_library._loaded()
+            assert os.fsdecode(library) in mpi4py_support._loaded()

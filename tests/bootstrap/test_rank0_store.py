@@ -13,8 +13,9 @@ import pytest
 
 import lasting_ranks
 from bootstrap_job import start
-from hvd_core._bootstrap import lasting_store, mpi_rendezvous, rendezvous_way
-from hvd_core._bootstrap.identity import identify
+from hvd_core._bootstrap import rendezvous
+from hvd_core._bootstrap.launchers.identity import identify
+from hvd_core._bootstrap.rendezvous import mpi4py_support, rank0_store
 
 SECRET = b"s" * 32
 
@@ -61,10 +62,10 @@ def test_ranks_of_mpich_end_in_any_order_and_a_part_of_one_rank_attends(mpirun, 
 def test_where_the_store_listens_behind_the_address_of_a_service(caplog):
     """192.0.2.1 is an address of no machine."""
     place = "tcp://192.0.2.1:0"
-    serve = lasting_store.__dict__["_serve_at"]
+    serve = rank0_store.__dict__["_serve_at"]
     # Port 0 is for the test: any free one.
     with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING, "horovod"):
-        patch.setattr(lasting_store, "split_address", lambda address: ("192.0.2.1", 0))
+        patch.setattr(rank0_store, "split_address", lambda address: ("192.0.2.1", 0))
         with serve(place, SECRET, {"HOROVOD_GLOO_IFACE": "no-such,lo"}) as server:
             assert server.address.startswith("tcp://127.0.0.1:")
         assert not caplog.records
@@ -75,8 +76,8 @@ def test_where_the_store_listens_behind_the_address_of_a_service(caplog):
 
 @pytest.mark.parametrize("mpi4py", [True, False])
 def test_a_launcher_that_does_not_tell_that_it_starts_mpi(monkeypatch, mpi4py):
-    monkeypatch.setattr(mpi_rendezvous, "available", lambda: mpi4py)
+    monkeypatch.setattr(mpi4py_support, "is_installed", lambda: mpi4py)
     torchrun = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-    way = rendezvous_way.choose(identify(torchrun), torchrun)
-    assert way.name == "missing"
-    assert ("HOROVOD_RENDEZVOUS=mpi4py" in way.better) == mpi4py
+    choice = rendezvous.choose(identify(torchrun), torchrun)
+    assert choice.method == "missing"
+    assert ("HOROVOD_RENDEZVOUS=mpi4py" in choice.remedy) == mpi4py

@@ -1,0 +1,15 @@
+"""horovodrun, and static environments: variables of this project that a user sets for each process (Kubernetes, for
+instance), with HOROVOD_STORE=rank0://HOST:PORT."""
+
+from hvd_core._bootstrap.launchers.launcher import Launcher
+
+
+class Horovodrun(Launcher):
+    name = "horovodrun"
+    rank_variable, size_variable = "HOROVOD_RANK", "HOROVOD_SIZE"
+    local_variables = ("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
+    variable_prefixes = ("HOROVOD_",)
+    has_own_variables = True
+    never_starts_mpi = True
+    is_watched = False  # its supervisor ends the ranks
+    needs_store = True
