@@ -1,5 +1,6 @@
-"""Misspelt names of the public modules, each of which must be an error for type checkers. Never run: `make lint` checks it
-with mypy, which also reports a `type: ignore` that hides no error.
+"""Misspelt names of the public modules, each of which must be an error for type checkers. Never run.
+
+`make lint` checks it with mypy, which also reports a `type: ignore` that hides no error.
 """
 
 import horovod.jax
