@@ -37,7 +37,7 @@ def register() -> None:
     defaults.clear()
     defaults.update(before)
     setattr(dist.Backend, NAME.upper(), _Name())
-    # torch.distributed takes a string such as "cpu:hvd,cuda:gloo" apart only after the rendezvous.
+    # torch.distributed parses a string such as "cpu:hvd,cuda:gloo" only after the rendezvous.
     if "HOROVOD_RANK" in os.environ:
         _extend_env()
 
@@ -75,7 +75,7 @@ def _device_types() -> list[str]:
 
 
 def _extend_env() -> None:
-    """Let `env://` work under launchers that tell the ranks to horovod and not to torch: horovodrun, mpirun."""
+    """Let `env://` work under launchers that set no RANK for torch.distributed: horovodrun, mpirun."""
     # A function of torch.distributed has the module's name.
     rendezvous = sys.modules.get("torch.distributed.rendezvous")
     handlers = getattr(rendezvous, "_rendezvous_handlers", {})

@@ -8,11 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hvd_core.bench.alternative import Alternative, Bound, Call, Place
 from hvd_core.bench.conductor import Unavailable
+
+if TYPE_CHECKING:
+    import torch
 
 
 class _OnTorch(Alternative):
@@ -38,23 +42,24 @@ class _OnTorch(Alternative):
     def needs(cls) -> list[tuple[str, str]]:
         return [("torch", "pip install torch")]
 
-    def zeros(self, call: Call, elements: int):
+    def zeros(self, call: Call, elements: int) -> torch.Tensor:
         return self.torch.zeros(elements, dtype=getattr(self.torch, call.dtype), device=self.device)
 
-    def bound(self, run: Callable, sent, result: Callable) -> Bound:
-        return Bound(
-            run,
-            lambda values: sent.copy_(self.torch.from_numpy(values)),
-            lambda: _host_array(result()),
-            self.finish,
-        )
+    def bound(
+        self, run: Callable[[], object], sent: torch.Tensor, result: Callable[[], torch.Tensor]
+    ) -> Bound:
+        def fill(values: np.ndarray) -> None:
+            sent.copy_(self.torch.from_numpy(values))
+
+        return Bound(run, fill, lambda: _host_array(result()), self.finish)
 
 
-def _host_array(tensor) -> np.ndarray:
+def _host_array(tensor: torch.Tensor) -> np.ndarray:
     import torch
 
     tensor = tensor.detach().cpu()
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    array: np.ndarray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return array
 
 
 class HorovodTorch(_OnTorch):
@@ -75,7 +80,7 @@ class HorovodTorch(_OnTorch):
             raise Unavailable("the API has no form in place")
         hvd, tensor = self.hvd, self.zeros(call, call.sent(self.place.size))
         form = getattr(hvd, call.collective + "_" * call.in_place)
-        more = {"name": f"bench.{call.collective}.{call.elements}.{call.dtype}"}
+        more: dict[str, Any] = {"name": f"bench.{call.collective}.{call.elements}.{call.dtype}"}
         if call.kind.reduces:
             more["op"] = self.ops[call.op]
         if call.kind.has_root:
@@ -114,24 +119,26 @@ class TorchDistributed(_OnTorch):
         ops = dist.ReduceOp
         self.ops = {"sum": ops.SUM, "prod": ops.PRODUCT, "min": ops.MIN, "max": ops.MAX, "avg": ops.AVG}
 
-    def _store(self):
+    def _store(self) -> Any:
         dist, place = self.dist, self.place
         if place.folder is not None:
             return dist.FileStore(os.path.join(place.folder, "torch-store"), place.size)
         import socket
 
-        def store(host: str, port: int, first: bool):
+        def store(host: str, port: int, first: bool) -> Any:
             return dist.TCPStore(host, port, place.size, is_master=first, wait_for_workers=False)
 
+        exchange = place.from_root
+        assert exchange is not None  # where there is no folder
         if place.rank == 0:
-            address = b""
+            sent = b""
             try:
                 mine = store(socket.gethostname(), 0, True)
-                address = f"{socket.gethostname()} {mine.port}".encode()
+                sent = f"{socket.gethostname()} {mine.port}".encode()
             finally:
-                place.from_root(address)  # the other ranks wait for it, also if there is no store
+                exchange(sent)  # the other ranks wait for it, also if there is no store
             return mine
-        address = place.from_root(b"").decode()
+        address = exchange(b"").decode()
         if not address:
             raise Unavailable("rank 0 has no store for torch.distributed")
         host, port = address.split()

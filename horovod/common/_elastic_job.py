@@ -1,4 +1,4 @@
-"""An elastic job outside of its training function: what its launcher allows, what ranks tell new ones, process sets.
+"""An elastic job outside of its training function: its launcher, agreements sent to new ranks, process sets.
 
 Imports no framework, and no part of a state. One thread of a rank calls all of this.
 """
@@ -24,7 +24,7 @@ _WHY = {
     "openmpi": _MPI,
     "mpich": _MPI,
     "srun": (
-        "srun started it, which starts no process in place of one that has died (and ends the others with "
+        "srun started it, which starts no process to replace one that has died (and ends the others with "
         "--kill-on-bad-exit=1)"
     ),
     "torchrun": (
@@ -38,15 +38,15 @@ _FIX = {
         "start one horovodrun --min-np M in the allocation, with the allocation's hosts, or restart the job from a "
         "checkpoint"
     ),
-    "torchrun": "horovodrun -np N --min-np M ... in place of torchrun, or read a checkpoint at the start",
+    "torchrun": "horovodrun -np N --min-np M ... instead of torchrun, or read a checkpoint at the start",
 }
 _OTHER = "horovodrun -np N --min-np M ..., or restart the job from a checkpoint"
 
-_told = False
+_warned = False
 
 
 def explanation(environ: Mapping[str, str]) -> str:
-    """Why this job does not go on without a rank that has died, and what to do."""
+    """Why this job does not continue without a rank that has died, and what to do."""
     try:
         launcher = identify(environ).launcher
     except ValueError:
@@ -62,11 +62,11 @@ def ranks_may_change() -> bool:
 
 
 def warn_once() -> None:
-    """Says on rank 0 of a job of several ranks, once, that hvd.elastic.run only calls the function."""
-    global _told
-    if _told or not current_job.is_initialized() or current_job.size() == 1:
+    """Logs on rank 0 of a job of several ranks, once, that hvd.elastic.run only calls the function."""
+    global _warned
+    if _warned or not current_job.is_initialized() or current_job.size() == 1:
         return
-    _told = True
+    _warned = True
     if current_job.rank() == 0:
         _log.warning(
             "%s\n  hvd.elastic.run calls the function once. States, commits and samplers work. If a rank dies, the job "
@@ -77,39 +77,40 @@ def warn_once() -> None:
 
 # ---- Agreements that earlier ranks have made, exchanged before the state is sent
 #
-# A new rank traces its functions, where the others go on with functions that were traced in an earlier world, so it
-# cannot ask them anything then. A part of a front end registers under a name with share(); the ranks exchange the
-# values of all parts once in a world.
+# A new rank traces its functions, where the others continue with functions that were traced in an earlier world, so it
+# cannot exchange anything with them then. A part of a front end registers under a name with share(); the ranks exchange
+# the values of all parts once in a world.
 
-_parts: dict[str, tuple[Callable[[], Any], Callable[[list], None]]] = {}
+_parts: dict[str, tuple[Callable[[], Any], Callable[[list[Any]], None]]] = {}
 # By name: values of parts that this rank has not imported yet.
-_unheard: dict[str, list] = {}
+_early: dict[str, list[Any]] = {}
 _depth = 0
 
 
-def share(name: str, tell: Callable[[], Any], hear: Callable[[list], None]) -> None:
+def share(name: str, value_of: Callable[[], Any], receive: Callable[[list[Any]], None]) -> None:
     """Exchange the values of a part.
 
     Args:
         name: of the part, the same on all ranks.
-        tell: returns this rank's value, which can be pickled.
-        hear: called with the values of the ranks that have the part, in rank order.
+        value_of: returns this rank's value, which can be pickled.
+        receive: called with the values of the ranks that have the part, in rank order.
     """
-    _parts[name] = tell, hear
-    if name in _unheard:
-        hear(_unheard.pop(name))
+    _parts[name] = value_of, receive
+    if name in _early:
+        receive(_early.pop(name))
 
 
 def exchange() -> None:
     """Exchange the values of all parts. A collective call of all ranks. Raises HorovodInternalError: a rank is gone."""
-    told = allgather_object({name: tell() for name, (tell, _) in _parts.items()}, "horovod.elastic.shared")
-    _unheard.clear()
-    for name in sorted({name for of_rank in told for name in of_rank}):
-        values = [of_rank[name] for of_rank in told if name in of_rank]
+    own = {name: value_of() for name, (value_of, _) in _parts.items()}
+    of_ranks = allgather_object(own, "horovod.elastic.shared")
+    _early.clear()
+    for name in sorted({name for of_rank in of_ranks for name in of_rank}):
+        values = [of_rank[name] for of_rank in of_ranks if name in of_rank]
         if name in _parts:
             _parts[name][1](values)
         else:
-            _unheard[name] = values
+            _early[name] = values
 
 
 @contextlib.contextmanager
@@ -132,14 +133,14 @@ def is_within_run() -> bool:
 #
 # Sets that init() names are registered by init(), on new ranks too. What the program has done with sets before the
 # training function is done by new ranks before theirs: the other ranks repeat it at the same moment, right after
-# init(). A new rank does not know what was done within the training function. Rank 0 tells it which of those sets are
+# init(). A new rank does not know what was done within the training function. Rank 0 sends it which of those sets are
 # to be removed, and which sets are there besides; all ranks do that before the function is called. The function asks
 # for these sets again then, which costs nothing.
 
 _outer: list[Change] = []  # before the training function, in the order of the program
 _removed: list[ProcessSet] = []  # of the sets of _outer_sets(), those that the function has removed
 _inner: list[ProcessSet] = []  # those that the function has added
-_told_changes = 0  # so many changes of this world are in the lists above
+_noted_changes = 0  # so many changes of this world are in the lists above
 _worlds = 1
 # Whether the sets of this world are all there.
 _complete = True
@@ -148,20 +149,20 @@ _numbers: dict[int, tuple[ProcessSet, int]] = {}
 
 def begin_run() -> None:
     """The training function is about to be called for the first time."""
-    global _told_changes
+    global _noted_changes
     if _worlds == 1:  # later no new rank can come that would begin with this function
         _outer[:] = process_sets.registry().history
-        _told_changes = len(_outer)
+        _noted_changes = len(_outer)
         _inner.clear()
         _removed.clear()
 
 
 def remember_sets() -> None:
     """Before the end of a world: remembers the sets that shall come back."""
-    global _complete, _told_changes, _worlds
+    global _complete, _noted_changes, _worlds
     if not _complete:
         return
-    for change in process_sets.registry().history[_told_changes:]:
+    for change in process_sets.registry().history[_noted_changes:]:
         if change.added:
             _note_added(change)
         else:
@@ -171,14 +172,15 @@ def remember_sets() -> None:
         {id(s): (s, s.process_set_id) for s in process_sets.registered() if s.process_set_id is not None}
     )
     _complete = False
-    _told_changes = 0
+    _noted_changes = 0
     _worlds += 1
 
 
 def _note_added(change: Change) -> None:
     process_set = change.process_set
-    if _place(process_set, _removed) is not None:
-        del _removed[_place(process_set, _removed)]
+    removed = _place(process_set, _removed)
+    if removed is not None:
+        del _removed[removed]
     elif _place(process_set, _outer_sets()) is None:
         place = _place(change.earlier, _inner)
         if place is not None:
@@ -206,7 +208,7 @@ def _outer_sets() -> list[ProcessSet]:
         if change.added:
             found.append(change.process_set)
         else:
-            del found[_place(change.process_set, found)]
+            found = [known for known in found if known is not change.process_set]
     return found
 
 
@@ -219,7 +221,7 @@ def repeat_outer_sets() -> None:
             process_sets.registry().remove_again(change.process_set)
 
 
-def _tell() -> dict[str, list]:
+def _changed_sets() -> dict[str, list[Any]]:
     if _complete:
         return {"removed": [], "added": []}
     outer = _outer_sets()
@@ -230,19 +232,19 @@ def _tell() -> dict[str, list]:
     }
 
 
-def _hear(told: list) -> None:
-    """Does what rank 0 says, which has the newest commit."""
+def _receive_sets(of_ranks: list[Any]) -> None:
+    """Does what rank 0 has sent, which has the newest commit."""
     global _complete
     outer = _outer_sets()
-    _removed[:] = [outer[place] for place in told[0]["removed"]]
+    _removed[:] = [outer[place] for place in of_ranks[0]["removed"]]
     for process_set in _removed:
         process_sets.registry().remove_again(process_set)
     own = [s for s in _inner if s._ranks_of is None]
     _inner.clear()
-    for ranks, backend in told[0]["added"]:
+    for ranks, backend in of_ranks[0]["added"]:
         found = next((s for s in own if s.ranks == ranks), None)
         if found is not None:
-            del own[_place(found, own)]
+            own = [known for known in own if known is not found]
         _inner.append(found or ProcessSet(ranks, backend=backend))
         _again(_inner[-1], asked_again=True)
     _complete = True
@@ -260,4 +262,4 @@ def _again(process_set: ProcessSet, asked_again: bool) -> None:
         )
 
 
-share("process_sets", _tell, _hear)
+share("process_sets", _changed_sets, _receive_sets)

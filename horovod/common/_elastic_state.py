@@ -28,7 +28,7 @@ from horovod.common.exceptions import HostsUpdatedInterrupt
 from horovod.common.exports import rank
 from horovod.common.objects import Pickler
 from hvd_core._bootstrap.driver_channel import channel
-from hvd_core._runtime.refusals import reported
+from hvd_core._runtime.failures import report_failure
 
 # ---- Tensors that all ranks have already
 #
@@ -90,7 +90,7 @@ def _sum_of(array: np.ndarray | None) -> np.ndarray:
             summed = data[: rows * 8 * _COLUMNS]
             found.update(summed.view(np.uint64).reshape(rows, _COLUMNS).sum(axis=0))
             data = data[summed.nbytes :]
-        found.update(data)
+        found.update(data.data)
     return np.frombuffer(found.digest(), np.int64)
 
 
@@ -121,7 +121,7 @@ def copy_values(values: dict[str, Any], references: References) -> dict[str, Any
     """A deep copy of named values.
 
     Raises:
-        TypeError: a value cannot be copied; the text names it.
+        TypeError: a value cannot be copied; the message names it.
     """
     if all(type(value) in ATOMS for value in values.values()):
         return dict(values)
@@ -135,7 +135,7 @@ def copy_values(values: dict[str, Any], references: References) -> dict[str, Any
         ) from error
 
 
-def _memo(kept: list) -> dict[int, Any]:
+def _memo(kept: list[Any]) -> dict[int, Any]:
     return {id(value): value for value in kept}
 
 
@@ -149,7 +149,7 @@ def _first_that_fails(values: dict[str, Any], function: Callable[[Any], Any]) ->
 
 
 class Sent:
-    """Values on the way to other ranks, where they arrive as bytes for unpacked(). The function that sends them pickles
+    """Values to send to other ranks, where they arrive as bytes for unpacked(). The function that sends them pickles
     them, and so reports an error of pickling.
 
     Args:
@@ -160,7 +160,7 @@ class Sent:
     def __init__(self, values: dict[str, Any], note: Any, references: References) -> None:
         self._values, self._note, self._references = values, note, references
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
         return bytes, (self._packed(),)
 
     def _packed(self) -> bytes:
@@ -182,14 +182,15 @@ def _packed(value: Any, references: References) -> bytes:
 
 def unpacked(data: bytes, references: References) -> tuple[dict[str, Any], Any]:
     """The values that another rank has sent, and the note."""
-    return load_value(io.BytesIO(data), references)
+    found: tuple[dict[str, Any], Any] = load_value(io.BytesIO(data), references)
+    return found
 
 
 def save_value(value: Any, file: Any, references: References, pickler: type = pickle.Pickler) -> None:
     """Pickle a value into a file, with the names of the objects that it refers to."""
     names = {id(kept): name for name, kept in references().items()}
 
-    class WithReferences(pickler):  # type: ignore[misc, valid-type]
+    class WithReferences(pickler):
         def persistent_id(self, found: Any) -> str | None:
             return names.get(id(found))
 
@@ -225,7 +226,7 @@ class DurableCommits:
         every: commits from one that is written to the next.
     """
 
-    def __init__(self, state: Any, path: str | os.PathLike, every: int) -> None:
+    def __init__(self, state: Any, path: str | os.PathLike[str], every: int) -> None:
         if not isinstance(every, int) or every < 1:
             raise ValueError(f"keep_commits() needs an int of at least 1 for `every`, but found {every!r}.")
         self._state, self._path, self._every = state, os.fspath(path), every
@@ -255,7 +256,7 @@ class DurableCommits:
         return True
 
     def committed(self) -> None:
-        """The state has just been committed. A file that cannot be written is told in the log; training goes on. Raises
+        """The state has just been committed. A file that cannot be written is logged; training continues. Raises
         ValueError at the first commit of a rank, whichever it is, if the state cannot be pickled."""
         if not self._checked:
             self._check()
@@ -338,11 +339,11 @@ class HostUpdateResult(enum.IntFlag):
 
 
 class WorkerNotificationManager:
-    """Passes the driver's word that a better world is possible on to the states that are in use."""
+    """Passes the driver's notification that a better world is possible on to the states that are in use."""
 
     def __init__(self) -> None:
         self._listeners: list[Any] = []
-        self._told_world = 0
+        self._notified_world = 0
 
     def init(self) -> None:
         """Nothing has to be prepared; programs of the original call it."""
@@ -355,17 +356,17 @@ class WorkerNotificationManager:
         self._listeners.remove(listener)
 
     def handle_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Tell all listeners that hosts have changed."""
+        """Notify all listeners that hosts have changed."""
         for listener in list(self._listeners):
             listener.on_hosts_updated(timestamp, update_res)
 
     def look(self) -> None:
-        """Tell the listeners if the driver has said that this world should be left. It says so once in a world."""
+        """Notify the listeners, once in a world, if the driver wants this world to be left."""
         driver = channel()
-        if driver is None or driver.place is None or self._told_world == driver.place.world:
+        if driver is None or driver.place is None or self._notified_world == driver.place.world:
             return
         if driver.update_wanted():
-            self._told_world = driver.place.world
+            self._notified_world = driver.place.world
             self.handle_hosts_updated(time.monotonic(), HostUpdateResult.mixed)
 
 
@@ -383,12 +384,12 @@ class State:
     def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]) -> None:
         self._bcast_object = bcast_object
         self._rank = get_rank
-        self._host_messages: queue.Queue = queue.Queue()
+        self._host_messages: queue.Queue[tuple[float, int]] = queue.Queue()
         self._last_updated_timestamp = 0.0
         self._reset_callbacks: list[Callable[[], Any]] = []
         self._durable: DurableCommits | None = None
 
-    def keep_commits(self, path: str | os.PathLike, every: int = 1) -> bool:
+    def keep_commits(self, path: str | os.PathLike[str], every: int = 1) -> bool:
         """Write every `every`-th commit to a file as well, on rank 0, and begin with the commit that the file holds. Call
         it on all ranks before the training function. Rank 0 of the first world must be able to read the file.
 
@@ -434,7 +435,7 @@ class State:
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
-        """Save the state, then check_host_updates(). After a failure, training goes on from the last commit.
+        """Save the state, then check_host_updates(). After a failure, training continues from the last commit.
 
         All ranks call it at the same place of their training.
 
@@ -448,7 +449,7 @@ class State:
         self._committed()
 
     def commit_async(self) -> None:
-        """As commit(), but a state whose copies take time makes them while training goes on. Others do as in commit()."""
+        """As commit(), but a state whose copies take time makes them while training continues. Others call commit()."""
         self.commit()
 
     def wait(self) -> None:
@@ -459,14 +460,14 @@ class State:
         if driver is not None:
             driver.commits += 1
         if self._durable is not None:
-            # The other ranks wait in check_host_updates(), and must hear of a state that cannot be written.
-            with reported("allreduce", _UPDATE, None, "allreduce"):
+            # The other ranks wait in check_host_updates(), and must be notified of a state that cannot be written.
+            with report_failure("allreduce", _UPDATE, None, "allreduce"):
                 self._durable.committed()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Leave the world if hosts were added or removed. It saves nothing: after it all ranks go on from rank 0's state
-        as it is now. All ranks call it at the same place of their training. Raises as commit()."""
+        """Leave the world if hosts were added or removed. It saves nothing: after it all ranks continue from rank 0's
+        state as it is now. All ranks call it at the same place of their training. Raises as commit()."""
         notification_manager.look()
         found = HostUpdateResult.no_update
         while not self._host_messages.empty():
@@ -500,7 +501,7 @@ class State:
 def require_same_names(own: Iterable[str], found: Iterable[str]) -> None:
     """Raises KeyError if the names of two states differ."""
     if set(own) != set(found):
-        raise KeyError(f"values {sorted(found)} in place of {sorted(own)}")
+        raise KeyError(f"values {sorted(found)} instead of {sorted(own)}")
 
 
 class ObjectState(State):
@@ -539,7 +540,7 @@ class ObjectState(State):
 
     def _require_same_values(self) -> None:
         """Raise ValueError on the ranks whose modules, optimizers and other values with a state are not those of rank 0.
-        Only these need a counterpart: plain values are set. The other ranks go on, and notice when such a rank leaves."""
+        Only these need a counterpart: plain values are set. The other ranks continue until such a rank leaves."""
         own = self._kinds()
         of_root = self._bcast_object(own if self._rank() == 0 else None)
         for name in sorted(own.keys() | of_root.keys()):
@@ -601,7 +602,7 @@ class ObjectState(State):
 
 
 def _taken_apart(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values that have a state; and all values, with the states in place of those."""
+    """The values that have a state; and all values, with the states instead of those."""
     owners = {name: value for name, value in values.items() if has_state(value)}
     return owners, {name: owners[name].state_dict() if name in owners else v for name, v in values.items()}
 
@@ -610,18 +611,18 @@ class VariablesState(ObjectState):
     """An ObjectState with variables of a framework beside its values. A subclass copies them to `_copies`, a list of
     arrays (of NumPy, TensorFlow, PyTorch or JAX) in host memory, before it calls __init__ of this class."""
 
-    _copies: list
+    _copies: list[Any]
 
     def durable_parts(self) -> dict[str, Any]:
         return {**super().durable_parts(), "variables": self._copies}
 
     def set_durable_parts(self, parts: dict[str, Any]) -> None:
         if len(parts["variables"]) != len(self._copies):
-            raise KeyError(f"{len(parts['variables'])} variables in place of {len(self._copies)}")
+            raise KeyError(f"{len(parts['variables'])} variables instead of {len(self._copies)}")
         super().set_durable_parts(parts)
         self._copies = parts["variables"]
 
-    def _that_differ(self, variables: list, save: Callable[[], None]) -> list:
+    def _that_differ(self, variables: list[Any], save: Callable[[], None]) -> list[Any]:
         """Those of the variables that the ranks do not have alike. `save` copies all of them to `_copies`."""
         if not is_in_step():
             return variables
@@ -630,11 +631,11 @@ class VariablesState(ObjectState):
 
 
 def commit_async(state: State) -> None:
-    """``state.commit()``, but the copies are made while training goes on, if they take time.
+    """``state.commit()``, but the copies are made while training continues, if they take time.
 
     For TorchState. Parameters and the optimizer's state are copied by another thread, which ends before the next
-    ``optimizer.step()`` changes them; ``loss.backward()`` and the next batch go on meanwhile. Do not change parameters by
-    other means before ``state.wait()``: the commit is lost then. Other states do as in commit(); a commit of TensorFlow's
-    variables costs nothing anyway.
+    ``optimizer.step()`` changes them; ``loss.backward()`` and the next batch continue meanwhile. Do not change parameters
+    by other means before ``state.wait()``: the commit is lost then. Other states do as in commit(); a commit of
+    TensorFlow's variables costs nothing anyway.
     """
     state.commit_async()

@@ -78,7 +78,7 @@ def predivide_factors(gradient_predivide_factor: float) -> tuple[float, float]:
 
 
 def check_registered(process_set: ProcessSet, caller: str) -> None:
-    """Raises ValueError for a process set that is not registered. ``caller``: for the text, "DistributedOptimizer"."""
+    """Raises ValueError for a process set that is not registered. ``caller``: for the message, "DistributedOptimizer"."""
     if process_set.process_set_id is None:
         raise ValueError(
             f"{caller} got a process set that does not exist, or has not been registered: {process_set}. "
@@ -108,9 +108,9 @@ def check_groups(
 
     Args:
         groups: None, a positive number of groups, or a list of lists of parameters or variables.
-        member: the kind of the lists' members, for the texts: "parameters".
+        member: the kind of the lists' members, for the messages: "parameters".
         is_member: whether a value is one of these.
-        identity: a key that is equal for two objects that stand for the same parameter.
+        identity: a key that is equal for two objects that are the same parameter.
         zero_is_allowed: accept 0 groups.
 
     Raises:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod.common import _build_info, _init_hooks
 from horovod.common._init_hooks import report_original, warn_about_ignored
@@ -24,35 +24,44 @@ from hvd_core._runtime import engine_start
 from hvd_core._runtime.current_job import call_after_the_job
 from hvd_core.backends._selection.plan import BackendReport
 
+if TYPE_CHECKING:
+    from hvd_core._core import Engine
+
+# The module hvd_core._runtime.runtime; None where the engine cannot be loaded.
+_runtime: Any = None
+UNAVAILABLE: ImportError | None = None
 try:
     native.load()  # to learn now whether it can be loaded
-    from hvd_core._runtime import runtime as _runtime
+    from hvd_core._runtime import runtime as _loaded_runtime
     from hvd_core._runtime.current_job import engine
 
-    UNAVAILABLE: ImportError | None = None
+    _runtime = _loaded_runtime
 except ImportError as error:
     # Importing must work where the engine cannot run (a Spark driver, a documentation build); calls explain.
-    _runtime = None
     UNAVAILABLE = error
 
-    def engine() -> Any:
+    def engine() -> Engine:
         """Raises ImportError with the reason why the engine cannot be loaded."""
-        return runtime().engine()
+        raise _unavailable()
 
 
 __all__ = ["UNAVAILABLE", "HorovodBasics", "call_after_the_job", "engine", "runtime"]
+
+
+def _unavailable() -> ImportError:
+    error = ImportError(f"Horovod cannot run here because its engine could not be loaded: {UNAVAILABLE}")
+    error.__cause__ = UNAVAILABLE
+    return error
 
 
 def runtime() -> Any:
     """The module ``hvd_core._runtime.runtime``.
 
     Raises:
-        ImportError: the compiled engine cannot be loaded; the text says why.
+        ImportError: the engine cannot be loaded; the message says why.
     """
     if _runtime is None:
-        raise ImportError(
-            f"Horovod cannot run here because its engine could not be loaded: {UNAVAILABLE}"
-        ) from UNAVAILABLE
+        raise _unavailable()
     return _runtime
 
 
@@ -110,13 +119,13 @@ class HorovodBasics:
             process_sets: None; a list of hvd.ProcessSet, the same on all ranks; or "dynamic", which allows the program to
                 add and remove sets later. Sets that communicators define need a communicator as `comm`.
             backend: the backend that moves the data; it has precedence over HOROVOD_BACKEND. A name, names in order of
-                preference, a text such as "cuda=nccl,cpu=mpi", or a subclass of hvd_core.backends.PythonBackend.
+                preference, a string such as "cuda=nccl,cpu=mpi", or a subclass of hvd_core.backends.PythonBackend.
 
         Raises:
-            ValueError: arguments or environment variables that make no sense, or that differ between ranks; the text
+            ValueError: arguments or environment variables that make no sense, or that differ between ranks; the message
                 says which. After a ValueError about process sets Horovod runs, and the program may call init() again.
             NotImplementedError: a communicator defines a process set, but `comm` is not a communicator.
-            hvd_core.backends.BackendError: no backend can be used; the text says why each of them cannot.
+            hvd_core.backends.BackendError: no backend can be used; the message says why, for each.
             hvd_core._bootstrap.BootstrapError: the ranks do not come together within HOROVOD_START_TIMEOUT seconds.
         """
         engine_runtime = runtime()
@@ -142,42 +151,43 @@ class HorovodBasics:
 
     def rank(self) -> int:
         """Global rank of this process, 0 .. size() - 1. ValueError before init()."""
-        return runtime().rank()
+        return int(runtime().rank())
 
     def size(self) -> int:
         """Number of processes of the job. ValueError before init()."""
-        return runtime().size()
+        return int(runtime().size())
 
     def local_rank(self) -> int:
         """Index of this process among those of its host. ValueError before init()."""
-        return runtime().local_rank()
+        return int(runtime().local_rank())
 
     def local_size(self) -> int:
         """Number of processes on this host. ValueError before init()."""
-        return runtime().local_size()
+        return int(runtime().local_size())
 
     def cross_rank(self) -> int:
         """Index of this host among the hosts that have this local rank. ValueError before init()."""
-        return runtime().cross_rank()
+        return int(runtime().cross_rank())
 
     def cross_size(self) -> int:
         """Number of hosts that have a process with this local rank. ValueError before init()."""
-        return runtime().cross_size()
+        return int(runtime().cross_size())
 
     def is_homogeneous(self) -> bool:
         """True when every host has the same number of processes. ValueError before init()."""
-        return runtime().is_homogeneous()
+        return bool(runtime().is_homogeneous())
 
     def backend_report(self) -> BackendReport:
         """Which backend serves each operation on each device type, and which setting chose it.
 
-        A tuple of rows (operation, device, backend, version, origin, support, score, source), whose text is a table.
+        A tuple of rows (operation, device, backend, version, origin, support, score, source), whose str() is a table.
         Before init(): the backends that a job of one process would choose now.
 
         Raises:
             hvd_core.backends.BackendError, ValueError: the errors of init().
         """
-        return runtime().backend_report()
+        report: BackendReport = runtime().backend_report()
+        return report
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
         """Write a timeline from now on, also where HOROVOD_TIMELINE was not set. All ranks call it at the same point of
@@ -224,7 +234,7 @@ class HorovodBasics:
                 asked, has some of the launcher's processes only while MPI does not run, or Horovod is not initialised.
         """
         if self.mpi_enabled():
-            return runtime().backend_fact("mpi", "threads") == "multiple"
+            return bool(runtime().backend_fact("mpi", "threads") == "multiple")
         reason = "Horovod is not initialised; use hvd.init()."
         if self.is_initialized():
             reason = "No launcher of MPI has started this process: use mpirun, or horovodrun --mpi."
@@ -238,7 +248,7 @@ class HorovodBasics:
             except BootstrapError as error:
                 answer, reason = None, str(error)
             if answer is not None:
-                return answer
+                return bool(answer)
         raise ValueError(
             f"Horovod MPI is not enabled; Please make sure it's installed and enabled. ({reason})"
         )
@@ -288,13 +298,16 @@ class HorovodBasics:
         return _build_info.device_type("rocm")
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
-        return runtime().engine().process_sets()
+        return engine().process_sets()
 
     def _add_process_set_impl(self, ranks: Sequence[int]) -> int:
         """Number of the new set, or of the one that has these ranks already. Programs use add_process_set()."""
         known = {tuple(members): number for number, members in self._get_process_set_ids_and_ranks().items()}
         number = known.get(tuple(sorted(ranks)))
-        return add_process_set(ranks).process_set_id if number is None else number
+        if number is None:
+            number = add_process_set(ranks).process_set_id
+            assert number is not None
+        return number
 
     def _remove_process_set_impl(self, process_set_id: int) -> int:
         """The number again, or HOROVOD_PROCESS_SET_ERROR_UNKNOWN_SET. Programs use remove_process_set()."""

@@ -53,7 +53,8 @@ _log = logging.getLogger("horovod")
 def restart() -> None:
     """End the engine and start it again, with the arguments of the last init(): the `reset` of run_fn()."""
     if channel() is None:
-        return runtime().restart()
+        runtime().restart()
+        return
     _elastic_job.remember_sets()
     runtime().restart()
     _elastic_job.repeat_outer_sets()
@@ -151,7 +152,7 @@ def _sync_is_needed(left: BaseException | None, driver: DriverChannel | None) ->
         # This function has just begun, perhaps as the second one of the program in the same world.
         return True
     if driver is not None and driver.place is not None:
-        return driver.place.sync  # the driver has told all ranks the same
+        return driver.place.sync  # the driver has sent all ranks the same
     return not getattr(left, "skip_sync", False)
 
 

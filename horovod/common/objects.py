@@ -22,7 +22,7 @@ from horovod.common.basics import runtime
 from horovod.common.exceptions import HorovodInternalError, OperationFailedError
 from horovod.common.failed_calls import reported_for_each
 from horovod.common.process_sets import ProcessSet, global_process_set
-from hvd_core._runtime.refusals import report, reported
+from hvd_core._runtime.failures import report_failure, send_failure
 
 __all__ = [
     "Entry",
@@ -69,13 +69,13 @@ def broadcast_object(
     # The original names it after the object's type, which stalls where the others pass None.
     name = "broadcast_object" if name is None else name
     me = runtime().rank()  # before init() the missing init() is the better message
-    with reported("broadcast", name_of_size(name), process_set):
+    with report_failure("broadcast", name_of_size(name), process_set):
         name = f"{name}"
         is_root = bool(me == root_rank)
         data = _bytes_of(obj) if is_root else np.empty(0, np.uint8)
         length = np.array([data.size], np.int64)
     hvd_core.broadcast_(length, root_rank, f"{name}.sz", process_set)
-    with reported("broadcast", f"broadcast.{name}.t", process_set):
+    with report_failure("broadcast", f"broadcast.{name}.t", process_set):
         if not is_root:
             data = np.empty(int(length[0]), np.uint8)
     hvd_core.broadcast_(data, root_rank, f"{name}.t", process_set)
@@ -83,8 +83,8 @@ def broadcast_object(
 
 
 def name_of_size(name: Any) -> str:
-    """The name of the first request of broadcast_object(): the number of bytes. A name that cannot be made a text stands
-    for the default, as in a call without a name."""
+    """The name of the first request of broadcast_object(): the number of bytes. A name that cannot be converted
+    to a string counts as the default."""
     try:
         return f"broadcast.{name}.sz"
     except Exception:
@@ -117,12 +117,12 @@ def allgather_object(
         length = np.array([data.size], np.int64)
     except BaseException as error:
         for part in parts:
-            report("allgather", part, process_set, error, "allgather")
+            send_failure("allgather", part, process_set, error, "allgather")
         raise
     try:
         handle = hvd_core.allgather_async(length, parts[0], process_set)
     except BaseException as error:  # the first of the two operations has been reported
-        report("allgather", parts[1], process_set, error, "allgather")
+        send_failure("allgather", parts[1], process_set, error, "allgather")
         raise
     try:
         everything = hvd_core.allgather(data, parts[1], process_set)
@@ -151,7 +151,7 @@ def _bytes_of(obj: Any) -> np.ndarray:
 # orders, the calls are mixed up.
 
 # The name, the shape (None: not known yet, which fits any) and the dtype of a tensor.
-Entry = tuple[str, tuple | None, str]
+Entry = tuple[str, tuple[int | None, ...] | None, str]
 
 _SHOWN = 6
 
@@ -178,7 +178,7 @@ def require_same(
     """Raise the same error on all ranks of the set unless they have the same entries in the same order.
 
     Args:
-        function: what the program has called, for the text of the error.
+        function: the function that the program has called, for the message.
         entries: this rank's. Give them an order where theirs does not matter.
         name: identifies the call across ranks.
         process_set: the ranks that take part.
@@ -201,7 +201,7 @@ def _alone(function: str, name: str, process_set: ProcessSet) -> Iterator[None]:
         taken = key in _under_way
         _under_way.add(key)
     if taken:
-        with reported("allreduce", f"allreduce.{name}.structure", process_set):
+        with report_failure("allreduce", f"allreduce.{name}.structure", process_set):
             raise ValueError(
                 f"{function}: another thread is in a call of the name {name!r}, and the ranks cannot tell the two "
                 "apart. Make one call after the other, in the same order on all ranks. Functions that take `name` can be "
@@ -234,7 +234,7 @@ def _compare(function: str, own: Sequence[Entry], name: str, process_set: Proces
 
 
 def _differences(of_ranks: dict[int, Sequence[Entry]]) -> list[str]:
-    """What differs between the ranks, a text for each name; empty if nothing does."""
+    """The differences between the ranks, one message for each name; empty without any."""
     found = []
     by_name = {rank: {key: (shape, dtype) for key, shape, dtype in own} for rank, own in of_ranks.items()}
     for key in dict.fromkeys(key for own in by_name.values() for key in own):
@@ -243,7 +243,7 @@ def _differences(of_ranks: dict[int, Sequence[Entry]]) -> list[str]:
         if missing:
             found.append(f"{key!r} is on {_text_of(having)}, but not on {_text_of(missing)}")
             continue
-        kinds: dict[tuple, list[int]] = {}
+        kinds: dict[tuple[Any, str], list[int]] = {}
         for rank, value in having.items():
             kinds.setdefault(value, []).append(rank)
         shapes = {shape for shape, _ in kinds if shape is not None}

@@ -87,7 +87,7 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     no front end."""
     if not extension_available(ext_base_name):
         return False
-    return importlib.import_module(f"horovod.{ext_base_name}")._check_has_gpu()
+    return bool(importlib.import_module(f"horovod.{ext_base_name}")._check_has_gpu())
 
 
 @contextmanager

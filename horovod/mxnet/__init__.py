@@ -60,4 +60,4 @@ __all__ += exports.__all__
 
 
 def _check_has_gpu() -> bool:
-    return _arrays.mx.context.num_gpus() > 0
+    return bool(_arrays.mx.context.num_gpus() > 0)

@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from horovod.common.objects import allgather_object, broadcast_object, prepared, require_same
+from horovod.common.objects import Entry, allgather_object, broadcast_object, prepared, require_same
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.mxnet._arrays import MOVABLE, NDArray, check, mx
+from horovod.mxnet._arrays import NDArray, Parameter, check, mx
 from horovod.mxnet.mpi_ops import broadcast_
+from hvd_core._frontend.operations import MOVABLE
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_parameters"]
-
-Parameter = mx.gluon.Parameter
 
 
 def broadcast_parameters(
@@ -37,8 +36,8 @@ def broadcast_parameters(
     Raises:
         ValueError: `params` is of another type, or an entry cannot be sent. Nothing has been sent then, and the other
             ranks' calls fail. MXNetError: the initializer of a parameter has failed.
-        OperationFailedError: the ranks' names, shapes or dtypes differ (the text says where), or another rank has made a
-            mistake. HorovodInternalError: a rank is gone.
+        OperationFailedError: the ranks' names, shapes or dtypes differ (the message says where), or another rank has made
+            a mistake. HorovodInternalError: a rank is gone.
     """
     call = f"{prefix or ''}broadcast_parameters"
     with prepared(call, process_set):
@@ -61,7 +60,7 @@ def broadcast_parameters(
             _send(found, name, root_rank, process_set)
 
 
-def _entry(name: str, value: Any, arrays: list[NDArray] | None) -> tuple[str, tuple | None, str]:
+def _entry(name: str, value: Any, arrays: list[NDArray] | None) -> Entry:
     if arrays is None:
         return name, None, np.dtype(value.dtype).name
     return name, arrays[0].shape, np.dtype(arrays[0].dtype).name
@@ -96,7 +95,7 @@ def _send_when_initialized(parameter: Parameter, name: str, root_rank: int, proc
     """Broadcast a parameter once, when MXNet has initialized it."""
     original = parameter._init_impl
 
-    def initialize_and_broadcast(data: NDArray, contexts: list) -> None:
+    def initialize_and_broadcast(data: NDArray, contexts: list[Any]) -> None:
         # From now on the class's method. It is there already where the parameter waits for two broadcasts.
         parameter.__dict__.pop("_init_impl", None)
         original(data, contexts)

@@ -6,21 +6,24 @@ and has no effect: MXNet orders what waits in its queue by it, and here nothing 
 Horovod: reduce gradients with DistributedTrainer or DistributedOptimizer. Any thread.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 import numpy as np
 
 from horovod.common.arguments import Adasum, Average, op_from
 from horovod.common.basics import engine
-from horovod.common.failed_calls import failed
+from horovod.common.failed_calls import reported_for_each
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.mxnet._arrays import MOVABLE, REDUCIBLE, NDArray, check, empty, reference
-from hvd_core._core import TensorRef
+from horovod.mxnet._arrays import NDArray, check, empty, reference
+from hvd_core._core import Engine
 from hvd_core._frontend import operations
-from hvd_core._frontend.operations import engine_number, request_name, row_counts
+from hvd_core._frontend.operations import MOVABLE, REDUCIBLE, engine_number, request_name, row_counts
+from hvd_core._runtime.failures import send_failure
 from hvd_core._runtime.process_sets import number_of
-from hvd_core._runtime.refusals import report
 
 __all__ = [
     "allgather",
@@ -37,138 +40,11 @@ __all__ = [
 ]
 
 
-# ---- One collective, from the check of its arguments to its result
-#
-# A mistake that is found here is an error of the other ranks' matching calls too. `prefix` begins the request's name, and
-# keeps groups apart.
+_T = TypeVar("_T")
 
 
 class UnsupportedOpError(ValueError, AssertionError):
     """An operation does not have this reduce op: a ValueError, and the AssertionError that programs may catch."""
-
-
-def reduce(inputs, outputs, prefix, name, op, factors, process_set) -> list:
-    """Allreduce of the arrays, into `outputs` (the inputs themselves) or new arrays; returns these."""
-    try:
-        full_name = request_name(prefix, name)
-        for array in inputs:
-            check(array, REDUCIBLE)
-        op_number, set_number = engine_number(op), number_of(process_set)
-        if outputs is None:
-            outputs = [empty(array.shape, array) for array in inputs]
-            sent = [reference(array, writes=False) for array in inputs]
-            received = [reference(array, writes=True) for array in outputs]
-        else:
-            sent = received = [reference(array, writes=True) for array in inputs]
-    except BaseException as error:
-        failed("allreduce", prefix, name, process_set, error)
-        raise
-    if prefix == "allreduce":
-        sent, received = sent[0], received[0]
-    engine().allreduce(sent, received, full_name, op_number, *factors, set_number, True)
-    return list(outputs)
-
-
-def gather(inputs, prefix, name, process_set) -> list:
-    """Allgather of the arrays into new arrays."""
-    try:
-        full_name = request_name(prefix, name)
-        for array in inputs:
-            check(array, MOVABLE)
-        sent = [reference(array, writes=False) for array in inputs]
-        number = number_of(process_set)
-    except BaseException as error:
-        failed("allgather", prefix, name, process_set, error)
-        raise
-    core = engine()
-    handle = core.allgather(sent, full_name, number)
-    return _results(core, handle, lambda: [_output(core, handle, i, a) for i, a in enumerate(inputs)])
-
-
-def _results(core, handle: int, fetch: Callable) -> Any:
-    """The value of fetch(), when the operation is done. The engine keeps the arrays of an operation whose wait ends
-    early, so the handle is released in any case."""
-    try:
-        core.wait(handle)
-        return fetch()
-    finally:
-        core.release(handle)
-
-
-def _output(core, handle: int, index: int, like: NDArray) -> NDArray:
-    """An output that the engine has allocated, as a new array of the type of `like`."""
-    output = empty(tuple(core.output_info(handle, index)[0]), like)
-    core.copy_output(handle, index, reference(output, writes=True))
-    return output
-
-
-def send_root(tensor, in_place, root_rank, name, process_set) -> NDArray:
-    """Broadcast of an array, in place or into a new array."""
-    try:
-        full_name = request_name("broadcast", name)
-        check(tensor, MOVABLE)
-        output = tensor if in_place else empty(tensor.shape, tensor)
-        received = reference(output, writes=True)
-        sent = received if in_place else reference(tensor, writes=False)
-        number = number_of(process_set)
-    except BaseException as error:
-        failed("broadcast", "broadcast", name, process_set, error)
-        raise
-    core = engine()
-    handle = core.broadcast([sent], [received], root_rank, full_name, number)
-    return _results(core, handle, lambda: output)
-
-
-def send_rows(tensor, splits, name, process_set) -> Any:
-    """Alltoall of an array: the received rows, and with splits also how many came from each rank."""
-    try:
-        full_name = request_name("alltoall", name)
-        check(tensor, MOVABLE)
-        if isinstance(splits, NDArray):
-            splits = splits.asnumpy().tolist()
-        rows = [] if splits is None else [row_counts(splits)]
-        sent = reference(tensor, writes=False)
-        number = number_of(process_set)
-    except BaseException as error:
-        failed("alltoall", "alltoall", name, process_set, error)
-        raise
-    core = engine()
-    handle = core.alltoall([sent], rows, full_name, number)
-
-    def fetch() -> Any:
-        output = _output(core, handle, 0, tensor)
-        if splits is None:
-            return output
-        received = empty((len(rows[0]),), tensor).astype("int32")
-        received[:] = np.array(core.received_splits(handle, 0), dtype=np.int32)
-        return output, received
-
-    return _results(core, handle, fetch)
-
-
-def scatter(inputs, prefix, name, op, factors, process_set) -> list:
-    """Reducescatter of the arrays into new arrays."""
-    try:
-        full_name = request_name(prefix, name)
-        if op == Adasum:
-            raise UnsupportedOpError(
-                "Reducescatter has no op Adasum. Use hvd.Average, Sum, Min, Max or Product."
-            )
-        op_number, set_number = engine_number(op), number_of(process_set)
-        for array in inputs:
-            check(array, REDUCIBLE)
-            if not array.shape:
-                raise ValueError("reducescatter does not support scalar inputs.")
-        rows = engine().scattered_rows
-        outputs = [empty((rows(a.shape[0], set_number), *a.shape[1:]), a) for a in inputs]
-        sent = [reference(array, writes=False) for array in inputs]
-        received: list[TensorRef] = [reference(array, writes=True) for array in outputs]
-    except BaseException as error:
-        failed("reducescatter", prefix, name, process_set, error)
-        raise
-    core = engine()
-    handle = core.reducescatter(sent, received, full_name, op_number, *factors, set_number)
-    return _results(core, handle, lambda: outputs)
 
 
 def allreduce(
@@ -201,8 +77,8 @@ def allreduce(
             matching calls of the other ranks fail. MXNetError: the work that produces `tensor` has failed.
         HorovodInternalError: ranks disagree, or a rank has made a mistake or is gone.
     """
-    options = (average, name, prescale_factor, postscale_factor, process_set, op)
-    return _allreduce(tensor, False, *options)
+    factors = prescale_factor, postscale_factor
+    return _allreduce("allreduce", tensor, False, average, name, factors, process_set, op)[0]
 
 
 def allreduce_(
@@ -220,8 +96,8 @@ def allreduce_(
     Returns:
         `tensor`.
     """
-    options = (average, name, prescale_factor, postscale_factor, process_set, op)
-    return _allreduce(tensor, True, *options)
+    factors = prescale_factor, postscale_factor
+    return _allreduce("allreduce", tensor, True, average, name, factors, process_set, op)[0]
 
 
 def grouped_allreduce(
@@ -243,8 +119,8 @@ def grouped_allreduce(
     Returns:
         A list of new arrays.
     """
-    options = (average, name, prescale_factor, postscale_factor, process_set, op)
-    return _grouped_allreduce(tensors, False, *options)
+    factors = prescale_factor, postscale_factor
+    return _allreduce("grouped_allreduce", tensors, False, average, name, factors, process_set, op)
 
 
 def grouped_allreduce_(
@@ -262,33 +138,8 @@ def grouped_allreduce_(
     Returns:
         A list of the arrays in `tensors`.
     """
-    options = (average, name, prescale_factor, postscale_factor, process_set, op)
-    return _grouped_allreduce(tensors, True, *options)
-
-
-def _allreduce(tensor, in_place, average, name, prescale, postscale, process_set, op) -> NDArray:
-    try:
-        reduction = op_from(op, average, stacklevel=4)
-    except BaseException as error:
-        failed("allreduce", "allreduce", name, process_set, error)
-        raise
-    outputs = (tensor,) if in_place else None
-    return reduce((tensor,), outputs, "allreduce", name, reduction, (prescale, postscale), process_set)[0]
-
-
-def _grouped_allreduce(tensors, in_place, average, name, prescale, postscale, process_set, op) -> list:
-    prefix = "grouped_allreduce"
-    try:
-        reduction = op_from(op, average, stacklevel=4)
-        members = operations.members_of(tensors, NDArray)
-    except BaseException as error:
-        failed("allreduce", prefix, name, process_set, error)
-        raise
-    if not members:
-        report("allreduce", name, process_set, f"{prefix}() was called there with an empty list.", prefix)
-        return []
-    outputs = members if in_place else None
-    return reduce(members, outputs, prefix, name, reduction, (prescale, postscale), process_set)
+    factors = prescale_factor, postscale_factor
+    return _allreduce("grouped_allreduce", tensors, True, average, name, factors, process_set, op)
 
 
 def allgather(
@@ -307,7 +158,7 @@ def allgather(
     Raises:
         ValueError, MXNetError, HorovodInternalError: as in allreduce().
     """
-    return gather((tensor,), "allgather", name, process_set)[0]
+    return _allgather("allgather", tensor, name, process_set)[0]
 
 
 def grouped_allgather(
@@ -317,16 +168,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[NDArray]:
     """Gather several arrays as one all-or-nothing operation; returns a list of new arrays. See allgather()."""
-    prefix = "grouped_allgather"
-    try:
-        members = operations.members_of(tensors, NDArray)
-    except BaseException as error:
-        failed("allgather", prefix, name, process_set, error)
-        raise
-    if not members:
-        report("allgather", name, process_set, f"{prefix}() was called there with an empty list.", prefix)
-        return []
-    return gather(members, prefix, name, process_set)
+    return _allgather("grouped_allgather", tensors, name, process_set)
 
 
 def broadcast(
@@ -346,7 +188,7 @@ def broadcast(
     Raises:
         ValueError, MXNetError, HorovodInternalError: as in allreduce().
     """
-    return send_root(tensor, False, root_rank, name, process_set)
+    return _broadcast(tensor, False, root_rank, name, process_set)
 
 
 def broadcast_(
@@ -357,7 +199,7 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> NDArray:
     """Overwrite the array with the root's; returns it. Arguments and errors as in broadcast()."""
-    return send_root(tensor, True, root_rank, name, process_set)
+    return _broadcast(tensor, True, root_rank, name, process_set)
 
 
 def alltoall(
@@ -383,7 +225,7 @@ def alltoall(
         ValueError: as in allreduce(), and for splits that do not fit.
         MXNetError, HorovodInternalError: as in allreduce().
     """
-    return send_rows(tensor, splits, name, process_set)
+    return _alltoall(tensor, splits, name, process_set)
 
 
 def reducescatter(
@@ -407,8 +249,8 @@ def reducescatter(
         ValueError, MXNetError, HorovodInternalError: as in allreduce(); the ValueError for op=hvd.Adasum is an
             AssertionError as well.
     """
-    factors = (prescale_factor, postscale_factor)
-    return scatter((tensor,), "reducescatter", name, op, factors, process_set)[0]
+    factors = prescale_factor, postscale_factor
+    return _reducescatter("reducescatter", tensor, op, name, factors, process_set)[0]
 
 
 def grouped_reducescatter(
@@ -421,13 +263,165 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[NDArray]:
     """Reduce and scatter several arrays as one all-or-nothing operation; returns a list. See reducescatter()."""
-    prefix = "grouped_reducescatter"
-    try:
+    factors = prescale_factor, postscale_factor
+    return _reducescatter("grouped_reducescatter", tensors, op, name, factors, process_set)
+
+
+# ---- One collective, from the check of its arguments to its result
+#
+# `prefix` begins the request's name: "grouped_allreduce" for a group, whose `tensors` are several, "allreduce" for one
+# array. A mistake that is found in a guard is an error of the other ranks' matching calls too.
+
+
+def _guard(operation: str, prefix: str, name: Any, process_set: ProcessSet) -> AbstractContextManager[None]:
+    return reported_for_each(operation, prefix, [name], process_set)
+
+
+def _members(operation: str, prefix: str, tensors: Any, name: Any, process_set: ProcessSet) -> list[NDArray]:
+    """The arrays of a call. Of a group without any the other ranks' groups fail, if they have some."""
+    if prefix == operation:
+        return [tensors]
+    with _guard(operation, prefix, name, process_set):
         members = operations.members_of(tensors, NDArray)
-    except BaseException as error:
-        failed("reducescatter", prefix, name, process_set, error)
-        raise
     if not members:
-        report("reducescatter", name, process_set, f"{prefix}() was called there with an empty list.", prefix)
+        send_failure(operation, name, process_set, f"{prefix}() was called there with an empty list.", prefix)
+    return members
+
+
+def _allreduce(
+    prefix: str,
+    tensors: Any,
+    in_place: bool,
+    average: Any,
+    name: str | None,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+    op: int | None,
+) -> list[NDArray]:
+    with _guard("allreduce", prefix, name, process_set):
+        reduction = op_from(op, average, stacklevel=4)
+    inputs = outputs = _members("allreduce", prefix, tensors, name, process_set)
+    if not inputs:
         return []
-    return scatter(members, prefix, name, op, (prescale_factor, postscale_factor), process_set)
+    with _guard("allreduce", prefix, name, process_set):
+        full_name = request_name(prefix, name)
+        for array in inputs:
+            check(array, REDUCIBLE)
+        op_number, set_number = engine_number(reduction), number_of(process_set)
+        if not in_place:
+            outputs = [empty(array.shape, array) for array in inputs]
+        sent = [reference(array, writes=in_place) for array in inputs]
+        received = sent if in_place else [reference(array, writes=True) for array in outputs]
+    single = prefix == "allreduce"
+    engine().allreduce(
+        sent[0] if single else sent,
+        received[0] if single else received,
+        full_name,
+        op_number,
+        factors[0],
+        factors[1],
+        set_number,
+        True,
+    )
+    return outputs
+
+
+def _allgather(prefix: str, tensors: Any, name: str | None, process_set: ProcessSet) -> list[NDArray]:
+    inputs = _members("allgather", prefix, tensors, name, process_set)
+    if not inputs:
+        return []
+    with _guard("allgather", prefix, name, process_set):
+        full_name = request_name(prefix, name)
+        for array in inputs:
+            check(array, MOVABLE)
+        sent = [reference(array, writes=False) for array in inputs]
+        number = number_of(process_set)
+    core = engine()
+    handle = core.allgather(sent, full_name, number)
+    return _result(core, handle, lambda: [_output(core, handle, i, a) for i, a in enumerate(inputs)])
+
+
+def _broadcast(
+    tensor: NDArray, in_place: bool, root_rank: int, name: str | None, process_set: ProcessSet
+) -> NDArray:
+    with _guard("broadcast", "broadcast", name, process_set):
+        full_name = request_name("broadcast", name)
+        check(tensor, MOVABLE)
+        output = tensor if in_place else empty(tensor.shape, tensor)
+        received = reference(output, writes=True)
+        sent = received if in_place else reference(tensor, writes=False)
+        number = number_of(process_set)
+    core = engine()
+    handle = core.broadcast([sent], [received], root_rank, full_name, number)
+    return _result(core, handle, lambda: output)
+
+
+def _alltoall(tensor: NDArray, splits: Any, name: str | None, process_set: ProcessSet) -> Any:
+    with _guard("alltoall", "alltoall", name, process_set):
+        full_name = request_name("alltoall", name)
+        check(tensor, MOVABLE)
+        if isinstance(splits, NDArray):
+            splits = splits.asnumpy().tolist()
+        rows = [] if splits is None else [row_counts(splits)]
+        sent = reference(tensor, writes=False)
+        number = number_of(process_set)
+    core = engine()
+    handle = core.alltoall([sent], rows, full_name, number)
+
+    def fetch() -> Any:
+        output = _output(core, handle, 0, tensor)
+        if splits is None:
+            return output
+        received = empty((len(rows[0]),), tensor).astype("int32")
+        received[:] = np.array(core.received_splits(handle, 0), dtype=np.int32)
+        return output, received
+
+    return _result(core, handle, fetch)
+
+
+def _reducescatter(
+    prefix: str,
+    tensors: Any,
+    op: int,
+    name: str | None,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+) -> list[NDArray]:
+    inputs = _members("reducescatter", prefix, tensors, name, process_set)
+    if not inputs:
+        return []
+    with _guard("reducescatter", prefix, name, process_set):
+        full_name = request_name(prefix, name)
+        if op == Adasum:
+            raise UnsupportedOpError(
+                "Reducescatter has no op Adasum. Use hvd.Average, Sum, Min, Max or Product."
+            )
+        op_number, set_number = engine_number(op), number_of(process_set)
+        for array in inputs:
+            check(array, REDUCIBLE)
+            if not array.shape:
+                raise ValueError("reducescatter does not support scalar inputs.")
+        rows = engine().scattered_rows
+        outputs = [empty((rows(a.shape[0], set_number), *a.shape[1:]), a) for a in inputs]
+        sent = [reference(array, writes=False) for array in inputs]
+        received = [reference(array, writes=True) for array in outputs]
+    core = engine()
+    handle = core.reducescatter(sent, received, full_name, op_number, factors[0], factors[1], set_number)
+    return _result(core, handle, lambda: outputs)
+
+
+def _result(core: Engine, handle: int, fetch: Callable[[], _T]) -> _T:
+    """The value of fetch(), when the operation is done. The engine keeps the arrays of an operation whose wait ends
+    early, so the handle is released in any case."""
+    try:
+        core.wait(handle)
+        return fetch()
+    finally:
+        core.release(handle)
+
+
+def _output(core: Engine, handle: int, index: int, like: NDArray) -> NDArray:
+    """An output that the engine has allocated, as a new array of the type of `like`."""
+    output = empty(tuple(core.output_info(handle, index)[0]), like)
+    core.copy_output(handle, index, reference(output, writes=True))
+    return output

@@ -15,9 +15,10 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.failed_calls import reported_for_each
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
-from horovod.mxnet._arrays import REDUCIBLE, NDArray, check, mx, reference
+from horovod.mxnet._arrays import NDArray, Optimizer, Parameter, Trainer, check, reference
 from horovod.mxnet.compression import Compression, Compressor
-from hvd_core._frontend.operations import engine_number
+from hvd_core._core import Engine
+from hvd_core._frontend.operations import REDUCIBLE, engine_number
 from hvd_core._runtime.process_sets import number_of
 
 __all__ = ["DistributedOptimizer", "DistributedTrainer"]
@@ -30,7 +31,7 @@ class GradientReducer:
     """Averages gradients over the ranks of a process set, in place.
 
     Args:
-        caller: the class that is used by the program, for texts.
+        caller: the class that the program uses, for messages.
         compression: a Compressor class.
         gradient_predivide_factor: gradients are divided by it before the sum, and multiplied by it afterwards.
         num_groups: in so many groups the gradients of a step are reduced; 0: each by itself.
@@ -59,7 +60,7 @@ class GradientReducer:
         """Replace gradients by their averages.
 
         Args:
-            gradients: returns them. The other ranks hear of an error that it raises.
+            gradients: returns them. The other ranks receive an error that it raises.
             names: of the gradients.
 
         Raises:
@@ -72,7 +73,7 @@ class GradientReducer:
         groups = split_list(order, self.num_groups) if self.num_groups else [[index] for index in order]
         prefix = "grouped_allreduce" if self.num_groups else "allreduce"
         handles: list[int] = []
-        wires: list[tuple] = []
+        wires: list[tuple[NDArray, NDArray, Any]] = []
         core = engine()
         try:
             self._submit(core, gradients, names, [group for group in groups if group], prefix, handles, wires)
@@ -86,7 +87,16 @@ class GradientReducer:
             if wire is not gradient:
                 gradient[:] = self.compression.decompress(wire, context)
 
-    def _submit(self, core, gradients, names, groups, prefix, handles, wires) -> None:
+    def _submit(
+        self,
+        core: Engine,
+        gradients: Callable[[], list[NDArray]],
+        names: list[str],
+        groups: list[list[int]],
+        prefix: str,
+        handles: list[int],
+        wires: list[tuple[NDArray, NDArray, Any]],
+    ) -> None:
         left = [names[group[0]] for group in groups]  # the first member names a group
         with reported_for_each("allreduce", prefix, left, self.process_set):
             number = number_of(self.process_set)
@@ -96,6 +106,7 @@ class GradientReducer:
                     check(array, REDUCIBLE)
                 except ValueError as error:
                     raise ValueError(f"gradient {name}: {error}") from None
+            before, after = self._factors
             for group in groups:
                 sent = []
                 for index in group:
@@ -105,10 +116,10 @@ class GradientReducer:
                 operand = sent if self.num_groups else sent[0]
                 # From here on the engine reports its own refusals.
                 full_name = f"{prefix}.{left.pop(0)}"
-                handles.append(core.allreduce(operand, operand, full_name, _AVERAGE, *self._factors, number))
+                handles.append(core.allreduce(operand, operand, full_name, _AVERAGE, before, after, number))
 
 
-class DistributedOptimizer(mx.optimizer.Optimizer):
+class DistributedOptimizer(Optimizer):
     """An MXNet optimizer that averages gradients over all ranks, and then updates as the wrapped optimizer does.
 
     The two share their attributes: a learning rate that is set on one is that of the other. Pass it to
@@ -129,12 +140,12 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
     def __init__(
         self,
-        optimizer: mx.optimizer.Optimizer,
+        optimizer: Optimizer,
         gradient_predivide_factor: float = 1.0,
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        if not isinstance(optimizer, mx.optimizer.Optimizer):
+        if not isinstance(optimizer, Optimizer):
             raise ValueError(
                 f"DistributedOptimizer wraps an mx.optimizer.Optimizer, but found {type(optimizer).__name__}: "
                 f"{optimizer!r:.80}. Make one with mx.optimizer.create()."
@@ -144,7 +155,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._optimizer = optimizer
         self.__dict__ = optimizer.__dict__
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return DistributedOptimizer, (self._optimizer, *self._arguments)
 
     def __getattr__(self, name: str) -> Any:
@@ -174,8 +185,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._reducer.reduce(lambda: list(gradients), [f"gradient.{i}" for i in indices])
 
 
-class DistributedTrainer(mx.gluon.Trainer):
-    """A Gluon trainer that averages gradients over all ranks in place of a key-value store.
+class DistributedTrainer(Trainer):
+    """A Gluon trainer that averages gradients over all ranks instead of a key-value store.
 
     Args:
         params: `block.collect_params()`, a dict or a list of parameters, in host memory. All ranks pass the same ones.
@@ -222,7 +233,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._reducer.reduce(lambda: [_gradient_of(p) for _, p in reduced], names)
 
 
-def _gradient_of(parameter: Any) -> Any:
+def _gradient_of(parameter: Parameter) -> NDArray:
     found = parameter.list_grad()
     if len(found) > 1:
         raise ValueError(

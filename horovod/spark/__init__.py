@@ -14,7 +14,7 @@ __all__ = ["run", "run_elastic"]
 
 def run(
     fn: Callable[..., Any],
-    args: tuple = (),
+    args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
     num_proc: int | None = None,
     start_timeout: float | None = None,
@@ -53,7 +53,7 @@ def run(
 
 def run_elastic(
     fn: Callable[..., Any],
-    args: tuple = (),
+    args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
     num_proc: int | None = None,
     min_num_proc: int | None = None,
@@ -73,13 +73,13 @@ def run_elastic(
     """Calls `fn(*args, **kwargs)` on ranks in the executors that die, come and go; returns the results of the last ranks.
 
     `fn` calls `hvd.init()` and a function of `hvd.elastic.run` (docs/elastic.md). Each of `max_num_proc` Spark tasks has
-    a slot for one rank. If a rank dies or an executor is lost, the others go on with the last commit; Spark starts
+    a slot for one rank. If a rank dies or an executor is lost, the others continue from the last commit; Spark starts
     another task for one that was lost, and the rank in it joins.
 
     Parameters: as for run(), and `num_proc`: the slots with which the job begins (default `min_num_proc`, else
     `SparkContext.defaultParallelism`). `min_num_proc`, `max_num_proc`: the fewest and the most ranks (default
     `num_proc`). `elastic_timeout`: seconds to wait for enough slots after a loss (default HOROVOD_ELASTIC_TIMEOUT, 600).
-    `reset_limit`: the most restarts because of failures. `verbose`: more than 1 tells the slots and the worlds.
+    `reset_limit`: the most restarts because of failures. `verbose`: more than 1 reports the slots and the worlds.
 
     Raises RuntimeError if the function raises a mistake of its own, with the process, host and traceback; if too few
     slots are left; or after too many restarts. ValueError for wrong numbers.

@@ -37,8 +37,8 @@ _FAILED_TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
 @dataclass(frozen=True)
 class Options:
     """Of a job. `num_proc`: None for all slots of the cluster. `slots_s`: how long executors may take to register;
-    `begin_s`: how long the tasks may wait for free slots after that, None for ever. `output`: None if the driver shows
-    only the texts of log_to_driver()."""
+    `begin_s`: how long the tasks may wait for free slots after that, None for any time. `output`: None if the driver
+    shows only the messages of log_to_driver()."""
 
     num_proc: int | None
     slots_s: float
@@ -88,21 +88,21 @@ def run_barrier_job(context: Any, function: bytes, options: Options) -> list[Any
 
 
 def _failure(error: BaseException, store: StoreClient) -> BaseException:
-    """The exception for a stage that failed: that of the rank which failed first, not Spark's text of 200 lines."""
-    told = _ranks.reported_failures(store)
-    own = [entry for entry in told if not entry[0].secondary]
+    """The exception for a stage that failed: that of the rank which failed first, not Spark's message of 200 lines."""
+    reported = _ranks.reported_failures(store)
+    own = [entry for entry in reported if not entry[0].secondary]
     said = str(error)
     lost = lost_executor(error)
     if lost is not None and not own:
         return RuntimeError(f"{_lost_rank(said, store)}{lost}")
-    if not told:
+    if not reported:
         return shortened(error)
-    failure, host, python = (own or told)[0]
+    failure, host, python = (own or reported)[0]
     return failure.exception(host, python)
 
 
 def _lost_rank(said: str, store: StoreClient) -> str:
-    """ "Rank 1 on host h is lost: " if Spark's text tells its task."""
+    """ "Rank 1 on host h is lost: " if Spark's message names its task."""
     tasks, task = _ranks.reported_begin(store), _FAILED_TASK.search(said)
     if tasks is None or task is None or int(task[1]) >= len(tasks):
         return "An executor is lost: "

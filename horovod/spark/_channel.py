@@ -10,6 +10,8 @@ import os
 import socket
 import threading
 
+from hvd_core._base.messages import LineBuffer, line_of
+
 DESCRIPTOR = "HOROVOD_SPARK_LOG_FD"
 # Documented for log_to_driver.
 MOST_CHARACTERS = 4000
@@ -38,7 +40,7 @@ class RankChannel:
                 return
             said = {"text": message[:MOST_CHARACTERS], "dropped": self._dropped}
             self._dropped = 0
-            self._unsent = json.dumps(said).encode() + b"\n"
+            self._unsent = line_of(said)
             self._flush()
 
     def _flush(self) -> bool:
@@ -58,18 +60,18 @@ _channel: RankChannel | None = None
 
 
 def open_channel() -> None:
-    """Takes over the descriptor that the task has handed down, if there is one. Called once, before the function."""
+    """Takes over the descriptor that the task has passed, if there is one. Called once, before the function."""
     global _channel
-    told = os.environ.pop(DESCRIPTOR, None)
-    if told is not None:
-        _channel = RankChannel(int(told))
+    descriptor = os.environ.pop(DESCRIPTOR, None)
+    if descriptor is not None:
+        _channel = RankChannel(int(descriptor))
 
 
 def log_to_driver(message: object) -> None:
-    """Shows `message` where the driver of this rank's job writes its output; of a long text, the first 4000 characters.
+    """Shows `message` where the driver of this rank's job writes its output; of a long one, the first 4000 characters.
 
-    Returns at once: a message is dropped, and counted in the next one, if the driver does not keep up. Outside of a job
-    the text is printed.
+    Returns immediately: a message is dropped, and counted in the next one, if the driver does not keep up. Outside of a
+    job the message is printed.
     """
     text = str(message)[:MOST_CHARACTERS]
     if _channel is None:
@@ -82,13 +84,13 @@ class LineReader:
     """The task's side: makes messages of the bytes of one channel. A line that is too long is left out."""
 
     def __init__(self) -> None:
-        self._unread = b""
+        self._lines = LineBuffer(longest=0)
 
     def feed(self, data: bytes) -> list[str]:
-        """The texts that are complete now."""
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        if len(self._unread) > LONGEST_LINE:
-            self._unread = b""
+        """The messages that are complete now."""
+        lines = self._lines.feed(data)
+        if len(self._lines.rest) > LONGEST_LINE:
+            self._lines.take_rest()
         found = []
         for line in lines:
             try:

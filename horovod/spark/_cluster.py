@@ -35,8 +35,8 @@ def check_java(pyspark_version: str, environ: Mapping[str, str] = os.environ) ->
         )
 
 
-def version_of(java: str | os.PathLike) -> int | None:
-    """The first number of a Java's version (8 for 1.8); None if it does not tell."""
+def version_of(java: str | os.PathLike[str]) -> int | None:
+    """The first number of a Java's version (8 for 1.8); None if it cannot be read."""
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_VERSION_S)
     except (OSError, subprocess.SubprocessError):
@@ -108,7 +108,7 @@ def check_barrier(context: Any) -> None:
 
 def check_encryption(context: Any, variables: Mapping[str, str]) -> None:
     """Raises RuntimeError if the job's secret, which Spark sends to the executors, would travel in the clear although
-    HOROVOD_TLS asks for encryption. `variables`: of the ranks. Raises ValueError for a text that is neither yes nor no.
+    HOROVOD_TLS asks for encryption. `variables`: of the ranks. Raises ValueError for a value that is neither yes nor no.
     """
     settings = context.getConf()
 
@@ -134,7 +134,7 @@ def slots(context: Any) -> int:
     """How many tasks the cluster can run at a time, busy slots included. 0 until executors have registered."""
     scala = context._jsc.sc()
     # The only way to ask: without it, a stage with too many tasks fails after ten minutes.
-    return scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile())
+    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
 
 
 def wait_for_slots(context: Any, wanted: int | None, seconds: float) -> int:

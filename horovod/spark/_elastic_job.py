@@ -1,7 +1,7 @@
 """horovod.spark.run_elastic: the driver of elastic jobs (horovod/_runner/elastic_driver.py) with tasks of Spark as slots.
 
 Spark starts and places the tasks of one stage without a barrier, and starts another task where one is lost. Blocks its
-thread until the job is over; Ctrl-C ends the job.
+thread until the job has ended; Ctrl-C ends the job.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from horovod._runner.elastic_discovery import FixedHosts
+from horovod._runner.elastic_discovery import FixedHosts, HostNames
 from horovod._runner.elastic_driver import ElasticJob
 from horovod._runner.elastic_membership import Failure, Limits, Phase
 from horovod._runner.event_loop import EventLoop
@@ -25,7 +25,7 @@ from horovod._runner.failures import failure_of
 from horovod._runner.functions import FunctionMemory, checked, pickled, read_all
 from horovod._runner.job import Outcome
 from horovod._runner.output import Output
-from horovod._runner.protocol import Incoming, Outgoing, ProtocolError
+from horovod._runner.protocol import Outgoing
 from horovod._runner.remote_ranks import RemoteRanks
 from horovod.spark._barrier_job import DriverOutput, driver_variables, interface_variables, start_seconds
 from horovod.spark._cluster import (
@@ -35,29 +35,41 @@ from horovod.spark._cluster import (
     has_dynamic_allocation,
     wait_for_slots,
 )
-from horovod.spark._logs import AuthenticatedListener
+from horovod.spark._logs import no_descriptor
 from horovod.spark._stage import Stage, forget, lost_executor, shortened, task_function
-from horovod.spark._task import LONGEST_FACTS, PURPOSE, facts_of, notice_silence, veiled
+from horovod.spark._task import LONGEST_FACTS, PURPOSE, facts_of, masked, notice_silence
+from hvd_core._base.auth import ServerHandshake
+from hvd_core._base.listener import AuthenticatedListener, listen
+from hvd_core._base.messages import FrameBuffer, ProtocolError
+from hvd_core._bootstrap.store import StoreServer
 from hvd_core._config.settings import seconds_of
 
 # ---- The slots as the driver sees them: connections of tasks, and the workers at their ends. On the selector's thread
 
 
 class TaskPool:
-    """The tasks that wait for a worker. `port`: where they connect to; `heard`: a task has connected once."""
+    """The tasks that wait for a worker. `port`: where they connect to; `was_reached`: a task has connected once."""
 
     def __init__(self, host: str, secret: bytes) -> None:
-        self._listener = AuthenticatedListener(host, secret, PURPOSE)
-        self.port = self._listener.port
-        self.heard = False
-        self._new: dict[socket.socket, Incoming] = {}  # have not described themselves yet
+        listener = listen(host)
+        self.port: int = listener.getsockname()[1]
+        self._listener = AuthenticatedListener(
+            listener,
+            secret,
+            PURPOSE,
+            self._admit,
+            self._refused,
+            lambda error: self._refused(no_descriptor(error)),
+        )
+        self.was_reached = False
+        self._new: dict[socket.socket, FrameBuffer] = {}  # have not described themselves yet
         self._idle: dict[str, list[socket.socket]] = {}
-        self._spaces: dict[str, list[str]] = {}  # of a host, in the order in which they were heard of
-        self._selector: selectors.BaseSelector | None = None
+        self._spaces: dict[str, list[str]] = {}  # of a host, in the order in which they connected
+        self._selector: selectors.BaseSelector
 
     def begin(self, selector: selectors.BaseSelector, note: Callable[[str], None]) -> None:
         self._selector, self._note = selector, note
-        self._listener.begin(selector, self._admit, self._refused)
+        self._listener.register(selector)
 
     def due(self) -> list[float]:
         return self._listener.due()
@@ -88,13 +100,13 @@ class TaskPool:
     def _refused(self, reason: str) -> None:
         self._note(f"the driver refused a connection: {reason}")
 
-    def _admit(self, peer: socket.socket, rest: bytes) -> None:
+    def _admit(self, peer: socket.socket, handshake: ServerHandshake) -> None:
         notice_silence(peer)
-        self.heard = True
-        self._new[peer] = Incoming()
+        self.was_reached = True
+        self._new[peer] = FrameBuffer()
         self._selector.register(peer, selectors.EVENT_READ, lambda: self._read(peer))
-        if rest:
-            self._learn(peer, rest)
+        if handshake.rest:
+            self._learn(peer, handshake.rest)
 
     def _read(self, peer: socket.socket) -> None:
         try:
@@ -105,7 +117,7 @@ class TaskPool:
             data = b""
         if data and peer in self._new:
             self._learn(peer, data)
-        else:  # the task has ended; or it speaks before it is asked
+        else:  # the task has ended; or it sends something unexpected
             self._drop(peer)
 
     def _learn(self, peer: socket.socket, data: bytes) -> None:
@@ -160,7 +172,7 @@ class TaskRanks(RemoteRanks):
 
     def send(self, rank: int, data: bytes) -> None:
         """As RemoteRanks.send()."""
-        super().send(rank, veiled(data, self._secret))
+        super().send(rank, masked(data, self._secret))
 
     def hang_up(self) -> None:
         """As RemoteRanks.hang_up(). Other descriptors of the connection are open still."""
@@ -183,18 +195,19 @@ class TaskRanks(RemoteRanks):
 # ---- The job
 
 _INIT_S = 600.0
-# A task answers at once, as it waits for that.
+# A task answers immediately, as it waits for that.
 _ANSWER_S = 60.0
 # After a failure a host pauses, also if it is not the only one: the executor there may have been started anew.
 _PAUSE_S = (1.0, 60.0)
-# The tasks see the end of the job by themselves in this time, but those that have not begun, for want of a slot.
+# The tasks see the end of the job by themselves in this time, except those that have not begun because no slot is free.
 _STAGE_END_S = 5.0
 
 
-class _Names:
-    """In place of HostNames: each host is another machine, whose name is only shown."""
+class _Names(HostNames):
+    """Each host is another machine, whose name is only shown."""
 
-    here = None
+    def __init__(self) -> None:
+        super().__init__(resolve=str)
 
     def begin(self, loop: EventLoop, changed: Callable[[], None], note: Callable[[str], None]) -> None:
         pass
@@ -223,18 +236,18 @@ class SparkElasticJob(ElasticJob):
     ) -> None:
         self._pool, self._listen, self._name, self._secret = pool, listen, name, secret
         self._memory, self._begin_s, self._since = memory, begin_s, time.monotonic()
-        self._stage_over: Callable[[], bool] = lambda: False
+        self._stage_ended: Callable[[], bool] = lambda: False
         slots = _Slots(self.slots)
         ends = memory.drop_if_empty
         super().__init__(limits, slots, self._make_site, ends, self._open_store, _Names(), output, verbose)
         pool.begin(self._loop.selector, self._note)
 
-    def watch(self, stage_over: Callable[[], bool]) -> None:
+    def watch(self, stage_ended: Callable[[], bool]) -> None:
         """Lets the job end with Spark's stage."""
-        self._stage_over = stage_over
+        self._stage_ended = stage_ended
 
     def wake(self) -> None:
-        """Any thread: the stage is over."""
+        """Any thread: the stage has ended."""
         self._loop.wake()
 
     def host_of(self, number: int) -> str:
@@ -259,9 +272,8 @@ class SparkElasticJob(ElasticJob):
         own = {number: {"HOROVOD_HOSTNAME": host}}
         return TaskRanks(host, task, own, self._memory, DESCRIPTOR, self._secret)
 
-    def _open_store(self, hosts: Sequence[str], secret: bytes) -> tuple[object, Mapping[str, str], str]:
+    def _open_store(self, hosts: Sequence[str], secret: bytes) -> tuple[StoreServer, Mapping[str, str], str]:
         from hvd_core._base.sockets import join_address
-        from hvd_core._bootstrap.store import StoreServer
 
         server = StoreServer(host=self._listen, secret=secret)
         port = int(server.address.rpartition(":")[2])
@@ -276,9 +288,9 @@ class SparkElasticJob(ElasticJob):
         super()._advance(now)
         if self._membership.phase is Phase.ENDING:
             return
-        if self._stage_over():
+        if self._stage_ended():
             why = "the Spark stage whose tasks are the slots has ended"
-            if not self._pool.heard:
+            if not self._pool.was_reached:
                 why += (
                     f", and none of its tasks has reached the driver at {self._name}, port {self._pool.port}. Is there a "
                     "firewall, or is spark.driver.host wrong?"
@@ -332,7 +344,10 @@ def run_elastic(given: dict[str, Any]) -> list[Any]:
     begin_s = start_seconds(given["start_timeout"])
     variables = driver_variables(given["env"]) | interface_variables(given["nics"])
     output = DriverOutput(
-        limits.most, given["stdout"], given["stderr"], bool(given["prefix_output_with_timestamp"])
+        limits.most or limits.first,
+        given["stdout"],
+        given["stderr"],
+        bool(given["prefix_output_with_timestamp"]),
     )
     function = pickled(caller, *call)
     if not has_dynamic_allocation(context):
@@ -343,17 +358,17 @@ def run_elastic(given: dict[str, Any]) -> list[Any]:
 def _limits(given: Mapping[str, Any], parallelism: int) -> Limits:
     """Raises ValueError for numbers that make no sense."""
 
-    def number(name: str, default: int | None, low: int) -> int | None:
-        value = given[name] if given[name] is not None else default
+    def optional(name: str, low: int) -> int | None:
+        value = given[name]
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
             raise ValueError(
                 f"horovod.spark.run_elastic({name}={value!r}): an integer of at least {low} is needed"
             )
         return value
 
-    least, most = number("min_num_proc", None, 1), number("max_num_proc", None, 1)
-    first = number("num_proc", least or parallelism, 1)
-    least, most = least or first, most or first
+    given_least, given_most = optional("min_num_proc", 1), optional("max_num_proc", 1)
+    first = optional("num_proc", 1) or given_least or parallelism
+    least, most = given_least or first, given_most or first
     if not least <= first <= most:
         raise ValueError(
             f"horovod.spark.run_elastic(num_proc={first}, min_num_proc={least}, max_num_proc={most}): they must not "
@@ -364,10 +379,10 @@ def _limits(given: Mapping[str, Any], parallelism: int) -> Limits:
         first,
         least,
         most,
-        number("elastic_timeout", None, 1) or seconds_of(environ, "HOROVOD_ELASTIC_TIMEOUT"),
+        optional("elastic_timeout", 1) or seconds_of(environ, "HOROVOD_ELASTIC_TIMEOUT"),
         seconds_of(environ, "HOROVOD_ELASTIC_GRACE"),
         _ANSWER_S,
-        number("reset_limit", None, 0),
+        optional("reset_limit", 0),
         _PAUSE_S,
         init_s=_INIT_S,
     )
@@ -395,8 +410,10 @@ def _run(
         stack.callback(pool.close)
         job = SparkElasticJob(limits, pool, listen, name, secret, memory, begin_s, output, verbose)
         plan = {"driver": join_address(name, pool.port), "secret": secret, "variables": dict(variables)}
-        stage = Stage(context, limits.most, task_function("elastic", plan, sent), False, job.wake)
-        job.watch(lambda: stage.over)
+        stage = Stage(
+            context, limits.most or limits.first, task_function("elastic", plan, sent), False, job.wake
+        )
+        job.watch(lambda: stage.has_ended)
         try:
             outcome = job.run()
         finally:

@@ -1,12 +1,11 @@
-"""The connections over which the tasks of a barrier job send the ranks' output and log_to_driver()'s texts to the driver.
+"""Connections over which the tasks of a barrier job send the ranks' output and log_to_driver()'s messages to the driver.
 
 Frames of the launcher (horovod/_runner/protocol.py) over a connection whose client has proved the job's secret
-(hvd_core/_base/auth.py): OUTPUT as there, MESSAGE with a text.
+(hvd_core/_base/auth.py): OUTPUT as there, MESSAGE with a message.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import selectors
@@ -18,139 +17,14 @@ from collections import deque
 from collections.abc import Callable
 
 from horovod._runner.output import Output, OutputClosedError, RankStream
-from horovod._runner.protocol import (
-    Incoming,
-    Kind,
-    ProtocolError,
-    channel_frame,
-    output_frame,
-    split_output,
-    split_result,
-)
+from horovod._runner.protocol import Kind, channel_frame, output_frame, split_output, split_result
 from horovod._runner.site import STREAMS
-from hvd_core._base.auth import HANDSHAKE_SECONDS, ServerHandshake, client_handshake
-from hvd_core._base.sockets import AuthenticationError, Deadline, connect_tcp, join_address
+from hvd_core._base.auth import ServerHandshake, client_handshake
+from hvd_core._base.listener import AuthenticatedListener, listen
+from hvd_core._base.messages import FrameBuffer, ProtocolError
+from hvd_core._base.sockets import Deadline, connect_tcp, join_address
 
 _CHUNK = 1 << 16
-
-# ---- A listening socket whose connections first prove the job's secret
-#
-# On the thread that runs the selector. A connection that has not proved the secret is not parsed. Nothing waits. While
-# the system lets this process accept no connection, because it has no descriptor left for instance, the listener keeps
-# trying. The peer waits, with its own timeout.
-
-_MOST_UNPROVEN = 256  # all tasks of a job connect at once
-# The listener is readable meanwhile, so that a selector without a pause would spin.
-_PAUSE_S = 0.1
-
-
-class AuthenticatedListener:
-    """Listens on `host`, on a port of its own; `port` is its number. `proven(peer, rest)` is called with each connection
-    that has proved the secret for `purpose`, and its first bytes after that; the connection does not block, and is the
-    caller's from then on. `refused(reason)` tells why one was closed, or cannot be accepted yet."""
-
-    def __init__(self, host: str, secret: bytes, purpose: bytes) -> None:
-        self._secret, self._purpose = secret, purpose
-        family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
-        self._listener = socket.create_server((host, 0), family=family, backlog=256)
-        self._listener.setblocking(False)
-        self.port = self._listener.getsockname()[1]
-        self.address = join_address(*self._listener.getsockname()[:2])
-        self._unproven: dict[socket.socket, tuple[ServerHandshake, float]] = {}
-        self._selector: selectors.BaseSelector | None = None
-        self._accepting = True  # the system let this process accept the last connection
-        self._resumes_at: float | None = None
-
-    def begin(
-        self,
-        selector: selectors.BaseSelector,
-        proven: Callable[[socket.socket, bytes], None],
-        refused: Callable[[str], None],
-    ) -> None:
-        self._selector, self._proven, self._refused = selector, proven, refused
-        selector.register(self._listener, selectors.EVENT_READ, self._accept)
-
-    def due(self) -> list[float]:
-        """When advance() is to be called (time.monotonic())."""
-        ends = [end for _, end in self._unproven.values()]
-        return ends if self._resumes_at is None else [*ends, self._resumes_at]
-
-    def advance(self, now: float) -> None:
-        if self._resumes_at is not None and self._resumes_at <= now:
-            self._resumes_at = None
-            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        for peer in [peer for peer, (_, end) in self._unproven.items() if end < now]:
-            self._drop(peer, "no proof of the secret in time")
-
-    def close(self) -> None:
-        """Closes the socket, and the connections that are not proven."""
-        for peer in list(self._unproven):
-            self._drop(peer, None)
-        if self._selector is not None:
-            with contextlib.suppress(KeyError, ValueError, RuntimeError):  # the selector may be closed
-                self._selector.unregister(self._listener)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        try:
-            peer, _ = self._listener.accept()
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._pause(error)
-            return
-        self._accepting = True
-        peer.setblocking(False)
-        if len(self._unproven) >= _MOST_UNPROVEN:
-            self._drop(next(iter(self._unproven)), "too many connections without a proof of the secret")
-        handshake = ServerHandshake(self._secret, self._purpose)
-        self._unproven[peer] = (handshake, time.monotonic() + HANDSHAKE_SECONDS)
-        self._selector.register(peer, selectors.EVENT_READ, lambda: self._read(peer))
-        try:
-            peer.send(handshake.challenge)
-        except OSError as error:
-            self._drop(peer, str(error))
-
-    def _pause(self, error: OSError) -> None:
-        self._selector.unregister(self._listener)
-        self._resumes_at = time.monotonic() + _PAUSE_S
-        if self._accepting:
-            self._accepting = False
-            self._refused(f"the driver can accept none now: {error}; it tries again until it can")
-
-    def _read(self, peer: socket.socket) -> None:
-        if peer not in self._unproven:
-            return  # closed in this turn
-        try:
-            data = peer.recv(_CHUNK)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._drop(peer, None)
-            return
-        handshake, _ = self._unproven[peer]
-        try:
-            handshake.feed(data)
-            if not handshake.done:
-                return
-            peer.send(handshake.confirm)
-        except (AuthenticationError, OSError) as error:
-            self._drop(peer, str(error))
-            return
-        del self._unproven[peer]
-        self._selector.unregister(peer)
-        self._proven(peer, handshake.rest)
-
-    def _drop(self, peer: socket.socket, reason: str | None) -> None:
-        if reason is not None:
-            self._refused(reason)
-        del self._unproven[peer]
-        with contextlib.suppress(KeyError, ValueError, RuntimeError):
-            self._selector.unregister(peer)
-        peer.close()
-
 
 # ---- The sender, in a task
 
@@ -183,7 +57,7 @@ class LogSender:
             self._add(output_frame(rank, stream, data))
 
     def message(self, rank: int, text: str) -> None:
-        """Passes on a text of log_to_driver()."""
+        """Passes on a message of log_to_driver()."""
         self._add(channel_frame(Kind.MESSAGE, rank, text.encode(errors="replace")))
 
     def close(self) -> None:
@@ -273,20 +147,29 @@ _DRAIN_S = 5.0
 
 
 class LogServer:
-    """Listens on `host`, on a port of its own; `port` is its number. `show(rank, text)`: called with the texts of
+    """Listens on `host`, on a free port, `port`. `show(rank, text)`: called with the messages of
     log_to_driver(). close() after the job."""
 
     def __init__(
         self, host: str, secret: bytes, output: Output | None, show: Callable[[int, str], None]
     ) -> None:
         self._output, self._show = output, show
-        self._listener = AuthenticatedListener(host, secret, PURPOSE)
-        self.port, self.address = self._listener.port, self._listener.address
+        socket_ = listen(host)
+        self.port: int = socket_.getsockname()[1]
+        self.address = join_address(*socket_.getsockname()[:2])
+        self._listener = AuthenticatedListener(
+            socket_,
+            secret,
+            PURPOSE,
+            self._admit,
+            self._refused,
+            lambda error: self._refused(no_descriptor(error)),
+        )
         self._selector = selectors.DefaultSelector()
-        self._listener.begin(self._selector, self._admit, self._refused)
+        self._listener.register(self._selector)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._wake, selectors.EVENT_READ, lambda: None)
-        self._proven: dict[socket.socket, Incoming] = {}
+        self._connections: dict[socket.socket, FrameBuffer] = {}
         self._streams: dict[tuple[int, int], RankStream] = {}
         self._ends_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="hvd-spark-logs", daemon=True)
@@ -312,14 +195,15 @@ class LogServer:
         finally:
             for stream in self._streams.values():
                 self._write(stream.end)
-            for peer in [self._listener, *self._proven]:
+            self._listener.close()
+            for peer in self._connections:
                 peer.close()
             self._selector.close()
 
     def _is_over(self) -> bool:
         if self._ends_at is None:
             return False
-        return not self._proven or time.monotonic() >= self._ends_at
+        return not self._connections or time.monotonic() >= self._ends_at
 
     def _wait_s(self) -> float | None:
         due = [moment for stream in self._streams.values() if (moment := stream.due()) is not None]
@@ -345,14 +229,14 @@ class LogServer:
             if self._output is not None:
                 self._output.mute()
 
-    def _admit(self, peer: socket.socket, rest: bytes) -> None:
-        self._proven[peer] = Incoming()
+    def _admit(self, peer: socket.socket, handshake: ServerHandshake) -> None:
+        self._connections[peer] = FrameBuffer()
         self._selector.register(peer, selectors.EVENT_READ, lambda: self._read(peer))
-        if rest:
-            self._feed(peer, rest)
+        if handshake.rest:
+            self._feed(peer, handshake.rest)
 
     def _read(self, peer: socket.socket) -> None:
-        if peer not in self._proven:
+        if peer not in self._connections:
             return  # closed in this turn
         try:
             data = peer.recv(_CHUNK)
@@ -367,7 +251,7 @@ class LogServer:
 
     def _feed(self, peer: socket.socket, data: bytes) -> None:
         try:
-            for kind, payload in self._proven[peer].feed(data):
+            for kind, payload in self._connections[peer].feed(data):
                 self._take(kind, payload)
         except (ProtocolError, struct.error) as error:
             self._drop(peer, str(error))
@@ -389,9 +273,14 @@ class LogServer:
     def _drop(self, peer: socket.socket, reason: str | None) -> None:
         if reason is not None:
             self._refused(reason)
-        self._proven.pop(peer, None)
+        self._connections.pop(peer, None)
         self._selector.unregister(peer)
         peer.close()
 
     def _refused(self, reason: str) -> None:
         _log.warning("horovod.spark: the driver's log refused a connection: %s", reason)
+
+
+def no_descriptor(error: OSError) -> str:
+    """The reason when a listener of the driver cannot accept connections."""
+    return f"the driver can accept none now: {error}; it tries again until it can"

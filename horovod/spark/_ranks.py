@@ -3,7 +3,7 @@
 The places are pure functions, equal on all tasks. The ranks of a host are consecutive, and the host of task 0 comes
 first, as with the original's `horovod.spark.run`.
 
-A rank is a process of its own, as Spark uses its Python workers again for other tasks and kills them without ceremony.
+A rank is a separate process, as Spark uses its Python workers again for other tasks and kills them without ceremony.
 The supervisor of the launcher (horovod/_runner/supervisor.py) makes sure that no rank outlives this process. One thread.
 """
 
@@ -182,8 +182,8 @@ def base_environment(base: Mapping[str, str], variables: Mapping[str, str]) -> d
 
 # ---- What tasks report to the driver, in the job's store: that they have begun, and why ranks have failed
 #
-# Spark itself tells the driver only that some task has failed, with a text of 200 lines. The store belongs to the driver
-# and admits only processes that know the job's secret, so unpickling trusts only processes of this job.
+# Spark itself tells the driver only that some task has failed, with a message of 200 lines. The store belongs to the
+# driver and admits only processes that know the job's secret, so unpickling trusts only processes of this job.
 
 _BEGUN = "spark/begun"
 _CAUSE = "spark/cause"
@@ -207,7 +207,7 @@ class RankEnds(EndedRanks):
 def secondary_failures(
     address: str, secret: bytes, ranks: Iterable[int], encrypted: bool | None = None
 ) -> set[int]:
-    """Those of `ranks` that reported another rank's failure before their own."""
+    """The `ranks` that only failed because another rank did."""
     with contextlib.closing(RankEnds(address, secret, encrypted)) as ends:
         return ends.secondary_failures(ranks)
 
@@ -221,7 +221,8 @@ def reported_begin(store: StoreClient) -> list[tuple[str, int]] | None:
     """(host, rank) of each task, once all tasks run."""
     try:
         store.get(f"{_BEGUN}/parts", 0)
-        return pickle.loads(get(store, _BEGUN, _READ_S))
+        found: list[tuple[str, int]] = pickle.loads(get(store, _BEGUN, _READ_S))
+        return found
     except BootstrapError:
         return None
 
@@ -240,8 +241,8 @@ def note_failure(store: StoreClient, failure: RankFailure, host: str, python: st
 
 
 def await_cause(store: StoreClient, seconds: float) -> None:
-    """Waits until a rank has reported a failure of its own. Spark ends all tasks as soon as one fails: that of a
-    secondary failure must not be the first."""
+    """Waits until a rank has reported a failure that is not secondary. Spark ends all tasks as soon as one fails: the
+    task of a rank with a secondary failure must not be the first."""
     try:
         store.get(_CAUSE, seconds)
     except BootstrapError:
@@ -249,7 +250,7 @@ def await_cause(store: StoreClient, seconds: float) -> None:
 
 
 def reported_failures(store: StoreClient) -> list[tuple[RankFailure, str, str]]:
-    """(failure, host, Python) of the ranks that have failed, in the order in which they told it."""
+    """(failure, host, Python) of the ranks that have failed, in the order of the reports."""
     found = []
     try:
         for number in range(store.add(_FAILURES, 0)):
@@ -258,12 +259,13 @@ def reported_failures(store: StoreClient) -> list[tuple[RankFailure, str, str]]:
             )
             found.append((RankFailure(rank, code, text, _loaded(error), secondary), host, python))
     except BootstrapError:
-        pass  # a task was ended while it told its failure
+        pass  # a task was ended while it reported its failure
     return found
 
 
 def _loaded(data: bytes) -> BaseException | None:
     try:
-        return pickle.loads(data)
+        error = pickle.loads(data)
     except Exception:  # a class that only the ranks know
         return None
+    return error if isinstance(error, BaseException) else None

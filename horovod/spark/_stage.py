@@ -1,6 +1,6 @@
 """A stage of Spark whose tasks are slots or ranks of one job: its thread on the driver, its cancellation, its failure.
 
-The stage runs in a thread of its own, so that Ctrl-C and the interrupt of a notebook are seen; it has a tag, by which it
+The stage runs in a thread, so that Ctrl-C and the interrupt of a notebook are seen; it has a tag, by which it
 alone is cancelled. Any thread may call.
 """
 
@@ -19,7 +19,7 @@ from hvd_core._bootstrap.store import StoreClient
 
 _LOOK_S = 0.1
 _CANCEL_S = 30.0
-# Of a text of Spark: the sentence that says how an executor was lost.
+# Of a message of Spark: the sentence that says how an executor was lost.
 _LOST = re.compile(r"ExecutorLostFailure \((.+?)\)(?: Reason: (.+))?")
 # Its traceback ends with a line that is not indented.
 _OF_A_TASK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)")
@@ -56,7 +56,7 @@ class Stage:
         self,
         context: Any,
         num_tasks: int,
-        task: Callable,
+        task: Callable[[Any], Iterator[Any]],
         barrier: bool,
         ended: Callable[[], None] = lambda: None,
     ) -> None:
@@ -68,7 +68,7 @@ class Stage:
         self._context, self._num_tasks, self._task, self._barrier = context, num_tasks, task, barrier
         self._tag = f"horovod-{secrets.token_hex(6)}"
         # Not Thread.join(): an interrupted join() leaves the thread marked as ended.
-        self._over = threading.Event()
+        self._ended_event = threading.Event()
         self._ended = ended
         InheritableThread(target=self._run, name="hvd-spark-job", daemon=True).start()
 
@@ -82,18 +82,18 @@ class Stage:
         except BaseException as error:
             self.error = error
         finally:
-            self._over.set()
+            self._ended_event.set()
             self._ended()
 
     @property
-    def over(self) -> bool:
-        return self._over.is_set()
+    def has_ended(self) -> bool:
+        return self._ended_event.is_set()
 
     def follow(self, store: StoreClient, begin_s: float | None) -> None:
         """Waits for the end. Cancels the stage if its tasks do not begin in time, and after an interrupt."""
         until = None if begin_s is None else time.monotonic() + begin_s
         try:
-            while not self._over.wait(_LOOK_S):
+            while not self._ended_event.wait(_LOOK_S):
                 if until is not None and time.monotonic() >= until:
                     if reported_begin(store) is None:
                         raise TimeoutError(
@@ -108,18 +108,18 @@ class Stage:
 
     def finish(self, seconds: float) -> None:
         """Waits so long for the end of the tasks, and cancels them then."""
-        if not self._over.wait(seconds):
+        if not self._ended_event.wait(seconds):
             self.cancel()
 
     def cancel(self) -> None:
         """Ends the tasks, and waits until they have ended."""
         self.cancelled = True
         until = time.monotonic() + _CANCEL_S
-        while not self._over.is_set() and time.monotonic() < until:
+        while not self._ended_event.is_set() and time.monotonic() < until:
             with contextlib.suppress(Exception):  # the session may be stopping
                 # Again and again: a job that has not been submitted yet is not found.
                 self._context.cancelJobsWithTag(self._tag)
-            self._over.wait(1.0)
+            self._ended_event.wait(1.0)
 
 
 def shortened(error: BaseException) -> BaseException:

@@ -24,7 +24,7 @@ from horovod._runner.environment import SECRET, backend_environment, python_path
 from horovod._runner.functions import FunctionMemory, write_all
 from horovod._runner.local_ranks import LocalRanks
 from horovod._runner.output import Output
-from horovod._runner.protocol import Kind, ProtocolError, decode_env, frame
+from horovod._runner.protocol import Kind, decode_env
 from horovod._runner.site import RankSpec
 from horovod.spark._logs import LogSender
 from horovod.spark._ranks import (
@@ -41,6 +41,7 @@ from horovod.spark._ranks import (
     secondary_failures,
 )
 from hvd_core._base.auth import NO_RANK, client_handshake
+from hvd_core._base.messages import ProtocolError, frame, line_of
 from hvd_core._base.sockets import BootstrapError, Deadline, split_address
 from hvd_core._bootstrap.store import StoreClient, encryption
 
@@ -54,7 +55,7 @@ def run(kind: str, plan: dict[str, Any], function: bytes) -> Iterator[Any]:
 
 # ---- A task of a barrier job: one rank
 
-# A rank that failed because of another one tells it this much later than the other one at most.
+# A rank that failed because of another one reports it this much later than the other one at most.
 _CAUSE_S = 10.0
 # What Spark shows of a failure; the driver gets all of it.
 _LONGEST_TEXT = 20_000
@@ -63,7 +64,7 @@ _SPACES = ("pid", "net", "mnt", "ipc")
 
 @dataclass(frozen=True)
 class BarrierPlan:
-    """What all tasks are told. `store`, `log`: addresses on the driver. `variables`: of the ranks, besides those of the
+    """What all tasks receive. `store`, `log`: addresses on the driver. `variables`: of the ranks, besides those of the
     executor. `python`: the ranks' interpreter, None for the executor's. `show_output`: the driver shows what the ranks
     print. Holds the job's secret: keep it out of logs."""
 
@@ -107,12 +108,12 @@ def run_barrier_task(plan: BarrierPlan, function: bytes) -> Iterator[tuple[int, 
             note_failure(store, failure, place.slot.hostname, plan.python or sys.executable)
             if failure.secondary:
                 await_cause(store, _CAUSE_S)
-            told = failure.text[-_LONGEST_TEXT:]
-            raise RuntimeError(f"rank {rank} on host {place.slot.hostname} failed: {told}")
-        yield rank, ranks.result(rank)
+            reason = failure.text[-_LONGEST_TEXT:]
+            raise RuntimeError(f"rank {rank} on host {place.slot.hostname} failed: {reason}")
+        yield rank, ranks.result(rank) or b""
 
 
-def own_facts(context) -> TaskFacts:
+def own_facts(context: Any) -> TaskFacts:
     """The facts of this task. `context`: its TaskContext."""
     spaces = []
     for name in _SPACES:
@@ -125,7 +126,7 @@ def own_facts(context) -> TaskFacts:
     return TaskFacts(socket.gethostname(), " ".join(spaces), devices)
 
 
-def _facts(text: str) -> dict:
+def _facts(text: str) -> dict[str, Any]:
     said = json.loads(text)
     return {**said, "devices": tuple(said["devices"])}
 
@@ -133,7 +134,7 @@ def _facts(text: str) -> dict:
 # ---- Frames: what an idle task of an elastic job and the driver send each other, before the agents' protocol
 #
 # A task connects, proves the job's secret, and describes itself. When the driver needs its slot it sends the job of one
-# worker; when it closes the connection the task is over. The secrets of worlds are masked: the stage's function, which
+# worker; when it closes the connection the task ends. The secrets of worlds are masked: the stage's function, which
 # holds the key, may travel over an encrypted connection of Spark, and this connection is not encrypted.
 
 PURPOSE = b"spark-slot"
@@ -167,17 +168,17 @@ def facts_of(kind: int, payload: bytes) -> TaskFacts:
         raise ProtocolError(f"a task described itself wrongly: {error}") from None
 
 
-def veiled(message: bytes, key: bytes) -> bytes:
+def masked(message: bytes, key: bytes) -> bytes:
     """A message for a worker with the secret of its world made unreadable. Applied again, it is readable again."""
     said = json.loads(message)
     variables = said.get("env")
     if variables is None:
         return message
     secret = bytes.fromhex(variables[SECRET])
-    # Each world has a key of its own, so that no two secrets are hidden by the same one.
+    # Each world has its own key, so that no two secrets are hidden by the same one.
     pad = hmac.new(key, b"secret of world %d" % int(variables["HOROVOD_EPOCH"]), hashlib.sha256).digest()
     said["env"] = {**variables, SECRET: bytes(a ^ b for a, b in zip(secret, pad, strict=True)).hex()}
-    return json.dumps(said).encode() + b"\n"
+    return line_of(said)
 
 
 # ---- A task of an elastic job: a slot, in which the driver starts workers, one after the other
@@ -192,7 +193,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class ElasticPlan:
-    """What all tasks are told. `driver`: where the driver listens for tasks. `variables`: of the workers, besides those
+    """What all tasks receive. `driver`: where the driver listens for tasks. `variables`: of the workers, besides those
     of the executor. Holds the job's secret: keep it out of logs."""
 
     driver: str
@@ -214,7 +215,7 @@ class TaskAgent(Agent):
         self._plan, self._function_bytes, self._devices = plan, function, devices
         self.signalled = False
 
-    def _prepare(self, job: dict) -> None:
+    def _prepare(self, job: dict[str, Any]) -> None:
         check_protocol(job)
         numbers = [entry["rank"] for entry in job["ranks"]]
         self._memory = FunctionMemory(numbers)
@@ -233,7 +234,7 @@ class TaskAgent(Agent):
         self._ranks = LocalRanks(specs, env)
 
     def _send(self, rank: int, data: bytes) -> None:
-        super()._send(rank, veiled(data, self._plan.secret))
+        super()._send(rank, masked(data, self._plan.secret))
 
     def _signals_received(self, numbers: bytes) -> None:
         self.signalled = True
@@ -279,7 +280,7 @@ def run_elastic_task(plan: ElasticPlan, function: bytes) -> Iterator[int]:
 
 
 def _connected(plan: ElasticPlan, first: bool) -> socket.socket | None:
-    """A connection that has proved the secret; None if the job is over."""
+    """A connection that has proved the secret; None if the job has ended."""
     deadline, channel = Deadline(_CONNECT_S), None
     try:
         channel = socket.create_connection(split_address(plan.driver), timeout=_CONNECT_S)
@@ -287,7 +288,7 @@ def _connected(plan: ElasticPlan, first: bool) -> socket.socket | None:
     except (BootstrapError, OSError) as error:
         if channel is not None:
             channel.close()
-        # A refusal is the end of the job as a rule: a task that begins late. The driver tells if no task has come.
+        # A refusal is the end of the job as a rule: a task that begins late. The driver reports it if no task has come.
         if first and not isinstance(error, ConnectionRefusedError):
             raise OSError(
                 f"the executor on host {socket.gethostname()} does not reach the driver at {plan.driver} ({error}). Is "
@@ -300,7 +301,7 @@ def _connected(plan: ElasticPlan, first: bool) -> socket.socket | None:
     return channel
 
 
-def _wait_for_worker(channel: socket.socket, facts) -> bool:
+def _wait_for_worker(channel: socket.socket, facts: TaskFacts) -> bool:
     """Returns False when the driver needs this slot no more."""
     with contextlib.suppress(OSError):
         channel.sendall(facts_frame(facts))

@@ -1,4 +1,4 @@
-"""Settings of Spark for jobs that go on when tasks fail, as (name, value) for SparkSession.builder.config(*pair).
+"""Settings of Spark for jobs that continue when tasks fail, as (name, value) for SparkSession.builder.config(*pair).
 
 They are for horovod.spark.run_elastic: a task that is lost is started again as often as `spark.task.maxFailures` says.
 The names with BLACKLIST are those of the original; since Spark 3.1 the settings are called excludeOnFailure.

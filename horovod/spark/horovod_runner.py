@@ -74,6 +74,6 @@ def _run_here(num_proc: int, function: bytes) -> Any:
             if failure is not None:
                 error = failure.exception(host, sys.executable)
                 raise error from error.__cause__
-            return pickle.loads(ranks.result(0))[1]
+            return pickle.loads(ranks.result(0) or b"")[1]
         finally:
             ranks.close()

@@ -28,7 +28,7 @@ _streams: dict[torch.device, "DeviceStreams | None"] = {}
 
 
 def streams_of(device: torch.device) -> "DeviceStreams | None":
-    """The streams of a device; None if copies of it have to wait, for want of streams, events or pinned memory."""
+    """The streams of a device; None if its copies have to wait, because streams, events or pinned memory are missing."""
     try:
         return _streams[device]
     except KeyError:
@@ -219,7 +219,7 @@ class Submitted:
     def __init__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None):
         self.inputs, self.outputs = inputs, outputs
         self.device = inputs[0].device
-        # Asked once: the tensors of one call are ready at the same point of the stream.
+        # Looked up once: the tensors of one call are ready at the same point of the stream.
         self.stream = current_stream(self.device)
         self.sources = [reference(tensor, self.stream) for tensor in inputs]
         self.targets = self.sources

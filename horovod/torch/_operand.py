@@ -168,7 +168,10 @@ class Operand:
     ):
         sent, received = tensors, outputs
         self._types: list[Any] | None = None
-        if allowed is MOVABLE and not AS_BYTES.isdisjoint([getattr(t, "dtype", None) for t in tensors]):
+        as_bytes = False
+        for tensor in tensors if allowed is MOVABLE else ():
+            as_bytes = as_bytes or getattr(tensor, "dtype", None) in AS_BYTES
+        if as_bytes:
             sent = [as_sent(tensor) for tensor in tensors]
             if outputs is not None:
                 received = sent if outputs is tensors else [as_sent(tensor) for tensor in outputs]

@@ -105,7 +105,7 @@ class NamesOfReductions(OriginalNames):
         return set(self._reducer.slots)
 
     def _allreduce_grad_async(self, p: torch.Tensor) -> tuple[Any, Any]:
-        """Start reducing the gradient of a parameter now, in place of the hook. synchronize() waits for it.
+        """Start reducing the gradient of a parameter now, instead of the hook. synchronize() waits for it.
 
         Args:
             p: a parameter of the optimizer, with or without a gradient.

@@ -2,7 +2,7 @@
 
 So a device works on its first day, and a program without the backend's wheel runs, if more slowly.
 
-A call returns at once, as on any device. Its copy is enqueued on a stream of its own, behind the work that the caller's
+A call returns at once, as on any device. Its copy is enqueued on a separate stream, behind the work that the caller's
 current stream has so far; a helper thread waits for the copy and lets the operation begin. Until then
 the engine holds the operation back: it has its name and its number since the call, so that ranks agree. The result is
 copied back on the current stream of the thread that calls synchronize() or poll(), in order with work that is given to
@@ -183,7 +183,7 @@ class Staged:
 
     Args:
         inputs, outputs, is_sent, is_received: as for `submitted`.
-        apart: results must not be written to the copies of the inputs.
+        separate: results must not be written to the copies of the inputs.
     """
 
     __slots__ = (
@@ -199,7 +199,7 @@ class Staged:
         outputs: Sequence[torch.Tensor] | None,
         is_sent: bool = True,
         is_received: bool = True,
-        apart: bool = False,
+        separate: bool = False,
     ):
         self.inputs, self.outputs, self._is_received = inputs, outputs, is_received
         self._began = False
@@ -216,7 +216,7 @@ class Staged:
         self.ready = None  # an event: the inputs are in host memory; None: they are there
         self._hosts = [self._host(tensor) for tensor in inputs]
         # The copies are ours, so a result of the same layout may take the place of its input.
-        alike = outputs is inputs or (outputs is not None and not apart and _same_shapes(inputs, outputs))
+        alike = outputs is inputs or (outputs is not None and not separate and _same_shapes(inputs, outputs))
         self._results = self._hosts if alike else [self._host(tensor) for tensor in outputs or ()]
         self._copy_to_host(is_sent)
         self.sources = [self._reference(host) for host in self._hosts]
@@ -266,7 +266,7 @@ class Staged:
         job.engine.release(handle)
 
     def poll(self, core: Any, handle: int) -> bool:
-        """Whether the results are on the device. Enqueues their copies when the operation is over."""
+        """Whether the results are on the device. Enqueues their copies when the operation has ended."""
         if not core.poll(handle):
             return False
         if self.outputs is None:

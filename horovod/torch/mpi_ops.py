@@ -49,7 +49,6 @@ from horovod.torch._operations import (  # noqa: F401 (programs import _handle_m
     Operation,
     _handle_map,
     complete,
-    plain_output,
     poll,
     resolve_op,
     start,
@@ -59,8 +58,8 @@ from horovod.torch._operations import (  # noqa: F401 (programs import _handle_m
 )
 from horovod.torch.compression import Compression, Compressor
 from hvd_core._frontend import operations
+from hvd_core._runtime.failures import report_failure, send_failure
 from hvd_core._runtime.process_sets import number_of
-from hvd_core._runtime.refusals import report, reported
 
 Splits = Sequence[int] | torch.Tensor
 
@@ -132,11 +131,19 @@ def _run(
     """Carry out a synchronous operation: as a part of a graph, as it is, or with compression and a gradient."""
     if tracing():
         return traced(operation.name, tensors, name, process_set, arguments, compression, grouped, in_place)
-    if compression is Compression.none and not grouped:
-        needs_grad = torch.is_grad_enabled() and getattr(tensors, "requires_grad", False)
-        if in_place or not needs_grad:
-            return complete(operation, tensors, name, process_set, arguments, in_place=in_place)
+    # No step of this can fail: complete() is the first that reports a failure.
+    is_checked = not grouped or (isinstance(tensors, list) and len(tensors) > 0)
+    if compression is Compression.none and is_checked and (in_place or not _needs_grad(tensors, grouped)):
+        return complete(operation, tensors, name, process_set, arguments, grouped, in_place)
     return _run_checked(operation, tensors, name, process_set, arguments, compression, grouped, in_place)
+
+
+def _needs_grad(tensors: Any, grouped: bool) -> bool:
+    if not torch.is_grad_enabled():
+        return False
+    if grouped:
+        return any(getattr(tensor, "requires_grad", False) for tensor in tensors)
+    return bool(getattr(tensors, "requires_grad", False))
 
 
 def _run_checked(
@@ -151,32 +158,31 @@ def _run_checked(
 ) -> Any:
     engine()  # fails before init()
     prefix = operation.grouped_name if grouped else operation.name
-    contexts: list[Any] = []
-    with reported(operation.name, name, process_set, prefix):
+    with report_failure(operation.name, name, process_set, prefix):
         given = operations.members_of(tensors, torch.Tensor) if grouped else [tensors]
-        if compression is not Compression.none:
-            for tensor in given:
-                if not isinstance(tensor, torch.Tensor):
-                    reject(tensor, REDUCIBLE, process_set)
-            pairs = [compression.compress(tensor) for tensor in given]
-            given, contexts = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        needs_grad = torch.is_grad_enabled() and any(getattr(t, "requires_grad", False) for t in given)
+        contexts = []
+        for place, tensor in enumerate(given):
+            if compression is not Compression.none and not isinstance(tensor, torch.Tensor):
+                reject(tensor, REDUCIBLE, process_set)
+            given[place], context = compression.compress(tensor)
+            contexts.append(context)
+        needs_grad = not in_place and _needs_grad(given, grouped=True)
     if not given:
         # Nothing is sent. If the groups of other ranks have tensors, their calls fail.
-        report(operation.name, name, process_set, f"{prefix}() was called there with an empty list.", prefix)
+        send_failure(
+            operation.name, name, process_set, f"{prefix}() was called there with an empty list.", prefix
+        )
         return []
-    if needs_grad and not in_place:
+    if needs_grad:
         result = differentiable(Call(operation, name, process_set, arguments, grouped), given)
     else:
-        given = given if grouped else given[0]
-        result = complete(operation, given, name, process_set, arguments, grouped=grouped, in_place=in_place)
-    if contexts:
-        results = [
-            compression.decompress(each, context)
-            for each, context in zip(result if grouped else [result], contexts)
-        ]
-        return results if grouped else results[0]
-    return list(result) if grouped else result
+        tensors = given if grouped else given[0]
+        result = complete(
+            operation, tensors, name, process_set, arguments, grouped=grouped, in_place=in_place
+        )
+    if not grouped:
+        return compression.decompress(result, contexts[0])
+    return [compression.decompress(each, context) for each, context in zip(result, contexts)]
 
 
 # ------------------------------------------------------------------------------------------ the synchronous operations
@@ -222,14 +228,10 @@ def allreduce(
             rank is not in `process_set`, or an operation of this name is still pending. The other ranks' matching call
             raises HorovodInternalError with the reason.
         HorovodInternalError: ranks disagree about shape, dtype, op or factors, a rank has made a mistake, or a rank is
-            gone. After a disagreement Horovod goes on, and the name may be used again.
+            gone. After a disagreement Horovod continues, and the name may be used again.
     """
     if average is not None:
         op = resolve_op(op, average, "allreduce", name, process_set)
-    if compression is Compression.none and not tracing() and (output := plain_output(tensor)) is not None:
-        done = start_plain(tensor, output, name, op, prescale_factor, postscale_factor, process_set, True)
-        if done is not None:
-            return output
     reduced: torch.Tensor = _run(
         ALLREDUCE, tensor, name, process_set, (op, prescale_factor, postscale_factor), compression
     )
@@ -261,13 +263,10 @@ def allreduce_(
     """
     if average is not None:
         op = resolve_op(op, average, "allreduce", name, process_set)
-    if not tracing():
-        done = start_plain(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set, True)
-        if done is not None:
-            return tensor
-    reduced: torch.Tensor = _run(
-        ALLREDUCE, tensor, name, process_set, (op, prescale_factor, postscale_factor), in_place=True
-    )
+    arguments = (op, prescale_factor, postscale_factor)
+    if not tracing() and start_plain(tensor, tensor, name, process_set, arguments, True) is not None:
+        return tensor  # the most frequent call
+    reduced: torch.Tensor = _run(ALLREDUCE, tensor, name, process_set, arguments, in_place=True)
     return reduced
 
 
@@ -922,7 +921,7 @@ def handle_average_backwards_compatibility(op: int | None, average: Any) -> int:
 
 
 def join(device: int = -1) -> int:
-    """Say that this rank has no more data, and wait until all ranks have said so.
+    """Join: this rank has no more data. Waits until all ranks have joined.
 
     Until then this rank takes part in the operations of the others, on all its process sets, with data that do not change
     the result: to a reduction it gives the operation's identity (0 for Sum, Average and Adasum; an average still divides
@@ -957,6 +956,6 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         HorovodInternalError: a rank is gone.
     """
     engine()  # fails before init()
-    with reported("barrier", None, process_set, "barrier"):
+    with report_failure("barrier", None, process_set, "barrier"):
         number = number_of(process_set)
     operations.barrier(number)

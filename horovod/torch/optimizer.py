@@ -1,7 +1,7 @@
 """DistributedOptimizer: a torch optimizer that averages gradients over all ranks before each step.
 
 The arithmetic of the wrapped optimizer is untouched; reductions live in ``_reducer``. One optimizer belongs
-to one thread, apart from the backward hooks.
+to one thread, except the backward hooks.
 """
 
 import sys

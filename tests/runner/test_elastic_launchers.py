@@ -37,7 +37,7 @@ pytest.importorskip("hvd_core._core", reason="the engine is not built")
         ),
         (
             {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"},
-            "starts no process in place of one that has died",
+            "starts no process to replace one that has died",
             "start one horovodrun --min-np M in the allocation",
         ),
         ({}, "its launcher did not start it as one", "--min-np M"),

@@ -2,7 +2,7 @@
 
 Row groups are dealt to the ranks, each to the one with the fewest rows; in an order that the seed and the epoch decide,
 equally on all ranks. For training each rank has as many batches as the rank with the fewest rows, as a rank with more
-steps would wait for the others for ever; for validation each has all of its rows. Used by one thread.
+steps would wait for the others indefinitely; for validation each has all of its rows. Used by one thread.
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ def as_array(column: pa.ChunkedArray) -> np.ndarray:
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return np.stack([np.asarray(row) for row in column.to_numpy()])
-    return column.to_numpy()
+    found: np.ndarray = column.to_numpy()
+    return found
 
 
 # ---- The data of one rank of an estimator: its shards, with the shapes that the model wants
@@ -196,3 +197,9 @@ def columns_of(frame: Any, names: Sequence[str]) -> list[np.ndarray]:
         column = frame[name].to_numpy()
         found.append(np.stack([np.asarray(row) for row in column]) if column.dtype == object else column)
     return found
+
+
+def flat(output: np.ndarray) -> np.ndarray:
+    """An output of a model as [rows] if it has one number for each row, else as [rows, numbers]."""
+    rows: np.ndarray = output.reshape((len(output), -1)).astype(np.float32)
+    return rows[:, 0] if rows.shape[1] == 1 else rows

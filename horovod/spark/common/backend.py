@@ -12,7 +12,7 @@ class Backend:
     def run(
         self,
         fn: Callable[..., Any],
-        args: tuple = (),
+        args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
@@ -28,7 +28,7 @@ def default_num_proc() -> int:
     """The default parallelism of the active SparkContext. Raises RuntimeError without one."""
     from horovod.spark._cluster import active_context
 
-    return active_context("an estimator of horovod.spark").defaultParallelism
+    return int(active_context("an estimator of horovod.spark").defaultParallelism)
 
 
 class SparkBackend(Backend):
@@ -45,7 +45,7 @@ class SparkBackend(Backend):
     def run(
         self,
         fn: Callable[..., Any],
-        args: tuple = (),
+        args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:

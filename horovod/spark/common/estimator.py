@@ -59,11 +59,12 @@ def prepare(
         is_val = functions.col(flag).cast("boolean")
         train, val = frame.where(~is_val), frame.where(is_val)
     elif validation:
-        if not 0 < float(validation) < 1:
+        fraction = float(validation)
+        if not 0 < fraction < 1:
             raise ValueError(
                 f"validation={validation}: give a fraction between 0 and 1, or the name of a column"
             )
-        train, val = frame.randomSplit([1.0 - validation, validation], seed=seed)
+        train, val = frame.randomSplit([1.0 - fraction, fraction], seed=seed)
     number = uuid.uuid4().hex[:12]
     data = PreparedData(
         store,
@@ -95,7 +96,7 @@ def _write(part: Any, path: str, what: str, ranks: int, per_process: int, batch_
 
 
 def plain_vectors(frame: Any) -> Any:
-    """The frame with lists in place of the vectors of pyspark.ml."""
+    """The frame with lists instead of the vectors of pyspark.ml."""
     from pyspark.ml.functions import vector_to_array
 
     for name in vector_columns(frame):
@@ -118,14 +119,14 @@ _REQUIRED = ("model", "store", "feature_cols", "label_cols")
 class HorovodEstimator(Estimator, EstimatorParams):
     """fit() returns a model with the weights of the last epoch. Kinds of it say how a rank trains."""
 
-    def fit(self, df: Any, params: dict | None = None) -> Any:
+    def fit(self, df: Any, params: dict[Any, Any] | None = None) -> Any:
         """Trains with the rows of a frame.
 
         Raises ValueError for missing or contradictory parameters, and for too few rows; RuntimeError if a rank fails.
         """
         return super().fit(df, params)
 
-    def fit_on_parquet(self, params: dict | None = None, dataset_idx: Any = None) -> Any:
+    def fit_on_parquet(self, params: dict[Any, Any] | None = None, dataset_idx: Any = None) -> Any:
         """Trains with the Parquet files that are in the store's folders for training and, if there, validation."""
         estimator = self.copy(params) if params else self
         store = estimator._checked()
@@ -156,7 +157,7 @@ class HorovodEstimator(Estimator, EstimatorParams):
             data.close()
 
     def _checked(self) -> Any:
-        """The store, after the parameters were looked at."""
+        """The store, after the parameters were checked."""
         missing = [name for name in (*_REQUIRED, *self._also_required()) if self.value(name) is None]
         if missing:
             raise ValueError(f"{type(self).__name__} needs {', '.join(missing)}")
@@ -185,8 +186,8 @@ class HorovodEstimator(Estimator, EstimatorParams):
         return self._model(results[0], run_id)
 
     def _task(self, data: PreparedData, run_id: str) -> dict[str, Any]:
-        """What a rank of any framework is told."""
-        names = (
+        """What a rank of any framework receives."""
+        names: tuple[str, ...] = (
             "feature_cols",
             "label_cols",
             "sample_weight_col",
@@ -234,7 +235,7 @@ class HorovodModel(Model, EstimatorParams):
     """A trained model. transform() adds a column for each label, LABEL__output: a number if the model gives one for each
     row, else a list of numbers."""
 
-    def transform(self, df: Any, params: dict | None = None) -> Any:
+    def transform(self, df: Any, params: dict[Any, Any] | None = None) -> Any:
         """The frame with the model's outputs. The executors' Python needs the model's framework and pandas."""
         return super().transform(df, params)
 
@@ -249,7 +250,7 @@ class HorovodModel(Model, EstimatorParams):
         if row is None:
             scalar = [True] * len(outputs)
         else:
-            import pandas
+            import pandas  # type: ignore[import-untyped]  # has no types without its stubs
 
             scalar = [value.ndim == 1 for value in self._predictor()(pandas.DataFrame([row.asDict()]))]
         if len(scalar) != len(outputs):
@@ -278,7 +279,7 @@ class HorovodModel(Model, EstimatorParams):
     def _pickled_predictor(self) -> bytes:
         import cloudpickle
 
-        return cloudpickle.dumps(self._make_predictor())
+        return bytes(cloudpickle.dumps(self._make_predictor()))
 
     def _predictor(self) -> Callable[[Any], list[Any]]:
         return self._make_predictor()()

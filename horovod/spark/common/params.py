@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.ml.param import Param, Params
@@ -37,7 +37,7 @@ COMMON: dict[str, tuple[Any, str]] = {
     "shuffle_buffer_size": (None, "rows that are shuffled together; default: those of a row group"),
     "random_seed": (None, "of the split and the shuffles"),
     "partitions_per_process": (10, "files that Spark writes for each rank"),
-    "run_id": (None, "the name of the run in the store; a run that is there goes on"),
+    "run_id": (None, "the name of the run in the store; a run that is there continues"),
     "gradient_compression": (None, "hvd.Compression.*"),
     "transformation_fn": (
         None,
@@ -82,7 +82,7 @@ def with_params(table: dict[str, tuple[Any, str]]) -> Any:
             for camel in {"".join(map(str.capitalize, name.split("_"))), _ODD.get(name, "")} - {""}:
                 setattr(kind, f"set{camel}", _setter(name))
                 setattr(kind, f"get{camel}", _getter(name))
-        kind._table = {**getattr(kind, "_table", {}), **table}
+        setattr(kind, "_table", {**getattr(kind, "_table", {}), **table})  # noqa: B010  # the class is any
         return kind
 
     return add
@@ -105,6 +105,8 @@ def _getter(name: str) -> Any:
 @with_params(COMMON)
 class EstimatorParams(Params):
     """The parameters that all estimators have. Not given: None, or the default of the table."""
+
+    _table: dict[str, tuple[Any, str]]
 
     def _begin(self, given: dict[str, Any]) -> None:
         """Takes the arguments of a constructor. Raises TypeError for unknown names."""
@@ -184,7 +186,7 @@ def check(kind: str, given: Mapping[str, Any]) -> None:
         _refuse(kind, "validation", validation, "a fraction between 0 and 1, or the name of a column")
 
 
-def check_type(kind: str, name: str, value: Any, wanted: type | Callable, text: str) -> None:
+def check_type(kind: str, name: str, value: Any, wanted: type | tuple[type, ...], text: str) -> None:
     """Raises ValueError if `value`, unless it is None, is no instance of `wanted`."""
     if value is not None and not isinstance(value, wanted):
         _refuse(kind, name, value, text)

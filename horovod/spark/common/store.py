@@ -70,7 +70,8 @@ class AbstractFilesystemStore(Store):
         """(fsspec's file system, the path there) of an address."""
         import fsspec
 
-        return fsspec.core.url_to_fs(path, **self.storage_options)
+        found: tuple[Any, str] = fsspec.core.url_to_fs(path, **self.storage_options)
+        return found
 
     def spark_path(self, path: str) -> str:
         """The address as Spark takes it."""
@@ -128,12 +129,12 @@ class AbstractFilesystemStore(Store):
 
     def exists(self, path: str) -> bool:
         files, place = self.filesystem(path)
-        return files.exists(place)
+        return bool(files.exists(place))
 
     def read(self, path: str) -> bytes:
         """The content of a file. Raises FileNotFoundError."""
         files, place = self.filesystem(path)
-        return files.cat_file(place)
+        return bytes(files.cat_file(place))
 
     def write(self, path: str, data: bytes) -> None:
         """Writes a file; readers see the old content or the new one."""

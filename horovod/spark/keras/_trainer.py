@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from horovod.common.objects import broadcast_object
-from horovod.spark.common._data import RankData, columns_of, shaped
+from horovod.spark.common._data import RankData, columns_of, flat, shaped
 
 
 def saved(model: Any) -> bytes:
@@ -46,12 +46,6 @@ def predictor(
         return [flat(np.asarray(output)) for output in outputs]
 
     return predict
-
-
-def flat(output: np.ndarray) -> np.ndarray:
-    """An output as [rows] if it has one number for each row, else as [rows, numbers]."""
-    rows = output.reshape([len(output), -1]).astype(np.float32)
-    return rows[:, 0] if rows.shape[1] == 1 else rows
 
 
 def input_shapes(model: Any) -> list[list[int] | None]:
@@ -114,10 +108,10 @@ def _restored(hvd: Any, task: dict[str, Any]) -> tuple[Any, dict[str, list[float
     """(the compiled model, the history, the next epoch). Sets task["last_epoch"]."""
     store, custom = task["store"], task["custom_objects"]
     path = store.get_checkpoint_path(task["run_id"])
-    told = None
+    resumed = None
     if hvd.rank() == 0 and store.saving_runs() and store.exists(f"{path}.json"):
-        told = (json.loads(store.read(f"{path}.json")), store.read(path))
-    about, data = broadcast_object(told, 0, name="horovod.spark.resume") or (None, None)
+        resumed = (json.loads(store.read(f"{path}.json")), store.read(path))
+    about, data = broadcast_object(resumed, 0, name="horovod.spark.resume") or (None, None)
     model = loaded(data or task["model"], custom)
     optimizer = task["optimizer"]
     if not isinstance(optimizer, str):
@@ -151,7 +145,7 @@ def _with_state(optimizer: Any, before: Any, model: Any) -> Any:
     return optimizer
 
 
-def _batches(data: RankData, shard: Any, shapes: Sequence[Any]) -> Iterator[tuple]:
+def _batches(data: RankData, shard: Any, shapes: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     for features, labels, weights in data.batches(shard, shapes):
         inputs = features[0] if len(features) == 1 else tuple(features)
         wanted = labels[0] if len(labels) == 1 else tuple(labels)

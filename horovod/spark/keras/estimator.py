@@ -23,7 +23,7 @@ class KerasEstimator(HorovodEstimator):
     """Trains `model` (keras.Model) with `optimizer` and `loss`; without them, with those that it was compiled with.
 
     One input for each of `feature_cols`, one output for each of `label_cols`. `optimizer`, `loss`, `metrics` and
-    `callbacks` are those of Keras. A run that is in the store goes on after its last epoch.
+    `callbacks` are those of Keras. A run that is in the store continues after its last epoch.
     """
 
     def __init__(self, **kwargs: Any) -> None:

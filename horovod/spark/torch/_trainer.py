@@ -10,15 +10,16 @@ import cloudpickle
 import numpy as np
 import torch
 
-from horovod.spark.common._data import RankData, columns_of, shaped
+from horovod.spark.common._data import RankData, columns_of, flat, shaped
 
 
 def loaded(data: bytes, device: Any = "cpu") -> Any:
-    """The inverse of estimator.saved(). The bytes come from the program itself, or from its own store."""
+    """The inverse of saved(). The bytes come from the program itself, or from its own store."""
     return torch.load(io.BytesIO(data), map_location=device, weights_only=False)
 
 
-def _saved(value: Any) -> bytes:
+def saved(value: Any) -> bytes:
+    """A model, a model and its optimizer with the same parameters, or their state, as bytes."""
     buffer = io.BytesIO()
     torch.save(value, buffer, pickle_module=cloudpickle)
     return buffer.getvalue()
@@ -41,12 +42,6 @@ def predictor(
     return predict
 
 
-def flat(output: np.ndarray) -> np.ndarray:
-    """An output as [rows] if it has one number for each row, else as [rows, numbers]."""
-    rows = output.reshape([len(output), -1]).astype(np.float32)
-    return rows[:, 0] if rows.shape[1] == 1 else rows
-
-
 def train(task: dict[str, Any]) -> tuple[bytes, list[dict[str, Any]]] | None:
     """The function of the ranks: (the weights, the history) on rank 0."""
     import horovod.torch as hvd
@@ -61,7 +56,7 @@ def train(task: dict[str, Any]) -> tuple[bytes, list[dict[str, Any]]] | None:
         run.train_epoch(epoch)
     if hvd.rank() != 0:
         return None
-    return _saved(run.model.cpu().state_dict()), run.history
+    return saved(run.model.cpu().state_dict()), run.history
 
 
 class _Run:
@@ -106,8 +101,11 @@ class _Run:
             self.model.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optimizer"])
             self.history = state["history"]
-        told = None if state is None else (state["epoch"] + 1, state["last_epoch"])
-        first, last = self._hvd.broadcast_object(told, root_rank=0, name="horovod.spark.resume") or (0, None)
+        resumed = None if state is None else (state["epoch"] + 1, state["last_epoch"])
+        first, last = self._hvd.broadcast_object(resumed, root_rank=0, name="horovod.spark.resume") or (
+            0,
+            None,
+        )
         # A run that was interrupted ends where it was to end; one that had ended is trained further.
         self._unfinished = last if last is not None and first < last else None
         return first
@@ -115,25 +113,27 @@ class _Run:
     def train_epoch(self, epoch: int) -> None:
         """One epoch, its validation, its checkpoint."""
         self.model.train()
-        told = {
+        measured = {
             "epoch": epoch,
             "train": self._averages(self._data.train_steps, self._train_batches, self._step),
         }
         if self._val_batches is not None:
             self.model.eval()
             with torch.no_grad():
-                told["validation"] = self._averages(self._data.val_steps, self._val_batches, self._evaluate)
-        self.history.append(told)
+                measured["validation"] = self._averages(
+                    self._data.val_steps, self._val_batches, self._evaluate
+                )
+        self.history.append(measured)
         if self._hvd.rank() != 0:
             return
         if self._task["verbose"]:
-            print(f"epoch {epoch + 1} of {self.last_epoch}: {told}", flush=True)
+            print(f"epoch {epoch + 1} of {self.last_epoch}: {measured}", flush=True)
         if self._store.saving_runs():
             state = {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}
             state |= {"epoch": epoch, "last_epoch": self.last_epoch, "history": self.history}
-            self._store.write(self._path, _saved(state))
+            self._store.write(self._path, saved(state))
 
-    def _averages(self, steps: int, batches: Any, step: Callable) -> dict[str, float]:
+    def _averages(self, steps: int, batches: Any, step: Callable[..., tuple[Any, Any]]) -> dict[str, float]:
         sums = np.zeros(2 + len(self._metrics))
         for _, batch in zip(range(steps), batches):
             inputs, labels, weights = self._tensors(batch)
@@ -153,14 +153,19 @@ class _Run:
 
     def _tensors(self, batch: Any) -> tuple[list[Any], list[Any], Any]:
         inputs, labels, weights = batch
-        move = lambda array: torch.as_tensor(np.ascontiguousarray(array)).to(self._device)  # noqa: E731
+
+        def move(array: np.ndarray) -> torch.Tensor:
+            return torch.as_tensor(np.ascontiguousarray(array)).to(self._device)
+
         return list(map(move, inputs)), list(map(move, labels)), None if weights is None else move(weights)
 
     def _step(self, inputs: list[Any], labels: list[Any], weights: Any) -> tuple[Any, Any]:
         custom = self._task["train_minibatch_fn"]
         if custom is not None:
-            unchanged = lambda outputs, labels: (outputs, labels)  # noqa: E731
-            return custom(self.model, self._optimizer, unchanged, self._losses, inputs, labels, weights)
+            made: tuple[Any, Any] = custom(
+                self.model, self._optimizer, _unchanged, self._losses, inputs, labels, weights
+            )
+            return made
         if self._passes == 0:
             self._optimizer.zero_grad()
         outputs = self.model(*inputs)
@@ -187,6 +192,10 @@ class _Run:
         return total
 
 
+def _unchanged(outputs: Any, labels: Any) -> tuple[Any, Any]:
+    return outputs, labels
+
+
 def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
@@ -195,5 +204,5 @@ def _one(outputs: list[Any], labels: list[Any]) -> tuple[Any, Any]:
     return (outputs[0], labels[0]) if len(outputs) == 1 else (outputs, labels)
 
 
-def _name(metric: Callable) -> str:
-    return getattr(metric, "__name__", type(metric).__name__)
+def _name(metric: Callable[..., Any]) -> str:
+    return str(getattr(metric, "__name__", type(metric).__name__))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
 import torch
 
 from horovod.spark.common.estimator import HorovodEstimator, HorovodModel
@@ -15,17 +13,10 @@ from horovod.spark.torch import _trainer
 
 _PARAMS = {
     "input_shapes": (None, "a shape [-1, ...] for each input of the model"),
-    "loss_constructors": (None, "in place of loss: functions that make the losses on the ranks"),
-    "train_minibatch_fn": (None, "one step, in place of the usual one"),
+    "loss_constructors": (None, "instead of loss: functions that make the losses on the ranks"),
+    "train_minibatch_fn": (None, "one step, instead of the usual one"),
     "backward_passes_per_step": (1, "steps between two updates of the weights"),
 }
-
-
-def saved(value: Any) -> bytes:
-    """A model, or a model and its optimizer with the same parameters, as bytes."""
-    buffer = io.BytesIO()
-    torch.save(value, buffer, pickle_module=cloudpickle)
-    return buffer.getvalue()
 
 
 @with_params(_PARAMS)
@@ -35,7 +26,7 @@ class TorchEstimator(HorovodEstimator):
     The model is called with one tensor for each of `feature_cols`, and returns one tensor for each of `label_cols` (one
     tensor, or a tuple). `metrics`: functions (outputs, labels) -> number, averaged over rows and ranks; a list or a dict.
     `train_minibatch_fn(model, optimizer, transform_outputs, loss_fns, inputs, labels, sample_weights)` makes one step and
-    returns (outputs, loss). A run that is in the store goes on after its last epoch.
+    returns (outputs, loss). A run that is in the store continues after its last epoch.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -62,15 +53,22 @@ class TorchEstimator(HorovodEstimator):
 
     def _remote(self, data: Any, run_id: str) -> tuple[Callable[[Any], Any], Any]:
         task = self._task(data, run_id)
-        names = ("input_shapes", "loss", "loss_constructors", "loss_weights", "metrics", "train_minibatch_fn")
+        names: tuple[str, ...] = (
+            "input_shapes",
+            "loss",
+            "loss_constructors",
+            "loss_weights",
+            "metrics",
+            "train_minibatch_fn",
+        )
         names += ("backward_passes_per_step", "gradient_compression", "callbacks")
         task.update({name: self.value(name) for name in names})
-        task["model"] = saved((self.value("model"), self.value("optimizer")))
+        task["model"] = _trainer.saved((self.value("model"), self.value("optimizer")))
         return _trainer.train, task
 
     def _model(self, result: Any, run_id: str) -> TorchModel:
         weights, history = result
-        model = _trainer.loaded(saved(self.value("model")))
+        model = _trainer.loaded(_trainer.saved(self.value("model")))
         model.load_state_dict(_trainer.loaded(weights))
         return TorchModel(
             history=history,
@@ -92,6 +90,6 @@ class TorchModel(HorovodModel):
         self._begin(kwargs)
 
     def _make_predictor(self) -> Callable[[], Callable[[Any], list[Any]]]:
-        model, inputs = saved(self.value("model")), self.value("feature_columns")
+        model, inputs = _trainer.saved(self.value("model")), self.value("feature_columns")
         shapes = self.value("input_shapes") or [None] * len(inputs)
         return lambda: _trainer.predictor(model, inputs, shapes)

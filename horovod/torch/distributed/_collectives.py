@@ -28,8 +28,8 @@ _LEAST_BYTES, _MOST_RANKS = 64 << 10, 16
 Exchange = tuple[Taken, dict[str, Any], Callable[[], None] | None]
 
 
-def goes_apart(flat: torch.Tensor, size: int) -> bool:
-    """Whether the parts of a gather or scatter are exchanged so; `flat`: this rank's part. Equal on all ranks."""
+def goes_directly(flat: torch.Tensor, size: int) -> bool:
+    """Whether the parts of a gather or scatter go straight to their tensors; `flat`: this rank's part; Equal on all."""
     return flat.is_cpu and flat.numel() * flat.element_size() >= _LEAST_BYTES and 1 < size <= _MOST_RANKS
 
 
@@ -98,7 +98,7 @@ def _rows(size: int, count: int, at: Sequence[int | None]) -> list[int]:
 
 # The calls of a group that collect tensors: all_gather and gather, in all forms. See _group.py for their rules.
 
-# Numbers that tell gather and scatter apart, and their roots; ranks must agree on them.
+# Numbers that distinguish gather and scatter, and their roots; ranks must agree on them.
 GATHER, SCATTER = 1 << 20, 2 << 20
 
 
@@ -204,7 +204,7 @@ class Gathering(Members):
                     outputs[0] if outputs and not isinstance(outputs[0], torch.Tensor) else outputs
                 )
                 _check_list("gather", results, tensor, self._size, self._rank)
-            if goes_apart(sent.flat, self._size):
+            if goes_directly(sent.flat, self._size):
                 taken, how, finish = gathered(calls, self._rank, self._size, root, sent, results)
             else:
                 taken, how, finish = self._gather_joined(sent, root, results)
@@ -390,7 +390,7 @@ class Scattering(Members):
                 parts = list(inputs[0] if inputs and not isinstance(inputs[0], torch.Tensor) else inputs)
                 check_types("scatter", [output] * len(parts), parts)
                 check_count("scatter", parts, self._size)
-            if goes_apart(place.flat, self._size):
+            if goes_directly(place.flat, self._size):
                 taken, how, finish = scattered(calls, self._rank, self._size, root, parts, place)
             else:
                 taken, how, finish = self._scatter_joined(parts, root, place)

@@ -26,7 +26,7 @@ from horovod.torch.distributed._requests import (
     reduction_of,
 )
 from horovod.torch.distributed._work import Done, Works, seconds_of
-from hvd_core._runtime.refusals import report_message
+from hvd_core._runtime.failures import send_message_failure
 from hvd_core.errors import HorovodInternalError
 
 # Groups of which another backend serves some types of devices, as in "cpu:hvd,cuda:nccl".
@@ -107,7 +107,7 @@ def _first_tensor(values: Any) -> torch.Tensor | None:
 
 # Send and receive between two ranks of a group: only these two take part.
 #
-# Messages of one sender, receiver and tag meet in their order; the engine carries out the messages of two ranks, of all
+# Messages of one sender, receiver and tag match in their order; the engine carries out the messages of two ranks, of all
 # tags, in the order in which both of them have asked. So a receiver must know the sender: a receive from any source is
 # possible in a group of two only.
 
@@ -148,7 +148,7 @@ class PointToPoint:
             flats = [one.flat]
             taken = Taken(calls.core, flats, flats, sends, not sends)
         except BaseException as error:
-            report_message(sends, peer, name, calls.process_set, error)
+            send_message_failure(sends, peer, name, calls.process_set, error)
             raise
         work = calls.submit(
             "send" if sends else "recv",
@@ -184,7 +184,7 @@ def monitored_barrier(group: Any, timeout: Any, wait_all_ranks: bool) -> None:
     seconds = 0.0 if timeout is not None and not timeout else seconds_of(timeout, calls.seconds)
     name = calls.next_name()
     keys = [f"hvd/monitored/{name}/{rank}" for rank in range(group._size)]
-    # The engine does not tell which ranks have submitted a barrier; each rank says it in torch's store before.
+    # The engine does not report which ranks have submitted a barrier: each rank announces itself in torch's store.
     group._store.set(keys[group._rank], b"here")
     core = calls.core
     handle = core.ordered("barrier", name, calls.number, None, None)
@@ -302,7 +302,7 @@ class Group(Gathering, Scattering, _ProcessGroup):
         if self._others is None:
             self._others = others_of(self, self._ranks, self._calls.seconds)
             if self._others is not None and "cpu" not in self._others.names:
-                self._calls.begin_short_way()
+                self._calls.enable_short_way()
         return self._others
 
     def _get_backend(self, device: Any) -> Any:

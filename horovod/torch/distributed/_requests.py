@@ -2,7 +2,7 @@
 coalescing.
 
 torch.distributed promises that all ranks of a group make their calls in one order. So the n-th call of a group has the
-name "c10d.n" for each operation: ranks that call different operations meet under one name, and all of them fail.
+name "c10d.n" for each operation: calls of different operations match under one name, and fail on all ranks.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,8 +18,8 @@ from horovod.torch._operand import BY_ADDRESS, check, in_host_form
 from horovod.torch.distributed._work import Done, Work, Works, seconds_of
 from hvd_core._frontend import operations
 from hvd_core._frontend.operations import ENGINE_NUMBERS
+from hvd_core._runtime.failures import report_failure
 from hvd_core._runtime.process_sets import ProcessSet, temporary
-from hvd_core._runtime.refusals import reported
 
 _OPS = {
     "SUM": ENGINE_NUMBERS[operations.Sum],
@@ -70,7 +70,7 @@ _PREMUL = _kind(getattr(ReduceOp, "PREMUL_SUM", None))
 
 def _numbers_by_hash() -> dict[int, int]:
     """hash(options.reduceOp) -> the engine's number, of the ops that need no factor. A hash costs less than a comparison
-    of ops; empty if hashes do not tell this PyTorch's ops apart."""
+    of ops; empty if the hashes of this PyTorch do not distinguish ops."""
     options = AllreduceOptions()
     found: dict[int, Any] = {}
     for kind in ReduceOp.RedOpType.__members__.values():
@@ -87,10 +87,10 @@ def _numbers_by_hash() -> dict[int, int]:
     return {mark: _NUMBERS[kind] for mark, kind in found.items() if kind in _NUMBERS}
 
 
-# Whether the options of each call say that the caller waits, and torch then takes None for a call that is over. Older
+# Whether the options of each call say that the caller waits, and torch then takes None for a call that has ended. Older
 # versions (2.7 has been seen) say so in the options of some calls, and wait for what every call returns.
-TELLS_WHO_WAITS = hasattr(AllreduceOptions(), "asyncOp")
-NUMBERS_BY_HASH = _numbers_by_hash() if TELLS_WHO_WAITS else {}
+OPTIONS_SAY_WAIT = hasattr(AllreduceOptions(), "asyncOp")
+NUMBERS_BY_HASH = _numbers_by_hash() if OPTIONS_SAY_WAIT else {}
 
 
 # Tensors of torch.distributed in the form that the engine takes: dense, real, of a type that it knows.
@@ -211,7 +211,7 @@ class Calls:
 
     Args:
         number: the engine's number of the group's process set.
-        seconds: the limit of time of a call that gives no limit.
+        seconds: the timeout of a call that gives none.
     """
 
     def __init__(self, number: int, seconds: float):
@@ -226,9 +226,9 @@ class Calls:
         self._allreduce = ordered.allreduce
         self._numbers_by_hash: dict[int, int] = {}
 
-    def refusing(self, operation: str, name: str) -> reported:
+    def refusing(self, operation: str, name: str) -> report_failure:
         """A guard around the checks of a call: an exception makes the matching calls of the other ranks fail too."""
-        return reported(operation, name, self.process_set)
+        return report_failure(operation, name, self.process_set)
 
     def submit(
         self,
@@ -242,14 +242,14 @@ class Calls:
         alone: bool = False,
         **how: Any,
     ) -> Any:
-        """Hand a call to the engine. Returns its Work; None if the caller waits at once, and the call is over.
+        """Hand a call to the engine. Returns its Work; None if the caller waits immediately, and the call has ended.
 
         Args:
             operation: of the engine. name: of next_name().
             taken: the tensors; None for a barrier.
             what: the call in words.
             results, finish: as for Work.
-            opts: torch's options of the call, with its limit of time, and whether the caller waits at once.
+            opts: torch's options of the call, with its timeout, and whether the caller waits immediately.
             alone: the caller adds the work to the coalesced ones itself.
             how: number, prescale, splits, received, unit, root of `Engine.ordered`.
         """
@@ -257,7 +257,7 @@ class Calls:
         seconds = seconds_of(getattr(opts, "timeout", None), self.seconds)
         sources, targets = (None, None) if taken is None else (taken.sources or None, taken.targets or None)
         device = None if taken is None else taken.device
-        at_once = TELLS_WHO_WAITS and self._coalesced is None and getattr(opts, "asyncOp", True) is False
+        at_once = OPTIONS_SAY_WAIT and self._coalesced is None and getattr(opts, "asyncOp", True) is False
         waits = at_once and device is None
         handle = core.ordered(
             operation,
@@ -284,7 +284,7 @@ class Calls:
             return None
         return work
 
-    def begin_short_way(self) -> None:
+    def enable_short_way(self) -> None:
         """hvd serves tensors in host memory: reduced_at_once() may do so."""
         self._numbers_by_hash = {} if BY_ADDRESS else NUMBERS_BY_HASH
 
@@ -325,6 +325,6 @@ class Calls:
 
 
 def together(works: Sequence[Any], results: Any) -> Any:
-    """The works of one call as one; None if all are over."""
+    """The works of one call as one; None if all have ended."""
     under_way = [work for work in works if work is not None]
     return Works(under_way, results) if under_way else None

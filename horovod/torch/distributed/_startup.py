@@ -1,8 +1,8 @@
 """The engine below the groups of torch.distributed: one for the process, shared with horovod.torch.
 
 Where the launcher has numbered the processes as torch.distributed has, the engine starts by the launcher's means, as
-hvd.init() does. Otherwise the ranks meet in the store that torch.distributed was given, which is not authenticated: who
-can read that store can join the job. Called on the thread that makes the default group.
+hvd.init() does. Otherwise they rendezvous in the store that torch.distributed was given, which is not
+authenticated: whoever can read that store can join the job. Called on the thread that makes the default group.
 """
 
 import atexit
@@ -58,8 +58,8 @@ def start(store: Any, rank: int, size: int) -> None:
     _leave_barrier = None
     if job is not None:
         return
-    meets = _meets(store, rank, size, number)
-    if meets:
+    as_launched = _rendezvous_as_launched(store, rank, size, number)
+    if as_launched:
         exports.init()
     else:
         key = f"hvd/rendezvous/{number}"
@@ -90,8 +90,8 @@ def _note_started() -> None:
         _registered = True
 
 
-def _meets(store: Any, rank: int, size: int, number: int) -> bool:
-    """Whether the launcher's means bring the ranks together. Rank 0 decides, and tells the others."""
+def _rendezvous_as_launched(store: Any, rank: int, size: int, number: int) -> bool:
+    """Whether the ranks rendezvous by the launcher's means. Rank 0 decides for all."""
     mine = _launched_as(rank, size)
     if size == 1:
         return mine
@@ -115,7 +115,7 @@ def _launched_as(rank: int, size: int) -> bool:
         return False  # the variables belong to another program
     if (launched.rank, launched.size) != (rank, size):
         return False
-    # Without a store of the launcher, ranks on several hosts could meet over MPI only.
+    # Without a store of the launcher, ranks on several hosts could rendezvous over MPI only.
     return launched.store is not None or size == 1 or launched.local_size == size
 
 
@@ -139,7 +139,7 @@ def leave_job() -> None:
     global _leave_barrier
     if _leave_barrier is None and _started_here and exports.is_initialized():
         with suppress(HorovodInternalError, ValueError):
-            _leave_barrier = engine().ordered("barrier", "c10d.farewell", 0, None, None)
+            _leave_barrier = engine().ordered("barrier", "c10d.leave", 0, None, None)
 
 
 def end() -> None:

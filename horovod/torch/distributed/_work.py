@@ -1,4 +1,4 @@
-"""The Work of an operation: waiting for it with a limit, its future, its failure. Any thread."""
+"""The Work of an operation: waiting for it with a timeout, its future, its failure. Any thread."""
 
 import ctypes
 import sys
@@ -123,7 +123,7 @@ class Work(_Base):
     Args:
         core: the engine.
         handle: of the operation.
-        seconds: the limit of wait() where the caller gives no limit.
+        seconds: the timeout of wait() where the caller gives none.
         what: the operation in words, for error messages.
         results: the tensors that result() and the future return.
         finish: called once when the engine has carried the operation out, before anything is returned; it puts the
@@ -155,13 +155,13 @@ class Work(_Base):
 
     def __del__(self) -> None:
         if not self._over:
-            # The program has let go of an operation under way: the engine keeps its tensors until its end.
+            # The program has released an operation under way: the engine keeps its tensors until its end.
             self._core.release(self._handle)
 
     def wait(self, timeout: Any = None) -> bool:
         """Wait for the operation. `timeout`: a timedelta; without one, or with 0, the limit of the group.
 
-        Raises HorovodInternalError if it has failed on a rank, DistBackendError when the time is over.
+        Raises HorovodInternalError if it has failed on a rank, DistBackendError when the timeout has passed.
         """
         if not self._over:
             seconds = seconds_of(timeout, self._seconds)
@@ -303,7 +303,7 @@ class Works(_Base):
         self._lock = threading.Lock()
 
     def wait(self, timeout: Any = None) -> bool:
-        """As Work.wait(), for all of them; the first failure is raised when all are over."""
+        """As Work.wait(), for all of them; the first failure is raised when all have ended."""
         failure = None
         for work in self._works:
             try:
@@ -387,7 +387,7 @@ class Done(_Base):
 
 
 def seconds_of(timeout: Any, otherwise: float) -> float:
-    """The limit that a timedelta (or seconds, or None) means. torch's marks for "no limit given" are not positive."""
+    """The timeout that a timedelta (or seconds, or None) means. torch's values for "none given" are not positive."""
     if timeout is None:
         return otherwise
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)

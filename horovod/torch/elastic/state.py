@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-# Copies of a state with tensors: made at once, or by a thread while training goes on.
+# Copies of a state with tensors: made immediately, or by a thread while training continues.
 #
 # One thread of a rank calls all of this.
 
@@ -48,13 +48,13 @@ def _fits(earlier: Any, value: torch.Tensor) -> bool:
     """Whether the memory of `earlier` can hold the tensor as it is."""
     if not isinstance(earlier, torch.Tensor) or value.layout is not torch.strided:
         return False
-    told = [(t.layout, t.dtype, t.device, t.shape) for t in (earlier, value)]
-    return told[0] == told[1] and earlier.stride() == value.stride()
+    forms = [(t.layout, t.dtype, t.device, t.shape, t.stride()) for t in (earlier, value)]
+    return forms[0] == forms[1]
 
 
 def copied(value: Any, earlier: Any, later: Later | None = None) -> Any:
     """A copy of nested dicts and lists with tensors. `earlier` is a copy of the same thing: its memory is used again
-    where shapes and types are the same. There `later` is asked."""
+    where shapes and types are the same, unless `later` postpones the copy."""
     if isinstance(value, torch.Tensor):
         value = value.detach()
         if not _fits(earlier, value):
@@ -75,7 +75,7 @@ def copied(value: Any, earlier: Any, later: Later | None = None) -> Any:
 
 
 def split_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """Nested dicts and lists with a number in place of each tensor. Adds the tensors to a list."""
+    """Nested dicts and lists with a number instead of each tensor. Adds the tensors to a list."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return len(tensors)
@@ -404,7 +404,7 @@ class TorchState(ObjectState):
         super().__init__(bcast_object=_broadcast, get_rank=rank, **plain)
 
     def commit_async(self) -> None:
-        """As commit(), but parameters and the optimizer's state are copied while training goes on: the next
+        """As commit(), but parameters and the optimizer's state are copied while training continues: the next
         ``optimizer.step()`` waits for the copies. See hvd.elastic.commit_async."""
         self._copier.begin()
         for handler in self._handlers.values():
