@@ -57,7 +57,15 @@ class Case:
 
 
 _CASES: dict[str, Case] = {}
-_PARTS = ("_l0_tables", "_l1_devices", "_l2_collectives", "_l2_rules", "_l3_ordering", "_l4_failures", "_l5_sanity")
+_PARTS = (
+    "_l0_tables",
+    "_l1_devices",
+    "_l2_collectives",
+    "_l2_rules",
+    "_l3_ordering",
+    "_l4_failures",
+    "_l5_sanity",
+)
 
 
 def case(name: str, says: str, **traits: Any) -> Callable[[CaseFunction], CaseFunction]:
