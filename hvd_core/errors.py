@@ -38,7 +38,7 @@ class OperationFailedError(HorovodInternalError):
 
 
 class ProcessSetRemovedError(HorovodInternalError):
-    """The operation's process set was removed before the operation was complete. The job goes on."""
+    """The operation's process set was removed before the operation was complete. The job continues."""
 
 
 class JobEndedError(HorovodInternalError):
@@ -56,7 +56,7 @@ class NotInitializedError(HorovodInternalError, ValueError):
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """The set of hosts changed. ``skip_sync`` tells whether the state must not be synchronised again."""
+    """The set of hosts changed. ``skip_sync``: whether the state must not be synchronised again."""
 
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__()

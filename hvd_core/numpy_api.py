@@ -1,18 +1,30 @@
-"""The NumPy API: Horovod's operations on NumPy arrays and on anything in host memory that speaks DLPack.
+"""The NumPy API: Horovod's operations on NumPy arrays, and on anything in host memory that speaks DLPack.
 
-Results are NumPy arrays. Handles are ints, as in Horovod: ``synchronize(handle)`` waits, returns the result, and forgets
-the handle. Errors: ValueError for arguments that make no sense (and before ``init()``), HorovodInternalError when ranks
-disagree or the job ends. ``process_set``: the ranks that take part, None for all; only its members may call. Any thread
-may call. It is also the smallest front end, and an example of one: docs/write-a-front-end.md.
+Results are NumPy arrays. ``name`` names a request, so that ranks may call in different orders; calls without a name
+are matched by their order. ``process_set`` names the ranks that take part, None for all; only its members may call.
+Every operation has a form ``..._async``, which returns a handle, an int: ``synchronize(handle)`` waits, returns the
+result and forgets the handle. Names that end with ``_`` work in place. Any thread may call.
+
+Raises, in all functions: ValueError for arguments that make no sense, and before ``init()``; HorovodInternalError when
+ranks disagree or the job ends.
+
+It is also the smallest front end, and an example of one: docs/write-a-front-end.md.
+
+Example:
+    >>> import hvd_core as hvd, numpy as np
+    >>> hvd.init()
+    >>> hvd.allreduce(np.full(3, hvd.rank(), np.float32), op=hvd.Sum)  # on 2 ranks
+    array([1., 1., 1.], dtype=float32)
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from hvd_core._frontend import operations
 from hvd_core._frontend.memory import shared_array
@@ -31,10 +43,10 @@ from hvd_core._frontend.operations import (
     row_counts,
 )
 from hvd_core._runtime.current_job import call_after_the_job, engine
-from hvd_core._runtime.host_arrays import output_array
+from hvd_core._runtime.failures import report_failure, report_message_failure
 from hvd_core._runtime.process_sets import ProcessSet
 from hvd_core._runtime.process_sets import number_of as number_of_set
-from hvd_core._runtime.refusals import report, report_message
+from hvd_core.types import SupportsDLPack
 
 __all__ = [
     "Adasum",
@@ -80,56 +92,51 @@ __all__ = [
     "synchronize",
 ]
 
+Array: TypeAlias = "npt.NDArray[Any]"
+Tensor: TypeAlias = "npt.ArrayLike | SupportsDLPack"
+"""What operations take as an input."""
 
-# handle -> (kind of result, description of the result, arrays that must stay alive)
-_results: dict[int, tuple[str, Any, Any]] = {}
+# handle -> (kind of result, description of the result, arrays that must stay alive); see _keep().
+_results: dict[int, tuple[str, Any, object]] = {}
 
 call_after_the_job(_results.clear)
 
 
-def _array_of(tensor: Any) -> np.ndarray:
+# What all functions share.
+
+
+def _array_of(tensor: Tensor) -> Array:
     """The tensor as an array, without a copy where it is an array or speaks DLPack."""
     if isinstance(tensor, np.ndarray):
         return tensor
     if hasattr(tensor, "__dlpack__") and not np.isscalar(tensor):
-        return np.from_dlpack(tensor)
+        return np.from_dlpack(cast(Any, tensor))
     return np.asarray(tensor)
 
 
-def _contiguous_array_of(tensor: Any) -> np.ndarray:
-    """As array_of(), and contiguous; 0-dim arrays stay 0-dim."""
+def _contiguous_array_of(tensor: Tensor) -> Array:
+    """As _array_of(), and contiguous; 0-dim arrays stay 0-dim."""
     array = _array_of(tensor)
     return np.ascontiguousarray(array).reshape(array.shape)
 
 
-def _inputs_and_outputs(tensors: Any, in_place: bool) -> tuple[list, list]:
+def _inputs_and_outputs(tensors: Iterable[Tensor], in_place: bool) -> tuple[list[Array], list[Array]]:
     """The lists of arrays that the engine reads and writes. In place they are one list, of the caller's arrays, which the
     engine checks; else contiguous arrays, and new ones of their shapes and dtypes."""
     if in_place:
-        arrays = list(tensors)
+        arrays = cast("list[Array]", list(tensors))
         return arrays, arrays
     arrays = [_contiguous_array_of(tensor) for tensor in tensors]
     return arrays, [np.empty_like(array) for array in arrays]
 
 
-def _number_of(process_set: ProcessSet | None) -> int:
-    """The engine's number of a process set; None is all ranks. Raises ValueError for a set that is not registered."""
+def _id_of(process_set: ProcessSet | None) -> int:
+    """The engine's id of a process set. Raises ValueError for a set that is not registered."""
     return 0 if process_set is None else number_of_set(process_set)
 
 
-def _failed(operation: str, prefix: str, name: Any, process_set: Any, error: BaseException) -> None:
-    """Let the other ranks' matching call fail, because ``error`` was raised while this one was prepared.
-
-    Called in the guard of a function (see hvd_core._runtime.refusals), which then raises ``error`` again. Raises
-    ValueError before init(), as the missing init() is the better message.
-    """
-    if isinstance(error, Exception):
-        engine()
-    report(operation, name, process_set, error, prefix)
-
-
-def _keep(handle: int, kind: str, result: Any, alive: Any) -> int:
-    """Remember the result of ``synchronize(handle)``, and the arrays that must stay alive until then. Returns the handle.
+def _keep(handle: int, kind: str, result: Any, alive: object) -> int:
+    """Remember the result of ``synchronize(handle)``, and the arrays that must stay alive until then.
 
     ``kind``: "ready" (``result`` is returned), "gathered" or "exchanged" (the engine allocates the outputs; ``result``
     is the pair of their dtypes and of whether one array is returned and not a list).
@@ -138,25 +145,42 @@ def _keep(handle: int, kind: str, result: Any, alive: Any) -> int:
     return handle
 
 
-def barrier(process_set: ProcessSet | None = None) -> None:
-    """Wait until all ranks of the set have called barrier()."""
-    try:
-        number = _number_of(process_set)
-    except BaseException as error:
-        _failed("barrier", "barrier", None, process_set, error)
-        raise
-    operations.barrier(number)
+# Handles.
 
 
 def poll(handle: int) -> bool:
-    """Whether the operation is done, so that synchronize() would not wait. Raises ValueError for an unknown handle."""
+    """Whether an operation is done, so that synchronize() would not wait.
+
+    Args:
+        handle: what the ``..._async`` function returned.
+
+    Raises:
+        ValueError: the handle is unknown.
+
+    Example:
+        >>> handle = hvd.allreduce_async(array)
+        >>> while not hvd.poll(handle): compute()
+    """
     return engine().poll(handle)
 
 
 def synchronize(handle: int) -> Any:
-    """Wait for an operation and return its result; the handle is forgotten.
+    """Wait for an operation, and forget its handle.
 
-    Raises HorovodInternalError when the operation failed, ValueError for an unknown handle.
+    Args:
+        handle: what the ``..._async`` function returned.
+
+    Returns:
+        What the operation of the same name without ``_async`` returns. For an alltoall always the pair (output,
+        received splits).
+
+    Raises:
+        HorovodInternalError: the operation failed.
+        ValueError: the handle is unknown.
+
+    Example:
+        >>> handle = hvd.allreduce_async(array)
+        >>> mean = hvd.synchronize(handle)
     """
     core = engine()
     try:
@@ -165,7 +189,8 @@ def synchronize(handle: int) -> Any:
         if kind == "ready":
             return result
         dtypes, single = result
-        arrays = [output_array(core, handle, i).view(dtype) for i, dtype in enumerate(dtypes)]
+        # Types that NumPy lacks come as unsigned integers of their size.
+        arrays = [core.output_array(handle, i).view(dtype) for i, dtype in enumerate(dtypes)]
         if kind == "exchanged":
             splits = [np.array(core.received_splits(handle, i), dtype=np.int32) for i in range(len(arrays))]
             return (arrays[0], splits[0]) if single else (arrays, splits)
@@ -177,12 +202,617 @@ def synchronize(handle: int) -> Any:
             _results.pop(handle, None)
 
 
-# Arrays in memory that the ranks of a host share. Any thread may call.
+def barrier(process_set: ProcessSet | None = None) -> None:
+    """Wait until all ranks of the set have called barrier().
+
+    Example:
+        >>> hvd.barrier()
+    """
+    engine()
+    with report_failure("barrier", None, process_set, "barrier"):
+        process_set_id = _id_of(process_set)
+    operations.barrier(process_set_id)
+
+
+# Reductions: allreduce and reducescatter.
+
+
+def _allreduce(
+    tensors: Iterable[Tensor],
+    in_place: bool,
+    single: bool,
+    prefix: str,
+    name: str | None,
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: ProcessSet | None,
+) -> int:
+    core = engine()
+    with report_failure("allreduce", name, process_set, prefix):
+        full_name = request_name(prefix, name)
+        inputs, outputs = _inputs_and_outputs(tensors, in_place)
+        op = engine_number(op)
+        process_set_id = _id_of(process_set)
+    handle = core.allreduce(inputs, outputs, full_name, op, prescale_factor, postscale_factor, process_set_id)
+    return _keep(handle, "ready", outputs[0] if single else outputs, inputs)
+
+
+def allreduce_async(
+    tensor: Tensor,
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+) -> int:
+    """Start an allreduce of one array into a new one; see allreduce(). Returns a handle."""
+    return _allreduce(
+        (tensor,), False, True, "allreduce", name, op, prescale_factor, postscale_factor, process_set
+    )
+
+
+def allreduce(
+    tensor: Tensor,
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+) -> Array:
+    """Reduce an array over all ranks.
+
+    Args:
+        tensor: of the same shape and dtype on all ranks: integers and floats; bool for all but averages.
+        name: of the request.
+        op: Average, Sum, Adasum (floating types only), Min, Max or Product. Averages of integers truncate toward zero.
+        prescale_factor, postscale_factor: the input is multiplied by the one, the result by the other.
+        process_set: the ranks that take part.
+
+    Returns:
+        A new array of the same shape and dtype: the result, on every rank.
+
+    Example:
+        >>> mean = hvd.allreduce(np.ones((2, 3), np.float32))
+    """
+    return cast(
+        Array,
+        synchronize(allreduce_async(tensor, name, op, prescale_factor, postscale_factor, process_set)),
+    )
+
+
+def allreduce_async_(
+    tensor: Array,
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+) -> int:
+    """Start an allreduce in place; see allreduce_(). Returns a handle."""
+    return _allreduce(
+        (tensor,), True, True, "allreduce", name, op, prescale_factor, postscale_factor, process_set
+    )
+
+
+def allreduce_(
+    tensor: Array,
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+) -> Array:
+    """Reduce an array in place over all ranks; see allreduce().
+
+    Args:
+        tensor: contiguous and writable, any shape; overwritten with the result.
+        name, op, prescale_factor, postscale_factor, process_set: as for allreduce().
+
+    Returns:
+        ``tensor``.
+
+    Example:
+        >>> hvd.allreduce_(gradient, op=hvd.Sum)
+    """
+    core = engine()
+    # Most calls take this way, on which nothing can fail before the engine has the call.
+    engine_op = ENGINE_NUMBERS.get(op) if type(op) is int else None
+    if process_set is None and engine_op is not None and (name is None or type(name) is str):
+        core.allreduce(
+            tensor,
+            tensor,
+            None if name is None else f"allreduce.{name}",
+            engine_op,
+            prescale_factor,
+            postscale_factor,
+            0,
+            True,
+        )
+        return tensor
+    with report_failure("allreduce", name, process_set, "allreduce"):
+        full_name = request_name("allreduce", name)
+        op = engine_number(op)
+        process_set_id = _id_of(process_set)
+    core.allreduce(tensor, tensor, full_name, op, prescale_factor, postscale_factor, process_set_id, True)
+    return tensor
+
+
+def grouped_allreduce_async(
+    tensors: Iterable[Tensor],
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+) -> int:
+    """Start the allreduce of a group; see grouped_allreduce(). Returns one handle."""
+    return _allreduce(
+        tensors, False, False, "grouped_allreduce", name, op, prescale_factor, postscale_factor, process_set
+    )
+
+
+def grouped_allreduce(
+    tensors: Iterable[Tensor], name: str | None = None, op: int = Average, **options: Any
+) -> list[Array]:
+    """Reduce a group of arrays: all members, or none.
+
+    Args:
+        tensors: the members, as many on all ranks; each as for allreduce().
+        name, op: as for allreduce().
+        options: ``prescale_factor``, ``postscale_factor`` and ``process_set``.
+
+    Returns:
+        New arrays of the same shapes and dtypes.
+
+    Example:
+        >>> weight, bias = hvd.grouped_allreduce([weight, bias])
+    """
+    return cast("list[Array]", synchronize(grouped_allreduce_async(tensors, name, op, **options)))
+
+
+def grouped_allreduce_async_(
+    tensors: Iterable[Array],
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+) -> int:
+    """Start the allreduce of a group in place; see grouped_allreduce_(). Returns one handle."""
+    return _allreduce(
+        tensors, True, False, "grouped_allreduce", name, op, prescale_factor, postscale_factor, process_set
+    )
+
+
+def grouped_allreduce_(
+    tensors: Iterable[Array], name: str | None = None, op: int = Average, **options: Any
+) -> list[Array]:
+    """Reduce a group of arrays in place; see grouped_allreduce() and allreduce_(). Returns the arrays.
+
+    Example:
+        >>> hvd.grouped_allreduce_([weight, bias])
+    """
+    return cast("list[Array]", synchronize(grouped_allreduce_async_(tensors, name, op, **options)))
+
+
+def _reducescatter(
+    tensors: Iterable[Tensor],
+    prefix: str,
+    name: str | None,
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: ProcessSet | None,
+    single: bool,
+) -> int:
+    core = engine()
+    with report_failure("reducescatter", name, process_set, prefix):
+        full_name = request_name(prefix, name)
+        arrays = [_contiguous_array_of(tensor) for tensor in tensors]
+        op = engine_number(op)
+        process_set_id = _id_of(process_set)
+        outputs = [
+            np.empty(
+                (core.scattered_rows(a.shape[0], process_set_id), *a.shape[1:]) if a.ndim else (), a.dtype
+            )
+            for a in arrays
+        ]
+    handle = core.reducescatter(
+        arrays, outputs, full_name, op, prescale_factor, postscale_factor, process_set_id
+    )
+    return _keep(handle, "ready", outputs[0] if single else outputs, (arrays, outputs))
+
+
+def reducescatter_async(
+    tensor: Tensor,
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+) -> int:
+    """Start a reducescatter; see reducescatter(). Returns a handle."""
+    return _reducescatter(
+        [tensor], "reducescatter", name, op, prescale_factor, postscale_factor, process_set, True
+    )
+
+
+def reducescatter(
+    tensor: Tensor,
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+) -> Array:
+    """Reduce an array over the ranks of the set, and return this rank's rows of the result.
+
+    Rows (dimension 0) are shared out in rank order; if they are not a multiple of the number of ranks, the first ranks
+    get one more.
+
+    Args:
+        tensor: of the same shape and dtype on all ranks, with one dimension or more.
+        name, prescale_factor, postscale_factor, process_set: as for allreduce().
+        op: Average, Sum, Min, Max or Product.
+
+    Returns:
+        A new array of the same dtype: this rank's rows.
+
+    Raises:
+        ValueError: a 0-dim array.
+
+    Example:
+        >>> hvd.reducescatter(np.arange(4), op=hvd.Sum)  # rank 1 of 2
+        array([4, 6])
+    """
+    return cast(
+        Array,
+        synchronize(reducescatter_async(tensor, name, op, prescale_factor, postscale_factor, process_set)),
+    )
+
+
+def grouped_reducescatter_async(
+    tensors: Iterable[Tensor],
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+) -> int:
+    """Start the reducescatter of a group; see grouped_reducescatter(). Returns one handle."""
+    return _reducescatter(
+        tensors, "grouped_reducescatter", name, op, prescale_factor, postscale_factor, process_set, False
+    )
+
+
+def grouped_reducescatter(
+    tensors: Iterable[Tensor], name: str | None = None, op: int = Average, **options: Any
+) -> list[Array]:
+    """Reduce and scatter a group of arrays, all members or none; see reducescatter().
+
+    Example:
+        >>> mine, ours = hvd.grouped_reducescatter([weight, bias], op=hvd.Sum)
+    """
+    return cast("list[Array]", synchronize(grouped_reducescatter_async(tensors, name, op, **options)))
+
+
+# Movements: allgather, broadcast and alltoall.
+
+
+def _as_bits(array: Array) -> Array:
+    """The array in a type that NumPy takes back over DLPack: operations that only move data can send plain bits."""
+    return array if array.dtype.kind in "biuf" else array.view(f"u{array.dtype.itemsize}")
+
+
+def _arrays(tensors: Iterable[Tensor]) -> tuple[list[Array], list[Array]]:
+    """The tensors as contiguous arrays, and the arrays that are sent for them."""
+    arrays = [_contiguous_array_of(tensor) for tensor in tensors]
+    return arrays, [_as_bits(array) for array in arrays]
+
+
+def _allgather(
+    tensors: Iterable[Tensor], prefix: str, name: str | None, process_set: ProcessSet | None, single: bool
+) -> int:
+    core = engine()
+    with report_failure("allgather", name, process_set, prefix):
+        full_name = request_name(prefix, name)
+        arrays, plain = _arrays(tensors)
+        process_set_id = _id_of(process_set)
+    handle = core.allgather(plain, full_name, process_set_id)
+    return _keep(handle, "gathered", ([a.dtype for a in arrays], single), plain)
+
+
+def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet | None = None) -> int:
+    """Start an allgather; see allgather(). Returns a handle."""
+    return _allgather([tensor], "allgather", name, process_set, single=True)
+
+
+def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet | None = None) -> Array:
+    """Concatenate the arrays of all ranks along dimension 0, in rank order.
+
+    Args:
+        tensor: dimension 0 may differ from rank to rank, and be 0; all other dimensions and the dtype are the same.
+        name, process_set: as for allreduce().
+
+    Returns:
+        A new array, the same on every rank.
+
+    Example:
+        >>> hvd.allgather(np.array([[hvd.rank()]]))  # on 2 ranks
+        array([[0],
+               [1]])
+    """
+    return cast(Array, synchronize(allgather_async(tensor, name, process_set)))
+
+
+def grouped_allgather_async(
+    tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet | None = None
+) -> int:
+    """Start the allgather of a group; see grouped_allgather(). Returns one handle."""
+    return _allgather(tensors, "grouped_allgather", name, process_set, single=False)
+
+
+def grouped_allgather(
+    tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet | None = None
+) -> list[Array]:
+    """Gather a group of arrays, all members or none; see allgather().
+
+    Example:
+        >>> losses, counts = hvd.grouped_allgather([loss, count])
+    """
+    return cast("list[Array]", synchronize(grouped_allgather_async(tensors, name, process_set)))
+
+
+def _broadcast(
+    tensors: Iterable[Tensor],
+    in_place: bool,
+    single: bool,
+    root_rank: int,
+    prefix: str,
+    name: str | None,
+    process_set: ProcessSet | None,
+) -> int:
+    core = engine()
+    with report_failure("broadcast", name, process_set, prefix):
+        full_name = request_name(prefix, name)
+        inputs, outputs = _inputs_and_outputs(tensors, in_place)
+        process_set_id = _id_of(process_set)
+    handle = core.broadcast(inputs, outputs, root_rank, full_name, process_set_id)
+    return _keep(handle, "ready", outputs[0] if single else outputs, inputs)
+
+
+def broadcast_async_(
+    tensor: Array, root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
+) -> int:
+    """Start a broadcast in place; see broadcast_(). Returns a handle."""
+    return _broadcast((tensor,), True, True, root_rank, "broadcast", name, process_set)
+
+
+def broadcast_(
+    tensor: Array, root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
+) -> Array:
+    """Overwrite an array with that of one rank.
+
+    Args:
+        tensor: contiguous and writable, of the same shape and dtype on all ranks.
+        root_rank: the rank whose array all get: its rank in the job, also within a process set.
+        name, process_set: as for allreduce().
+
+    Returns:
+        ``tensor``.
+
+    Example:
+        >>> hvd.broadcast_(weights, root_rank=0)
+    """
+    return cast(Array, synchronize(broadcast_async_(tensor, root_rank, name, process_set)))
+
+
+def broadcast_async(
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
+) -> int:
+    """Start a broadcast into a new array; see broadcast(). Returns a handle."""
+    return _broadcast((tensor,), False, True, root_rank, "broadcast", name, process_set)
+
+
+def broadcast(
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
+) -> Array:
+    """The array of one rank, as a new array on every rank; arguments as for broadcast_().
+
+    Example:
+        >>> seed = hvd.broadcast(np.array(seed), root_rank=0)
+    """
+    return cast(Array, synchronize(broadcast_async(tensor, root_rank, name, process_set)))
+
+
+def grouped_broadcast_async_(
+    tensors: Iterable[Array],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> int:
+    """Start the broadcast of a group in place; see grouped_broadcast_(). Returns one handle."""
+    return _broadcast(tensors, True, False, root_rank, "grouped_broadcast", name, process_set)
+
+
+def grouped_broadcast_(
+    tensors: Iterable[Array],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> list[Array]:
+    """Overwrite a group of arrays with those of one rank, all members or none; see broadcast_(). Returns the arrays.
+
+    Example:
+        >>> hvd.grouped_broadcast_([weight, bias], root_rank=0)
+    """
+    return cast("list[Array]", synchronize(grouped_broadcast_async_(tensors, root_rank, name, process_set)))
+
+
+def _alltoall(
+    tensors: Iterable[Tensor],
+    splits: Iterable[Sequence[int]] | None,
+    prefix: str,
+    name: str | None,
+    process_set: ProcessSet | None,
+    single: bool,
+) -> int:
+    core = engine()
+    with report_failure("alltoall", name, process_set, prefix):
+        full_name = request_name(prefix, name)
+        arrays, plain = _arrays(tensors)
+        rows = [] if splits is None else [row_counts(given) for given in splits]
+        process_set_id = _id_of(process_set)
+    handle = core.alltoall(plain, rows, full_name, process_set_id)
+    return _keep(handle, "exchanged", ([a.dtype for a in arrays], single), plain)
+
+
+def alltoall_async(
+    tensor: Tensor,
+    splits: Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> int:
+    """Start an alltoall; see alltoall(). Returns a handle; its result is the pair (output, received splits)."""
+    return _alltoall(
+        [tensor], None if splits is None else [splits], "alltoall", name, process_set, single=True
+    )
+
+
+def alltoall(
+    tensor: Tensor,
+    splits: Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> Any:
+    """Send ``splits[i]`` rows of an array, in order, to rank i of the set.
+
+    Args:
+        tensor: rows are the entries of dimension 0; all other dimensions and the dtype are the same on all ranks.
+        splits: one entry per rank of the set; their sum may be smaller than dimension 0, then the rows at the end are
+        not
+            sent. None: equal shares, dimension 0 must be a multiple of the number of ranks.
+        name, process_set: as for allreduce().
+
+    Returns:
+        The rows that all ranks sent here, in rank order. With splits the pair of them and of the received splits as
+        int32.
+
+    Raises:
+        ValueError: splits that do not fit.
+
+    Example:
+        >>> rows = hvd.alltoall(np.arange(4) + 10 * hvd.rank())  # rank 0 of 2: [0, 1, 10, 11]
+    """
+    output, received = synchronize(alltoall_async(tensor, splits, name, process_set))
+    return output if splits is None else (output, received)
+
+
+def grouped_alltoall_async(
+    tensors: Sequence[Tensor],
+    splits: Sequence[Sequence[int]] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> int:
+    """Start the alltoall of a group; see grouped_alltoall(). Returns one handle."""
+    return _alltoall(tensors, splits, "grouped_alltoall", name, process_set, single=False)
+
+
+def grouped_alltoall(
+    tensors: Sequence[Tensor],
+    splits: Sequence[Sequence[int]] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> tuple[list[Array], list[Array]]:
+    """Exchange a group of arrays, all members or none; see alltoall().
+
+    Args:
+        tensors: the members; each as for alltoall().
+        splits: for each member, or None for all members.
+        name, process_set: as for allreduce().
+
+    Returns:
+        The outputs, and the received splits.
+
+    Example:
+        >>> (ids, vectors), _ = hvd.grouped_alltoall([ids, vectors])
+    """
+    return cast(
+        "tuple[list[Array], list[Array]]",
+        synchronize(grouped_alltoall_async(tensors, splits, name, process_set)),
+    )
+
+
+# Messages from one rank to another: these two ranks alone take part.
+
+
+def _message(
+    tensor: Tensor, sends: bool, other: int, name: str | None, process_set: ProcessSet | None
+) -> int:
+    core = engine()
+    with report_message_failure(sends, other, name, process_set, "send"):
+        full_name = request_name("send", name)
+        array = _contiguous_array_of(tensor) if sends else cast(Array, tensor)
+        process_set_id = _id_of(process_set)
+    handle = core.message(array, sends, other, full_name, process_set_id)
+    return _keep(handle, "ready", None if sends else array, array)
+
+
+def send_async(
+    tensor: Tensor, dst: int, name: str | None = None, process_set: ProcessSet | None = None
+) -> int:
+    """Start to send an array; see send(). Returns a handle."""
+    return _message(tensor, True, dst, name, process_set)
+
+
+def send(tensor: Tensor, dst: int, name: str | None = None, process_set: ProcessSet | None = None) -> None:
+    """Send an array to one rank, which calls recv(), and wait until it has arrived.
+
+    Without a name, the n-th send() to a rank meets the n-th recv() there from this one. A join() comes after the
+    messages that were sent before it.
+
+    Args:
+        tensor: any shape and dtype.
+        dst: the receiving rank: its rank in the job, also within a process set.
+        name, process_set: as for allreduce().
+
+    Example:
+        >>> hvd.send(activations, dst=1)  # on rank 0
+    """
+    synchronize(send_async(tensor, dst, name, process_set))
+
+
+def recv_async(
+    tensor: Array, src: int, name: str | None = None, process_set: ProcessSet | None = None
+) -> int:
+    """Start to receive into an array; see recv(). Returns a handle."""
+    return _message(tensor, False, src, name, process_set)
+
+
+def recv(tensor: Array, src: int, name: str | None = None, process_set: ProcessSet | None = None) -> Array:
+    """Overwrite an array with the one that a rank sends; see send().
+
+    Args:
+        tensor: contiguous and writable, of the shape and dtype that are sent.
+        src: the sending rank: its rank in the job, also within a process set.
+        name, process_set: as for allreduce().
+
+    Returns:
+        ``tensor``.
+
+    Example:
+        >>> hvd.recv(activations, src=0)  # on rank 1
+    """
+    return cast(Array, synchronize(recv_async(tensor, src, name, process_set)))
+
+
+# Memory.
 
 
 def empty(
-    shape: int | Sequence[int], dtype: Any = np.float64, process_set: ProcessSet | None = None
-) -> np.ndarray:
+    shape: int | Sequence[int], dtype: npt.DTypeLike = np.float64, process_set: ProcessSet | None = None
+) -> Array:
     """A new array of arbitrary values, in memory that the ranks of the set share where they can.
 
     ``allreduce_()`` of such arrays reduces straight between the ranks' memory, without a copy. Everything else works as
@@ -192,442 +822,32 @@ def empty(
     The array may outlive the job. A forked child does not have its memory, and must not touch it. Where the ranks
     cannot share memory, the array is an ordinary one, and a warning has the reason.
 
+    Args:
+        shape: as for numpy.empty().
+        dtype: one that the engine moves.
+        process_set: the ranks that share.
+
     Raises:
-        ValueError: before init(), for a dtype that the engine does not move, or for a shape of more bytes than an address
-            space holds. HorovodInternalError: the ranks ask for different arrays, a rank has no memory for the array, or
-            the job ends.
+        ValueError: before init(), for a dtype that the engine does not move, or for a shape of more bytes than an
+        address
+            space holds.
+        HorovodInternalError: the ranks ask for different arrays, a rank has no memory for the array, or the job ends.
+
+    Example:
+        >>> gradient = hvd.empty(1 << 20, np.float32)
+        >>> hvd.allreduce_(gradient)
     """
-    try:
+    core = engine()
+    with report_failure("create_window", None, process_set, "create_window"):
         of_type = np.dtype(dtype)
         if of_type.name not in DTYPE_NUMBERS:
             raise ValueError(f"hvd.empty: the engine moves no arrays of type {of_type.name}.")
-        dimensions = [int(n) for n in ([shape] if np.isscalar(shape) else shape)]
+        sizes = [shape] if isinstance(shape, int) or np.isscalar(shape) else shape
+        dimensions = [int(n) for n in cast("Sequence[int]", sizes)]
         if any(not 0 <= n < 1 << 63 for n in dimensions):
             raise ValueError(f"hvd.empty: {dimensions} is not the shape of an array.")
-        number = _number_of(process_set)
-    except BaseException as error:
-        _failed("create_window", "create_window", None, process_set, error)
-        raise
-    array, why = shared_array(engine(), dimensions, DTYPE_NUMBERS[of_type.name], number)
+        process_set_id = _id_of(process_set)
+    array, why = shared_array(core, dimensions, DTYPE_NUMBERS[of_type.name], process_set_id)
     if why:
         warnings.warn(f"hvd.empty: an ordinary array, since {why}.", stacklevel=2)
     return array.view(of_type)
-
-
-# Messages from one rank to another one: send and receive. These two ranks alone take part. Any thread may call.
-
-
-def _message(tensor: Any, sends: bool, other: int, name: str | None, process_set: ProcessSet | None) -> int:
-    try:
-        full_name = request_name("send", name)
-        array = _contiguous_array_of(tensor) if sends else tensor
-        number = _number_of(process_set)
-    except BaseException as error:
-        if isinstance(error, Exception):
-            engine()  # a missing init() is the better message
-        report_message(sends, other, name, process_set, error, "send")
-        raise
-    return _keep(
-        engine().message(array, sends, other, full_name, number), "ready", None if sends else array, array
-    )
-
-
-def send_async(tensor: Any, dst: int, name: str | None = None, process_set: ProcessSet | None = None) -> int:
-    """Start to send an array to rank ``dst``. Returns a handle."""
-    return _message(tensor, True, dst, name, process_set)
-
-
-def send(tensor: Any, dst: int, name: str | None = None, process_set: ProcessSet | None = None) -> None:
-    """Send an array to rank ``dst`` (its rank in the job, also within a process set), which calls recv().
-
-    Without a name, the n-th send() to a rank meets the n-th recv() there from this one. Waits until the message has
-    arrived. A join() comes after the messages that were sent before it.
-    """
-    synchronize(send_async(tensor, dst, name, process_set))
-
-
-def recv_async(
-    tensor: np.ndarray, src: int, name: str | None = None, process_set: ProcessSet | None = None
-) -> int:
-    """Start to receive an array from rank ``src``, in place. Returns a handle."""
-    return _message(tensor, False, src, name, process_set)
-
-
-def recv(
-    tensor: np.ndarray, src: int, name: str | None = None, process_set: ProcessSet | None = None
-) -> np.ndarray:
-    """Overwrite the array with the one that rank ``src`` sends, of the same shape and dtype; see send()."""
-    return synchronize(recv_async(tensor, src, name, process_set))
-
-
-# The functions that move data without computing: allgather, broadcast, alltoall. Any thread may call.
-
-
-def _as_bits(array: np.ndarray) -> np.ndarray:
-    """The array in a type that NumPy takes back over DLPack: operations that only move data can send plain bits."""
-    return array if array.dtype.kind in "biuf" else array.view(f"u{array.dtype.itemsize}")
-
-
-def _arrays(tensors: Iterable) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The tensors as contiguous arrays, and the arrays that are sent for them."""
-    arrays = [_contiguous_array_of(tensor) for tensor in tensors]
-    return arrays, [_as_bits(array) for array in arrays]
-
-
-def _allgather_async(tensors, prefix, name, process_set, single) -> int:
-    try:
-        full_name = request_name(prefix, name)
-        arrays, plain = _arrays(tensors)
-        result = [a.dtype for a in arrays], single
-        number = _number_of(process_set)
-    except BaseException as error:
-        _failed("allgather", prefix, name, process_set, error)
-        raise
-    return _keep(engine().allgather(plain, full_name, number), "gathered", result, plain)
-
-
-def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSet | None = None) -> int:
-    """Start an allgather; the first dimension may differ from rank to rank. Returns a handle."""
-    return _allgather_async([tensor], "allgather", name, process_set, single=True)
-
-
-def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet | None = None) -> np.ndarray:
-    """Concatenate the arrays of all ranks along dimension 0, in rank order.
-
-    All other dimensions and the dtype must be the same everywhere; dimension 0 may be 0 on some or all ranks.
-    """
-    return synchronize(allgather_async(tensor, name, process_set))
-
-
-def grouped_allgather_async(
-    tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet | None = None
-) -> int:
-    """Start the allgather of a group: all members are gathered, or none. Returns one handle."""
-    return _allgather_async(tensors, "grouped_allgather", name, process_set, single=False)
-
-
-def grouped_allgather(
-    tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet | None = None
-) -> list[np.ndarray]:
-    """Gather several arrays in one operation; see allgather()."""
-    return synchronize(grouped_allgather_async(tensors, name, process_set))
-
-
-def _broadcast(tensors, in_place, single, root_rank, prefix, name, process_set) -> int:
-    try:
-        full_name = request_name(prefix, name)
-        inputs, outputs = _inputs_and_outputs(tensors, in_place)
-        number = _number_of(process_set)
-    except BaseException as error:
-        _failed("broadcast", prefix, name, process_set, error)
-        raise
-    handle = engine().broadcast(inputs, outputs, root_rank, full_name, number)
-    return _keep(handle, "ready", outputs[0] if single else outputs, inputs)
-
-
-def broadcast_async_(
-    tensor: np.ndarray, root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
-) -> int:
-    """Start a broadcast in place. Returns a handle."""
-    return _broadcast((tensor,), True, True, root_rank, "broadcast", name, process_set)
-
-
-def broadcast_(
-    tensor: np.ndarray, root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
-) -> np.ndarray:
-    """Overwrite the array with that of ``root_rank`` (its rank in the job, also within a process set).
-
-    Shape and dtype must be the same on all ranks.
-    """
-    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
-
-
-def broadcast_async(
-    tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
-) -> int:
-    """Start a broadcast into a new array. Returns a handle."""
-    return _broadcast((tensor,), False, True, root_rank, "broadcast", name, process_set)
-
-
-def broadcast(
-    tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
-) -> np.ndarray:
-    """The array of ``root_rank``, on every rank; shape and dtype of the inputs must be the same everywhere."""
-    return synchronize(broadcast_async(tensor, root_rank, name, process_set))
-
-
-def grouped_broadcast_async_(
-    tensors: Sequence[np.ndarray],
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-) -> int:
-    """Start the broadcast of a group in place: all members, or none. Returns one handle."""
-    return _broadcast(tensors, True, False, root_rank, "grouped_broadcast", name, process_set)
-
-
-def grouped_broadcast_(
-    tensors: Sequence[np.ndarray],
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-) -> list[np.ndarray]:
-    """Overwrite several arrays with those of ``root_rank``; see broadcast_()."""
-    return synchronize(grouped_broadcast_async_(tensors, root_rank, name, process_set))
-
-
-def _alltoall_async(tensors, splits, prefix, name, process_set, single) -> int:
-    try:
-        full_name = request_name(prefix, name)
-        arrays, plain = _arrays(tensors)
-        rows = [] if splits is None else [row_counts(given) for given in splits]
-        result = [a.dtype for a in arrays], single
-        number = _number_of(process_set)
-    except BaseException as error:
-        _failed("alltoall", prefix, name, process_set, error)
-        raise
-    return _keep(engine().alltoall(plain, rows, full_name, number), "exchanged", result, plain)
-
-
-def alltoall_async(
-    tensor: Any,
-    splits: Sequence[int] | None = None,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-) -> int:
-    """Start an alltoall. Returns a handle; its result is the pair (output, received splits)."""
-    given = None if splits is None else [splits]
-    return _alltoall_async([tensor], given, "alltoall", name, process_set, True)
-
-
-def alltoall(
-    tensor: Any,
-    splits: Sequence[int] | None = None,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-) -> Any:
-    """Send ``splits[i]`` rows of the array, in order, to rank i of the set, and return the rows that all ranks sent here,
-    in rank order.
-
-    ``splits``: one entry per rank of the set; their sum may be smaller than dimension 0, then the rows at the end are not
-    sent. None: equal shares, dimension 0 must be a multiple of the number of ranks. With splits the result is the pair
-    (output, received splits as int32), without it is the output alone. Raises ValueError for splits that do not fit.
-    """
-    output, received = synchronize(alltoall_async(tensor, splits, name, process_set))
-    return output if splits is None else (output, received)
-
-
-def grouped_alltoall_async(
-    tensors: Sequence[Any],
-    splits: Sequence[Sequence[int]] | None = None,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-) -> int:
-    """Start the alltoall of a group, with splits for each member or for no member. Returns one handle."""
-    return _alltoall_async(tensors, splits, "grouped_alltoall", name, process_set, False)
-
-
-def grouped_alltoall(
-    tensors: Sequence[Any],
-    splits: Sequence[Sequence[int]] | None = None,
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Exchange several arrays in one operation; returns outputs and received splits. See alltoall()."""
-    return synchronize(grouped_alltoall_async(tensors, splits, name, process_set))
-
-
-# The functions that compute: allreduce and reducescatter. Any thread may call.
-
-
-def _allreduce(
-    tensors, in_place, single, prefix, name, op, prescale_factor, postscale_factor, process_set
-) -> int:
-    try:
-        full_name = request_name(prefix, name)
-        inputs, outputs = _inputs_and_outputs(tensors, in_place)
-        op = engine_number(op)
-        number = _number_of(process_set)
-    except BaseException as error:
-        _failed("allreduce", prefix, name, process_set, error)
-        raise
-    handle = engine().allreduce(inputs, outputs, full_name, op, prescale_factor, postscale_factor, number)
-    return _keep(handle, "ready", outputs[0] if single else outputs, inputs)
-
-
-def allreduce_async(
-    tensor: Any,
-    name: str | None = None,
-    op: int = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet | None = None,
-) -> int:
-    """Start an allreduce of one array; the result is a new array of the same shape and dtype. Returns a handle."""
-    return _allreduce(
-        (tensor,), False, True, "allreduce", name, op, prescale_factor, postscale_factor, process_set
-    )
-
-
-def allreduce(
-    tensor: Any,
-    name: str | None = None,
-    op: int = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet | None = None,
-) -> np.ndarray:
-    """Reduce an array over all ranks and return the result, of the same shape and dtype, on every rank.
-
-    ``op``: Average, Sum, Adasum (floating types only), Min, Max or Product. The input is multiplied by
-    ``prescale_factor``, the result by ``postscale_factor``. Averages of integers truncate toward zero.
-    """
-    return synchronize(allreduce_async(tensor, name, op, prescale_factor, postscale_factor, process_set))
-
-
-def allreduce_async_(
-    tensor: np.ndarray,
-    name: str | None = None,
-    op: int = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet | None = None,
-) -> int:
-    """Start an allreduce in place. The array must be contiguous and writable. Returns a handle."""
-    return _allreduce(
-        (tensor,), True, True, "allreduce", name, op, prescale_factor, postscale_factor, process_set
-    )
-
-
-def allreduce_(
-    tensor: np.ndarray,
-    name: str | None = None,
-    op: int = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet | None = None,
-) -> np.ndarray:
-    """Reduce an array in place over all ranks; see allreduce()."""
-    try:
-        full_name = None if name is None else f"allreduce.{name}"
-        try:
-            op_number = ENGINE_NUMBERS[op]
-        except (KeyError, TypeError):
-            op_number = engine_number(op)
-        set_number = _number_of(process_set)
-    except BaseException as error:
-        _failed("allreduce", "allreduce", name, process_set, error)
-        raise
-    engine().allreduce(
-        tensor, tensor, full_name, op_number, prescale_factor, postscale_factor, set_number, True
-    )
-    return tensor
-
-
-def grouped_allreduce_async(
-    tensors: Sequence[Any],
-    name: str | None = None,
-    op: int = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet | None = None,
-) -> int:
-    """Start the allreduce of a group: all members are reduced, or none. Returns one handle."""
-    return _allreduce(
-        tensors, False, False, "grouped_allreduce", name, op, prescale_factor, postscale_factor, process_set
-    )
-
-
-def grouped_allreduce(
-    tensors: Sequence[Any], name: str | None = None, op: int = Average, **options
-) -> list[np.ndarray]:
-    """Reduce a group of arrays; see allreduce() and grouped_allreduce_async()."""
-    return synchronize(grouped_allreduce_async(tensors, name, op, **options))
-
-
-def grouped_allreduce_async_(
-    tensors: Sequence[np.ndarray],
-    name: str | None = None,
-    op: int = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet | None = None,
-) -> int:
-    """Start the allreduce of a group in place. Returns one handle."""
-    return _allreduce(
-        tensors, True, False, "grouped_allreduce", name, op, prescale_factor, postscale_factor, process_set
-    )
-
-
-def grouped_allreduce_(tensors: Sequence[np.ndarray], name: str | None = None, op: int = Average, **options):
-    """Reduce a group of arrays in place; see allreduce()."""
-    return synchronize(grouped_allreduce_async_(tensors, name, op, **options))
-
-
-def _reducescatter(tensors, prefix, name, op, prescale_factor, postscale_factor, process_set, single) -> int:
-    try:
-        full_name = request_name(prefix, name)
-        arrays = [_contiguous_array_of(tensor) for tensor in tensors]
-        op = engine_number(op)
-        number = _number_of(process_set)
-        rows = engine().scattered_rows
-        outputs = [
-            np.empty((rows(a.shape[0], number), *a.shape[1:]) if a.ndim else (), a.dtype) for a in arrays
-        ]
-    except BaseException as error:
-        _failed("reducescatter", prefix, name, process_set, error)
-        raise
-    handle = engine().reducescatter(arrays, outputs, full_name, op, prescale_factor, postscale_factor, number)
-    return _keep(handle, "ready", outputs[0] if single else outputs, (arrays, outputs))
-
-
-def reducescatter_async(
-    tensor: Any,
-    name: str | None = None,
-    op: int = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet | None = None,
-) -> int:
-    """Start a reducescatter. Returns a handle."""
-    return _reducescatter(
-        [tensor], "reducescatter", name, op, prescale_factor, postscale_factor, process_set, True
-    )
-
-
-def reducescatter(
-    tensor: Any,
-    name: str | None = None,
-    op: int = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet | None = None,
-) -> np.ndarray:
-    """Reduce an array over the ranks of the set and return this rank's rows of the result.
-
-    Rows (dimension 0) are shared out in rank order; if they are not a multiple of the number of ranks, the first ranks
-    get one more. ``op``: Average, Sum, Min, Max or Product; factors as in allreduce(). Shape and dtype must be the same
-    on all ranks; a 0-dim array is a ValueError.
-    """
-    return synchronize(reducescatter_async(tensor, name, op, prescale_factor, postscale_factor, process_set))
-
-
-def grouped_reducescatter_async(
-    tensors: Sequence[Any],
-    name: str | None = None,
-    op: int = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet | None = None,
-) -> int:
-    """Start the reducescatter of a group: all members, or none. Returns one handle."""
-    return _reducescatter(
-        tensors, "grouped_reducescatter", name, op, prescale_factor, postscale_factor, process_set, False
-    )
-
-
-def grouped_reducescatter(
-    tensors: Sequence[Any], name: str | None = None, op: int = Average, **options
-) -> list[np.ndarray]:
-    """Reduce and scatter several arrays in one operation; see reducescatter()."""
-    return synchronize(grouped_reducescatter_async(tensors, name, op, **options))

@@ -1,7 +1,7 @@
 """Element types, reductions, collectives and operations: numbers, names and sizes, in Python.
 
 Read from the table that the engine is built from (``include/hvd/types.inc``), so that both say the same. Pure standard
-library: nothing compiled is needed.
+library: the native module is not needed.
 
 >>> from hvd_core import types
 >>> types.DTYPES["float32"].bytes

@@ -23,6 +23,8 @@ HEADER = '''\
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy.typing as npt
+
 from hvd_core.types import SupportsDLPack
 
 # A single tensor, or a group of them.
@@ -63,9 +65,7 @@ TYPES = {
     "Engine.notify": {"callback": "Callable[[], object]"},
     "Engine.ordered": {"inputs": "_Tensors | None", "outputs": "_Tensors | None"},
     "Engine.output": {"return": "object"},  # a capsule of DLPack
-    "Engine.output_array": {
-        "return": "Any"
-    },  # a NumPy array, of the unsigned integers for a type that NumPy lacks
+    "Engine.output_array": {"return": "npt.NDArray[Any]"},  # writable, without a copy
     "Engine.output_info": {"return": "tuple[tuple[int, ...], int, str]"},
     "Engine.reduce_plain": {"tensor": "object", "output": "object", "return": "int | None"},
     "FrameSeals.__init__": {"key": "str | bytes"},

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hvd_core._base.addresses import interface_address, named_address
+from hvd_core._base.sockets import interface_address, named_address
 
 # "HOST", "HOST:SLOTS" or "HOST slots=SLOTS", and Open MPI's max_slots, which changes nothing here.
 _HOST = re.compile(

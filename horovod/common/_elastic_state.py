@@ -28,7 +28,7 @@ from horovod.common.exceptions import HostsUpdatedInterrupt
 from horovod.common.exports import rank
 from horovod.common.objects import Pickler
 from hvd_core._bootstrap.driver_channel import channel
-from hvd_core._runtime.refusals import reported
+from hvd_core._runtime.failures import report_failure
 
 # ---- Tensors that all ranks have already
 #
@@ -458,7 +458,7 @@ class State:
             driver.commits += 1
         if self._durable is not None:
             # The other ranks wait in check_host_updates(), and must be notified of a state that cannot be written.
-            with reported("allreduce", _UPDATE, None, "allreduce"):
+            with report_failure("allreduce", _UPDATE, None, "allreduce"):
                 self._durable.committed()
         self.check_host_updates()
 

@@ -109,7 +109,7 @@ _PRELOADED = {
         "hvd_core.backends._selection.job",
         "hvd_core.backends._selection.choice",
         "hvd_core._bootstrap.hosts",
-        "hvd_core._bootstrap.launchers.peer_liveness",
+        "hvd_core._bootstrap.launchers.process",
         "hvd_core._bootstrap.links",
         "hvd_core._bootstrap.hosts",
         "hvd_core.numpy_api",

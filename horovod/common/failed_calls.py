@@ -1,6 +1,6 @@
 """Calls that fail on this rank while they are prepared, in the front ends of frameworks, fail on the other ranks too.
 
-Functions for the guards that hvd_core._runtime.refusals describes. Any thread.
+Functions for the guards that hvd_core._runtime.failures describes. Any thread.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from horovod.common.basics import engine
-from hvd_core._runtime.refusals import report
+from hvd_core._runtime.failures import send_failure
 
 __all__ = ["failed", "reported_for_each"]
 
@@ -28,7 +28,7 @@ def failed(operation: str, prefix: str, name: Any, process_set: Any, error: Base
     """
     if isinstance(error, Exception):
         engine()
-    report(operation, name, process_set, error, prefix)
+    send_failure(operation, name, process_set, error, prefix)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from horovod.common.basics import runtime
 from horovod.common.exceptions import HorovodInternalError, OperationFailedError
 from horovod.common.failed_calls import reported_for_each
 from horovod.common.process_sets import ProcessSet, global_process_set
-from hvd_core._runtime.refusals import reported
+from hvd_core._runtime.failures import report_failure
 
 __all__ = [
     "Entry",
@@ -69,13 +69,13 @@ def broadcast_object(
     # The original names it after the object's type, which stalls where the others pass None.
     name = "broadcast_object" if name is None else name
     me = runtime().rank()  # before init() the missing init() is the better message
-    with reported("broadcast", name_of_size(name), process_set):
+    with report_failure("broadcast", name_of_size(name), process_set):
         name = f"{name}"
         is_root = bool(me == root_rank)
         data = _bytes_of(obj) if is_root else np.empty(0, np.uint8)
         length = np.array([data.size], np.int64)
     hvd_core.broadcast_(length, root_rank, f"{name}.sz", process_set)
-    with reported("broadcast", f"broadcast.{name}.t", process_set):
+    with report_failure("broadcast", f"broadcast.{name}.t", process_set):
         if not is_root:
             data = np.empty(int(length[0]), np.uint8)
     hvd_core.broadcast_(data, root_rank, f"{name}.t", process_set)
@@ -195,7 +195,7 @@ def _alone(function: str, name: str, process_set: ProcessSet) -> Iterator[None]:
         taken = key in _under_way
         _under_way.add(key)
     if taken:
-        with reported("allreduce", f"allreduce.{name}.structure", process_set):
+        with report_failure("allreduce", f"allreduce.{name}.structure", process_set):
             raise ValueError(
                 f"{function}: another thread is in a call of the name {name!r}, and the ranks cannot tell the two "
                 "apart. Make one call after the other, in the same order on all ranks. Functions that take `name` can be "

@@ -35,8 +35,7 @@ from hvd_core._frontend.operations import (
     unsupported_text,
 )
 from hvd_core._runtime import current_job
-from hvd_core._runtime.host_arrays import output_array
-from hvd_core._runtime.refusals import reported
+from hvd_core._runtime.failures import report_failure
 
 # Loads the handlers of compiled programs from ``lib/libhvd_jax.so`` and registers them with JAX.
 #
@@ -214,9 +213,9 @@ def perform(call: Call, arrays: list[Any]) -> tuple[list[Any], list[int] | None]
     return _at_once(call, arrays)
 
 
-def _reported(call: Call) -> reported:
+def _reported(call: Call) -> report_failure:
     of_set = SimpleNamespace(process_set_id=call.process_set)
-    return reported(call.operation, call.name, of_set, call.operation)
+    return report_failure(call.operation, call.name, of_set, call.operation)
 
 
 def _in_program(call: Call, arrays: list[Any]) -> list[Any]:
@@ -328,7 +327,7 @@ def _reduced(call: Call, given: Sequence[Any]) -> tuple[list[np.ndarray], list[i
     try:
         core.wait(handle)
         if call.operation != "reducescatter":
-            outputs = [output_array(core, handle, i).view(a.dtype) for i, a in enumerate(arrays)]
+            outputs = [core.output_array(handle, i).view(a.dtype) for i, a in enumerate(arrays)]
         if call.operation == "alltoall":
             received = list(core.received_splits(handle, 0))
     finally:

@@ -21,7 +21,7 @@ from horovod.jax._trace import is_traced
 from horovod.jax.elastic import copied, may_be_of_operation, restored
 from horovod.jax.functions import broadcast_parameters
 from horovod.jax.optimizer import buckets_of
-from hvd_core._runtime.refusals import report
+from hvd_core._runtime.failures import send_failure
 
 
 class JaxBackend(Backend):
@@ -153,10 +153,10 @@ class JaxBackend(Backend):
     def reduce_sparse(self, gradient: Any, name: str, options: Options) -> Any:
         raise ValueError("Keras on JAX has no sparse gradients here.")
 
-    def report(
+    def send_failure(
         self, operation: str, name: str | None, error: BaseException | str, process_set: ProcessSet
     ) -> None:
-        report(operation, name, process_set, error, operation)
+        send_failure(operation, name, process_set, error, operation)
 
     def broadcast_variables(
         self,

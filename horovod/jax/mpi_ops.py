@@ -26,8 +26,8 @@ from horovod.jax._trace import is_traced, name_in_program
 from horovod.jax.compression import Compression, Compressor
 from hvd_core._frontend import operations
 from hvd_core._frontend.operations import engine_number, row_counts
+from hvd_core._runtime.failures import send_failure
 from hvd_core._runtime.process_sets import number_of
-from hvd_core._runtime.refusals import report
 
 __all__ = [
     "allgather",
@@ -320,7 +320,9 @@ def _on_tree(
         )  # the engine refuses a set without this rank
         call = Call(operation, name, number, ranks, rank, **attributes)
     if not leaves:
-        report(operation, name, process_set, f"{operation}() was called there with an empty tree.", operation)
+        send_failure(
+            operation, name, process_set, f"{operation}() was called there with an empty tree.", operation
+        )
         return tree
     results = collective(call, [wire for wire, _ in wires])
     if operation == "alltoall":

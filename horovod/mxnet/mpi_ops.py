@@ -22,8 +22,8 @@ from horovod.mxnet._arrays import NDArray, check, empty, reference
 from hvd_core._core import Engine
 from hvd_core._frontend import operations
 from hvd_core._frontend.operations import MOVABLE, REDUCIBLE, engine_number, request_name, row_counts
+from hvd_core._runtime.failures import send_failure
 from hvd_core._runtime.process_sets import number_of
-from hvd_core._runtime.refusals import report
 
 __all__ = [
     "allgather",
@@ -284,7 +284,7 @@ def _members(operation: str, prefix: str, tensors: Any, name: Any, process_set: 
     with _guard(operation, prefix, name, process_set):
         members = operations.members_of(tensors, NDArray)
     if not members:
-        report(operation, name, process_set, f"{prefix}() was called there with an empty list.", prefix)
+        send_failure(operation, name, process_set, f"{prefix}() was called there with an empty list.", prefix)
     return members
 
 

@@ -27,7 +27,7 @@ from horovod.tensorflow._library import (
 from horovod.tensorflow.util import do_not_convert
 from hvd_core._frontend import operations as frontend_operations
 from hvd_core._frontend.operations import engine_number, members_of, some_members_of, unsupported_text
-from hvd_core._runtime import current_job, process_sets, refusals
+from hvd_core._runtime import current_job, failures, process_sets
 from hvd_core._runtime.process_sets import is_registered, number_of
 
 
@@ -84,7 +84,7 @@ class CallOptions(NamedTuple):
 
 class reported:
     """A context manager for the steps before a call of an operation: an exception that leaves it is reported to the other
-    ranks as the failure of the call (see hvd_core._runtime.refusals)."""
+    ranks as the failure of the call (see hvd_core._runtime.failures)."""
 
     __slots__ = ("_call",)
 
@@ -118,7 +118,7 @@ def report(call: CallOptions, error: BaseException | str) -> None:
         if not isinstance(name, str) or not _basics.is_initialized():
             return
         name = _names.negotiated(tf.compat.v1.get_default_graph(), name, call.ignore_name_scope)
-    refusals.report(call.operation, name, call.process_set, error, call.operation)
+    failures.send_failure(call.operation, name, call.process_set, error, call.operation)
 
 
 def nothing(function: str, call: CallOptions) -> list[tf.Tensor]:

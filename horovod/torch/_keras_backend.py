@@ -14,7 +14,7 @@ from horovod._keras.options import Options
 from horovod.common.arguments import Average
 from horovod.common.process_sets import ProcessSet
 from horovod.torch._initial_weights import values_of
-from hvd_core._runtime.refusals import report, reported
+from hvd_core._runtime.failures import report_failure, send_failure
 
 
 class TorchBackend(Backend):
@@ -88,7 +88,7 @@ class TorchBackend(Backend):
         own = {id(self.identity(v).grad) for v in variables}
         submitted: list[tuple[int, list[Any]]] = []
         for tensors, name in zip(batches, names):
-            with reported("allreduce", f"grouped_allreduce.{name}", options.process_set):
+            with report_failure("allreduce", f"grouped_allreduce.{name}", options.process_set):
                 pairs = [options.compression.compress(t.detach()) for t in tensors]
             sent = [pair[0].contiguous() for pair in pairs]
             # A gradient that autograd has put into .grad is overwritten, as horovod.torch does. Other gradients belong to
@@ -122,7 +122,7 @@ class TorchBackend(Backend):
     def report(
         self, operation: str, name: str | None, error: BaseException | str, process_set: ProcessSet
     ) -> None:
-        report(operation, name, process_set, error, operation)
+        send_failure(operation, name, process_set, error, operation)
 
     def broadcast_variables(
         self,
@@ -186,7 +186,7 @@ class TorchBackend(Backend):
         return hvd.reducescatter(sent, name=name, op=op, process_set=process_set)
 
     def _sent(self, value: Any, operation: str, name: str | None, process_set: ProcessSet) -> torch.Tensor:
-        with reported(operation, name, process_set, operation):
+        with report_failure(operation, name, process_set, operation):
             return _tensor(value)
 
     def not_rewritten(self, function: Callable[..., Any]) -> Callable[..., Any]:

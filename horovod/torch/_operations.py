@@ -24,7 +24,7 @@ from horovod.torch._dtypes import MOVABLE, REDUCIBLE
 from horovod.torch._operand import BY_ADDRESS, Operand, check, dense, empty_like
 from hvd_core._frontend import operations
 from hvd_core._frontend.operations import ENGINE_NUMBERS, engine_number, request_name, row_counts
-from hvd_core._runtime.refusals import refuse, reported
+from hvd_core._runtime.failures import refuse, report_failure
 
 if TYPE_CHECKING:
     from hvd_core._core import Engine
@@ -333,7 +333,7 @@ def _submit(
 ) -> tuple[int, Operand]:
     core = engine()  # fails before init()
     prefix = operation.grouped_name if grouped else operation.name
-    with reported(operation.name, name, process_set, prefix):
+    with report_failure(operation.name, name, process_set, prefix):
         full_name = None if name is None else f"{prefix}.{name}"
         given = operations.some_members_of(tensors, torch.Tensor) if grouped else [tensors]
         if not in_place:
@@ -464,8 +464,8 @@ def start_sparse(
     engine()  # fails before init()
     first_name, second_name = (None, None) if name is None else (f"{name}.indices", f"{name}.values")
     with (
-        reported("allgather", second_name, process_set, "allgather"),
-        reported("allgather", first_name, process_set, "allgather"),
+        report_failure("allgather", second_name, process_set, "allgather"),
+        report_failure("allgather", first_name, process_set, "allgather"),
     ):
         if op not in (Average, Sum):
             raise NotImplementedError("Sparse tensors can be reduced with hvd.Average and hvd.Sum only.")
@@ -478,7 +478,7 @@ def start_sparse(
         values = tensor.values().contiguous()
         check(values, REDUCIBLE, process_set)
         divisor = (process_set.size() or 1) if op == Average else 1
-    with reported("allgather", second_name, process_set, "allgather"):
+    with report_failure("allgather", second_name, process_set, "allgather"):
         first = start(ALLGATHER, indices, first_name, process_set)  # reports its own failure
     return SparseReduction((first, start(ALLGATHER, values, second_name, process_set)), shape, divisor)
 

@@ -47,7 +47,7 @@ from horovod.torch._operations import (
 )
 from horovod.torch.compression import Compression, Compressor
 from hvd_core._frontend.operations import ENGINE_NUMBERS
-from hvd_core._runtime.refusals import report
+from hvd_core._runtime.failures import send_failure
 
 # The hook that is called when the gradient of a parameter is complete. Used by _reducer.py.
 
@@ -385,9 +385,9 @@ class GradientReducer:
             self._failed([slot], error)
             if not reported and slot.sparse_dim and not self.sparse_as_dense:
                 for part in ("indices", "values"):
-                    report("allgather", f"allgather.{slot.name}.{part}", self.process_set, error)
+                    send_failure("allgather", f"allgather.{slot.name}.{part}", self.process_set, error)
             elif not reported:
-                report("allreduce", slot.wire_name, self.process_set, error)
+                send_failure("allreduce", slot.wire_name, self.process_set, error)
 
     def _submit_group(self, group: Group) -> None:
         reported = False
@@ -419,7 +419,7 @@ class GradientReducer:
         except Exception as error:
             self._failed(group.slots, error)
             if not reported:
-                report("allreduce", f"grouped_allreduce.{group.name}", self.process_set, error)
+                send_failure("allreduce", f"grouped_allreduce.{group.name}", self.process_set, error)
             return
         self._handles.append(handle)
         for slot in group.slots:

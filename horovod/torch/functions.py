@@ -12,7 +12,7 @@ from horovod.common.objects import allgather_object, broadcast_object, name_of_s
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch._gradients import empty_sparse
 from horovod.torch._operations import BROADCAST, start, synchronize
-from hvd_core._runtime.refusals import reported
+from hvd_core._runtime.failures import report_failure
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
@@ -163,7 +163,7 @@ def broadcast_optimizer_state(
             for j, param in enumerate(group["params"])
         ]
     require_same("broadcast_optimizer_state()", entries, name, process_set)
-    with reported("broadcast", name_of_size(name), process_set):
+    with report_failure("broadcast", name_of_size(name), process_set):
         description = None
         if rank() == root_rank:
             description = {

@@ -59,8 +59,8 @@ from horovod.torch._operations import (  # noqa: F401 (programs import _handle_m
 )
 from horovod.torch.compression import Compression, Compressor
 from hvd_core._frontend import operations
+from hvd_core._runtime.failures import report_failure, send_failure
 from hvd_core._runtime.process_sets import number_of
-from hvd_core._runtime.refusals import report, reported
 
 Splits = Sequence[int] | torch.Tensor
 
@@ -160,7 +160,7 @@ def _run_checked(
     engine()  # fails before init()
     prefix = operation.grouped_name if grouped else operation.name
     contexts: list[Any] = []
-    with reported(operation.name, name, process_set, prefix):
+    with report_failure(operation.name, name, process_set, prefix):
         given = operations.members_of(tensors, torch.Tensor) if grouped else [tensors]
         if compression is not Compression.none:
             for tensor in given:
@@ -171,7 +171,9 @@ def _run_checked(
         needs_grad = _needs_grad(given, grouped=True)
     if not given:
         # Nothing is sent. If the groups of other ranks have tensors, their calls fail.
-        report(operation.name, name, process_set, f"{prefix}() was called there with an empty list.", prefix)
+        send_failure(
+            operation.name, name, process_set, f"{prefix}() was called there with an empty list.", prefix
+        )
         return []
     if needs_grad and not in_place:
         result = differentiable(Call(operation, name, process_set, arguments, grouped), given)
@@ -965,6 +967,6 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         HorovodInternalError: a rank is gone.
     """
     engine()  # fails before init()
-    with reported("barrier", None, process_set, "barrier"):
+    with report_failure("barrier", None, process_set, "barrier"):
         number = number_of(process_set)
     operations.barrier(number)

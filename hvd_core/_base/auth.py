@@ -7,9 +7,9 @@ nonces and the client's identity, so that no message can be reflected or used on
     client -> server   'hvdauth1' | nonce_c (32) | u64 epoch | u32 rank | u32 flags | m1 (32)
     server -> client   m2 (32)
 
-The only flag is 1: the client wants the connection encrypted, which the store's server does; if it cannot, m2 says so.
-ServerHandshake does no I/O (event loops feed it); client_handshake blocks. Both sides know a key of their connection
-then, with which messages are signed or encrypted (engine/sealing/seal.h).
+The only flag is 1: the client wants the connection encrypted, which the store's server does; if it cannot, it answers
+with another m2. ServerHandshake does no I/O (event loops feed it); client_handshake blocks. Both sides know a key of
+their connection then, with which messages are signed or encrypted (engine/sealing/seal.h).
 """
 
 from __future__ import annotations

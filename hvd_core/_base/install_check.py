@@ -17,7 +17,7 @@ def report(site: str) -> None:
     if getattr(sys, "_hvd_core_looked_for_files_in", None) == site:
         return
     setattr(sys, "_hvd_core_looked_for_files_in", site)  # noqa: B010 (mypy knows no such attribute)
-    # No file of an archive can be removed, and print() would take stdout in place of an stderr that is None.
+    # No file of an archive can be removed, and print() would take stdout instead of an stderr that is None.
     if not os.path.isdir(site) or sys.stderr is None:
         return
     from contextlib import suppress  # late: importing hvd_core stays quick

@@ -2,8 +2,8 @@
 
 All Python code writes to the logger "horovod". If the program has configured ``logging``, its handlers get these
 messages. Otherwise they go to stderr in the form of the engine's lines: ``[time] [rank] horovod LEVEL: text``. The
-engine's own lines go to stderr at once, because a process that dies must still tell why; with HOROVOD_LOG_TO_PYTHON=1
-they go to the logger too, except for the level fatal. Any thread may call.
+engine's own lines go to stderr immediately, because a process that dies must still report why; with
+HOROVOD_LOG_TO_PYTHON=1 they go to the logger too, except for the level fatal. Any thread may call.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ are complete.
 
 `JsonLines` is for code that blocks, `WriteQueue` writes to a descriptor that must not block. Standard library only, and
 no other module of this project, since launchers' small processes import it. An object belongs to one thread, and to
-signal handlers of that thread where its docstring says so.
+signal handlers of that thread where its docstring allows it.
 """
 
 from __future__ import annotations

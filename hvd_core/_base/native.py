@@ -1,4 +1,4 @@
-"""Loads the compiled part of the engine, hvd_core._core, or says why it cannot be loaded and what to do. Any thread."""
+"""Loads the native module, hvd_core._core, or reports why it cannot be loaded and what to do. Any thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NAME = "hvd_core._core"
 
 
 def load() -> ModuleType:
-    """The compiled module. Raises ImportError with the reason and the remedy."""
+    """The native module. Raises ImportError with the reason and the remedy."""
     try:
         import hvd_core._core
     except ImportError as error:
@@ -19,7 +19,7 @@ def load() -> ModuleType:
 
 
 def why_not(error: ImportError) -> str:
-    """The cause of an ImportError of the compiled module, and the remedy."""
+    """The cause of an ImportError of the native module, and the remedy."""
     package = Path(__file__).resolve().parents[1]
     if error.name != _NAME or not (package / "engine").is_dir() or any(package.glob("_core*.so")):
         return f"{error}. Reinstall hvd-core for this Python and platform."
@@ -32,7 +32,7 @@ def why_not(error: ImportError) -> str:
 
 
 def _installed_elsewhere(package: Path) -> Path | None:
-    """Another folder hvd_core on Python's path that has the compiled module."""
+    """Another folder hvd_core on Python's path that has the native module."""
     for entry in sys.path:
         other = Path(entry or ".").resolve() / "hvd_core"
         if other != package and any(other.glob("_core*.so")):

@@ -8,7 +8,7 @@ are lines of JSON:
                        {"kind": "up"}                                      init() has returned
                        {"kind": "synced"}                                  the state of rank 0 is here
                        {"kind": "announced"}                               SIGTERM: this process is about to end
-                       {"kind": "done"}                                    the training is over
+                       {"kind": "done"}                                    the training has ended
                        {"kind": "again"}                                   another one begins
     driver -> worker   {"kind": "enter", "env": {...}, "sync": true}       come into this world
                        {"kind": "update"}                                  better: another world. Leave at the next commit
@@ -34,11 +34,10 @@ from hvd_core._base.messages import LineBuffer, line_of
 
 # SIGTERM announces the end of a rank of an elastic job, if horovodrun gives a grace (--preemption-grace).
 #
-# A scheduler sends it some time before it takes a host away. The handler tells the driver, and training goes on: the
-# ranks
-# leave their world at the next commit, and this one is told to exit there. The driver itself ends processes by SIGTERM
-# too;
-# it says so over the channel before. A handler of the program stays as it is. For the main thread.
+# A scheduler sends it some time before it takes a host away. The handler notifies the driver, and training continues:
+# the ranks leave their world at the next commit, and this one receives the order to exit there. The driver itself ends
+# processes by SIGTERM too; it announces that over the channel before. A handler of the program stays as it is. For the
+# main thread.
 
 GRACE = "HOROVOD_PREEMPTION_GRACE"
 
@@ -89,7 +88,7 @@ _END = json.dumps({"kind": "end"}).encode()
 
 
 class LeftJob(SystemExit):
-    """The driver has told this process to end: the job does not need it any more. The exit code is 0."""
+    """The driver has ordered this process to end: the job does not need it any more. The exit code is 0."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -111,7 +110,7 @@ class Place:
 class DriverChannel:
     """`commits`: the number of commits that the state of this process has seen. `updated`: this process leaves its world
     because of an update. `stalled`: the ranks that its last world waited for in vain, if it ended that world for that
-    reason. These are told to the driver with the next ready(). `place`: in the world of the last enter().
+    reason. These are sent to the driver with the next ready(). `place`: in the world of the last enter().
     `worker`: the number of this process, which never changes."""
 
     def __init__(self, descriptor: int, worker: int = 0) -> None:
@@ -160,7 +159,7 @@ class DriverChannel:
         self._say(kind="up")
 
     def done(self) -> None:
-        """The training is over: no world is formed any more."""
+        """The training has ended: no world is formed any more."""
         self._finished = True
         self._say(kind="done")
 

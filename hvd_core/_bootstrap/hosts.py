@@ -104,8 +104,7 @@ def _subtree(top: int, leaders: Sequence[int], members: Mapping[int, list[int]])
 # The clocks of the hosts: what has to be added to this host's CLOCK_MONOTONIC for the clock of rank 0's host.
 #
 # Measured over the job's store at init(), as timelines of several hosts are put on one clock by it. Within a host there
-# is
-# one clock. Called once per init() by all ranks, on the thread that runs it.
+# is one clock. Called once per init() by all ranks, on the thread that runs it.
 
 ROUNDS = 5
 
@@ -120,8 +119,8 @@ def offset_to_rank_0(session: Session, hosts: Sequence[int]) -> tuple[int, int]:
     if session.rank == 0:
         for host in sorted(firsts)[1:]:
             for i in range(ROUNDS):
-                session.wait(f"clock/{host}/{i}/asked")
-                session.put(f"clock/{host}/{i}/told", time.monotonic_ns())
+                session.wait(f"clock/{host}/{i}/question")
+                session.put(f"clock/{host}/{i}/answer", time.monotonic_ns())
         return 0, 0
     if mine == hosts[0]:
         return 0, 0
@@ -131,10 +130,10 @@ def offset_to_rank_0(session: Session, hosts: Sequence[int]) -> tuple[int, int]:
     best: tuple[int, int] | None = None
     for i in range(ROUNDS):
         asked = time.monotonic_ns()
-        session.put(f"clock/{mine}/{i}/asked", True)
-        told = session.wait(f"clock/{mine}/{i}/told")
+        session.put(f"clock/{mine}/{i}/question", True)
+        answer = session.wait(f"clock/{mine}/{i}/answer")
         now = time.monotonic_ns()
-        found = told - (asked + now) // 2, (now - asked) // 2 + 1
+        found = answer - (asked + now) // 2, (now - asked) // 2 + 1
         if best is None or found[1] < best[1]:
             best = found
     assert best is not None
@@ -152,7 +151,7 @@ def offset_by_wall_clocks(session: Session, hosts: Sequence[int], wall_ns: int) 
 
 PURPOSE = b"local"
 # The version of the messages that the modules of this folder exchange.
-VERSION = 7
+VERSION = 8
 
 
 _LENGTH = struct.Struct("<I")
@@ -360,7 +359,7 @@ def _neighbours(size: int, table: Gathered, sockets: dict[int, socket.socket]) -
 
 def _address_on_host(session: Session, rank: int, nonce: str) -> str:
     """The name of a rank's abstract socket, which only processes of its job know."""
-    text = f"door {nonce} of rank {rank} in init {session.epoch}"
+    text = f"listener {nonce} of rank {rank} in init {session.epoch}"
     return "\0hvd-" + hmac.new(session.secret, text.encode(), hashlib.sha256).hexdigest()[:32]
 
 
@@ -425,7 +424,7 @@ def _try(
     session: Session, leader: int, nonce: str | None, descriptors: DescriptorSet
 ) -> socket.socket | None:
     if nonce is None:
-        return None  # that rank says so itself, if others are on its host
+        return None  # that rank reports it itself, if others are on its host
     sock = descriptors.own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
         sock.connect(_address_on_host(session, leader, nonce))

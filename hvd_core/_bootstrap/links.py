@@ -209,10 +209,10 @@ class RankListener:
 def _listen(session: Session, children: Collection[int]) -> RankListener:
     # Listens only on the interface that leads to the store, so that the port is unreachable from other networks.
     host = session.store.local_host()
-    door = listen(host, backlog=len(children) + 64)
-    listener = RankListener(door, session.secret, PURPOSE, session.epoch, children)
+    sock = listen(host, backlog=len(children) + 64)
+    listener = RankListener(sock, session.secret, PURPOSE, session.epoch, children)
     try:
-        session.put(f"link/{session.rank}", join_address(*door.getsockname()[:2]))
+        session.put(f"link/{session.rank}", join_address(*sock.getsockname()[:2]))
     except BaseException:
         listener.close()
         raise

@@ -406,7 +406,7 @@ def _all_up(session: Session, store_stays: bool) -> None:
 
 
 def _finish(session: Session, found: Rendezvous) -> None:
-    """Makes sure that no rank needs the store for init() any more, so that shutdown() may follow at once."""
+    """Makes sure that no rank needs the store for init() any more, so that shutdown() may follow immediately."""
     session.look = None  # all members are connected
     session.all_have_come()
     found.close_listener()

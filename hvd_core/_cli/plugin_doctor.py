@@ -118,8 +118,6 @@ def _advice(environ: Mapping[str, str]) -> list[str]:
 
 # Longer than the kit gives a rank to open the backend, so that the kit's own message is shown.
 _SECONDS = 90.0
-# With these variables the process would be a rank of an outer job, and wait for its peers.
-_IDENTITY = ("HOROVOD_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "TORCHELASTIC_")
 
 
 def opened(name: str, seconds: float = _SECONDS) -> Step:
@@ -146,11 +144,14 @@ def opened(name: str, seconds: float = _SECONDS) -> Step:
 
 
 def _kit_environment() -> dict[str, str]:
+    from hvd_core._bootstrap.launchers import VARIABLE_PREFIXES
+
+    # With variables of a launcher the process would be a rank of an outer job, and wait for its peers.
     kept = ("HOROVOD_BACKEND_", "HOROVOD_PLUGINS_TOML")
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(_IDENTITY) or name.startswith(kept)
+        if not name.startswith(VARIABLE_PREFIXES) or name.startswith(kept)
     }
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_core._config.hints import pip_install
 from hvd_core._runtime import current_job
-from hvd_core._runtime.host_arrays import output_array
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +35,7 @@ def shared_array(core: Any, shape: Sequence[int], dtype: int, process_set: int) 
         core.wait(handle)
         alone = len(core.process_sets()[process_set]) == 1
         why = "" if alone else core.no_window(handle)
-        return output_array(core, handle, 0), why
+        return core.output_array(handle, 0), why
     finally:
         core.release(handle)
 

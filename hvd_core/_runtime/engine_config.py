@@ -102,7 +102,7 @@ class EngineConfig:
     job: str
     """Prefix of the engine's keys in the store."""
     bereaved_key: str
-    """The counter in the store by which this rank reports that it fails because of another rank."""
+    """The counter in the store by which this rank reports a secondary failure; "" in a job of one process."""
     elastic: bool
     launcher: tuple[int, str] | None
     """pidfd of the launcher's process, and the message when it has ended."""

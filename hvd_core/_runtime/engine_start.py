@@ -106,7 +106,8 @@ def is_elastic() -> bool:
 
 
 def note_end(engine: Engine) -> None:
-    """An engine is about to be closed. In an elastic job, the next start() tells the driver whether a stall ended it."""
+    """An engine is about to be closed. In an elastic job, the next start() reports to the driver whether a stall ended
+    it."""
     from hvd_core._bootstrap import driver_channel
 
     channel = driver_channel.channel()
@@ -216,8 +217,7 @@ def _config(
         hosts=list(world.hosts),
         host_names=list(world.host_names),
         job=f"engine/{world.epoch}",
-        # Counted by the launcher's rank, see horovod/_runner/failures.py.
-        bereaved_key=f"hvd/bereaved/{(world.members or range(world.size))[world.rank]}",
+        bereaved_key=_secondary_failure_key(world),
         elastic=is_elastic(),
         launcher=None if watched is None else (watched.fd, watched.text),
         first_handle=(_engines << 40) + 1,
@@ -252,6 +252,14 @@ def _config(
         observe=engine_observes(settings, world),
         autotune=AutotuneConfig.of(settings),
     )
+
+
+def _secondary_failure_key(world: World) -> str:
+    if world.size == 1:
+        return ""
+    from hvd_core._bootstrap.store.session import secondary_failure_key
+
+    return secondary_failure_key((world.members or range(world.size))[world.rank])
 
 
 def _followed(thread_affinity: str, mode: Any, speaks: bool) -> str:

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_core._bootstrap import driver_channel
 from hvd_core._config.settings import flag_of
 from hvd_core._runtime import current_job
-from hvd_core._runtime.host_arrays import gathered_integers
-from hvd_core._runtime.refusals import reported
+from hvd_core._runtime.failures import report_failure
 from hvd_core.errors import HorovodInternalError, JobEndedError, OperationFailedError
 
 if TYPE_CHECKING:
@@ -234,7 +233,7 @@ def _workers_by_rank() -> list[int]:
     if not _is_elastic():
         return list(range(job.world.size))
     if job.workers is None:
-        job.workers = gathered_integers([worker_id()], "allgather.horovod.workers")
+        job.workers = _gathered_integers([worker_id()], "allgather.horovod.workers")
     return job.workers
 
 
@@ -325,7 +324,7 @@ class ProcessSets:
         """
         global_process_set.ranks = list(range(self._job.world.size))
         seen: list[list[int]] = [global_process_set.ranks]
-        with reported("add_process_set", None, None):
+        with report_failure("add_process_set", None, None):
             sets = [process_set._resolve() for process_set in sets]
         for index, process_set in zip(entries, sets, strict=True):
             if _may_equal_another(process_set):
@@ -445,7 +444,7 @@ class ProcessSets:
             return ()
         from hvd_core.backends._selection import job as selection
 
-        with reported("add_process_set", None, None):
+        with report_failure("add_process_set", None, None):
             members = [rank for rank in process_set.ranks or () if 0 <= rank < self._job.world.size]
             return selection.for_set(self._job, members, process_set.backend)
 
@@ -586,7 +585,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         HorovodInternalError: the ranks disagree about the set, the call failed on another rank, or the job breaks.
     """
     sets = registry()  # the error of a program that has not called init() comes first
-    with reported("add_process_set", None, None):
+    with report_failure("add_process_set", None, None):
         _require_dynamic()
         if not isinstance(process_set, ProcessSet):
             process_set = ProcessSet(process_set)
@@ -615,7 +614,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     Raises:
         ValueError, HorovodInternalError: as add_process_set().
     """
-    with reported("remove_process_set", None, None):
+    with report_failure("remove_process_set", None, None):
         job = current_job.current()
         known = job is not None and job.process_sets.is_known(process_set)
         if process_set.process_set_id in (None, 0) and not known:
@@ -772,5 +771,23 @@ def _exchanged(own: Sequence[list[int]], size: int) -> list[list[list[int]]]:
     """The lists ``own`` of every rank, by rank: as many lists as this rank has."""
     # Each list behind its length.
     row = [number for ranks in own for number in (len(ranks), *ranks)]
-    numbers: Iterator[int] = iter(gathered_integers(row, "allgather.horovod.process_sets"))
+    numbers: Iterator[int] = iter(_gathered_integers(row, "allgather.horovod.process_sets"))
     return [[[next(numbers) for _ in range(next(numbers))] for _ in own] for _ in range(size)]
+
+
+def _gathered_integers(own: Sequence[int], name: str) -> list[int]:
+    """The integers of all ranks of the job, in rank order. A collective call of all ranks.
+
+    Args:
+        own: this rank's integers, of 64 bits; their number may differ from rank to rank.
+        name: of the request.
+    """
+    import numpy as np
+
+    core = current_job.engine()
+    handle = core.allgather([np.array(own, dtype=np.int64)], name)
+    try:
+        core.wait(handle)
+        return [int(n) for n in core.output_array(handle, 0)]
+    finally:
+        core.release(handle)

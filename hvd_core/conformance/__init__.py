@@ -13,7 +13,12 @@ Backends are called through their tables directly, with no engine in between. do
 verdicts and the tolerances.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hvd_core.conformance.cases import case
+    from hvd_core.conformance.pytest_cases import CommonCases
+    from hvd_core.conformance.session import Session, resolve
 
 __all__ = ["CommonCases", "Session", "case", "resolve"]
 

@@ -61,7 +61,21 @@ _PARTS = ("l0_tables", "l1_devices", "l2_collectives", "l2_rules", "l3_ordering"
 
 
 def case(name: str, says: str, **traits: Any) -> Callable[[CaseFunction], CaseFunction]:
-    """Makes a function a case. ValueError for a name that is taken."""
+    """Make a function of one argument a case.
+
+    Args:
+        name: its id, such as "L2.allreduce". Cases of other levels than L0 to L5 are the vendor's own.
+        says: one line for reports.
+        traits: further fields of ``Case``.
+
+    Raises:
+        ValueError: the name is taken.
+
+    Example:
+        @case("X.sum", "an allreduce of ones gives the number of ranks", ranks=2)
+        def adds_up(kit):
+            ...
+    """
 
     def add(function: CaseFunction) -> CaseFunction:
         known = _CASES.get(name)

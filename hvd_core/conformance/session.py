@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hvd_core._base import sandbox
 from hvd_core._base.auth import new_secret
 from hvd_core._bootstrap import StoreServer
+from hvd_core._bootstrap.launchers import VARIABLE_PREFIXES
 from hvd_core._bootstrap.launchers.identity import identify
 from hvd_core.conformance.verdicts import FAIL, SKIPPED, Result, merge, shown_output
 
@@ -38,10 +39,20 @@ class Target:
 
 
 def resolve(name: str, library: str | os.PathLike[str] | None = None) -> Target:
-    """The target of a run. ``name`` is a backend's, or "module:Class" of one in Python that is not installed; ``library``
-    replaces the installed one.
+    """The target of a run.
 
-    Raises BackendError of the phase that failed, FileNotFoundError for ``library``, ImportError, AttributeError.
+    Args:
+        name: the name of a backend, or "module:Class" of one in Python that is not installed.
+        library: the path of a library to test, not the installed one.
+
+    Raises:
+        BackendError: the backend cannot be found, described or loaded.
+        FileNotFoundError: ``library`` does not exist.
+        ImportError, AttributeError: "module:Class" does not exist.
+
+    Example:
+        >>> resolve("shm").origin
+        'embedded'
     """
     if library is not None:
         path = Path(library).resolve()
@@ -71,7 +82,8 @@ INTERPRETER: list[str] = [sys.executable]
 
 # After a rank has failed, the other ranks get this time to end by themselves.
 GRACE_S = 3.0
-_IDENTITY = ("OMPI_", "PMIX_", "PMI_", "MPI_LOCAL", "TORCHELASTIC_")
+# Variables that would make a process of the kit a rank of an outer job. The kit sets those of this project itself.
+_IDENTITY = tuple(prefix for prefix in VARIABLE_PREFIXES if prefix not in ("HOROVOD_", "SLURM_"))
 
 
 class RanksBroken(RuntimeError):
@@ -205,7 +217,22 @@ class LocalRanks:
 
 
 class Session:
-    """Runs cases, one at a time. A context manager."""
+    """Runs cases, one at a time. A context manager: leaving it ends all its processes.
+
+    Args:
+        target: what ``resolve()`` returned.
+        size: the number of ranks.
+        modules: modules with further cases.
+        quick: smaller counts and fewer repetitions.
+        patience: multiplies every timeout.
+        ranks: the ranks of a launcher's job; None to start ranks here.
+        environment: variables for the ranks; {rank} in a value is each one's own number.
+
+    Example:
+        >>> with Session(resolve("shm"), 2, quick=True) as session:
+        ...     session.run("L2.barrier").verdict
+        'PASS'
+    """
 
     def __init__(
         self, target: Target, size: int = 4, *, modules: Sequence[str] = (), quick: bool = False,
@@ -247,7 +274,11 @@ class Session:
         return self._missing
 
     def run(self, name: str) -> Result:
-        """Runs one case to its verdict. KeyError for a case that does not exist."""
+        """Run one case to its verdict.
+
+        Raises:
+            KeyError: there is no such case.
+        """
         case = self.cases[name]
         self.unavailable()  # the probe may find the vendor's library
         if case.ranks == 0:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import other_user_programs
-from hvd_core._base import addresses
+from hvd_core._base import sockets
 from hvd_core._base.sockets import Deadline
 from hvd_core._bootstrap import BootstrapError
 from hvd_core._bootstrap.launchers.identity import Identity
@@ -173,7 +173,7 @@ def test_no_other_user_can_know_an_address_before_it_is_taken(monkeypatch):
 
 def test_store_address_over_mpi_is_on_the_interface_towards_the_other_hosts():
     own = socket.gethostname()
-    assert addresses.address_towards([own, own]) == "127.0.0.1"
-    assert addresses.address_towards([own, "localhost"]) in ("127.0.0.1", "::1")
+    assert sockets.address_towards([own, own]) == "127.0.0.1"
+    assert sockets.address_towards([own, "localhost"]) in ("127.0.0.1", "::1")
     with pytest.raises(BootstrapError, match=r"rank 0 cannot reach host 'no-such-host\.invalid'"):
-        addresses.address_towards([own, "no-such-host.invalid"])
+        sockets.address_towards([own, "no-such-host.invalid"])

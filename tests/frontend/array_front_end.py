@@ -22,9 +22,8 @@ from hvd_core._frontend.operations import (
     request_name,
     unsupported_text,
 )
-from hvd_core._runtime.host_arrays import output_array
+from hvd_core._runtime.failures import report_failure
 from hvd_core._runtime.process_sets import number_of
-from hvd_core._runtime.refusals import reported
 
 __all__ = [
     "HorovodInternalError",
@@ -63,7 +62,7 @@ def allreduce_async_(
 ) -> int:
     """Start reducing an array in place. Returns a handle."""
     name = request_name("allreduce", name)
-    with reported("allreduce", name, process_set):
+    with report_failure("allreduce", name, process_set):
         view, number = _view(values, REDUCIBLE), engine_number(op)
     handle = engine().allreduce(view, view, name, number, 1.0, 1.0, number_of(process_set))
     _pending[handle] = (view, lambda core: values)
@@ -78,7 +77,7 @@ def grouped_allreduce_(
 ) -> list[array]:
     """Reduce several arrays in place as one all-or-nothing operation."""
     name = request_name("grouped_allreduce", name)
-    with reported("allreduce", name, process_set):
+    with report_failure("allreduce", name, process_set):
         arrays = operations.some_members_of(arrays, array)
         views, number = [_view(values, REDUCIBLE) for values in arrays], engine_number(op)
     engine().allreduce(views, views, name, number, 1.0, 1.0, number_of(process_set), True)
@@ -93,11 +92,11 @@ def allreduce_(values: array, *arguments: Any, **options: Any) -> array:
 def allgather(values: array, name: str | None = None, process_set: ProcessSet = global_process_set) -> array:
     """The arrays of all ranks behind each other, in rank order. Their lengths may differ."""
     name = request_name("allgather", name)
-    with reported("allgather", name, process_set):
+    with report_failure("allgather", name, process_set):
         view = _view(values, MOVABLE)
     handle = engine().allgather([view], name, number_of(process_set))
     # The framework's part: a tensor of the framework for memory that the engine has allocated.
-    _pending[handle] = (view, lambda core: array(values.typecode, output_array(core, handle, 0).tobytes()))
+    _pending[handle] = (view, lambda core: array(values.typecode, core.output_array(handle, 0).tobytes()))
     return synchronize(handle)
 
 

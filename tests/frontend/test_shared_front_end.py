@@ -12,7 +12,7 @@ from horovod.common import arguments, compression
 from horovod.common.compression import NoneCompressor
 from hvd_core import types
 from hvd_core._frontend import operations
-from hvd_core._runtime import refusals
+from hvd_core._runtime import failures
 
 
 def test_reduce_ops_are_those_of_the_table():
@@ -142,18 +142,18 @@ def test_cast_compression():
 
 
 def test_reports_are_quiet_where_no_rank_waits():
-    refusals.report("allreduce", "x", None, "before init()")
-    refusals.report("allreduce", "x", hvd.ProcessSet([0]), "not registered")
-    with pytest.raises(KeyError), refusals.reported("allreduce", "x", None):
+    failures.send_failure("allreduce", "x", None, "before init()")
+    failures.send_failure("allreduce", "x", hvd.ProcessSet([0]), "not registered")
+    with pytest.raises(KeyError), failures.report_failure("allreduce", "x", None):
         raise KeyError("passes through")
     with pytest.raises(TypeError, match="text"):
-        refusals.refuse("allreduce", "x", None, "text", TypeError)
+        failures.refuse("allreduce", "x", None, "text", TypeError)
 
 
 @on_ranks(2)
 def test_the_other_ranks_read_the_reason():
     def mistake(error):
-        with refusals.reported("allreduce", "allreduce.x", None):
+        with failures.report_failure("allreduce", "allreduce.x", None):
             raise error
 
     ones = np.ones(2)

@@ -27,7 +27,7 @@ from horovod._runner.protocol import (
     split_result,
 )
 from horovod._runner.remote_ranks import RemoteShell, agent_words
-from hvd_core._base import addresses
+from hvd_core._base import sockets
 
 WORDS = ["python", "-c", "print('a b')"]
 
@@ -173,7 +173,7 @@ def test_a_local_job_stays_local():
 def known(monkeypatch, sources, interfaces):
     """This machine as a table: source address by host, address by interface."""
     monkeypatch.setattr(hosts, "source_address", sources.get)
-    for module in (hosts, addresses):
+    for module in (hosts, sockets):
         monkeypatch.setattr(module, "interface_address", interfaces.get)
     monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(interfaces, 1)))
 

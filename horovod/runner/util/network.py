@@ -4,7 +4,7 @@ import socket
 from collections.abc import Iterable
 
 from horovod._runner.hosts import is_local
-from hvd_core._base.addresses import interface_address
+from hvd_core._base.sockets import interface_address
 
 __all__ = ["filter_local_addresses", "get_driver_ip", "get_local_host_addresses"]
 

@@ -26,7 +26,7 @@ from horovod.torch.distributed._requests import (
     reduction_of,
 )
 from horovod.torch.distributed._work import Done, Works, seconds_of
-from hvd_core._runtime.refusals import report_message
+from hvd_core._runtime.failures import send_message_failure
 from hvd_core.errors import HorovodInternalError
 
 # Groups of which another backend serves some types of devices, as in "cpu:hvd,cuda:nccl".
@@ -148,7 +148,7 @@ class PointToPoint:
             flats = [one.flat]
             taken = Taken(calls.core, flats, flats, sends, not sends)
         except BaseException as error:
-            report_message(sends, peer, name, calls.process_set, error)
+            send_message_failure(sends, peer, name, calls.process_set, error)
             raise
         work = calls.submit(
             "send" if sends else "recv",

@@ -18,8 +18,8 @@ from horovod.torch._operand import BY_ADDRESS, check, in_host_form
 from horovod.torch.distributed._work import Done, Work, Works, seconds_of
 from hvd_core._frontend import operations
 from hvd_core._frontend.operations import ENGINE_NUMBERS
+from hvd_core._runtime.failures import report_failure
 from hvd_core._runtime.process_sets import ProcessSet, temporary
-from hvd_core._runtime.refusals import reported
 
 _OPS = {
     "SUM": ENGINE_NUMBERS[operations.Sum],
@@ -226,9 +226,9 @@ class Calls:
         self._allreduce = ordered.allreduce
         self._numbers_by_hash: dict[int, int] = {}
 
-    def refusing(self, operation: str, name: str) -> reported:
+    def refusing(self, operation: str, name: str) -> report_failure:
         """A guard around the checks of a call: an exception makes the matching calls of the other ranks fail too."""
-        return reported(operation, name, self.process_set)
+        return report_failure(operation, name, self.process_set)
 
     def submit(
         self,

@@ -12,7 +12,7 @@ custom.py is for programs that number the ranks and distribute a few bytes thems
 and a branch of `choose()`.
 
 choose() reads the launcher's variables alone; nothing is started or connected. MPI is started only where the launcher is
-MPI's own or was told to start MPI programs (`srun --mpi=pmix`), where it runs already, or where HOROVOD_RENDEZVOUS asks
+MPI's own or was asked to start MPI programs (`srun --mpi=pmix`), where it runs already, or where HOROVOD_RENDEZVOUS asks
 for
 it: in a process that no process manager of MPI knows, MPI ends the job. Called on the thread that runs init().
 """

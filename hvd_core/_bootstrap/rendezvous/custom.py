@@ -84,4 +84,4 @@ def _identity(custom: CustomRendezvous, environ: Mapping[str, str]) -> Identity:
         launched = Identity(0, 1)  # the variables belong to another program
     if (launched.rank, launched.size) == (custom.rank, custom.size) and launched.launcher == "torchrun":
         return replace(launched, store=None, secret=None)
-    return Identity(custom.rank, custom.size, launcher="meeting")
+    return Identity(custom.rank, custom.size, launcher="custom")

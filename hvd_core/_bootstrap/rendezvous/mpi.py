@@ -20,9 +20,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from hvd_core._base.addresses import address_towards
 from hvd_core._base.auth import new_secret
-from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline
+from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline, address_towards
 from hvd_core._bootstrap import launchers
 from hvd_core._bootstrap.launchers.identity import Identity, identify
 from hvd_core._bootstrap.rendezvous.base import FAREWELL_SECONDS, Rendezvous

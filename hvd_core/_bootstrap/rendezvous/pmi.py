@@ -17,10 +17,9 @@ import socket
 import sys
 from collections.abc import Mapping
 
-from hvd_core._base.addresses import address_towards
 from hvd_core._base.auth import new_secret
 from hvd_core._base.messages import LineBuffer, ProtocolError
-from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline
+from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline, address_towards
 from hvd_core._bootstrap.launchers.identity import Identity
 from hvd_core._bootstrap.launchers.slurm import in_step
 from hvd_core._bootstrap.rendezvous import mpi4py_support, rank0_store

@@ -17,8 +17,7 @@ import socket
 import sys
 from collections.abc import Mapping
 
-from hvd_core._base.addresses import named_address
-from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline, split_address
+from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline, named_address, split_address
 from hvd_core._bootstrap.launchers.identity import RANK0_SCHEME, Identity
 from hvd_core._bootstrap.rendezvous.base import FAREWELL_SECONDS, Rendezvous
 from hvd_core._bootstrap.rendezvous.launcher_store import PersistentRendezvous, next_count
@@ -26,7 +25,7 @@ from hvd_core._bootstrap.store import StoreClient, StoreServer
 
 _log = logging.getLogger("horovod")
 # Of a launcher's rank: it has connected to the store, and its process has ended (set by its last will).
-_CONNECTED, _GONE = "hvd/lasting/here/{}", "hvd/lasting/gone/{}"
+_CONNECTED, _GONE = "hvd/rank0-store/connected/{}", "hvd/rank0-store/gone/{}"
 # By process and address: a forked child has neither the server nor the right to speak to the process manager.
 _stores: dict[tuple[int, str], Rank0Store] = {}
 

@@ -31,8 +31,7 @@ from hvd_core._base.sockets import (
     send_exact,
 )
 from hvd_core._bootstrap.launchers.identity import Identity
-from hvd_core._bootstrap.launchers.peer_liveness import PeerLiveness, never_came
-from hvd_core._bootstrap.launchers.process import launcher_pid, private_facts
+from hvd_core._bootstrap.launchers.process import PeerLiveness, launcher_pid, never_came, private_facts
 from hvd_core._bootstrap.rendezvous.base import FAREWELL_SECONDS, Rendezvous
 from hvd_core._bootstrap.store import StoreServer
 from hvd_core._bootstrap.store.job_members import (

@@ -117,7 +117,7 @@ def members_from_json(members: list[int] | None) -> Members:
 
 
 def shorten(members: Members) -> str:
-    """The list of members for messages; None stands for all ranks."""
+    """The list of members for messages; None means all ranks."""
     if members is None:
         return "all ranks"
     shown = ", ".join(str(member) for member in members[:16])

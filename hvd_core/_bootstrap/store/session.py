@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 from hvd_core._base.logs import printable
 from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline, RankLost
 from hvd_core._bootstrap.launchers.identity import Identity
-from hvd_core._bootstrap.launchers.peer_liveness import PeerLiveness, never_came
-from hvd_core._bootstrap.launchers.process import LauncherProcess
+from hvd_core._bootstrap.launchers.process import LauncherProcess, PeerLiveness, never_came
 from hvd_core._bootstrap.store import Gathered, StoreClient, read_gathered
 from hvd_core._bootstrap.store.job_members import MembersDisagree, members_from_json
 
@@ -33,6 +32,11 @@ _LOOK_SECONDS = 0.5
 
 Found = TypeVar("Found")
 OnTimeout = Callable[[], str]
+
+
+def secondary_failure_key(launcher_rank: int) -> str:
+    """The counter by which a launcher's rank reports that it fails because of another rank."""
+    return f"hvd/bereaved/{launcher_rank}"
 
 
 class Session:
@@ -261,7 +265,7 @@ class Session:
     def _report_secondary_failure(self) -> None:
         """Reports to the launcher that this rank fails because another one has failed before."""
         with contextlib.suppress(BootstrapError):
-            self.store.add(f"hvd/bereaved/{self._launcher_rank}", 1)
+            self.store.add(secondary_failure_key(self._launcher_rank), 1)
 
     def fail(self, error: BaseException) -> None:
         """Publishes the failure of this rank. The other ranks see the first failure only."""
