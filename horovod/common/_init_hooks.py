@@ -102,7 +102,8 @@ _PRELOADED = {
     "torch": ("torch._dynamo",),
     # Loaded with the first use of hvd.elastic; the other front ends load theirs at once.
     "horovod.torch": ("horovod.torch.elastic",),
-    # Loaded by init() where there are several ranks. tests/frontend/test_preloaded_modules.py names those that are missing.
+    # Loaded by init() where there are several ranks. tests/frontend/test_preloaded_modules.py names those that are
+    # missing.
     "hvd_core": (
         "encodings.idna",
         "hvd_core._core",
