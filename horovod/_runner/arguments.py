@@ -1,4 +1,9 @@
-"""The arguments of horovodrun as an object that a program fills in: ``horovod.runner._HorovodArgs``. Any thread."""
+"""The options of horovodrun: its parser, its configuration file, and the checks of single options.
+
+The tuning options are one table (`OPTIONS`): flag, type, environment variable, key in --config-file. A value comes from
+the command line, else from the file; otherwise it stays None, and the caller's environment is not changed.
+launch_spec.py makes a job of the options. Pure functions; any thread.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,6 @@ import os
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
-
-# What horovodrun prints when it is called without arguments, and its remarks in a job of LSF. Pure functions.
 
 INTRODUCTION = """\
 horovodrun starts a command once per process of a job.
@@ -57,7 +60,7 @@ def no_number(environ: Mapping[str, str]) -> str:
     return f"{text}; all slots of this job of LSF: -np {slots} -H {hosts}"
 
 
-# The options of elastic jobs: their check, their keys in --config-file, and what follows from them. Pure functions.
+# ---------------------------------------------------------------------------------------------- elastic jobs
 
 SECTION = "elastic"
 # Key in the section `elastic` of the configuration file -> (attribute of the arguments, its kind).
@@ -171,10 +174,7 @@ def numbers(args: argparse.Namespace) -> tuple[int, int, int | None]:
     return first, least, args.max_num_proc
 
 
-# The tuning options of horovodrun as one table: flag, type, environment variable, key in --config-file.
-#
-# A value comes from the command line, else from the file; otherwise it stays None, and the caller's environment is not
-# changed. Pure functions, for the launcher; any thread.
+# -------------------------------------------------------------------------------------------- tuning options
 
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
@@ -444,7 +444,7 @@ def set_env_from_args(env: MutableMapping[str, str], args: argparse.Namespace) -
     return env
 
 
-# The parser of horovodrun's command line. Pure functions; any thread.
+# ------------------------------------------------------------------------------------------------- the parser
 
 _DESCRIPTION = (
     "Starts COMMAND once per process of a Horovod job, with the processes' output and rank in front of each "
@@ -521,14 +521,12 @@ def make_parser() -> argparse.ArgumentParser:
     elastic.add_argument("--reset-limit", type=int, metavar="N", help=text)
     text = "start so many processes more than --max-np, which wait to take the place of one that dies (needs slots)"
     elastic.add_argument("--spares", type=int, metavar="K", help=text)
-    text = (
-        "seconds between a SIGTERM of a rank and its end: it commits and leaves (default: it ends at once) "
-    )
+    text = "seconds between a SIGTERM of a rank and its end: it commits and leaves (default: it ends immediately) "
     text += "[HOROVOD_PREEMPTION_GRACE]"
     elastic.add_argument("--preemption-grace", type=int, metavar="SECONDS", help=text)
     text = "kill a rank about every so many seconds, on purpose: a test of your program"
     elastic.add_argument("--elastic-chaos", type=float, metavar="SECONDS", help=text)
-    text = "seconds for which a host is not used after a failure, doubled each time (default: for good)"
+    text = "seconds for which a host is not used after a failure, doubled each time (default: permanently)"
     elastic.add_argument(
         "--blacklist-cooldown-range",
         dest="cooldown_range",
@@ -542,7 +540,9 @@ def make_parser() -> argparse.ArgumentParser:
     text = "by horovodrun itself (the default, unless the backend mpi is named)"
     how.add_argument("--gloo", dest="use_gloo", **switch, help=text)
     how.add_argument("--mpi", dest="use_mpi", **switch, help="by mpirun")
-    how.add_argument("--jsrun", dest="use_jsrun", **switch, help="not supported; an error tells what to do")
+    how.add_argument(
+        "--jsrun", dest="use_jsrun", **switch, help="not supported; the error names alternatives"
+    )
     parser.set_defaults(run_func=None, executable=None)
     return parser
 
@@ -550,7 +550,7 @@ def make_parser() -> argparse.ArgumentParser:
 class HorovodArgs(argparse.Namespace):
     """All options of horovodrun as attributes, each None until the program sets it.
 
-    `run_func`: a function without arguments to call on each rank, in place of `command`, a list of words.
+    `run_func`: a function without arguments to call on each rank, instead of `command`, a list of words.
     """
 
     def __init__(self) -> None:

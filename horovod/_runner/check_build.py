@@ -58,8 +58,7 @@ def _line(present: bool, name: str, remark: str = "") -> str:
 
 
 def _framework(name: str, module: str, distributions: tuple[str, ...]) -> str:
-    """The line of a framework: [X] if it is installed and horovod has a front end for it; its version, if metadata tell
-    it."""
+    """The line of a framework: [X] if it is installed and horovod has a front end for it; its version, if it is known."""
     if not _exists(module):
         return _line(False, name)
     found = next(filter(None, map(_version, distributions)), "")

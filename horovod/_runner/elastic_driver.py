@@ -36,6 +36,7 @@ from horovod._runner.hosts import HostInfo, get_host_assignments
 from horovod._runner.job import Job, Outcome
 from horovod._runner.output import Output, OutputClosedError
 from horovod._runner.site import Event, Site, SiteState
+from hvd_core._base.messages import LineBuffer
 
 if TYPE_CHECKING:
     from hvd_core._bootstrap.store import StoreServer
@@ -60,7 +61,7 @@ class Places:
         self._secret = b""
 
     def open(self, members: Sequence[Worker]) -> None:
-        """Opens the store of a world in place of that of the last one. Raises OSError, ValueError; then the last one is
+        """Opens the store of a world, and closes that of the last one. Raises OSError, ValueError; then the last one is
         still open."""
         secret = secrets.token_bytes(32)
         hosts = list(dict.fromkeys(worker.host for worker in members))
@@ -228,7 +229,7 @@ class ElasticJob(Job):
         self._events: list[Callable[[], None]] = []  # messages and ends of workers
         self._answer: dict[str, int] = {}  # of discovery, the last one
         self._hosts: dict[str, int] = {}  # those of them whose names are known
-        self._unfinished: dict[int, bytes] = {}  # lines of messages
+        self._lines: dict[int, LineBuffer] = {}  # of messages, by worker
         self._late_hosts: set[str] = set()
         self._start_after = 0.0
         self._begun = False
@@ -433,10 +434,7 @@ class ElasticJob(Job):
         """See Listener."""
         if rank not in self._workers.by_number:
             return
-        *lines, rest = (self._unfinished.pop(rank, b"") + data).split(b"\n")
-        if rest:
-            self._unfinished[rank] = rest
-        for line in lines:
+        for line in self._lines.setdefault(rank, LineBuffer()).feed(data):
             self._queue_message(rank, json.loads(line))
 
     def _queue_message(self, number: int, message: dict[str, Any]) -> None:

@@ -296,7 +296,7 @@ class Timeouts:
         self._stalled = None
 
     def world_stalled(self, numbers: Iterable[int]) -> None:
-        """The last world was ended because it waited for members in vain: for these, as far as they are known."""
+        """The last world was ended because it waited too long for members: for these, as far as they are known."""
         self._stalled = (self._stalled or set()) | set(numbers)
 
     def worker_is_ready(self, now: float) -> None:

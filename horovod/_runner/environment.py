@@ -26,7 +26,8 @@ _HERE = re.compile(
 )
 
 SECRET = "HOROVOD_SECRET_KEY"
-# Seconds between the SIGTERM of a rank of an elastic job and its end (keeper.py, hvd_core/_bootstrap/driver_channel.py).
+# Seconds between the SIGTERM of a rank of an elastic job and its end (supervisor.py,
+# hvd_core/_bootstrap/driver_channel.py).
 GRACE = "HOROVOD_PREEMPTION_GRACE"
 
 
@@ -35,7 +36,7 @@ def job_environment(base: Mapping[str, str], options: Mapping[str, str] = {}) ->
     env = {name: value for name, value in base.items() if _NOT_PASSED.fullmatch(name) is None}
     env |= options
     env["HOROVOD_CONTROLLER"] = "gloo"
-    # Output must appear at once, not when a buffer of 8 KiB is full.
+    # Output must appear immediately, not when a buffer of 8 KiB is full.
     env["PYTHONUNBUFFERED"] = "1"
     return env
 
@@ -81,9 +82,6 @@ def rank_environment(slot: SlotInfo) -> dict[str, str]:
         "HOROVOD_CROSS_RANK": str(slot.cross_rank),
         "HOROVOD_CROSS_SIZE": str(slot.cross_size),
     }
-
-
-# The import path that a program hands to the processes of its job: functions are pickled by names of modules.
 
 
 def python_path() -> str:

@@ -1,4 +1,5 @@
-"""The event loop of a job: one thread waits for descriptors, points in time, signals and background threads at once.
+"""The event loop of a job: one thread waits for descriptors, points in time, signals and background threads at the
+same time.
 
 `EventLoop.turn()` waits once and handles what has happened. What runs on the loop is a `Member`: it says when it must act
 next (`due`), and acts when the time has come (`advance`). Descriptors are registered in `selector`; the `data` of each

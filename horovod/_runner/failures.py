@@ -26,7 +26,7 @@ def signal_of(code: int) -> int | None:
 
 
 def shell_code(code: int) -> int:
-    """The code as a shell tells it, and horovodrun: 128 + the number of a signal."""
+    """The code as a shell and horovodrun show it: 128 + the number of a signal."""
     return 128 - code if code < 0 else code
 
 

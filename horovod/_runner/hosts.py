@@ -11,8 +11,6 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hvd_core._base.sockets import interface_address, named_address
-
 # "HOST", "HOST:SLOTS" or "HOST slots=SLOTS", and Open MPI's max_slots, which changes nothing here.
 _HOST = re.compile(
     r"(?P<name>\[[^\[\]\s]*\]|[^\s\[\]:]+|[0-9A-Fa-f:.]+(?=\s))(:(?P<count>[0-9]+))?"
@@ -297,7 +295,9 @@ def store_place(
     """
     if not hosts:
         return StorePlace(LOOPBACK, LOOPBACK)
-    named = [address for name in interfaces if (address := named_address(name)) is not None]
+    from hvd_core._base import sockets  # late: an agent imports this file, and starts without hvd_core
+
+    named = [address for name in interfaces if (address := sockets.named_address(name)) is not None]
     source = source or source_address
     sources = {host: source(host) or source(resolve(host)) for host in hosts}
     remote: dict[str, str] = {}
@@ -320,9 +320,11 @@ def store_place(
 
 def _only_address(sources: dict[str, str | None]) -> str:
     """This machine's address if it has only one, for hosts that only the remote shell can find. Raises ValueError."""
+    from hvd_core._base import sockets
+
     present: dict[str, str] = {}
     for _, name in socket.if_nameindex():
-        address = interface_address(name)
+        address = sockets.interface_address(name)
         if address is not None and not ipaddress.ip_address(address).is_loopback:
             present[name] = address
     if len(present) == 1:

@@ -15,6 +15,7 @@ from horovod._runner.event_loop import EventLoop, Member, SignalWakeup
 from horovod._runner.failures import EndedRanks, about_end, shell_code, signal_of
 from horovod._runner.output import Output, OutputClosedError, OutputStream
 from horovod._runner.site import STREAMS, Event, Listener, Site
+from hvd_core._base.messages import LineBuffer
 
 # After one host has failed, the other hosts get this time to report their failures too.
 _OTHER_FAILURES_S = 1.0
@@ -119,7 +120,7 @@ class Job(Listener):
         self._ends = ends
         self._streams: dict[tuple[int, int], OutputStream] = {}
         self._termination_reported = False
-        self._unfinished_lines: dict[str | None, bytes] = {}
+        self._shell_lines: dict[str | None, LineBuffer] = {}  # of remote shells
         self._last_calls: dict[
             int | None, str
         ] = {}  # of ranks with exit code 0 that ended inside of backends
@@ -213,10 +214,9 @@ class Job(Listener):
 
     def shell_output(self, site: Site, data: bytes) -> None:
         """See Listener."""
-        *lines, rest = (self._unfinished_lines.pop(site.host, b"") + data).split(b"\n")
-        if rest and data:
-            self._unfinished_lines[site.host] = rest
-        elif rest:
+        buffer = self._shell_lines.setdefault(site.host, LineBuffer(longest=0))
+        lines = buffer.feed(data)
+        if not data and (rest := buffer.take_rest()):
             lines.append(rest)
         for line in lines:
             self._output.stderr.note(f"horovodrun: {site.host}: {line.decode(errors='replace').rstrip()}")

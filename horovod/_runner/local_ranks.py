@@ -84,7 +84,7 @@ class LocalRanks(Site):
                     env["HOROVOD_ELASTIC_WORKER"] = str(spec.rank)
                     keep.append(handed[-1].fileno())
                 if spec.notes_calls:
-                    with contextlib.suppress(OSError):  # the job goes on without it
+                    with contextlib.suppress(OSError):  # the job continues without it
                         self._last_calls[spec.rank] = last_call = LastCall()
                         env |= last_call.variables()
                 entry: dict[str, Any] = {

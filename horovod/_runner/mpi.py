@@ -191,7 +191,7 @@ _INSTALL = (
 
 @dataclass(frozen=True)
 class Mpi:
-    """One mpirun: `path`, its MPI (`kind`, one of the names above) and its version, () if it does not tell."""
+    """One mpirun: `path`, its MPI (`kind`, one of the names above) and its version, () if it is unknown."""
 
     path: str
     kind: str
@@ -239,7 +239,7 @@ class LaunchPlan:
 
 
 def find_mpirun(environ: Mapping[str, str]) -> Mpi:
-    """The mpirun on the PATH, else the one beside this Python. Raises ValueError if neither is a known MPI's."""
+    """The mpirun on the PATH, else the one of this Python. Raises ValueError if neither is a known MPI's."""
     places = [shutil.which("mpirun", path=environ.get("PATH")), os.path.join(sys.prefix, "bin", "mpirun")]
     faults = []
     for path in dict.fromkeys(place for place in places if place and os.access(place, os.X_OK)):
@@ -342,7 +342,7 @@ def _hydra(mpi: Mpi, options: LaunchOptions) -> LaunchPlan:
     else:
         names = ",".join(f"{host.hostname}:{host.slots}" for host in options.hosts)
         words += ["-np", str(options.num_proc), "-hosts", names]
-    # Hydra binds nothing unless told.
+    # Hydra binds nothing by default.
     words += options.binding or []
     if len(options.interfaces) > 1:
         raise ValueError(

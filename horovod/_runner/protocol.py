@@ -1,7 +1,8 @@
 """The messages between the launcher and its agents on other hosts, over the agent's standard input and output.
 
 A frame is a length (u32, of the payload), a kind (u8) and a payload, little endian. The agent first sends MAGIC, so
-that the output of a login script before it can be told apart. Standard library only. Used by one thread; a signal
+that the output of a login script before it can be recognized. An agent imports
+this file, and starts without hvd_core: standard library only. Used by one thread; a signal
 handler of that thread may call Outgoing.add() and flush().
 """
 
@@ -34,7 +35,7 @@ class Kind(enum.IntEnum):
     STOP = 4  # empty: as Ctrl-C
     FAIL = 5  # empty: a rank elsewhere has failed
     SEND = 6  # rank (u32), bytes for its channel (elastic jobs)
-    KILL = 7  # empty: SIGKILL at once (elastic jobs)
+    KILL = 7  # empty: SIGKILL immediately (elastic jobs)
     # to the launcher
     READY = 16  # the agent's host, process and Python
     REFUSED = 17  # text: why the ranks cannot run there

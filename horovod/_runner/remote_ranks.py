@@ -1,9 +1,9 @@
 """The ranks of another host, on the launcher's side: a remote shell with an agent (agent.py) at its end.
 
 A template of a remote shell is a command with {host} in it; the words of the remote command follow as arguments. If a
-shell on the other host reads them, as with ssh, {command} stands for all of them as one quoted word. All users of both
-machines can see this command line, so it holds no secret: all data, the job's secret included, is sent over the remote
-shell's standard input and output. A derived class may have another connection to the agent.
+shell on the other host reads them, as with ssh, {command} is replaced by all of them as one quoted word. All users of
+both machines can see this command line, so it holds no secret: all data, the job's secret included, is sent over the
+remote shell's standard input and output. A derived class may have another connection to the agent.
 """
 
 from __future__ import annotations

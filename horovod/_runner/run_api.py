@@ -1,4 +1,4 @@
-"""The implementation of `horovod.run`: runs a function in place of a command, and returns its results.
+"""The implementation of `horovod.run`: runs a function instead of a command, and returns its results.
 
 Blocks its thread until the job is over. Any thread may call; Ctrl-C ends the job if it is the main thread.
 """

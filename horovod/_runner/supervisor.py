@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-# After the first failure the other ranks get a moment to notice it, because their error messages tell more than a signal.
+# After the first failure the other ranks get a moment to notice it, because their error messages say more than a signal.
 # The sum of the first two stays below 5 s, within which the whole job must be over.
 REPORT_S = 1.0
 FAILURE_GRACE_S = 3.0
@@ -411,7 +411,7 @@ class Supervisor:
                     stop.append(True)
             for _ in range(len(stop)):
                 stop.pop()
-                # A second request kills at once.
+                # A second request kills immediately.
                 if self.stage in ("terminating", "killing"):
                     self.kill()
                 else:

@@ -38,25 +38,60 @@ def run(
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Any]:
-    """Calls `func(*args, **kwargs)` in `num_proc` new processes; returns the results in rank order.
+    """Calls `func(*args, **kwargs)` in new processes, one for each rank of a job.
 
     Each process calls `hvd.init()` itself. `func`, its arguments and its result are pickled by cloudpickle, and passed in
     unnamed memory that only the processes of this job hold; to other hosts, over the remote shell.
 
-    Parameters: `hosts` ("localhost:4", "h1:2,h2:2") or `hostfile`: the hosts and their slots (default: `num_proc` slots
-    here). `start_timeout`: seconds, both to reach the hosts and for all processes to call `init()`. `output_filename`: a
-    folder for `rank.<n>/stdout` and `rank.<n>/stderr`. `executable`: the Python to run (default: this one). `ssh_port`,
-    `ssh_identity_file`: for other hosts; the environment variable HOROVOD_REMOTE_SHELL names another command than ssh.
-    `min_num_proc`, `max_num_proc`, `slots` (of a host without a number), `reset_limit`, `cooldown_range` (MIN, MAX in
-    seconds), `host_discovery_script`: of elastic jobs (docs/elastic.md), whose `num_proc` is the number of processes to
-    begin with. `min_num_proc` or `host_discovery_script` makes a job elastic; then the results are those of the first
-    `min_num_proc` ranks of the last world. `use_mpi`: mpirun starts the processes, with `mpi_args` added to its
-    arguments. `disable_cache` has no effect. `np`, `min_np`, `max_np`, `network_interface` are older spellings
-    (DeprecationWarning).
+    `min_num_proc` or `host_discovery_script` makes a job elastic (docs/elastic.md): the number of its processes changes
+    while it runs.
 
-    Raises ValueError for contradictory or invalid arguments, and RuntimeError if a host cannot be reached or a process
-    fails (of an elastic job: if the job fails). The RuntimeError names the first process, its exit code and its
-    traceback; its `__cause__` is the exception of that process, if it can be pickled.
+    Args:
+        func: the function.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        num_proc: the number of processes; of an elastic job, with which it begins.
+        min_num_proc: the fewest processes of an elastic job.
+        max_num_proc: the most processes of an elastic job (default: as many as there are slots).
+        slots: the slots of a host for which the discovery script prints no number.
+        reset_limit: ends an elastic job after so many restarts of the training because of failures.
+        cooldown_range: (MIN, MAX) seconds for which a host is not used after a failure.
+        hosts: the hosts and their slots, as in "localhost:4" or "h1:2,h2:2" (default: `num_proc` slots here).
+        hostfile: a file with a line "HOST slots=N" per host.
+        host_discovery_script: a command that prints the hosts of an elastic job.
+        start_timeout: seconds, both to reach the hosts and for all processes to call `init()`.
+        ssh_port: of other hosts. The environment variable HOROVOD_REMOTE_SHELL names another command than ssh.
+        ssh_identity_file: the private key of ssh.
+        disable_cache: has no effect.
+        output_filename: a folder for `rank.<n>/stdout` and `rank.<n>/stderr`.
+        verbose: print the commands and processes of the job.
+        use_gloo: horovodrun itself starts the processes (the default, unless the backend mpi is named).
+        use_mpi: mpirun starts the processes.
+        mpi_args: more arguments of mpirun.
+        network_interface: an older spelling of `network_interfaces` (DeprecationWarning).
+        network_interfaces: comma-separated network interfaces to use.
+        executable: the Python to run (default: this one).
+        np: an older spelling of `num_proc` (DeprecationWarning).
+        min_np: an older spelling of `min_num_proc` (DeprecationWarning).
+        max_np: an older spelling of `max_num_proc` (DeprecationWarning).
+
+    Returns:
+        The results in rank order; of an elastic job, those of the first `min_num_proc` ranks of the last world.
+
+    Raises:
+        ValueError: the arguments contradict each other, or are invalid.
+        RuntimeError: a host cannot be reached, or a process fails (of an elastic job: the job fails). The error names the
+            first process, its exit code and its traceback; its `__cause__` is the exception of that process, if it can be
+            pickled.
+
+    Example:
+        >>> import horovod
+        >>> def train(steps):
+        ...     import horovod.torch as hvd
+        ...     hvd.init()
+        ...     return hvd.rank() * steps
+        >>> horovod.run(train, args=(10,), num_proc=2)
+        [0, 10]
     """
     arguments = dict(locals())
     from horovod._runner import run_api

@@ -1,4 +1,4 @@
-"""The command `horovodrun`: its arguments (the options are in parser.py and config.py) and its main function.
+"""The command `horovodrun`: reads its arguments, runs the job, and exits with its code.
 
     horovodrun -np 2 python train.py
 
@@ -37,16 +37,12 @@ from horovod._runner.run_api import run_function
 
 __all__ = ["make_parser", "parse_args", "run_commandline", "set_env_from_args"]
 
-
-# After a failed job: says that the ranks ran a Python for which hvd-core is not installed, if that is so. For the
-# launcher, on any thread.
-
-_SECONDS = 20.0
+_LOOK_S = 20.0
 _LOOK = "import importlib.util, sys; sys.exit(77 if importlib.util.find_spec('hvd_core') is None else 0)"
 
 
-def hint(command: Sequence[str], exit_code: int) -> str:
-    """A line about the Python that `command` begins with, if it cannot import hvd_core; else "".
+def _other_python(command: Sequence[str], exit_code: int) -> str:
+    """For a failed job: a line about the Python that `command` begins with, if it has no hvd_core; else "".
 
     `exit_code`: of the rank that failed first. An exception that a Python program does not catch has the code 1.
     """
@@ -60,7 +56,7 @@ def hint(command: Sequence[str], exit_code: int) -> str:
             [python, "-c", _LOOK],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=_SECONDS,
+            timeout=_LOOK_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -76,8 +72,20 @@ def hint(command: Sequence[str], exit_code: int) -> str:
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The arguments of horovodrun, with values of --config-file for options that the command line does not set.
 
-    Exits with 2 if argparse rejects the arguments. Raises ValueError for values out of range and wrong configuration
-    files, NotImplementedError for options that this version does not support, OSError if the file cannot be read.
+    Args:
+        argv: the words after "horovodrun"; None for those of this process. Exits with 2 if argparse rejects them.
+
+    Returns:
+        All options, None where not given.
+
+    Raises:
+        ValueError: a value is out of range, or the configuration file is wrong.
+        NotImplementedError: this version does not support an option.
+        OSError: the configuration file cannot be read.
+
+    Example:
+        >>> parse_args(["-np", "2", "python", "train.py"]).num_proc
+        2
     """
     parser = make_parser()
     args = parser.parse_args(argv)
@@ -155,7 +163,7 @@ def _run_command(args: argparse.Namespace) -> int:
         return 128 + signals.received
     text = outcome.error_text()
     if text is not None:
-        print(text + hint(args.command, outcome.exit_code), file=sys.stderr, end="", flush=True)
+        print(text + _other_python(args.command, outcome.exit_code), file=sys.stderr, end="", flush=True)
     return outcome.exit_code
 
 

@@ -17,7 +17,7 @@ def _kind(env: Mapping[str, str] | None) -> str | None:
 
 
 def mpi_available(env: Mapping[str, str] | None = None) -> bool:
-    """Whether there is an mpirun that ``horovodrun --mpi`` would use. `env`: variables in place of os.environ."""
+    """Whether there is an mpirun that ``horovodrun --mpi`` would use. `env`: variables instead of os.environ."""
     return _kind(env) is not None
 
 

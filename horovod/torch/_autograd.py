@@ -61,15 +61,15 @@ class Call:
 
 
 def differentiable(call: Call, tensors: Sequence[torch.Tensor]) -> Any:
-    """Carry out a call by its autograd Function. Returns what the operation returns; a group's result is a tuple."""
-    function, order = _FUNCTIONS[call.operation, call.grouped]
-    apply: Callable[..., Any] = function.apply
-    arguments = order(call.name, call.process_set, *call.arguments)
-    return apply(*arguments, *tensors) if call.grouped else apply(tensors[0], *arguments)
+    """Carry out a call so that it has gradients. Returns what the operation returns; a group's result is a tuple."""
+    apply: Callable[..., Any] = _Differentiable.apply
+    return apply(call, *tensors)
 
 
 def gradients(call: Call, grads: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The gradients of the tensors of a call, from those of its results. They are communicated, and differentiable."""
+    if call.operation is ALLTOALL:
+        grads = grads[:1]  # the second result is a tensor of integers
     return _GRADIENTS[call.operation](call, [grad.contiguous() for grad in grads])
 
 
@@ -138,7 +138,7 @@ _GRADIENTS: dict[Operation, Callable[[Call, list[torch.Tensor]], list[torch.Tens
 }
 
 
-# ------------------------------------------------------------------------- the Functions, with Horovod's signatures
+# --------------------------------------------------------------------------------------------------- the Functions
 
 
 def rows_of(tensors: Sequence[torch.Tensor]) -> list[Any]:
@@ -153,7 +153,14 @@ def _forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> Any:
     )
     call.rows = rows_of(tensors)
     ctx.call = call
-    return tuple(result) if call.grouped else result
+    if call.grouped:
+        return tuple(result)
+    if call.operation is ALLTOALL:
+        output, call.received = result
+        if call.arguments[0] is None:
+            return output
+        ctx.mark_non_differentiable(call.received)
+    return result
 
 
 def _backward(ctx: Any, grads: Sequence[torch.Tensor], others: int) -> tuple[torch.Tensor | None, ...]:
@@ -161,6 +168,21 @@ def _backward(ctx: Any, grads: Sequence[torch.Tensor], others: int) -> tuple[tor
     nothing = [None] * others
     found = gradients(ctx.call, grads)
     return (*nothing, *found) if ctx.call.grouped else (*found, *nothing)
+
+
+class _Differentiable(torch.autograd.Function):
+    """Any operation."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> Any:
+        return _forward(ctx, call, *tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> Any:
+        return None, *gradients(ctx.call, grad_outputs)
+
+
+# For programs that import them, with Horovod's signatures.
 
 
 class HorovodAllreduce(torch.autograd.Function):
@@ -260,11 +282,7 @@ class HorovodAlltoall(torch.autograd.Function):
     def forward(
         ctx: Any, tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet
     ) -> Any:
-        output, ctx.call.received = _forward(ctx, Call(ALLTOALL, name, process_set, (splits,)), tensor)
-        if splits is None:
-            return output
-        ctx.mark_non_differentiable(ctx.call.received)
-        return output, ctx.call.received
+        return _forward(ctx, Call(ALLTOALL, name, process_set, (splits,)), tensor)
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor, *_: Any) -> Any:
@@ -312,33 +330,3 @@ class HorovodGroupedReducescatter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> Any:
         return _backward(ctx, grad_outputs, 5)
-
-
-_Order = Callable[..., tuple[Any, ...]]
-
-
-def _of_reduction(name: str | None, process_set: ProcessSet, *arguments: Any) -> tuple[Any, ...]:
-    return (None, name, *arguments, process_set)
-
-
-def _plain(name: str | None, process_set: ProcessSet, *arguments: Any) -> tuple[Any, ...]:
-    return (*arguments, name, process_set)
-
-
-def _of_scattering(
-    name: str | None, process_set: ProcessSet, op: int, prescale: float, postscale: float
-) -> tuple[Any, ...]:
-    return (name, op, process_set, prescale, postscale)
-
-
-# (operation, grouped) -> its Function, and the order of the Function's arguments beside the tensors.
-_FUNCTIONS: dict[tuple[Operation, bool], tuple[type[torch.autograd.Function], _Order]] = {
-    (ALLREDUCE, False): (HorovodAllreduce, _of_reduction),
-    (ALLREDUCE, True): (HorovodGroupedAllreduce, _of_reduction),
-    (ALLGATHER, False): (HorovodAllgather, _plain),
-    (ALLGATHER, True): (HorovodGroupedAllgather, _plain),
-    (BROADCAST, False): (HorovodBroadcast, _plain),
-    (ALLTOALL, False): (HorovodAlltoall, _plain),
-    (REDUCESCATTER, False): (HorovodReducescatter, _of_scattering),
-    (REDUCESCATTER, True): (HorovodGroupedReducescatter, _of_scattering),
-}

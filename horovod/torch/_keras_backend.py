@@ -9,7 +9,7 @@ import torch
 
 import horovod.torch as hvd
 from horovod._keras.agreement import SPARSE64
-from horovod._keras.backends import Backend
+from horovod._keras.backends import Backend, Function
 from horovod._keras.options import Options
 from horovod.common.arguments import Average
 from horovod.common.process_sets import ProcessSet
@@ -189,7 +189,7 @@ class TorchBackend(Backend):
         with report_failure(operation, name, process_set, operation):
             return _tensor(value)
 
-    def not_rewritten(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def not_rewritten(self, function: Function) -> Function:
         disabled: Callable[..., Any] | None = None
         disable: Callable[..., Any] = torch.compiler.disable
 
@@ -201,7 +201,9 @@ class TorchBackend(Backend):
             return (disabled or function)(*args)
 
         call._torchdynamo_disable = True  # type: ignore[attr-defined]  # PyTorch's mark
-        return call
+        wrapped: Any = call
+        marked: Function = wrapped
+        return marked
 
 
 def _presence_tensor(presence: list[bool], like: torch.Tensor) -> torch.Tensor:

@@ -226,12 +226,10 @@ def _number_of(op: Any) -> int:
 # --------------------------------------------------------------------------------------------------------- calling
 
 
-def plain_output(tensor: Any) -> torch.Tensor | None:
-    """A new tensor for the result of start_plain(); None if the tensor is none in host memory, or needs a gradient."""
+def _plain_output(tensor: Any) -> torch.Tensor | None:
+    """A new tensor for the result of start_plain(); None if `tensor` is not one in host memory."""
     try:
         if tensor.is_cpu and tensor.layout is torch.strided:
-            if tensor.requires_grad and torch.is_grad_enabled():
-                return None
             return torch.empty_like(tensor, requires_grad=False)
     except Exception:  # no tensor, or no memory; the long way fails too, and reports it
         pass
@@ -239,30 +237,24 @@ def plain_output(tensor: Any) -> torch.Tensor | None:
 
 
 def start_plain(
-    tensor: Any,
-    output: Any,
-    name: Any,
-    op: Any,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: Any,
-    wait: bool,
+    tensor: Any, output: Any, name: Any, process_set: Any, arguments: Arguments, wait: bool
 ) -> int | None:
     """Submit an allreduce of `tensor` into `output` if neither they nor the arguments need a conversion, as mostly.
 
     Returns:
         The handle, 0 with `wait`; None if the call is another one, and nothing has been done.
     """
+    op, prescale, postscale = arguments
     if op is None:
         op = Average
-    if BY_ADDRESS or op.__class__ is not int or op not in ENGINE_NUMBERS:
+    if BY_ADDRESS or output is None or op.__class__ is not int or op not in ENGINE_NUMBERS:
         return None
     if process_set.__class__ is not ProcessSet:
         return None
     set_id: Any = process_set.process_set_id
     # The engine says whether it takes the tensors, the name, the factors and the set unchanged.
     handle = engine().reduce_plain(
-        tensor, output, name, ENGINE_NUMBERS[op], prescale_factor, postscale_factor, set_id, wait
+        tensor, output, name, ENGINE_NUMBERS[op], prescale, postscale, set_id, wait
     )
     if handle:
         _handle_map[handle] = output
@@ -275,7 +267,6 @@ def start(
     name: str | None,
     process_set: ProcessSet,
     arguments: Arguments = (),
-    *,
     grouped: bool = False,
     in_place: bool = False,
 ) -> int:
@@ -293,12 +284,10 @@ def start(
         ValueError: Horovod is not initialized, or the tensors or arguments do not fit. The other ranks' calls fail too.
     """
     if operation is ALLREDUCE and not grouped:
-        output = tensors if in_place else plain_output(tensors)
-        if output is not None:
-            op, prescale, postscale = arguments
-            handle = start_plain(tensors, output, name, op, prescale, postscale, process_set, False)
-            if handle is not None:
-                return handle
+        output = tensors if in_place else _plain_output(tensors)
+        handle = start_plain(tensors, output, name, process_set, arguments, False)
+        if handle is not None:
+            return handle
     return _submit(operation, tensors, name, process_set, arguments, grouped, in_place, False)[0]
 
 
@@ -308,7 +297,6 @@ def complete(
     name: str | None,
     process_set: ProcessSet,
     arguments: Arguments = (),
-    *,
     grouped: bool = False,
     in_place: bool = False,
 ) -> Any:
@@ -317,6 +305,10 @@ def complete(
     Raises:
         ValueError: as start(). HorovodInternalError: the operation failed, here or on another rank.
     """
+    if operation is ALLREDUCE and not grouped:
+        output = tensors if in_place else _plain_output(tensors)
+        if start_plain(tensors, output, name, process_set, arguments, True) is not None:
+            return output
     handle, operand = _submit(operation, tensors, name, process_set, arguments, grouped, in_place, True)
     return synchronize(handle) if handle else operand.outputs()
 

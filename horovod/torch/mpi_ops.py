@@ -49,7 +49,6 @@ from horovod.torch._operations import (  # noqa: F401 (programs import _handle_m
     Operation,
     _handle_map,
     complete,
-    plain_output,
     poll,
     resolve_op,
     start,
@@ -135,7 +134,7 @@ def _run(
     # No step of this can fail: complete() is the first that reports a failure.
     is_checked = not grouped or (isinstance(tensors, list) and len(tensors) > 0)
     if compression is Compression.none and is_checked and (in_place or not _needs_grad(tensors, grouped)):
-        return complete(operation, tensors, name, process_set, arguments, grouped=grouped, in_place=in_place)
+        return complete(operation, tensors, name, process_set, arguments, grouped, in_place)
     return _run_checked(operation, tensors, name, process_set, arguments, compression, grouped, in_place)
 
 
@@ -159,34 +158,31 @@ def _run_checked(
 ) -> Any:
     engine()  # fails before init()
     prefix = operation.grouped_name if grouped else operation.name
-    contexts: list[Any] = []
     with report_failure(operation.name, name, process_set, prefix):
         given = operations.members_of(tensors, torch.Tensor) if grouped else [tensors]
-        if compression is not Compression.none:
-            for tensor in given:
-                if not isinstance(tensor, torch.Tensor):
-                    reject(tensor, REDUCIBLE, process_set)
-            pairs = [compression.compress(tensor) for tensor in given]
-            given, contexts = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        needs_grad = _needs_grad(given, grouped=True)
+        contexts = []
+        for place, tensor in enumerate(given):
+            if compression is not Compression.none and not isinstance(tensor, torch.Tensor):
+                reject(tensor, REDUCIBLE, process_set)
+            given[place], context = compression.compress(tensor)
+            contexts.append(context)
+        needs_grad = not in_place and _needs_grad(given, grouped=True)
     if not given:
         # Nothing is sent. If the groups of other ranks have tensors, their calls fail.
         send_failure(
             operation.name, name, process_set, f"{prefix}() was called there with an empty list.", prefix
         )
         return []
-    if needs_grad and not in_place:
+    if needs_grad:
         result = differentiable(Call(operation, name, process_set, arguments, grouped), given)
     else:
-        given = given if grouped else given[0]
-        result = complete(operation, given, name, process_set, arguments, grouped=grouped, in_place=in_place)
-    if contexts:
-        results = [
-            compression.decompress(each, context)
-            for each, context in zip(result if grouped else [result], contexts)
-        ]
-        return results if grouped else results[0]
-    return list(result) if grouped else result
+        tensors = given if grouped else given[0]
+        result = complete(
+            operation, tensors, name, process_set, arguments, grouped=grouped, in_place=in_place
+        )
+    if not grouped:
+        return compression.decompress(result, contexts[0])
+    return [compression.decompress(each, context) for each, context in zip(result, contexts)]
 
 
 # ------------------------------------------------------------------------------------------ the synchronous operations
@@ -236,10 +232,6 @@ def allreduce(
     """
     if average is not None:
         op = resolve_op(op, average, "allreduce", name, process_set)
-    if compression is Compression.none and not tracing() and (output := plain_output(tensor)) is not None:
-        done = start_plain(tensor, output, name, op, prescale_factor, postscale_factor, process_set, True)
-        if done is not None:
-            return output
     reduced: torch.Tensor = _run(
         ALLREDUCE, tensor, name, process_set, (op, prescale_factor, postscale_factor), compression
     )
@@ -271,13 +263,10 @@ def allreduce_(
     """
     if average is not None:
         op = resolve_op(op, average, "allreduce", name, process_set)
-    if not tracing():
-        done = start_plain(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set, True)
-        if done is not None:
-            return tensor
-    reduced: torch.Tensor = _run(
-        ALLREDUCE, tensor, name, process_set, (op, prescale_factor, postscale_factor), in_place=True
-    )
+    arguments = (op, prescale_factor, postscale_factor)
+    if not tracing() and start_plain(tensor, tensor, name, process_set, arguments, True) is not None:
+        return tensor  # the most frequent call
+    reduced: torch.Tensor = _run(ALLREDUCE, tensor, name, process_set, arguments, in_place=True)
     return reduced
 
 

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from launchers import program_words, send_each
 
@@ -204,13 +205,13 @@ def test_a_hanging_host_is_given_up_after_three_requests(cluster):
 
 
 @pytest.mark.interpreters
-def test_the_agents_keeper_is_killed(cluster):
+def test_the_agents_supervisor_is_killed(cluster):
     made = cluster(1, 1)
-    # Without grandchildren: those in a session of their own are the keeper's to find.
+    # Without grandchildren: those in a session of their own are the supervisor's to find.
     process = made.start_python(2, host_programs.sleep)
     pids = made.wait_for(2, "ready.")
-    keeper = int(Path(f"/proc/{pids[1]}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(keeper, signal.SIGKILL)
+    supervisor = psutil.Process(int(pids[1])).ppid()
+    os.kill(supervisor, signal.SIGKILL)
     _, err = process.communicate(timeout=100)
     assert process.returncode == 1
     assert f"{made.network[1].name}: the process that watches over the ranks ended".encode() in err

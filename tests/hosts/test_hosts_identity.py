@@ -158,7 +158,7 @@ def test_a_silent_job_sleeps(cluster):
     process = made.start_python(2, host_programs.sleep)
     ranks = [int(pid) for pid in made.wait_for(2, "ready.")]
     watched = [pid for pid in made.processes() if pid not in ranks]
-    assert len(watched) == 4  # launcher, agent and two keepers
+    assert len(watched) == 4  # launcher, agent and two supervisors
 
     def ticks():
         used = 0
@@ -170,7 +170,7 @@ def test_a_silent_job_sleeps(cluster):
     for pid in watched:
         made.wait_until_asleep(pid)
     before = ticks()
-    # A keeper or agent that polled, even at 50 Hz, would use more.
+    # A supervisor or agent that polled, even at 50 Hz, would use more.
     time.sleep(3)
     assert ticks() - before <= 1
     process.terminate()

@@ -15,7 +15,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-NEEDED = ("cloudpickle>=2", "numpy>=1.23", "packaging>=22", "pyyaml>=6", "rich>=13", "stevedore>=5")
+NEEDED = (
+    "cloudpickle>=2",
+    "numpy>=1.23",
+    "packaging>=22",
+    "psutil>=5.9",
+    "pyyaml>=6",
+    "rich>=13",
+    "stevedore>=5",
+)
 TEST_TOOLS = ("pytest>=8", "pytest-timeout>=2.3", "psutil>=5.9")
 # Those that need no compiler.
 ENGINE_TESTS = (

@@ -83,7 +83,16 @@ def test_wheel_needs_no_framework(wheel):
     ]
     unconditional = {re.split(r"[>;]", line.split()[1])[0] for line in required if "extra ==" not in line}
     # tomli for Python 3.10, whose library has no reader of TOML.
-    assert unconditional == {"cloudpickle", "numpy", "packaging", "pyyaml", "rich", "stevedore", "tomli"}
+    assert unconditional == {
+        "cloudpickle",
+        "numpy",
+        "packaging",
+        "psutil",
+        "pyyaml",
+        "rich",
+        "stevedore",
+        "tomli",
+    }
 
 
 def test_binaries_export_only_their_entry(wheel, tmp_path):

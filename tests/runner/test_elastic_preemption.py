@@ -49,8 +49,8 @@ def test_a_rank_that_gets_sigterm_leaves_at_its_next_commit_and_no_step_is_lost(
     "helper", ["supervisor.py", pytest.param("horovod._runner.agent", marks=pytest.mark.slow)]
 )
 def test_sigterm_to_a_helper_of_a_rank_is_passed_on(launcher, helper):
-    """The rank of the host "elsewhere" has both: its agent, and the agent's keeper. The ranks are interpreters: a fork
-    is no descendant of its launcher."""
+    """The rank of the host "elsewhere" has both: its agent, and the agent's supervisor. The ranks are interpreters: a
+    fork is no descendant of its launcher."""
     words = ("-np", 2, "--min-np", 1, "-H", "localhost:1,elsewhere:1", *SHELL, "--preemption-grace", 300)
     process = launcher.start(*words, *program_words(elastic_ranks.count_executed_steps))
     (told,) = launcher.wait_for(1, "in.2.rank1")

@@ -1,6 +1,7 @@
 """Exit codes, and that nothing outlives the job, however it ends. Real processes only.
 
-A job takes the keeper's own times to end (END_S); the limit of a test has BUSY_S on top, for machines with other work.
+A job takes the supervisor's own times to end (END_S); the limit of a test has BUSY_S on top, for machines with other
+work.
 """
 
 import os
@@ -22,7 +23,7 @@ END_S, BUSY_S = 5, 20
 pytestmark = pytest.mark.interpreters
 
 
-def test_the_keepers_times_leave_room_for_its_work():
+def test_the_supervisors_times_leave_room_for_its_work():
     assert supervisor.REPORT_S + supervisor.FAILURE_GRACE_S < END_S
     assert supervisor.LEFTOVER_WAIT_S + supervisor.LEFTOVER_GRACE_S < END_S
 
@@ -127,7 +128,7 @@ def test_kill_9_of_the_launcher_leaves_nothing(launcher):
     assert launcher.wait_for_none() == []
 
 
-def test_kill_9_of_the_keeper_ends_the_ranks(launcher):
+def test_kill_9_of_the_supervisor_ends_the_ranks(launcher):
     process = launcher.start_python(4, runner_ranks.sleep)
     pids = launcher.wait_for(4, "ready.")
     with open(f"/proc/{pids[0]}/stat") as stat:
@@ -182,7 +183,7 @@ def test_ranks_may_clean_up_after_ctrl_c(launcher):
 
 
 def test_ctrl_c_in_a_terminal(launcher):
-    """The terminal signals the whole foreground group; ranks and keeper are not in it."""
+    """The terminal signals the whole foreground group; ranks and supervisor are not in it."""
     process = launcher.start_python(2, runner_ranks.sleep, start_new_session=True)
     launcher.wait_for(2, "ready.")
     os.killpg(process.pid, signal.SIGINT)
@@ -280,7 +281,7 @@ def test_odd_arguments_and_variables_arrive_unchanged(launcher):
 
 
 def test_an_idle_job_sleeps(launcher):
-    """Neither launcher nor keeper may poll."""
+    """Neither launcher nor supervisor may poll."""
     process = launcher.start_python(2, runner_ranks.sleep)
     (pid, _) = launcher.wait_for(2, "ready.")
     with open(f"/proc/{pid}/stat") as stat:

@@ -4,13 +4,14 @@ import os
 import random
 import shlex
 import socket
+import subprocess
 import sys
 
 import pytest
 
 from horovod._runner import hosts
 from horovod._runner.environment import remote_environment
-from horovod._runner.hosts import StorePlace, interface_address, source_address, store_place
+from horovod._runner.hosts import StorePlace, source_address, store_place
 from horovod._runner.protocol import (
     Incoming,
     Kind,
@@ -153,6 +154,13 @@ def test_outgoing_never_cuts_a_frame_when_the_pipe_is_full():
     os.close(writer)
 
 
+def test_an_agent_starts_without_hvd_core():
+    """A job has an agent on each other host, and an elastic one for each worker there."""
+    look = "import sys, horovod._runner.agent; print([name for name in sys.modules if name.startswith('hvd_core')])"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_words_of_any_bytes():
     odd = [os.fsdecode(bytes(range(1, 256))), "", "ü"]
     assert decode_words(encode_words(odd)) == odd
@@ -160,8 +168,8 @@ def test_words_of_any_bytes():
 
 
 def test_addresses_of_this_machine():
-    assert interface_address("lo") == "127.0.0.1"
-    assert interface_address("nope0") is None
+    assert sockets.interface_address("lo") == "127.0.0.1"
+    assert sockets.interface_address("nope0") is None
     assert source_address("127.0.0.5") == "127.0.0.1"
     assert source_address("no-such-host.invalid") is None
 
@@ -173,8 +181,7 @@ def test_a_local_job_stays_local():
 def known(monkeypatch, sources, interfaces):
     """This machine as a table: source address by host, address by interface."""
     monkeypatch.setattr(hosts, "source_address", sources.get)
-    for module in (hosts, sockets):
-        monkeypatch.setattr(module, "interface_address", interfaces.get)
+    monkeypatch.setattr(sockets, "interface_address", interfaces.get)
     monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(interfaces, 1)))
 
 

@@ -6,7 +6,7 @@ __all__ = ["Timeout", "TimeoutException"]
 
 
 class TimeoutException(Exception):
-    """The time of a Timeout is over."""
+    """A Timeout has timed out."""
 
 
 class Timeout:
@@ -27,10 +27,10 @@ class Timeout:
         return max(0.0, self._end - time.monotonic())
 
     def timed_out(self) -> bool:
-        """Whether the time is over."""
+        """Whether it has timed out."""
         return time.monotonic() > self._end
 
     def check_time_out_for(self, activity: str) -> None:
-        """Raises TimeoutException if the time is over; `activity` names the step that took the time."""
+        """Raises TimeoutException if it has timed out; `activity` names the step that took the time."""
         if self.timed_out():
             raise TimeoutException(self._message.format(activity=activity, timeout=self._timeout))
