@@ -46,14 +46,14 @@ __all__ = [
 
 _basics = HorovodBasics()
 
-Average: Final = _basics.Average
-Sum: Final = _basics.Sum
-Adasum: Final = _basics.Adasum
-Min: Final = _basics.Min
-Max: Final = _basics.Max
-Product: Final = _basics.Product
+Average: Final[int] = _basics.Average
+Sum: Final[int] = _basics.Sum
+Adasum: Final[int] = _basics.Adasum
+Min: Final[int] = _basics.Min
+Max: Final[int] = _basics.Max
+Product: Final[int] = _basics.Product
 
-init: Final = _basics.init
+init = _basics.init
 shutdown: Final = _basics.shutdown
 is_initialized: Final = _basics.is_initialized
 start_timeline: Final = _basics.start_timeline
