@@ -47,7 +47,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness.alternatives import DEFAULT, NAMES, spec_of
 from harness.fleet import Fleet
-from hvd_core.bench import report
+from hvd_core.bench import _report
 
 FULL = ["4", "16", "64", "256", "1K", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M", "256M"]
 # The alternatives by whose times the other times are divided.
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace, sizes: list[int], names: list[str]) -> dict
             raise SystemExit("no alternative could be started; the reasons are above")
         result = {
             "method": "see benchmarks/allreduce.py",
-            "machine": report.machine(),
+            "machine": _report.machine(),
             "ranks": options.np,
             "rounds": options.rounds,
             "memory_gb_s": memory_figures(fleet, options.stream) if "memory" in fleet.teams else None,
@@ -94,20 +94,20 @@ def run(options: argparse.Namespace, sizes: list[int], names: list[str]) -> dict
                     taken.append(fleet.measure(name, nbytes) if name in fleet.teams else None)
             rows = {}
             for name, taken in times.items():
-                row = report.summary(taken, nbytes)
+                row = _report.summary(taken, nbytes)
                 if row:
                     rows[name] = row | {"runs_per_turn": fleet.iters[name, nbytes]}
                     rows[name] |= fleet.chosen[name, nbytes]
             ratios = {
-                f"{other}/{mine}": report.ratio(times[other], times[mine])
+                f"{other}/{mine}": _report.ratio(times[other], times[mine])
                 for mine in MINE
                 if mine in times
                 for other in times
                 if other != mine
             }
             result["sizes"][nbytes] = {"alternatives": rows, "time_ratios": ratios}
-            shown = "  ".join(f"{name} {report.number(row['median_us'])}" for name, row in rows.items())
-            print(f"{report.size_text(nbytes):>8}  us: {shown}", file=sys.stderr, flush=True)
+            shown = "  ".join(f"{name} {_report.number(row['median_us'])}" for name, row in rows.items())
+            print(f"{_report.size_text(nbytes):>8}  us: {shown}", file=sys.stderr, flush=True)
         result["not_measured"] = fleet.failed
         result["turns_disturbed"], result["turns_repeated"] = fleet.quiet.disturbed, fleet.quiet.repeated
     return result
@@ -131,22 +131,22 @@ def tables(result: dict, names: list[str]) -> str:
     ):
         rows = []
         for nbytes, entry in sizes.items():
-            cells = [report.number(entry["alternatives"].get(name, {}).get(key)) for name in names]
-            rows.append([report.size_text(nbytes), *cells])
-        out += ["", f"{title}", "", report.table(["size", *names], rows)]
+            cells = [_report.number(entry["alternatives"].get(name, {}).get(key)) for name in names]
+            rows.append([_report.size_text(nbytes), *cells])
+        out += ["", f"{title}", "", _report.table(["size", *names], rows)]
     for mine in MINE:
         if mine not in names or len(names) < 2:
             continue
         others = [name for name in names if name != mine]
         rows = []
         for nbytes, entry in sizes.items():
-            cells = [report.number(entry["time_ratios"].get(f"{other}/{mine}")) for other in others]
-            rows.append([report.size_text(nbytes), *cells])
+            cells = [_report.number(entry["time_ratios"].get(f"{other}/{mine}")) for other in others]
+            rows.append([_report.size_text(nbytes), *cells])
         out += [
             "",
             f"Time of the others over {mine}'s (above 1: {mine} is faster)",
             "",
-            report.table(["size", *others], rows),
+            _report.table(["size", *others], rows),
         ]
     return "\n".join(out)
 
@@ -163,10 +163,10 @@ def charts(result: dict, names: list[str]) -> str:
             rows = {int(nbytes): entry["alternatives"].get(name) for nbytes, entry in result["sizes"].items()}
             points = [(nbytes, row[key]) for nbytes, row in rows.items() if row and row[key]]
             if points:
-                lines.append(report.Line(name, points))
-        text = lambda nbytes: report.size_text(int(nbytes))  # noqa: E731
-        made.append(report.Chart(f"{title}, {result['ranks']} ranks", "buffer", unit, lines, text, x_base=2))
-    return report.svg(made)
+                lines.append(_report.Line(name, points))
+        text = lambda nbytes: _report.size_text(int(nbytes))  # noqa: E731
+        made.append(_report.Chart(f"{title}, {result['ranks']} ranks", "buffer", unit, lines, text, x_base=2))
+    return _report.svg(made)
 
 
 GOALS = [  # size, other, mine, least time ratio, words
@@ -234,10 +234,10 @@ def main() -> None:
     options.budget = options.budget or (0.05 if options.quick else 0.1)
     try:
         sizes = [
-            report.parse_size(text)
+            _report.parse_size(text)
             for text in (options.sizes.split(",") if options.sizes else QUICK if options.quick else FULL)
         ]
-        options.stream = report.parse_size(options.stream)
+        options.stream = _report.parse_size(options.stream)
     except ValueError as error:
         parser.error(str(error))
     skip = set(filter(None, options.skip.split(","))) | ({"openmpi", "mpich"} if options.skip_mpi else set())

@@ -35,7 +35,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from hvd_core.bench import report
+from hvd_core.bench import _report
 
 PORT = 29_411
 # Name -> processes on each host, variables of the ranks.
@@ -231,11 +231,11 @@ def measure(options: argparse.Namespace) -> dict:
     cable = Cable(options.rate)
     teams: dict[str, Team] = {}
     names = [name for name in WAYS if options.only is None or name in options.only.split(",")]
-    found: dict = {"machine": report.machine(), "rate": options.rate, "sizes": {}}
+    found: dict = {"machine": _report.machine(), "rate": options.rate, "sizes": {}}
     try:
         for number, name in enumerate(names):
             teams[name] = Team(name, cable, PORT + number)
-        for nbytes in map(report.parse_size, options.sizes.split(",")):
+        for nbytes in map(_report.parse_size, options.sizes.split(",")):
             calls = max(3, min(50, (32 << 20) // nbytes))
             times: dict[str, list[float]] = {name: [] for name in names}
             for team in teams.values():
@@ -246,7 +246,7 @@ def measure(options: argparse.Namespace) -> dict:
             found["sizes"][nbytes] = {
                 "us": {name: statistics.median(t) * 1e6 for name, t in times.items()},
                 "ratios": {
-                    f"{limit} / {name}": report.ratio(times[limit], times[name])
+                    f"{limit} / {name}": _report.ratio(times[limit], times[name])
                     for limit, name in PAIRS
                     if name in times and limit in times
                 },
@@ -267,11 +267,11 @@ def table(found: dict) -> str:
     first = next(iter(found["sizes"].values()))
     header = ["size", *(f"{name}, us" for name in first["us"]), *first["ratios"]]
     rows = [
-        [report.size_text(nbytes), *map(report.number, entry["us"].values())]
+        [_report.size_text(nbytes), *map(_report.number, entry["us"].values())]
         + [f"{value:.2f}" for value in entry["ratios"].values()]
         for nbytes, entry in found["sizes"].items()
     ]
-    return report.table(header, rows)
+    return _report.table(header, rows)
 
 
 def main() -> None:

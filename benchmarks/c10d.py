@@ -28,17 +28,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness.alternatives import horovodrun, need
 from harness.build import BENCHMARKS
-from hvd_core.bench import report
+from hvd_core.bench import _report
 
 LATENCY_US, LATENCY_RATIO, BANDWIDTH_LOSS, STEP_RATIO = 8.0, 10.0, 0.10, 0.70
 
 
 def _times(rows: dict, way: str, scale: float) -> str:
-    return report.number(statistics.median(rows[way]) * scale) if way in rows else "-"
+    return _report.number(statistics.median(rows[way]) * scale) if way in rows else "-"
 
 
 def _ratio(rows: dict, other: str) -> str:
-    found = report.ratio(rows.get(other, []), rows.get("hvd", []))
+    found = _report.ratio(rows.get(other, []), rows.get("hvd", []))
     return "-" if found is None else f"{found:.2f}"
 
 
@@ -52,13 +52,13 @@ def tables(result: dict) -> str:
             for size, times in sizes.items():
                 gigabytes = int(size) / statistics.median(times["hvd"]) / 1e9 if "hvd" in times else 0
                 rows.append(
-                    [f"{name}, {report.size_text(int(size))}"]
+                    [f"{name}, {_report.size_text(int(size))}"]
                     + [_times(times, way, 1e6) for way in (*ways, "horovod")]
                     + [_ratio(times, way) for way in ways[1:]]
-                    + [report.number(gigabytes)]
+                    + [_report.number(gigabytes)]
                 )
         header = ["collective", *(f"{way}, us" for way in (*ways, "horovod"))]
-        text.append(report.table([*header, *(f"{way}/hvd" for way in ways[1:]), "hvd, GB/s"], rows))
+        text.append(_report.table([*header, *(f"{way}/hvd" for way in ways[1:]), "hvd, GB/s"], rows))
     if result["steps"]:
         rows = [
             [name]
@@ -67,19 +67,19 @@ def tables(result: dict) -> str:
             for name, times in result["steps"].items()
         ]
         header = ["step", *(f"{way}, ms" for way in (*ways, "silent", "alone"))]
-        text.append(report.table([*header, "communication of gloo", "hvd/gloo"], rows))
-    text.append(report.table(["goal, two ranks", "found", "met"], goals(result)))
+        text.append(_report.table([*header, "communication of gloo", "hvd/gloo"], rows))
+    text.append(_report.table(["goal, two ranks", "found", "met"], goals(result)))
     return "\n\n".join(text)
 
 
 def _ratio_of(times: dict, one: str, other: str) -> str:
-    found = report.ratio(times.get(one, []), times.get(other, []))
+    found = _report.ratio(times.get(one, []), times.get(other, []))
     return "-" if found is None else f"{found:.2f}"
 
 
 def share_of_communication(times: dict) -> float | None:
     """The part of Gloo's step that is not there without communication."""
-    without = report.ratio(times.get("silent") or times.get("alone", []), times.get("gloo", []))
+    without = _report.ratio(times.get("silent") or times.get("alone", []), times.get("gloo", []))
     return None if without is None else 1 - without
 
 
@@ -100,18 +100,18 @@ def goals(result: dict) -> list[list[str]]:
     if small := reduced.get("4"):
         us = statistics.median(small["hvd"]) * 1e6
         add(f"all_reduce of 4 B takes {LATENCY_US:g} us at most", us, us <= LATENCY_US, " us")
-        times = report.ratio(small.get("gloo", []), small["hvd"])
+        times = _report.ratio(small.get("gloo", []), small["hvd"])
         add(f"and Gloo {LATENCY_RATIO:g} times as long", times, bool(times and times >= LATENCY_RATIO))
     if reduced:
         size, most = max(reduced, key=int), 1 + BANDWIDTH_LOSS
-        loss = report.ratio(reduced[size]["hvd"], reduced[size].get("horovod", []))
+        loss = _report.ratio(reduced[size]["hvd"], reduced[size].get("horovod", []))
         add(
-            f"all_reduce of {report.size_text(int(size))} beside horovod.torch: {most:.2f} of its time at most",
+            f"all_reduce of {_report.size_text(int(size))} beside horovod.torch: {most:.2f} of its time at most",
             loss,
             bool(loss and loss <= most),
         )
     for name, times in result["steps"].items():
-        share, found = share_of_communication(times), report.ratio(times["hvd"], times.get("gloo", []))
+        share, found = share_of_communication(times), _report.ratio(times["hvd"], times.get("gloo", []))
         if share is not None and share >= 0.5:
             add(
                 f"{name}, {share:.0%} of it communication: {STEP_RATIO:g} of Gloo's time at most",
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=0.1, help="seconds of a turn, about (default 0.1)")
     parser.add_argument("--json", metavar="FILE", help="write everything measured to FILE")
     options = parser.parse_args()
-    sizes = [report.parse_size(size) for size in options.sizes.split(",")]
+    sizes = [_report.parse_size(size) for size in options.sizes.split(",")]
     need("torch", "pip install torch")
     need("horovod.torch", "install this project into the environment (make train does)")
     with tempfile.TemporaryDirectory() as folder:
@@ -150,7 +150,7 @@ def main() -> None:
         env = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(filter(None, paths)))
         env.setdefault("GLOO_SOCKET_IFNAME", "lo")
         subprocess.run([*horovodrun(options.np), *worker, *what], env=env, check=True)
-        result = {"machine": report.machine(), **json.loads(out.read_text())}
+        result = {"machine": _report.machine(), **json.loads(out.read_text())}
     print(tables(result))
     if options.json:
         Path(options.json).write_text(json.dumps(result, indent=1) + "\n")

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from hvd_core._bootstrap import hosts
 from hvd_core._core import ProtocolSim
-from hvd_core.bench import report
+from hvd_core.bench import _report
 
 _KEY = "k" * 32
 
@@ -148,7 +148,7 @@ def rows(results: list[dict]) -> str:
             of = figures.get(kind)
             cells += [f"{of['frames']:,}", f"{of['bytes']:,}", f"{of['cpu_us']:,.0f}"] if of else ["", "", ""]
         lines.append(cells)
-    return report.table(header, lines)
+    return _report.table(header, lines)
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness.alternatives import horovodrun
-from hvd_core.bench import report
+from hvd_core.bench import _report
 
 HERE = Path(__file__).resolve().parent
 WORKERS = {"overhead": "gpu_overhead.py", "packing": "gpu_packing.py", "step": "gpu_step.py"}
@@ -76,26 +76,30 @@ def _overhead(found: dict) -> str:
     for case, ways in found["cases"].items():
         for way, times in ways.items():
             ratios = [
-                report.ratio(times[what], ways["nccl"][what]) if "nccl" in ways else None
+                _report.ratio(times[what], ways["nccl"][what]) if "nccl" in ways else None
                 for what in ("host", "device")
             ]
-            median = [report.summary(times[what], found["bytes"][case]) for what in ("host", "device")]
+            median = [_report.summary(times[what], found["bytes"][case]) for what in ("host", "device")]
             rows.append(
-                [f"{case}, {way}", *(report.number(m["median_us"]) for m in median)]
-                + [report.number(median[1]["algbw_gb_s"]), *map(report.number, ratios)]
+                [f"{case}, {way}", *(_report.number(m["median_us"]) for m in median)]
+                + [_report.number(median[1]["algbw_gb_s"]), *map(_report.number, ratios)]
             )
     header = ["batch", "host us", "device us", "GB/s", "host x NCCL's", "device x NCCL's"]
-    return report.table(header, rows)
+    return _report.table(header, rows)
 
 
 def _packing(found: dict) -> str:
     rows = [
-        [way, report.number(report.summary(times, 1)["median_us"]), report.number(moved / min(times) / 1e9)]
-        + [report.number(report.ratio(found["times"]["one copy"], times))]
+        [
+            way,
+            _report.number(_report.summary(times, 1)["median_us"]),
+            _report.number(moved / min(times) / 1e9),
+        ]
+        + [_report.number(_report.ratio(found["times"]["one copy"], times))]
         for way, times in found["times"].items()
         for moved in [found["moved"][way]]
     ]
-    return report.table(["way", "us", "GB/s, best", "one copy's time / this one's"], rows)
+    return _report.table(["way", "us", "GB/s, best", "one copy's time / this one's"], rows)
 
 
 def _step(found: dict) -> str:
@@ -103,12 +107,12 @@ def _step(found: dict) -> str:
     rows = [
         [
             way,
-            report.number(report.summary(times, 1)["median_us"] / 1e6),
-            report.number(report.ratio(times, alone)),
+            _report.number(_report.summary(times, 1)["median_us"] / 1e6),
+            _report.number(_report.ratio(times, alone)),
         ]
         for way, times in found["ms"].items()
     ]
-    return report.table(["way", "ms per step", "x alone"], rows)
+    return _report.table(["way", "ms per step", "x alone"], rows)
 
 
 def main() -> None:
@@ -135,7 +139,7 @@ def main() -> None:
     found = {part: run_part(part, options) for part in parts}
     names = [part["device_name"] for part in found.values() if "device_name" in part]
     result = {
-        "machine": report.machine(),
+        "machine": _report.machine(),
         "device": options.device,
         "device_name": names[0] if names else "no device",
         "simulated": options.device != "cuda",

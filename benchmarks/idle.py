@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness.alternatives import spec_of
 from harness.fleet import Fleet
-from hvd_core.bench.conductor import Unavailable, cpu_ns
+from hvd_core.bench._conductor import Unavailable, cpu_ns
 
 OURS = ("torch", "numpy")
 

@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from harness.alternatives import horovodrun, need
 from harness.fleet import Fleet, worker_spec
 from harness.shapes import CASES
-from hvd_core.bench import report
-from hvd_core.bench.conductor import Spec, Unavailable
+from hvd_core.bench import _report
+from hvd_core.bench._conductor import Spec, Unavailable
 
 GLOO = ("each", "buckets", "one")
 OURS = ("each", "grouped", "one")
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace, names: list[str]) -> dict:
                 elif seconds:
                     runs[turn] = max(1, min(MOST_RUNS[case], int(options.budget / seconds)))
         result = {
-            "machine": report.machine(),
+            "machine": _report.machine(),
             "ranks": options.np,
             "rounds": max(map(len, times.values())),
             "cases": {},
@@ -102,12 +102,12 @@ def run(options: argparse.Namespace, names: list[str]) -> dict:
                 elements += product
             rows = {}
             for (of, name, form), taken in times.items():
-                row = report.summary(taken, elements * 4) if of == case else None
+                row = _report.summary(taken, elements * 4) if of == case else None
                 if row:
                     row["us_per_tensor"] = row["median_us"] / len(shapes)
-                    row["time_over_one_buffer"] = report.ratio(taken, times[case, name, "one"])
+                    row["time_over_one_buffer"] = _report.ratio(taken, times[case, name, "one"])
                     if ("ours", "each") in {(n, f) for c, n, f in times if c == case}:
-                        row["time_over_ours_each"] = report.ratio(taken, times[case, "ours", "each"])
+                        row["time_over_ours_each"] = _report.ratio(taken, times[case, "ours", "each"])
                     rows[f"{name}, {form}"] = row
             result["cases"][case] = {"tensors": len(shapes), "bytes": elements * 4, "forms": rows}
         result["not_measured"] = fleet.failed
@@ -119,20 +119,20 @@ def tables(result: dict) -> str:
     """The result as text."""
     out = []
     for case, entry in result["cases"].items():
-        out += ["", f"{case}: {entry['tensors']} tensors, {report.size_text(entry['bytes'])}", ""]
+        out += ["", f"{case}: {entry['tensors']} tensors, {_report.size_text(entry['bytes'])}", ""]
         rows = [
             [
                 form,
-                report.number(row["median_us"]),
-                report.number(row["min_us"]),
-                report.number(row["us_per_tensor"]),
-                report.number(row["time_over_one_buffer"]),
-                report.number(row.get("time_over_ours_each")),
+                _report.number(row["median_us"]),
+                _report.number(row["min_us"]),
+                _report.number(row["us_per_tensor"]),
+                _report.number(row["time_over_one_buffer"]),
+                _report.number(row.get("time_over_ours_each")),
             ]
             for form, row in entry["forms"].items()
         ]
         header = ["form", "us, median", "us, best", "us per tensor", "x its one buffer", "x ours, each"]
-        out.append(report.table(header, rows))
+        out.append(_report.table(header, rows))
     return "\n".join(out)
 
 

@@ -26,8 +26,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness.build import BENCHMARKS
-from hvd_core.bench import report
-from hvd_core.bench.conductor import Unavailable
+from hvd_core.bench import _report
+from hvd_core.bench._conductor import Unavailable
 
 GOAL = 0.005
 ROOT = BENCHMARKS.parent  # this benchmark builds the engine: it needs a checkout
@@ -122,7 +122,7 @@ def main() -> None:
         counts[way] = (count(_FEW + options.calls, path, env) - count(_FEW, path, env)) / options.calls
     base = counts["without the observer"]
     rows = [[way, f"{n:.0f}", f"{n / base - 1:+.2%}"] for way, n in counts.items()]
-    print(report.table(["observer", "instructions of an allreduce", "more"], rows))
+    print(_report.table(["observer", "instructions of an allreduce", "more"], rows))
     print(f"off: {'at most' if counts['off'] <= base * (1 + GOAL) else 'MORE than'} {GOAL:.1%} more")
     if options.json:
         Path(options.json).write_text(json.dumps(counts, indent=1) + "\n")

@@ -31,8 +31,8 @@ from harness.cluster_model import by_footprint, efficiency, list_s, measured_cur
 from harness.clusters import CLUSTERS, MODELS, PUBLISHED
 from harness.fleet import Fleet, worker_spec
 from harness.shapes import resnet50
-from hvd_core.bench import report
-from hvd_core.bench.conductor import Unavailable
+from hvd_core.bench import _report
+from hvd_core.bench._conductor import Unavailable
 
 RANKS = [1, 2, 4, 8, 16, 64, 256, 512, 1024, 4096, 27600]
 FORMS = {  # (hierarchical, overlap)
@@ -96,7 +96,7 @@ def check(patience: float, rounds: int) -> dict:
                 "error": predicted / took - 1,
             }
         return {
-            "machine": report.machine(),
+            "machine": _report.machine(),
             "one_us": {
                 over: {size: seconds * 1e6 for size, seconds in found.items()}
                 for over, found in points.items()
@@ -109,21 +109,21 @@ def check(patience: float, rounds: int) -> dict:
 
 def check_text(found: dict) -> str:
     calibration = [
-        [report.size_text(size), *(report.number(of.get(size)) for of in found["one_us"].values())]
+        [_report.size_text(size), *(_report.number(of.get(size)) for of in found["one_us"].values())]
         for size in SIZES
     ]
     rows = [
-        [step, report.number(x["predicted_ms"]), report.number(x["measured_ms"]), f"{x['error']:+.0%}"]
+        [step, _report.number(x["predicted_ms"]), _report.number(x["measured_ms"]), f"{x['error']:+.0%}"]
         for step, x in found["steps"].items()
     ]
     return "\n\n".join(
         [
-            report.table(
-                ["allreduce of", *(f"us, over {report.size_text(over)}" for over in found["one_us"])],
+            _report.table(
+                ["allreduce of", *(f"us, over {_report.size_text(over)}" for over in found["one_us"])],
                 calibration,
             ),
             f"a further tensor of a step: {found['tensor_us']:.1f} us",
-            report.table(["unseen step", "predicted, ms", "measured, ms", "error"], rows),
+            _report.table(["unseen step", "predicted, ms", "measured, ms", "error"], rows),
         ]
     )
 
@@ -142,7 +142,7 @@ def tables(found: dict) -> str:
     parts = []
     for title, forms in found.items():
         rows = [[f"{n:,}", *(f"{forms[form][n]:.3f}" for form in FORMS)] for n in RANKS]
-        parts.append(f"{title}\n\n" + report.table(["ranks", *FORMS], rows))
+        parts.append(f"{title}\n\n" + _report.table(["ranks", *FORMS], rows))
     rows = []
     for p in PUBLISHED:
         cells = ["-"] * len(FORMS)
@@ -152,7 +152,7 @@ def tables(found: dict) -> str:
         rows.append([p.text, f"{p.ranks:,}", f"{p.efficiency:.2f}", *cells])
     parts.append(
         "Published, and the model where the setting is known\n\n"
-        + report.table(["", "ranks", "published", *FORMS], rows)
+        + _report.table(["", "ranks", "published", *FORMS], rows)
     )
     sources = {f"{CLUSTERS[c].name}: {CLUSTERS[c].source}" for _, c in MODELS}
     sources |= {f"{model.name}: {model.source}" for model in MODELS.values()}
@@ -169,12 +169,12 @@ def charts() -> str:
             if on == key:
                 for form in ("two levels, overlap", "flat, no overlap"):
                     points = [(n, efficiency(model, n, cluster, *FORMS[form])) for n in RANKS]
-                    lines.append(report.Line(f"{model.name}, {form}", points))
+                    lines.append(_report.Line(f"{model.name}, {form}", points))
         for p in PUBLISHED:
             if p.cluster in (key, None):
-                lines.append(report.Line(f"published: {p.text}", [(p.ranks, p.efficiency)], marks_only=True))
+                lines.append(_report.Line(f"published: {p.text}", [(p.ranks, p.efficiency)], marks_only=True))
         made.append(
-            report.Chart(
+            _report.Chart(
                 cluster.name,
                 "ranks",
                 "efficiency",
@@ -184,7 +184,7 @@ def charts() -> str:
                 y_range=(0.4, 1.0),
             )
         )
-    return report.svg(made)
+    return _report.svg(made)
 
 
 def main() -> None:

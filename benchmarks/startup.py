@@ -30,7 +30,7 @@ from hvd_core._bootstrap import connect, hosts, store
 from hvd_core._bootstrap.launchers import process
 from hvd_core._bootstrap.rendezvous import launcher_store, mpi4py_support
 from hvd_core._bootstrap.store import session
-from hvd_core.bench import report
+from hvd_core.bench import _report
 
 _IMPORTED = hosts, launcher_store, mpi4py_support, process, session  # init() imports them; forks shall not
 
@@ -193,7 +193,7 @@ def table(results: list[dict]) -> str:
                 else [""] * 3
             )
         rows.append(row)
-    return report.table(header, rows)
+    return _report.table(header, rows)
 
 
 def main() -> None:

@@ -25,13 +25,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness.alternatives import horovodrun, need
 from harness.build import BENCHMARKS
-from hvd_core.bench import report
+from hvd_core.bench import _report
 
 PARTS = "ops,groups,steps,fit"
 
 
 def micro(values: list[float]) -> str:
-    return report.number(statistics.median(values) * 1e6)
+    return _report.number(statistics.median(values) * 1e6)
 
 
 def ops_table(ops: dict) -> str:
@@ -39,8 +39,8 @@ def ops_table(ops: dict) -> str:
     sizes = list(ops)
     rows = [[way, *(micro(ops[size][way]) for size in sizes)] for way in ops[sizes[0]]]
     pairs = {size: [ops[size][f"ours, {mode}"] for mode in ("function", "eager")] for size in sizes}
-    rows.append(["ours, function/eager", *(f"{report.ratio(*pairs[size]):.2f}" for size in sizes)])
-    return report.table(["one allreduce, us", *sizes], rows)
+    rows.append(["ours, function/eager", *(f"{_report.ratio(*pairs[size]):.2f}" for size in sizes)])
+    return _report.table(["one allreduce, us", *sizes], rows)
 
 
 def groups_table(groups: dict) -> str:
@@ -48,13 +48,13 @@ def groups_table(groups: dict) -> str:
         [
             case,
             *(micro(values) for values in ways.values()),
-            f"{report.ratio(ways['single'], ways['grouped']):.2f}",
-            f"{report.ratio(ways['single'], ways['concatenated']):.2f}",
+            f"{_report.ratio(ways['single'], ways['grouped']):.2f}",
+            f"{_report.ratio(ways['single'], ways['concatenated']):.2f}",
         ]
         for case, ways in groups.items()
     ]
     names = next(iter(groups.values()))
-    return report.table(["all tensors, us", *names, "single/grouped", "single/concatenated"], rows)
+    return _report.table(["all tensors, us", *names, "single/grouped", "single/concatenated"], rows)
 
 
 def steps_table(steps: dict) -> str:
@@ -63,26 +63,27 @@ def steps_table(steps: dict) -> str:
     for case, ways in steps.items():
         wall = {way: [run[0] for run in runs] for way, runs in ways.items()}
         spent = {way: [run[1] for run in runs] for way, runs in ways.items()}
-        ratios = [report.ratio(wall["ours"], wall[way]) if way in wall else None for way in columns[1:]]
+        ratios = [_report.ratio(wall["ours"], wall[way]) if way in wall else None for way in columns[1:]]
         rows.append(
             [
                 case,
                 *(
-                    report.number(statistics.median(wall[way]) * 1e3 if way in wall else None)
+                    _report.number(statistics.median(wall[way]) * 1e3 if way in wall else None)
                     for way in columns
                 ),
-                *(report.number(ratio) for ratio in ratios),
-                report.number(report.ratio(spent["ours"], spent["alone"])),
+                *(_report.number(ratio) for ratio in ratios),
+                _report.number(_report.ratio(spent["ours"], spent["alone"])),
             ]
         )
     header = ["a step, ms", *columns, "ours/group", "ours/numpy", "ours/alone", "processor, ours/alone"]
-    return report.table(header, rows)
+    return _report.table(header, rows)
 
 
 def fit_table(fit: dict) -> str:
-    row = ["cnn", *(report.number(statistics.median(values) * 1e3) for values in fit.values())]
-    return report.table(
-        ["a batch of fit, ms", *fit, "ours/alone"], [[*row, f"{report.ratio(fit['ours'], fit['alone']):.2f}"]]
+    row = ["cnn", *(_report.number(statistics.median(values) * 1e3) for values in fit.values())]
+    return _report.table(
+        ["a batch of fit, ms", *fit, "ours/alone"],
+        [[*row, f"{_report.ratio(fit['ours'], fit['alone']):.2f}"]],
     )
 
 
@@ -109,7 +110,7 @@ def main() -> None:
         env = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(filter(None, paths)))
         env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         subprocess.run([*horovodrun(options.np), *worker, *what], env=env, check=True)
-        result = {"machine": report.machine(), **json.loads(out.read_text())}
+        result = {"machine": _report.machine(), **json.loads(out.read_text())}
     print(f"TensorFlow {result['tensorflow']}, {options.np} ranks")
     for part, table in TABLES.items():
         if part in result:

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness.alternatives import horovodrun, need
 from harness.build import BENCHMARKS
-from hvd_core.bench import report
+from hvd_core.bench import _report
 
 WAYS = ("off", "file", "all ranks", "live")
 _PAGE_S = 0.25
@@ -133,7 +133,7 @@ def tables(result: dict) -> str:
     for model, ways in result["steps"].items():
         wall = {way: [run[0] for run in runs] for way, runs in ways.items()}
         spent = {way: [run[1] for run in runs] for way, runs in ways.items()}
-        row = [model, report.number(statistics.median(wall["off"]) * 1e3)]
+        row = [model, _report.number(statistics.median(wall["off"]) * 1e3)]
         for way in WAYS[1:]:
             row.append(with_spread(wall[way], wall["off"]))
         for way in WAYS[1:]:
@@ -141,7 +141,7 @@ def tables(result: dict) -> str:
         rows.append(row)
     header = ["model", "off, ms", *WAYS[1:], *(f"{way}, processor" for way in WAYS[1:])]
     watcher = f"The watcher took {result['watcher']:.1%} of a core while it was asked."
-    return f"{report.table(header, rows)}\n{watcher}"
+    return f"{_report.table(header, rows)}\n{watcher}"
 
 
 def main() -> None:
@@ -164,7 +164,7 @@ def main() -> None:
         page = Page(Path(folder))
         env |= page.variables()
         subprocess.run([*horovodrun(options.np), *worker, *what], env=env, check=True)
-        result = {"machine": report.machine(), **json.loads((Path(folder) / "result.json").read_text())}
+        result = {"machine": _report.machine(), **json.loads((Path(folder) / "result.json").read_text())}
         result["watcher"] = page.share()
     print(tables(result))
     if options.json:

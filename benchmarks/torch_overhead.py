@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness.alternatives import horovodrun, need
 from harness.build import BENCHMARKS
-from hvd_core.bench import report
+from hvd_core.bench import _report
 
 GOAL = 1.05
 
@@ -42,19 +42,19 @@ def tables(result: dict) -> str:
         rows.append(
             [
                 case,
-                *(report.number(statistics.median(wall[way]) * 1e3) for way in ways),
+                *(_report.number(statistics.median(wall[way]) * 1e3) for way in ways),
                 f"{statistics.median(ratios):.2f}",
-                *(f"{report.ratio(wall['ours'], wall[way]):.2f}" for way in ("shared", "shared kept")),
-                f"{report.ratio(wall['ours'], wall['ddp view']):.2f}",
+                *(f"{_report.ratio(wall['ours'], wall[way]):.2f}" for way in ("shared", "shared kept")),
+                f"{_report.ratio(wall['ours'], wall['ddp view']):.2f}",
                 f"{sum(ratio <= GOAL for ratio in ratios)} of {len(ratios)}",
-                f"{report.ratio(spent['ours'], spent['ddp']):.2f}",
+                f"{_report.ratio(spent['ours'], spent['ddp']):.2f}",
             ]
         )
     header = ["model, setting", *(f"{way}, ms" for way in ways), "ours/ddp"]
     header += ["ours/shared", "ours/kept", "ours/view"]
-    steps = report.table([*header, f"<= {GOAL}", "processor"], rows)
-    costs = [[name, report.number(value)] for name, value in result["hooks_us"].items()]
-    return f"{steps}\n\n{report.table(['per parameter of tiny161', 'us'], costs)}"
+    steps = _report.table([*header, f"<= {GOAL}", "processor"], rows)
+    costs = [[name, _report.number(value)] for name, value in result["hooks_us"].items()]
+    return f"{steps}\n\n{_report.table(['per parameter of tiny161', 'us'], costs)}"
 
 
 def main() -> None:
@@ -76,7 +76,7 @@ def main() -> None:
         paths = [str(BENCHMARKS), os.environ.get("PYTHONPATH", "")]
         env = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(filter(None, paths)))
         subprocess.run([*horovodrun(options.np), *worker, *what], env=env, check=True)
-        result = {"machine": report.machine(), **json.loads(out.read_text())}
+        result = {"machine": _report.machine(), **json.loads(out.read_text())}
     print(tables(result))
     if options.json:
         Path(options.json).write_text(json.dumps(result, indent=1) + "\n")

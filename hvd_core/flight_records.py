@@ -162,7 +162,7 @@ def writer_of(path: str | Path) -> int:
         head = file.read(_HEADER.size)
     if len(head) < _HEADER.size or head[:8] != _MAGIC or _HEADER.unpack(head)[8] == 0:
         raise ValueError(f"{path} is not a flight recorder of hvd-core")
-    return _HEADER.unpack(head)[8]
+    return int(_HEADER.unpack(head)[8])
 
 
 def load(path: str | Path) -> Ring:
@@ -276,5 +276,6 @@ def _pending(events: Iterable[Event]) -> list[Event]:
         elif event.kind in SET_OPERATIONS:
             number = SET_OPERATIONS[event.kind]
             done = next((k for k, asked in open_.items() if asked.detail == number), None)
-            open_.pop(done, None)
+            if done is not None:
+                del open_[done]
     return list(open_.values())

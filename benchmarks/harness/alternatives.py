@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 
+from hvd_core.bench._conductor import Spec
+from hvd_core.bench._teams import horovodrun
 from hvd_core.bench.alternative import need
-from hvd_core.bench.conductor import Spec
-from hvd_core.bench.teams import horovodrun
 
 from . import build
 from .fleet import worker_spec

@@ -16,7 +16,7 @@ import venv
 from pathlib import Path
 
 import hvd_core
-from hvd_core.bench.conductor import Unavailable
+from hvd_core.bench._conductor import Unavailable
 
 BENCHMARKS = Path(__file__).resolve().parents[1]  # which may be a copy, beside an installed hvd_core
 NATIVE = BENCHMARKS / "native"

@@ -1,6 +1,6 @@
 """The allreduces of one size that benchmarks/allreduce.py compares: calibrated, then measured in turns.
 
-The conductor that starts the ranks is hvd_core/bench/conductor.py. Used by the benchmark scripts from one thread.
+The conductor that starts the ranks is hvd_core/bench/_conductor.py. Used by the benchmark scripts from one thread.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import statistics
 import sys
 import time
 
-from hvd_core.bench import conductor
-from hvd_core.bench.conductor import BARRIER_BYTES, Unavailable
+from hvd_core.bench import _conductor
+from hvd_core.bench._conductor import BARRIER_BYTES, Unavailable
 
 from . import build
 
@@ -29,7 +29,7 @@ def worker_spec(
     env: dict[str, str] | None = None,
     shared_bytes: int = BARRIER_BYTES,
     variants: list[dict] | None = None,
-) -> conductor.Spec:
+) -> _conductor.Spec:
     """How to start one alternative: `worker` is a script in workers/ with its arguments, `python` another interpreter
     than INTERPRETER. Raises Unavailable."""
     path = os.pathsep.join(filter(None, [str(build.BENCHMARKS), os.environ.get("PYTHONPATH")]))
@@ -40,10 +40,10 @@ def worker_spec(
         **(env or {}),
     }
     command = [*([python] if python else INTERPRETER), str(WORKERS / worker[0]), *worker[1:]]
-    return conductor.Spec(name, title, command, prefix, env, shared_bytes, variants or [{}])
+    return _conductor.Spec(name, title, command, prefix, env, shared_bytes, variants or [{}])
 
 
-class Fleet(conductor.Fleet):
+class Fleet(_conductor.Fleet):
     """All alternatives of one run."""
 
     def __init__(self, size: int, patience_s: float = 0, start_timeout: float = 90) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 
 def _serving():
-    """The module hvd_core.bench.serving, by its file: an environment that has only an MPI has no hvd_core."""
+    """The module hvd_core.bench._serving, by its file: an environment that has only an MPI has no hvd_core."""
     spec = importlib.util.spec_from_file_location("serving", os.environ["HVD_BENCH_SERVING"])
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -14,7 +14,7 @@ import horovod.torch as hvd
 from harness.devices import Bench, share_a_gpu, write
 from harness.raw_nccl import RawNccl
 from harness.shapes import resnet50
-from hvd_core.bench.report import size_text
+from hvd_core.bench._report import size_text
 
 SIZES = (4, 64 << 10, 1 << 20, 16 << 20, 256 << 20)
 

@@ -15,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from harness.devices import write
 from harness.shapes import resnet50
-from hvd_core.conformance import abi
-from hvd_core.conformance.abi import Buf, CopyItem, P, new
-from hvd_core.conformance.backend import Backend
-from hvd_core.conformance.comm import DeviceSpace
-from hvd_core.conformance.session import resolve
+from hvd_core.conformance import _abi
+from hvd_core.conformance._abi import Buf, CopyItem, P, new
+from hvd_core.conformance._backend import Backend
+from hvd_core.conformance._comm import DeviceSpace
+from hvd_core.conformance._session import resolve
 
 FLOAT32, FLOAT16, BFLOAT16 = 7, 6, 10
 ALIGN = 256
@@ -31,7 +31,7 @@ class Packer:
     def __init__(self, space: DeviceSpace, counts: list[int]) -> None:
         self.space, self.backend = space, space.backend
         self.counts, self.total = counts, sum(counts)
-        props = new(abi.DeviceProps)
+        props = new(_abi.DeviceProps)
         self.backend.call("device", "props", space.device, C.byref(props))
         self.name = props.arch.decode()
         self.limit = props.batch_limit or len(counts)
@@ -41,8 +41,8 @@ class Packer:
             self.offsets.append(place)
             place += -(-4 * count // ALIGN) * ALIGN
         self.room = place
-        _, self.apart = space.allocate(abi.MEM_DEVICE, place)
-        _, self.packed = space.allocate(abi.MEM_DEVICE, place)
+        _, self.apart = space.allocate(_abi.MEM_DEVICE, place)
+        _, self.packed = space.allocate(_abi.MEM_DEVICE, place)
 
     def batch(self, to_type: int = FLOAT32, width: int = 4, scale: float = 0.0, back: bool = False):
         """A function that enqueues the batch; its items are made once, as an engine would have them at hand."""
@@ -80,7 +80,7 @@ class Packer:
         """Per call, on the device's clock."""
         marks = (P(), P())
         for mark in marks:
-            self.backend.call("device", "event_create", self.space.device, abi.EVENT_TIMING, C.byref(mark))
+            self.backend.call("device", "event_create", self.space.device, _abi.EVENT_TIMING, C.byref(mark))
         self.space.sync()
         self.backend.call("device", "event_record", marks[0], self.space.stream)
         for _ in range(repeat):

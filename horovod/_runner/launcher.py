@@ -177,6 +177,7 @@ def _installed(environ: Mapping[str, str]) -> bool:
     if environ.get(f"HOROVOD_BACKEND_PATH_{BACKEND.upper()}"):
         return True
     try:
-        return BACKEND in {found.name for found in (*registry.local(), *_discovery.wheels())}
+        local = {found.name for found in registry.local()}
+        return BACKEND in local | {found.name for found in _discovery.wheels()}
     except ValueError:
         return False

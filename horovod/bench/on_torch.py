@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hvd_core.bench._conductor import Unavailable
 from hvd_core.bench.alternative import Alternative, Bound, Call, Place
-from hvd_core.bench.conductor import Unavailable
 
 if TYPE_CHECKING:
     import torch

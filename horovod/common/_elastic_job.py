@@ -12,35 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from horovod.common.objects import allgather_object
+from hvd_core._bootstrap import launchers
 from hvd_core._bootstrap.launchers.identity import identify
+from hvd_core._bootstrap.launchers.launcher import Launcher
 from hvd_core._runtime import current_job, process_sets
 from hvd_core._runtime.process_sets import Change, ProcessSet
 
 _log = logging.getLogger("horovod")
-
-_MPI = "mpirun started it, and ends all processes of a job when one of them dies"
-_WHY = {
-    "horovodrun": "horovodrun started it with a fixed number of processes",
-    "openmpi": _MPI,
-    "mpich": _MPI,
-    "srun": (
-        "srun started it, which starts no process to replace one that has died (and ends the others with "
-        "--kill-on-bad-exit=1)"
-    ),
-    "torchrun": (
-        "torchrun started it, whose --max-restarts ends all processes when one dies and starts them again; the program "
-        "must read a checkpoint then"
-    ),
-}
-_FIX = {
-    "horovodrun": "horovodrun -np N --min-np M ... (and --host-discovery-script SCRIPT, if hosts come and go)",
-    "srun": (
-        "start one horovodrun --min-np M in the allocation, with the allocation's hosts, or restart the job from a "
-        "checkpoint"
-    ),
-    "torchrun": "horovodrun -np N --min-np M ... instead of torchrun, or read a checkpoint at the start",
-}
-_OTHER = "horovodrun -np N --min-np M ..., or restart the job from a checkpoint"
 
 _warned = False
 
@@ -48,11 +26,10 @@ _warned = False
 def explanation(environ: Mapping[str, str]) -> str:
     """Why this job does not continue without a rank that has died, and what to do."""
     try:
-        launcher = identify(environ).launcher
+        launcher = launchers.named(identify(environ).launcher) or Launcher()
     except ValueError:
-        launcher = ""  # init() reports it
-    why = _WHY.get(launcher, "its launcher did not start it as one")
-    return f"horovod: this job is not elastic: {why}.\n  fix: {_FIX.get(launcher, _OTHER)}"
+        launcher = Launcher()  # init() reports it
+    return f"horovod: this job is not elastic: {launcher.not_elastic}.\n  fix: {launcher.elastic_remedy}"
 
 
 def ranks_may_change() -> bool:

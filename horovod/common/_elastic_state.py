@@ -277,12 +277,9 @@ class DurableCommits:
             self._sync_folder()
         except OSError as error:
             _log.error("horovod: commit %d could not be written: %s", self.commits, error)
-            with contextlib.suppress(OSError):
+        finally:
+            with contextlib.suppress(OSError):  # it has its final name
                 os.unlink(new)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(new)
-            raise
 
     def _remove_leftovers(self) -> None:
         """Removes what processes left that were killed while they wrote. No other process may write: this is rank 0."""

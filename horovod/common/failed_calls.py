@@ -21,7 +21,7 @@ def failed(operation: str, prefix: str, name: Any, process_set: Any, error: Base
     To be called in the guard of a function, which then raises `error` again.
 
     Args:
-        operation, name, process_set, prefix: as for refusals.report(); `name` is the caller's argument.
+        operation, name, process_set, prefix: as for failures.send_failure(); `name` is the caller's argument.
 
     Raises:
         ValueError: before init(), as the missing init() is the better message. ImportError: there is no engine.

@@ -22,7 +22,7 @@ from horovod.common.basics import runtime
 from horovod.common.exceptions import HorovodInternalError, OperationFailedError
 from horovod.common.failed_calls import reported_for_each
 from horovod.common.process_sets import ProcessSet, global_process_set
-from hvd_core._runtime.failures import report_failure, send_failure
+from hvd_core._runtime.failures import report_failure
 
 __all__ = [
     "Entry",
@@ -110,20 +110,14 @@ def allgather_object(
     """
     parts = ["allgather_object.sz", "allgather_object.t"]
     runtime().rank()  # before init() the missing init() is the better message
-    try:
+    with reported_for_each("allgather", "allgather", parts, process_set):
         if name is not None:
-            parts = [f"{name}.sz", f"{name}.t"]
+            parts[:] = [f"{name}.sz", f"{name}.t"]
         data = _bytes_of(obj)
         length = np.array([data.size], np.int64)
-    except BaseException as error:
-        for part in parts:
-            send_failure("allgather", part, process_set, error, "allgather")
-        raise
-    try:
+    # The engine reports its own refusal of the first of the two operations.
+    with reported_for_each("allgather", "allgather", parts[1:], process_set):
         handle = hvd_core.allgather_async(length, parts[0], process_set)
-    except BaseException as error:  # the first of the two operations has been reported
-        send_failure("allgather", parts[1], process_set, error, "allgather")
-        raise
     try:
         everything = hvd_core.allgather(data, parts[1], process_set)
     except HorovodInternalError:

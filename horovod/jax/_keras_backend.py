@@ -153,7 +153,7 @@ class JaxBackend(Backend):
     def reduce_sparse(self, gradient: Any, name: str, options: Options) -> Any:
         raise ValueError("Keras on JAX has no sparse gradients here.")
 
-    def send_failure(
+    def report(
         self, operation: str, name: str | None, error: BaseException | str, process_set: ProcessSet
     ) -> None:
         send_failure(operation, name, process_set, error, operation)

@@ -29,21 +29,36 @@ def run(
     prefix_output_with_timestamp: bool = False,
     executable: str | None = None,
 ) -> list[Any]:
-    """Calls `fn(*args, **kwargs)` on `num_proc` ranks in the executors of the active SparkContext; returns the results in
-    rank order.
+    """Calls `fn(*args, **kwargs)` on `num_proc` ranks in the executors of the active SparkContext.
 
-    The ranks are processes of their own, children of the tasks of one barrier stage. Each calls `hvd.init()` itself.
-    `fn`, its arguments and its results are pickled by cloudpickle.
+    The ranks are separate processes, children of the tasks of one barrier stage. Each calls `hvd.init()` itself. `fn`,
+    its arguments and its results are pickled by cloudpickle.
 
-    Parameters: `num_proc`: default `SparkContext.defaultParallelism`. `start_timeout`: seconds for enough executors to
-    register, and then for enough slots to be free (default HOROVOD_SPARK_START_TIMEOUT, 600). `env`: variables of the
-    ranks, besides those of the executors and this process's HOROVOD_* and NCCL_*. `stdout`, `stderr`: objects with
-    write() and flush() that get the ranks' output (default: this process's). `nics`: interfaces. `executable`: the ranks'
-    Python (default: that of the executors). `extra_mpi_args`, `use_gloo` and `verbose` have no effect.
+    Args:
+        fn: the function of the ranks.
+        args, kwargs: its arguments.
+        num_proc: number of ranks; default `SparkContext.defaultParallelism`.
+        start_timeout: seconds for enough executors to register, and then for enough slots to be free (default
+            HOROVOD_SPARK_START_TIMEOUT, 600).
+        use_mpi: must be false: Spark starts the ranks.
+        env: variables of the ranks, besides those of the executors and this process's HOROVOD_* and NCCL_*.
+        stdout, stderr: objects with write() and flush() that get the ranks' output (default: this process's).
+        nics: network interfaces.
+        prefix_output_with_timestamp: the time begins each line of output.
+        executable: the ranks' Python (default: that of the executors).
+        use_gloo, extra_mpi_args, verbose: no effect.
 
-    Raises RuntimeError if there is no SparkContext, if the cluster has too few slots, or if a rank fails: then with its
-    rank, host and traceback, and its exception as `__cause__`. TimeoutError if no slots become free; ValueError for
-    `use_mpi` and wrong numbers.
+    Returns:
+        The results in rank order.
+
+    Raises:
+        RuntimeError: there is no SparkContext, the cluster has too few slots, or a rank fails: then with its rank, host
+            and traceback, and its exception as `__cause__`.
+        TimeoutError: no slots become free.
+        ValueError: `use_mpi` is true, or a number makes no sense.
+
+    Example:
+        >>> results = horovod.spark.run(train, args=(0.01,), num_proc=4)  # one value per rank
     """
     arguments = dict(locals())
     from horovod.spark import _barrier_job
@@ -70,19 +85,31 @@ def run_elastic(
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Any]:
-    """Calls `fn(*args, **kwargs)` on ranks in the executors that die, come and go; returns the results of the last ranks.
+    """Calls `fn(*args, **kwargs)` on ranks in the executors that die, come and go.
 
     `fn` calls `hvd.init()` and a function of `hvd.elastic.run` (docs/elastic.md). Each of `max_num_proc` Spark tasks has
     a slot for one rank. If a rank dies or an executor is lost, the others continue from the last commit; Spark starts
     another task for one that was lost, and the rank in it joins.
 
-    Parameters: as for run(), and `num_proc`: the slots with which the job begins (default `min_num_proc`, else
-    `SparkContext.defaultParallelism`). `min_num_proc`, `max_num_proc`: the fewest and the most ranks (default
-    `num_proc`). `elastic_timeout`: seconds to wait for enough slots after a loss (default HOROVOD_ELASTIC_TIMEOUT, 600).
-    `reset_limit`: the most restarts because of failures. `verbose`: more than 1 reports the slots and the worlds.
+    Args:
+        fn, args, kwargs, start_timeout, env, stdout, stderr, nics, prefix_output_with_timestamp: as for run().
+        num_proc: the slots with which the job begins (default `min_num_proc`, else `SparkContext.defaultParallelism`).
+        min_num_proc, max_num_proc: the fewest and the most ranks (default `num_proc`).
+        elastic_timeout: seconds to wait for enough slots after a loss (default HOROVOD_ELASTIC_TIMEOUT, 600).
+        reset_limit: the most restarts because of failures.
+        verbose: more than 1 reports the slots and the worlds.
+        min_np, max_np: deprecated names of `min_num_proc` and `max_num_proc`.
 
-    Raises RuntimeError if the function raises a mistake of its own, with the process, host and traceback; if too few
-    slots are left; or after too many restarts. ValueError for wrong numbers.
+    Returns:
+        The results of the last ranks.
+
+    Raises:
+        RuntimeError: the function raises an error that is not elastic's, with the process, host and traceback; too few
+            slots are left; or there were too many restarts.
+        ValueError: a number makes no sense.
+
+    Example:
+        >>> results = horovod.spark.run_elastic(train, num_proc=4, min_num_proc=2, max_num_proc=8)
     """
     arguments = dict(locals())
     from horovod.spark import _elastic_job

@@ -129,8 +129,6 @@ _OF_A_JOB = re.compile(
 
 # ---- The arguments of horovod.spark.run
 
-_START_S = 600
-
 
 class DriverOutput(Output):
     """The ranks' output on streams of the driver. `stdout`, `stderr`: objects with write() and flush(), None for those of
@@ -146,7 +144,7 @@ class DriverOutput(Output):
             self.stderr = self.stdout if stderr is stdout else Sink(stderr)
 
 
-def start_seconds(given: float | None, default: float = _START_S) -> float:
+def start_seconds(given: float | None, default: float | None = None) -> float:
     """The time for executors to register. Raises ValueError for a wrong number."""
     if given is not None:
         return positive_seconds(str(given), "start_timeout")

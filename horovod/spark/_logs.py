@@ -6,6 +6,7 @@ Frames of the launcher (horovod/_runner/protocol.py) over a connection whose cli
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import selectors
@@ -75,12 +76,10 @@ class LogSender:
 
     def _connected(self, seconds: float) -> socket.socket:
         deadline = Deadline(seconds)
-        connected = connect_tcp(self._address, deadline)
-        try:
+        with contextlib.ExitStack() as stack:
+            connected = stack.enter_context(connect_tcp(self._address, deadline))
             client_handshake(connected, self._secret, PURPOSE, self._rank, 0, deadline)
-        except BaseException:
-            connected.close()
-            raise
+            stack.pop_all()
         connected.settimeout(None)
         return connected
 

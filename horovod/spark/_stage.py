@@ -92,7 +92,8 @@ class Stage:
     def follow(self, store: StoreClient, begin_s: float | None) -> None:
         """Waits for the end. Cancels the stage if its tasks do not begin in time, and after an interrupt."""
         until = None if begin_s is None else time.monotonic() + begin_s
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.cancel)
             while not self._ended_event.wait(_LOOK_S):
                 if until is not None and time.monotonic() >= until:
                     if reported_begin(store) is None:
@@ -102,9 +103,7 @@ class Stage:
                             "may hold them. More time: start_timeout, or HOROVOD_SPARK_START_TIMEOUT."
                         )
                     until = None
-        except BaseException:
-            self.cancel()
-            raise
+            stack.pop_all()
 
     def finish(self, seconds: float) -> None:
         """Waits so long for the end of the tasks, and cancels them then."""

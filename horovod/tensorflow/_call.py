@@ -57,6 +57,8 @@ def _snake(kind: str) -> str:
     return re.sub(r"(?<!^)([A-Z])", r"_\1", kind).lower()
 
 
+_REDUCTIONS = frozenset(kind for kind in UNORDERED if kind.lower().endswith(("allreduce", "reducescatter")))
+_GROUPED = frozenset(kind for kind in UNORDERED if kind.startswith("HorovodGrouped"))
 _FUNCTIONS = {kind: getattr(operations, _snake(kind)) for kind in UNORDERED}
 
 
@@ -158,14 +160,14 @@ def group_members(values: Any) -> list[Any]:
 
 
 @do_not_convert
-def run(kind: str, given: Any, call: CallOptions, **attributes: Any) -> Any:
+def run(kind: str, given: Any, call: CallOptions, more: dict[str, Any] | None = None) -> Any:
     """Check a call, and perform its operation.
 
     Args:
         kind: the type of a TensorFlow operation, such as "HorovodAllreduce". "HorovodGrouped..." takes a list.
         given: the tensors, or what tf.convert_to_tensor() accepts.
         call: the other arguments.
-        attributes: more attributes of the TensorFlow operation.
+        more: more attributes of the TensorFlow operation.
 
     Returns:
         The outputs of the generated function.
@@ -174,18 +176,21 @@ def run(kind: str, given: Any, call: CallOptions, **attributes: Any) -> Any:
         ValueError, TypeError: an argument makes no sense. The matching calls of the other ranks fail.
     """
     with reported(call):
-        attributes["process_set_id"] = process_set_number(call.process_set)
-        reduces = call.operation in ("allreduce", "reducescatter")
-        if reduces:
+        attributes: dict[str, Any] = {"process_set_id": process_set_number(call.process_set)}
+        allowed = MOVABLE
+        if kind in _REDUCTIONS:
+            allowed = REDUCIBLE
             attributes["reduce_op"] = engine_number(call.op)
             attributes["prescale_factor"] = _factor_text(call.prescale_factor, "prescale_factor")
             attributes["postscale_factor"] = _factor_text(call.postscale_factor, "postscale_factor")
         elif call.operation == "broadcast":
             attributes["root_rank"] = _root_number(call.root_rank)
-        _check_name(call.name)
-        allowed = REDUCIBLE if reduces else MOVABLE
+        if more is not None:
+            attributes |= more
+        if call.name is not None:
+            _check_name(call.name)
         tensors: Any
-        if kind.startswith("HorovodGrouped"):
+        if kind in _GROUPED:
             tensors = [_checked(member, allowed) for member in some_members_of(given, tf.Tensor)]
         else:
             tensors = _checked(given, allowed)
@@ -268,8 +273,6 @@ def _factor_text(value: float, argument: str) -> str:
 
 def _check_name(name: Any) -> None:
     """Raise TypeError for a name that is not a str, ValueError for one that TensorFlow cannot take."""
-    if name is None:
-        return
     if not isinstance(name, str):
         raise TypeError(f"name must be a str, but found {type(name).__name__}: {name!r:.80}.")
     name.encode()

@@ -71,12 +71,10 @@ def allreduce(
         tf.errors.UnknownError: a rank is gone or the job has ended.
     """
     is_sparse = isinstance(tensor, tf.IndexedSlices)
-    call = CallOptions(
-        "allgather" if is_sparse else "allreduce", name, process_set, ignore_name_scope,
-        prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-    )  # fmt: skip
+    operation = "allgather" if is_sparse else "allreduce"
+    op = _reduce_op(op, average, operation, name, process_set, ignore_name_scope)
+    call = CallOptions(operation, name, process_set, ignore_name_scope, op, prescale_factor, postscale_factor)
     with reported(call), on_device(device_sparse if is_sparse else device_dense):
-        call = call._replace(op=_reduce_op(op, average))
         if is_sparse:
             _check_slices(call)
         else:
@@ -89,12 +87,22 @@ def allreduce(
         return compression.decompress(run("HorovodAllreduce", sent, call), context)
 
 
-def _reduce_op(op: int | None, average: Any) -> int:
+def _reduce_op(
+    op: int | None,
+    average: Any,
+    operation: str,
+    name: str | None,
+    process_set: ProcessSet,
+    ignore_name_scope: bool,
+) -> int:
     if tf.executing_eagerly():
         size()  # ValueError before init(), as programs expect of these two; other operations fail in their kernels
-    if op is not None and average is not None:
-        raise ValueError(BOTH_GIVEN)
-    return op_from(op, average, stacklevel=4)
+    if average is None:
+        return Average if op is None else op
+    with reported(CallOptions(operation, name, process_set, ignore_name_scope)):
+        if op is not None:
+            raise ValueError(BOTH_GIVEN)
+        return op_from(op, average, stacklevel=4)
 
 
 def _check_slices(call: CallOptions) -> None:
@@ -163,12 +171,11 @@ def grouped_allreduce(
     Raises:
         The errors of allreduce(); also if the ranks' groups differ.
     """
+    op = _reduce_op(op, average, "allreduce", name, process_set, ignore_name_scope)
     call = CallOptions(
-        "allreduce", name, process_set, ignore_name_scope,
-        prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-    )  # fmt: skip
+        "allreduce", name, process_set, ignore_name_scope, op, prescale_factor, postscale_factor
+    )
     with reported(call):
-        call = call._replace(op=_reduce_op(op, average))
         results = group_members(tensors)
     if not results:
         return nothing("grouped_allreduce", call)

@@ -307,7 +307,7 @@ def alltoall(
         with reported(call):
             attributes["splits"] = [_splits_tensor(splits)]
             attributes["Treceived"] = attributes["splits"][0].dtype
-    output, received = run("HorovodAlltoall", tensor, call, **attributes)
+    output, received = run("HorovodAlltoall", tensor, call, attributes)
     return output if splits is None else (output, received)
 
 
@@ -582,14 +582,13 @@ def _own_rows(forward: _ForwardOperation, grads: list[tf.Tensor], indices: list[
 def _alltoall_grad(op: Any, grad: tf.Tensor, _received: Any) -> Any:
     forward = _ForwardOperation(op)
     if _xla.is_traced_for_xla():  # there alltoall takes no splits
-        return run("HorovodAlltoall", grad, forward.options("alltoall"), splits=[])[0]
+        return run("HorovodAlltoall", grad, forward.options("alltoall"), {"splits": []})[0]
     received = op.outputs[1]
     back, _ = run(
         "HorovodAlltoall",
         grad,
         forward.options("alltoall"),
-        splits=[received],
-        Treceived=received.dtype,
+        {"splits": [received], "Treceived": received.dtype},
     )
     tensor, *splits = op.inputs
     # Rows beyond the sum of the splits were not sent.

@@ -12,9 +12,9 @@ from typing import Any
 
 from hvd_core._cli import output
 from hvd_core._config.hints import did_you_mean
-from hvd_core.bench import report
+from hvd_core.bench import _report
+from hvd_core.bench._teams import Plan, Teams, sweep
 from hvd_core.bench.alternative import COLLECTIVES, DTYPES, KINDS, OPS, Call, catalog, host_dtype
-from hvd_core.bench.teams import Plan, Teams, sweep
 
 _RANKS = 2  # of a run without a launcher and without -np
 
@@ -102,9 +102,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _sizes(options: argparse.Namespace) -> list[int]:
     if options.sizes:
-        sizes = [report.parse_size(text, 1) for text in options.sizes.split(",")]
+        sizes = [_report.parse_size(text, 1) for text in options.sizes.split(",")]
     else:
-        least, most = report.parse_size(options.minbytes, 1), report.parse_size(options.maxbytes, 1)
+        least, most = _report.parse_size(options.minbytes, 1), _report.parse_size(options.maxbytes, 1)
         if options.stepfactor < 2 or most < least:
             raise ValueError("-f must be at least 2, and -e at least -b")
         sizes = [least]
@@ -143,7 +143,7 @@ def _plan(options: argparse.Namespace, sizes: list[int], size: int) -> Plan:
 
 
 def _by_itself(options: argparse.Namespace, sizes: list[int], chosen: dict[str, Any]) -> int:
-    from hvd_core.bench.teams import Launched
+    from hvd_core.bench._teams import Launched
 
     size = options.np or _RANKS
     plan = _plan(options, sizes, size)
@@ -166,7 +166,7 @@ def _in_job(options: argparse.Namespace, sizes: list[int], chosen: dict[str, Any
                 f"{name} cannot be chosen here, because a launcher has started this process: {fix}"
             )
     hvd.init()
-    from hvd_core.bench.teams import InJob
+    from hvd_core.bench._teams import InJob
 
     try:
         plan = _plan(options, sizes, hvd.size())
@@ -196,7 +196,7 @@ def _print(
     options: argparse.Namespace, plan: Plan, teams: Teams, rows: list[dict[str, Any]], seconds: float
 ) -> None:
     titles = {name: title for name, title in teams.titles.items() if any(row["name"] == name for row in rows)}
-    machine = report.machine()
+    machine = _report.machine()
     if options.plot:
         Path(options.plot).write_text(_svg(options, plan, rows))
     if options.json:
@@ -234,7 +234,7 @@ def _print(
 
 def _figures(columns: Sequence[str], rows: list[list[str]]) -> None:
     """A table that is as wide as it is: figures that are broken over lines cannot be read."""
-    print(report.table(list(columns), rows))
+    print(_report.table(list(columns), rows))
 
 
 _COLUMNS = (
@@ -273,26 +273,26 @@ def _comparison(names: list[str], rows: list[dict[str, Any]]) -> list[list[str]]
         for name in names:
             took = times.get((nbytes, in_place, name))
             ratio = f" ({took / mine:.2f})" if took and mine else ""
-            cells.append("N/A" if took is None else report.number(took) + ratio)
+            cells.append("N/A" if took is None else _report.number(took) + ratio)
         made.append([str(nbytes), "in place" if in_place else "out of place", *cells])
     return made
 
 
 def _svg(options: argparse.Namespace, plan: Plan, rows: list[dict[str, Any]]) -> str:
-    def lines(key: str) -> list[report.Line]:
+    def lines(key: str) -> list[_report.Line]:
         found: dict[str, list[tuple[float, float]]] = {}
         for row in rows:
             if "us" in row:
                 name = f"{row['name']}, in place" if row["in_place"] else row["name"]
                 found.setdefault(name, []).append((row["bytes"], row[key]))
         # With one rank the bus carries nothing, and a logarithmic axis has no 0.
-        return [report.Line(name, points) for name, points in found.items() if all(y > 0 for _, y in points)]
+        return [_report.Line(name, points) for name, points in found.items() if all(y > 0 for _, y in points)]
 
     title = f"{plan.call.collective}, {plan.call.dtype}, {plan.size} ranks"
 
-    def chart(label: str, key: str) -> report.Chart:
-        return report.Chart(
-            title, "size", label, lines(key), lambda x: report.size_text(round(x)), x_base=2.0
+    def chart(label: str, key: str) -> _report.Chart:
+        return _report.Chart(
+            title, "size", label, lines(key), lambda x: _report.size_text(round(x)), x_base=2.0
         )
 
-    return report.svg([chart("time, us", "us"), chart("bus bandwidth, GB/s", "busbw")])
+    return _report.svg([chart("time, us", "us"), chart("bus bandwidth, GB/s", "busbw")])

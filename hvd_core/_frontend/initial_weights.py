@@ -63,5 +63,5 @@ def announce(
 def digest(values: np.ndarray) -> int:
     """64 bits that differ, for all practical purposes, if any bit of the values, their type or their shape differs."""
     kind = hashlib.blake2b(f"{values.dtype.name}{values.shape}".encode(), digest_size=8)
-    kind.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+    kind.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
     return int.from_bytes(kind.digest(), "little")

@@ -94,7 +94,7 @@ def unsupported_text(name: str, reduces: bool) -> str:
 # Groups of tensors.
 
 
-def members_of(tensors: Any, tensor_type: type | tuple[type, ...]) -> list:
+def members_of(tensors: Any, tensor_type: type | tuple[type, ...]) -> list[Any]:
     """The tensors of a group as a new list, which may be empty. An iterator is used up by it.
 
     Args:
@@ -109,7 +109,7 @@ def members_of(tensors: Any, tensor_type: type | tuple[type, ...]) -> list:
     return list(tensors)
 
 
-def some_members_of(tensors: Any, tensor_type: type | tuple[type, ...]) -> list:
+def some_members_of(tensors: Any, tensor_type: type | tuple[type, ...]) -> list[Any]:
     """As members_of(). Raises ValueError also for an empty list."""
     members = members_of(tensors, tensor_type)
     if not members:

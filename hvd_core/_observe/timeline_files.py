@@ -134,11 +134,12 @@ def merge(paths: Sequence[str | Path], out: str | Path) -> int:
         raise ValueError("there is no timeline to merge: name at least one file")
     starts = [_start(path, events) for path, events in files]
     # A file of another program has no common clock: then all are put by their wall clocks.
-    common = all(clock is not None for clock, _ in starts)
-    origin = min(clock if common else wall for clock, wall in starts)
+    clocks = [clock for clock, _ in starts if clock is not None]
+    begins = clocks if len(clocks) == len(starts) else [wall for _, wall in starts]
+    origin = min(begins)
     merged: list[Event] = []
-    for (path, events), (clock, wall) in zip(files, starts):
-        merged += _of_rank(path, events, (clock if common else wall) - origin)
+    for (path, events), begin in zip(files, begins):
+        merged += _of_rank(path, events, begin - origin)
     head = [event for event in merged if event["ph"] == "M"]
     # Sorting keeps the order of events of one time, so that spans nest as before.
     rest = sorted((event for event in merged if event["ph"] != "M"), key=lambda event: event["ts"])
@@ -312,7 +313,8 @@ def _count_last(ticks: list[tuple[int, int]], ranks: dict[int, Straggler]) -> No
 
 
 def _bytes(dtype: str, shapes: str) -> int:
-    width = _BYTES.get(dtype) or int((re.search(r"(\d+)", dtype) or [0, "0"])[1]) // 8
+    bits = re.search(r"\d+", dtype)
+    width = _BYTES.get(dtype) or (int(bits[0]) // 8 if bits else 0)
     total = 0
     for shape in re.findall(r"\[([^\]]*)\]", shapes):
         count = 1

@@ -21,14 +21,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from hvd_core.backends._options import Option
 from hvd_core.backends.errors import BackendCallError
-from hvd_core.backends.python_backend import PythonBackend, PythonCommunicator, Store
+from hvd_core.backends.python_backend import Array, PythonBackend, PythonCommunicator, Store
 from hvd_core.version import __version__
+
+Arrays: TypeAlias = list[Array]
 
 __all__ = ["ChaosBackend"]
 
@@ -144,50 +146,77 @@ class Star(PythonCommunicator):
 
     # -------------------------------------------------------------------------------------------- collectives
 
-    def allreduce(self, inputs, outputs, op, prescale, postscale, call) -> None:
+    def allreduce(
+        self, inputs: Arrays, outputs: Arrays, op: str, prescale: float, postscale: float, call: Any
+    ) -> None:
         for given, wanted in zip(inputs, outputs):
             wanted[:] = self._all_reduced(given, op, prescale, postscale, call)
 
-    def reduce(self, inputs, outputs, op, root, prescale, postscale, call) -> None:
+    def reduce(
+        self,
+        inputs: Arrays,
+        outputs: Arrays,
+        op: str,
+        root: int,
+        prescale: float,
+        postscale: float,
+        call: Any,
+    ) -> None:
         for i, given in enumerate(inputs):
             result = self._all_reduced(given, op, prescale, postscale, call)
             if self.rank == root:
                 outputs[i][:] = result
 
-    def reducescatter(self, inputs, outputs, counts, op, prescale, postscale, call) -> None:
+    def reducescatter(
+        self,
+        inputs: Arrays,
+        outputs: Arrays,
+        counts: list[list[int]],
+        op: str,
+        prescale: float,
+        postscale: float,
+        call: Any,
+    ) -> None:
         for given, wanted, parts in zip(inputs, outputs, counts):
             at = sum(parts[: self.rank])
             result = self._all_reduced(given, op, prescale, postscale, call)
             wanted[:] = result[at : at + parts[self.rank]]
 
-    def broadcast(self, buffers, root, call) -> None:
+    def broadcast(self, buffers: Arrays, root: int, call: Any) -> None:
         for array in buffers:
             mine = array.tobytes() if self.rank == root else b""
             data = self.at_hub(mine, lambda parts: [parts[root]] * self.size, call)
             if self.rank != root:
                 array[:] = np.frombuffer(data, array.dtype)
 
-    def allgather(self, inputs, outputs, counts, call) -> None:
+    def allgather(self, inputs: Arrays, outputs: Arrays, counts: list[list[int]], call: Any) -> None:
         for given, wanted in zip(inputs, outputs):
             data = self.at_hub(given.tobytes(), lambda parts: [b"".join(parts)] * self.size, call)
             wanted[:] = np.frombuffer(data, wanted.dtype)
 
-    def alltoall(self, inputs, outputs, in_counts, out_counts, call) -> None:
+    def alltoall(
+        self,
+        inputs: Arrays,
+        outputs: Arrays,
+        in_counts: list[list[int]],
+        out_counts: list[list[int]],
+        call: Any,
+    ) -> None:
         for given, wanted, to in zip(inputs, outputs, in_counts):
             table = struct.pack(f"<{self.size}q", *to)
             regroup = partial(self._by_receiver, given.itemsize)
             wanted[:] = np.frombuffer(self.at_hub(table + given.tobytes(), regroup, call), wanted.dtype)
 
-    def barrier(self, call) -> None:
+    def barrier(self, call: Any) -> None:
         self.at_hub(b"", lambda parts: parts, call)
 
-    def _all_reduced(
-        self, given: np.ndarray, op: str, prescale: float, postscale: float, call: Any
-    ) -> np.ndarray:
+    def _all_reduced(self, given: Array, op: str, prescale: float, postscale: float, call: Any) -> Array:
         combine = partial(self._reduced, given.dtype, op, prescale, postscale)
         return np.frombuffer(self.at_hub(given.tobytes(), combine, call), given.dtype)
 
-    def _reduced(self, dtype: np.dtype, op: str, prescale: float, postscale: float, inputs: list[bytes]):
+    def _reduced(
+        self, dtype: np.dtype[Any], op: str, prescale: float, postscale: float, inputs: list[bytes]
+    ) -> list[bytes]:
         wide = np.dtype(np.float32) if dtype == np.float16 else dtype
         parts = [np.frombuffer(data, dtype).astype(wide) for data in inputs]
         if prescale != 1.0:
@@ -227,9 +256,9 @@ class Star(PythonCommunicator):
             peer.close()
 
 
-def _exact_mean(parts: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
+def _exact_mean(parts: list[Array], dtype: np.dtype[Any]) -> Array:
     """The mean, computed without overflow and rounded towards zero."""
-    exact = sum(part.astype(object) for part in parts)
+    exact: Any = sum(part.astype(object) for part in parts)
     size = len(parts)
     return np.array([abs(v) // size * (1 if v >= 0 else -1) for v in exact], dtype)
 
@@ -258,7 +287,7 @@ def _own_address() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((store, int(port)))  # sends nothing
-            address = probe.getsockname()[0]
+            address = str(probe.getsockname()[0])
         except (OSError, ValueError):
             address = socket.gethostbyname(socket.gethostname())
     if address.startswith("127."):
@@ -301,10 +330,20 @@ _operations = itertools.count(1)  # of this process
 class ChaosCommunicator(Star):
     """A star that injects the requested fault before or in each collective."""
 
-    def __init__(self, faults: dict[str, Any], key: str, *job: Any) -> None:
+    def __init__(
+        self,
+        faults: dict[str, Any],
+        key: str,
+        store: Store,
+        ranks: Sequence[int],
+        hosts: Sequence[int],
+        rank: int,
+        size: int,
+        deadline: float,
+    ) -> None:
         self.faults = faults
         self.aborted = threading.Event()
-        super().__init__(*job, message_timeout_s=faults["timeout_ms"] / 1e3 or None)
+        super().__init__(store, ranks, hosts, rank, size, deadline, faults["timeout_ms"] / 1e3 or None)
         self.global_rank = self.world_ranks[self.rank]
         self.random = random.Random(f"{faults['seed']}/{self.global_rank}/{key}")
         self.drops_message = False
@@ -373,7 +412,16 @@ class ChaosBackend(PythonBackend):
     vectored = True
     options = OPTIONS
 
-    def create(self, key, store, ranks, hosts, rank, size, deadline):
+    def create(
+        self,
+        key: str,
+        store: Store,
+        ranks: Sequence[int],
+        hosts: Sequence[int],
+        rank: int,
+        size: int,
+        deadline: float,
+    ) -> ChaosCommunicator:
         try:
             faults = {option.name: self.option(option.name) for option in OPTIONS}
         except ValueError as error:

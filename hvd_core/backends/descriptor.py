@@ -86,7 +86,7 @@ class BackendDescriptor:
         if not path.name.endswith(SUFFIX):
             raise ValueError(f"{path}: the file must be called NAME{SUFFIX}, with the backend's name")
         found = read_file(path)
-        known = {
+        known: dict[str, Any] = {
             "name": path.name.removesuffix(SUFFIX),
             "abi": found.abi,
             "devices": found.devices,

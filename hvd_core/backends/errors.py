@@ -3,6 +3,8 @@
 Every text starts with ``horovod: backend``, and tells what was found and what to do.
 """
 
+from __future__ import annotations
+
 
 class BackendError(RuntimeError):
     """A backend that was selected cannot be used. Never retried automatically."""
@@ -60,5 +62,5 @@ class BackendCallError(BackendError):
             self.code = code if 2 <= code < 2 + len(self.NAMES) else self.NAMES.index("INTERNAL") + 2
         self.name = self.NAMES[self.code - 2]
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[BackendCallError], tuple[int, str]]:
         return (type(self), (self.code, str(self)))

@@ -13,16 +13,22 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from hvd_core.backends._candidate import NAME
 from hvd_core.backends._options import Option, read_option
 from hvd_core.backends.errors import BackendCallError, BackendUnavailable
 from hvd_core.types import COLLECTIVE_NAMES, DTYPE_NAMES, REDUCTION_NAMES
+
+if TYPE_CHECKING:
+    from hvd_core._core import PythonBackendCall, PythonBackendComm, PythonBackendTable
+
+Array: TypeAlias = "npt.NDArray[Any]"
 
 _AS_BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 _COMM_DEAD = 2  # HVD_EF_*
@@ -50,10 +56,10 @@ def seconds(deadline_ns: int) -> float | None:
     return None if deadline_ns in (0, _NO_DEADLINE) else deadline_ns / 1e9
 
 
-def dispatch(target: Any, call: Any, comm: Any) -> None:
+def dispatch(target: Any, call: PythonBackendCall, comm: PythonBackendComm) -> None:
     """Call the method of ``target`` (a PythonCommunicator) for the collective ``call``. Raises what the method raises."""
     coll, dtype, op = COLLECTIVE_NAMES[call.coll], DTYPE_NAMES[call.dtype], REDUCTION_NAMES[call.op]
-    method = getattr(target, coll)
+    method: Callable[..., None] = getattr(target, coll)
     info = Call(coll, dtype, call.seq, seconds(call.deadline_ns))
     if coll == "barrier":
         return method(info)
@@ -61,16 +67,15 @@ def dispatch(target: Any, call: Any, comm: Any) -> None:
     numpy_type = np.dtype(_AS_BITS.get(dtype, dtype))
     factors = (call.prescale, call.postscale)
 
-    def arrays(views: list[memoryview], lengths: Sequence[int]) -> list[np.ndarray]:
+    def arrays(views: list[memoryview], lengths: Sequence[int]) -> list[Array]:
         views = views or [memoryview(b"")] * len(lengths)
         return [_array(view, numpy_type, length) for view, length in zip(views, lengths)]
 
-    def by_rank(given: list[int], fallback: Any) -> list[list[int]]:
+    def by_rank(given: list[int], fallback: Callable[[int], int]) -> list[list[int]]:
         if not given:
             return [[fallback(n)] * size for n in counts]
         return [given[i * size : (i + 1) * size] for i in range(len(counts))]
 
-    inputs = outputs = ()
     if coll in ("allreduce", "reduce"):
         inputs = arrays(call.inputs, counts)
         if coll == "allreduce":
@@ -100,7 +105,13 @@ def dispatch(target: Any, call: Any, comm: Any) -> None:
     return method(inputs, arrays(call.outputs, [sum(p) for p in parts]), in_parts, parts, info)
 
 
-def _moved(coll: str, call: Any, rank: int, counts: list[int], arrays: Any) -> list[np.ndarray]:
+def _moved(
+    coll: str,
+    call: PythonBackendCall,
+    rank: int,
+    counts: list[int],
+    arrays: Callable[[list[memoryview], Sequence[int]], list[Array]],
+) -> list[Array]:
     """The one list of buffers that a broadcast, send or recv works on."""
     if coll == "send" or (coll == "broadcast" and rank == call.root):
         buffers = arrays(call.inputs, counts)
@@ -116,7 +127,7 @@ def _moved(coll: str, call: Any, rank: int, counts: list[int], arrays: Any) -> l
     return arrays(call.outputs, counts)
 
 
-def _array(view: memoryview, dtype: np.dtype, length: int) -> np.ndarray:
+def _array(view: memoryview, dtype: np.dtype[Any], length: int) -> Array:
     if length == 0:
         return np.empty(0, dtype)
     if len(view) < length * dtype.itemsize:
@@ -126,8 +137,8 @@ def _array(view: memoryview, dtype: np.dtype, length: int) -> np.ndarray:
     return np.frombuffer(view, dtype, length)
 
 
-def _address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
 _BUILTIN = (
@@ -139,7 +150,7 @@ _BUILTIN = (
 )
 
 
-def failure(error: BaseException, table: Any) -> tuple[int, int, str]:
+def failure(error: BaseException, table: PythonBackendTable | None) -> tuple[int, int, str]:
     """(code, flags, text) of an exception. An exception that has no error code of its own is logged with its
     traceback."""
     text = str(error) or type(error).__name__
@@ -167,7 +178,7 @@ _log = logging.getLogger("horovod")
 class Store:
     """The part of the job's key-value store that belongs to one communicator. Usable only while ``create`` runs."""
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: PythonBackendComm) -> None:
         self._comm = comm
 
     def set(self, key: str, value: bytes) -> None:
@@ -325,23 +336,28 @@ def _start_thread(target: Any, *args: Any) -> None:
     threading.Thread(target=target, args=args, daemon=True, name=f"hvd-{args[0].name}").start()
 
 
-def _manage(backend: PythonBackend, table: Any) -> None:
+def _manage(backend: PythonBackend, table: PythonBackendTable) -> None:
     """Start the threads of communicators, and call ``abort``, for which those threads may be too busy."""
     live: dict[int, Any] = {}
     while True:
-        task, comm = table.next_task()
-        if task == "open":
-            try:
-                _start_thread(_run, backend, table, comm, live)
-            except RuntimeError as error:  # the interpreter is ending, or the limit of threads is reached
-                comm.opened(*failure(error, table))
-                comm.gone()
-        elif (target := live.get(comm.number)) is not None:
-            _quietly("abort", target, table)
-        task = comm = target = None
+        _manage_next(backend, table, live)  # a function of its own, so that nothing is held during the wait
 
 
-def _run(backend: PythonBackend, table: Any, comm: Any, live: dict[int, Any]) -> None:
+def _manage_next(backend: PythonBackend, table: PythonBackendTable, live: dict[int, Any]) -> None:
+    task, comm = table.next_task()
+    if task == "open":
+        try:
+            _start_thread(_run, backend, table, comm, live)
+        except RuntimeError as error:  # the interpreter is ending, or the limit of threads is reached
+            comm.opened(*failure(error, table))
+            comm.gone()
+    elif (target := live.get(comm.number)) is not None:
+        _quietly("abort", target, table)
+
+
+def _run(
+    backend: PythonBackend, table: PythonBackendTable, comm: PythonBackendComm, live: dict[int, Any]
+) -> None:
     """Run one communicator from its creation to its end, on its own thread."""
     comm.enter_thread()
     deadline = seconds(comm.deadline_ns)
@@ -368,7 +384,7 @@ def _run(backend: PythonBackend, table: Any, comm: Any, live: dict[int, Any]) ->
     comm.gone()
 
 
-def _quietly(what: str, target: Any, table: Any) -> None:
+def _quietly(what: str, target: object, table: PythonBackendTable) -> None:
     method = getattr(target, what, None)
     try:
         if method is not None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hvd_core.bench.conductor import Unavailable
+from hvd_core.bench._conductor import Unavailable
 
 # ---- the collectives, with sizes and bandwidths as the accelerators' usual tests count them ---------------------------
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hvd_core.bench._conductor import Unavailable
 from hvd_core.bench.alternative import Alternative, Bound, Call, Place, host_dtype
-from hvd_core.bench.conductor import Unavailable
 
 
 def _array(call: Call, elements: int) -> np.ndarray:

@@ -16,13 +16,13 @@ verdicts and the tolerances.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hvd_core.conformance.cases import case
-    from hvd_core.conformance.pytest_cases import CommonCases
-    from hvd_core.conformance.session import Session, resolve
+    from hvd_core.conformance._cases import case
+    from hvd_core.conformance._pytest_cases import CommonCases
+    from hvd_core.conformance._session import Session, resolve
 
 __all__ = ["CommonCases", "Session", "case", "resolve"]
 
-_PLACES = {"CommonCases": "pytest_cases", "Session": "session", "case": "cases", "resolve": "session"}
+_PLACES = {"CommonCases": "_pytest_cases", "Session": "_session", "case": "_cases", "resolve": "_session"}
 
 
 def __getattr__(name: str) -> Any:

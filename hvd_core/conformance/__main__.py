@@ -3,7 +3,7 @@
 import os
 import sys
 
-from hvd_core.conformance.command import main
+from hvd_core.conformance._command import main
 
 if __name__ == "__main__":
     try:

@@ -15,7 +15,7 @@ from compiled import STORE
 
 from harness import frameworks, plain
 from harness.installed import need
-from hvd_core.bench import report
+from hvd_core.bench import _report
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 FORKED_RANKS = str(Path(__file__).with_name("forked_ranks.py"))
@@ -209,12 +209,12 @@ def test_start_of_a_job_costs_each_rank_the_same_requests_however_many_there_are
 
 
 def test_sizes_and_ratios():
-    assert [report.parse_size(text) for text in ("4", "64K", "1MiB", "1G")] == [4, 65536, 1 << 20, 1 << 30]
+    assert [_report.parse_size(text) for text in ("4", "64K", "1MiB", "1G")] == [4, 65536, 1 << 20, 1 << 30]
     with pytest.raises(ValueError, match="multiple of 4"):
-        report.parse_size("6")
-    assert report.ratio([2.0, 9.0, 4.0, None], [1.0, 3.0, 1.0, 1.0]) == 3.0
-    assert report.ratio([None], [1.0]) is None
-    assert report.size_text(98304) == "96 KiB"
+        _report.parse_size("6")
+    assert _report.ratio([2.0, 9.0, 4.0, None], [1.0, 3.0, 1.0, 1.0]) == 3.0
+    assert _report.ratio([None], [1.0]) is None
+    assert _report.size_text(98304) == "96 KiB"
 
 
 def test_resnet50_has_its_161_parameters():

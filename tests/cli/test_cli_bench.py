@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness import plain
-from hvd_core.bench import alternative, report, teams
+from hvd_core.bench import _report, _teams, alternative
 from hvd_core.bench.alternative import Call
 
 QUICK = ("--rounds=1", "-n=2", "-w=1")
@@ -58,7 +58,7 @@ def test_wrong_arguments_are_told_at_once(hvd, words, text):
     assert text in hvd.errors
 
 
-class Ranks(teams.Teams):
+class Ranks(_teams.Teams):
     """Answers that a rank might give, without ranks: `ns` of a call; one element is wrong."""
 
     def __init__(self, size):
@@ -76,8 +76,8 @@ class Ranks(teams.Teams):
 
 def test_the_slowest_rank_counts_and_wrong_elements_are_added_up():
     ranks = Ranks(4)
-    plan = teams.Plan(Call("allreduce", "float64", "sum", -1, 0, False), [64], 3, 0.05, None, 2, 4)
-    out, inside = teams.sweep(ranks, plan, lambda text: None)
+    plan = _teams.Plan(Call("allreduce", "float64", "sum", -1, 0, False), [64], 3, 0.05, None, 2, 4)
+    out, inside = _teams.sweep(ranks, plan, lambda text: None)
     assert (out["in_place"], inside["in_place"]) == (False, True)
     assert out["us"] == pytest.approx(4) and out["wrong"] == 1 and out["count"] == 8
     assert out["algbw"] == pytest.approx(0.016) and out["busbw"] == pytest.approx(0.024)
@@ -101,11 +101,11 @@ def test_data_find_a_result_that_is_wrong_in_one_element_or_lacks_a_rank():
 
 
 def test_axes_of_a_plot_hold_all_points():
-    line = report.Line("a & b", [(1, 1), (1000, 5)])
-    chart = report.Chart(
-        "t", "x", "y", [line, report.Line("marks", [(10, 2)], marks_only=True)], y_logarithmic=False
+    line = _report.Line("a & b", [(1, 1), (1000, 5)])
+    chart = _report.Chart(
+        "t", "x", "y", [line, _report.Line("marks", [(10, 2)], marks_only=True)], y_logarithmic=False
     )
-    drawn = ET.fromstring(report.svg([chart, report.Chart("empty", "x", "y")]))
+    drawn = ET.fromstring(_report.svg([chart, _report.Chart("empty", "x", "y")]))
     assert [t.text for t in drawn.findall(".//{*}text") if t.text == "a & b"]
     circles = drawn.findall(".//{*}circle")
     assert len(circles) == 3

@@ -192,7 +192,7 @@ def test_questions_are_asked_on_a_terminal(tmp_path):
 
 
 def test_cases_that_the_template_names_are_cases_of_the_kit():
-    from hvd_core.conformance.cases import all_cases
+    from hvd_core.conformance._cases import all_cases
 
     known = {case.name for case in all_cases([])}
     for path in TEMPLATE.files():

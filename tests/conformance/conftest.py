@@ -7,7 +7,7 @@ import pytest
 
 import kit_libraries
 from harness import kit
-from hvd_core.conformance.session import INTERPRETER
+from hvd_core.conformance._session import INTERPRETER
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
-from hvd_core.conformance import numerics  # noqa: E402
-from hvd_core.conformance.cases import all_cases  # noqa: E402
-from hvd_core.conformance.report import cases_markdown  # noqa: E402
+from hvd_core.conformance import _numerics  # noqa: E402
+from hvd_core.conformance._cases import all_cases  # noqa: E402
+from hvd_core.conformance._report import cases_markdown  # noqa: E402
 from mutant_table import FAST, SLOW, WHEELS, rows  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def test_cases_that_others_name_exist():
 
 def test_the_pages_tolerances_are_the_kits():
     text = PAGE.read_text()
-    for dtype, (unit, _) in numerics.ROUNDING.items():
+    for dtype, (unit, _) in _numerics.ROUNDING.items():
         assert f"| {dtype} | 2^-{round(-math.log2(unit))} |" in text
 
 

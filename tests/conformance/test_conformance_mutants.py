@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hvd_core.conformance.session import Session, Target
-from hvd_core.conformance.verdicts import EMULATED, FAIL, PASS
+from hvd_core.conformance._session import Session, Target
+from hvd_core.conformance._verdicts import EMULATED, FAIL, PASS
 from mutant_table import FAST, SLOW, SOUND, rows
 
 pytestmark = pytest.mark.timeout(400)

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from hvd_core.conformance import session as session_module
-from hvd_core.conformance.session import Session, Target, resolve
-from hvd_core.conformance.verdicts import FAIL, PASS, SKIPPED
+from hvd_core.conformance import _session as session_module
+from hvd_core.conformance._session import Session, Target, resolve
+from hvd_core.conformance._verdicts import FAIL, PASS, SKIPPED
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -37,14 +37,14 @@ class Empty:
 
 
 def loaded(library):
-    from hvd_core.conformance.backend import Backend
+    from hvd_core.conformance._backend import Backend
 
     return Backend("eccl_stub", library, Empty())
 
 
 def refusal(call, *arguments):
     """The failure of a call that must fail."""
-    from hvd_core.conformance.backend import BackendFailure
+    from hvd_core.conformance._backend import BackendFailure
 
     try:
         call(*arguments)
@@ -82,7 +82,7 @@ def tables(library):
 
 def served(library, dtypes):
     """For each collective, without factors and with: the types that each reduction is served for."""
-    from hvd_core.conformance.abi import CollArgs, CollCaps, new
+    from hvd_core.conformance._abi import CollArgs, CollCaps, new
 
     backend, names = loaded(library), dtypes.split()
 
@@ -104,7 +104,7 @@ def served(library, dtypes):
 
 def current_device(library, simulator):
     """The caller's current device after calls of every kind, and after one that fails."""
-    from hvd_core.conformance.abi import Buf
+    from hvd_core.conformance._abi import Buf
 
     backend, vendor = loaded(library), C.CDLL(simulator)
 
@@ -132,9 +132,9 @@ def current_device(library, simulator):
 
 def vendor_results(library):
     """A rank makes a call that the simulator forbids, calls that the backend refuses, and one after an abort."""
-    from hvd_core.conformance import abi
-    from hvd_core.conformance.abi import Buf, CollArgs, CommArgs, new
-    from hvd_core.conformance.backend import deadline
+    from hvd_core.conformance import _abi
+    from hvd_core.conformance._abi import Buf, CollArgs, CommArgs, new
+    from hvd_core.conformance._backend import deadline
 
     backend = loaded(library)
     device = made(backend, "open", 0, None)
@@ -161,14 +161,14 @@ def vendor_results(library):
     def collective(*words):
         return backend.call("comm", "collective", comm, C.byref(arguments(*words)), None)
 
-    error = new(abi.Error)
-    from_rank_5 = arguments(abi.BROADCAST, 7, buf, 100, 5)
+    error = new(_abi.Error)
+    from_rank_5 = arguments(_abi.BROADCAST, 7, buf, 100, 5)
     status = backend.comm.collective(comm, C.byref(from_rank_5), None, C.byref(error))
     print(status, error.vendor_code, error.text.decode())
-    print(refusal(collective, abi.ALLTOALL, 7, buf, 100).text)
-    print(refusal(collective, abi.ALLREDUCE, 5, buf, 100).text)
+    print(refusal(collective, _abi.ALLTOALL, 7, buf, 100).text)
+    print(refusal(collective, _abi.ALLREDUCE, 5, buf, 100).text)
     backend.call("comm", "abort", comm)
-    print(refusal(collective, abi.ALLREDUCE, 7, buf, 100).code)
+    print(refusal(collective, _abi.ALLREDUCE, 7, buf, 100).code)
     backend.call("comm", "destroy", comm)
 
 

@@ -11,7 +11,7 @@ from . import environment, fork_servers
 
 # What the kit's processes import besides the modules with cases.
 _ALSO = (
-    *("hvd_core.conformance.command", "hvd_core.conformance.worker", "hvd_core.conformance.report"),
+    *("hvd_core.conformance._command", "hvd_core.conformance._worker", "hvd_core.conformance._report"),
     "hvd_core._config.plugins_toml",
     "hvd_core.backends._selection.options",
     *("argparse", "encodings.idna", "faulthandler", "importlib.metadata", "tomllib", "unicodedata"),
@@ -20,7 +20,7 @@ _ALSO = (
 
 def python() -> list[str]:
     """The words that stand for an interpreter which has imported the kit: those of a fork server's client."""
-    from hvd_core.conformance.cases import all_cases
+    from hvd_core.conformance._cases import all_cases
 
     modules = {case.run.__module__ for case in all_cases()}
     own = sorted(name for name in modules if name.startswith("hvd_core.conformance."))

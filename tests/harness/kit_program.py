@@ -5,10 +5,10 @@ python kit_program.py WORD ... -- ARGUMENT ...
 
 import sys
 
-from hvd_core.conformance import command, session
+from hvd_core.conformance import _command, _session
 
 if __name__ == "__main__":
     end = sys.argv.index("--")
-    session.INTERPRETER[:] = sys.argv[1:end]
+    _session.INTERPRETER[:] = sys.argv[1:end]
     del sys.argv[1 : end + 1]
-    sys.exit(command.main())
+    sys.exit(_command.main())

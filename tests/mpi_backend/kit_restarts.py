@@ -5,9 +5,9 @@ python kit_restarts.py INTERPRETER -m hvd_core.conformance ARGUMENT ...
 
 import sys
 
-from hvd_core.conformance import command
+from hvd_core.conformance import _command
 
 if __name__ == "__main__":
     sys.executable = sys.argv[1]
     del sys.argv[1:4]
-    sys.exit(command.main())
+    sys.exit(_command.main())

@@ -34,7 +34,7 @@ def test_wheel_holds_engine_backend_contract_and_api(wheel):
         "hvd_core/include/hvd/types.inc",
         "hvd_core/include/hvd/backend.hpp",
         "hvd_core/_runtime/runtime.py",
-        "hvd_core/conformance/command.py",
+        "hvd_core/conformance/_command.py",
         "hvd_core/_cli/project_readme.md",
         "hvd_core/template/template.toml",
         "hvd_core/template/simulator/include/eccl.h",
@@ -90,7 +90,6 @@ def test_wheel_needs_no_framework(wheel):
         "psutil",
         "pyyaml",
         "rich",
-        "stevedore",
         "tomli",
     }
 

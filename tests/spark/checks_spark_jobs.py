@@ -222,7 +222,7 @@ def check_another_interpreter_has_its_own_packages(spark):
 
 
 def check_more_processes_than_slots(spark):
-    error = raised(_cluster.NotEnoughSlots, horovod.spark.run, sums, num_proc=3, start_timeout=1)
+    error = raised(_cluster.NotEnoughSlots, horovod.spark.run, sums, args=(1,), num_proc=3, start_timeout=1)
     assert "3 processes were asked for" in str(error) and "can run 2 tasks at a time" in str(error), error
 
 
@@ -256,7 +256,7 @@ def check_dynamic_allocation_is_refused(spark):
     settings = spark.sparkContext._jsc.sc().conf()
     settings.set("spark.dynamicAllocation.enabled", "true")
     try:
-        error = raised(RuntimeError, horovod.spark.run, sums, num_proc=1)
+        error = raised(RuntimeError, horovod.spark.run, sums, args=(1,), num_proc=1)
         assert "spark.dynamicAllocation.enabled=false" in str(error), error
         # Spark itself refuses, too: the check is not too strict.
         stage = spark.sparkContext.parallelize([0], 1).barrier().mapPartitions(lambda part: part)

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import horovod.torch as hvd
+from hvd_core.bench import _teams as sweep
 from hvd_core.bench import alternative
-from hvd_core.bench import teams as sweep
+from hvd_core.bench._teams import InJob
 from hvd_core.bench.alternative import Call
-from hvd_core.bench.teams import InJob
 
 _NAMES = ("numpy", "torch", "torch.distributed")
 

@@ -1,12 +1,8 @@
-"""Types and documentation of the public functions: complete for each, and right for a program that mypy checks."""
+"""Types and documentation of the public functions, complete for each. `make lint` checks typed_client.py with mypy."""
 
 import inspect
-import subprocess
-import sys
 import typing
 from pathlib import Path
-
-import pytest
 
 import horovod
 import hvd_core
@@ -37,29 +33,3 @@ def test_each_function_has_types_and_documentation():
 def test_packages_are_marked_as_typed():
     for package in (horovod, hvd_core):
         assert (Path(package.__file__).parent / "py.typed").exists()
-
-
-@pytest.mark.slow  # mypy reads all of torch
-@pytest.mark.timeout(600)
-def test_a_strictly_checked_program(tmp_path):
-    need("mypy")
-    root = Path(horovod.__file__).parents[1]
-    program = Path(__file__).with_name("typed_client.py")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mypy",
-            "--strict",
-            "--follow-imports=silent",
-            "--cache-dir",
-            str(tmp_path),
-            program,
-        ],
-        env={"MYPYPATH": str(root), "PATH": "/usr/bin:/bin"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=580,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr

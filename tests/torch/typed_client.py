@@ -1,4 +1,4 @@
-"""A program that mypy checks with --strict (test_torch_types.py): every public name as programs use it. Never run."""
+"""Every public name of horovod.torch as programs use it. Never run: `make lint` checks it with mypy."""
 
 from collections.abc import Callable
 from typing import Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -72,17 +73,16 @@ def prepare(
         None if val is None else store.get_val_data_path(number),
         written=True,
     )
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(data.close)
         # The split is random: without the cache, rows could be in both parts or in none.
         frame = frame.cache()
+        stack.callback(frame.unpersist)
         for part, path, what in ((train, data.train, "training"), (val, data.val, "validation")):
             if part is not None:
                 _write(part, store.spark_path(path), what, ranks, partitions_per_process, batch_size)
-    except BaseException:
-        data.close()
-        raise
-    finally:
         frame.unpersist()
+        stack.pop_all()
     return data
 
 

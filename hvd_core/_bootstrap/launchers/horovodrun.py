@@ -13,3 +13,7 @@ class Horovodrun(Launcher):
     never_starts_mpi = True
     is_watched = False  # its supervisor ends the ranks
     needs_store = True
+    not_elastic = "horovodrun started it with a fixed number of processes"
+    elastic_remedy = (
+        "horovodrun -np N --min-np M ... (and --host-discovery-script SCRIPT, if hosts come and go)"
+    )

@@ -38,6 +38,10 @@ class Launcher:
     """False if it stays silent when a rank exits with code 0 before init(): the other ranks must notice that."""
     is_watched: ClassVar[bool] = True
     """Whether ranks end when its process has ended; False if it takes care of them itself."""
+    not_elastic: ClassVar[str] = "its launcher did not start it as one"
+    """Why a job that it has started does not continue without a rank that has died, for messages."""
+    elastic_remedy: ClassVar[str] = "horovodrun -np N --min-np M ..., or restart the job from a checkpoint"
+    """How to start a job that does."""
     needs_store: ClassVar[bool] = False
     """Whether it must serve the job's store: its ranks have no other way to find each other."""
 

@@ -18,6 +18,7 @@ class Mpich(Launcher):
     starts_mpi = True
     mpi_libraries = ("libmpi.so.12", "libmpich.so.12")
     watches_ranks = False
+    not_elastic = "mpirun started it, and ends all processes of a job when one of them dies"
 
     def is_present(self, environ: Mapping[str, str]) -> bool:
         if slurm.in_step(environ):

@@ -13,3 +13,4 @@ class OpenMpi(Launcher):
     starts_mpi = True
     mpi_libraries = ("libmpi.so.40",)
     watches_ranks = False
+    not_elastic = "mpirun started it, and ends all processes of a job when one of them dies"

@@ -14,6 +14,14 @@ class Slurm(Launcher):
     job_variables = ("SLURM_JOB_ID", "SLURM_STEP_ID")
     variable_prefixes = ("SLURM_",)
     process_names = frozenset(("slurmstepd",))
+    not_elastic = (
+        "srun started it, which starts no process to replace one that has died (and ends the others with "
+        "--kill-on-bad-exit=1)"
+    )
+    elastic_remedy = (
+        "start one horovodrun --min-np M in the allocation, with the allocation's hosts, or restart the job from a "
+        "checkpoint"
+    )
 
     def is_present(self, environ: Mapping[str, str]) -> bool:
         return in_step(environ)

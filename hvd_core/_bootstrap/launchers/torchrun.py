@@ -22,6 +22,11 @@ class Torchrun(Launcher):
     process_names = frozenset(("torchrun",))
     never_starts_mpi = True
     watches_ranks = False
+    not_elastic = (
+        "torchrun started it, whose --max-restarts ends all processes when one dies and starts them again; the program "
+        "must read a checkpoint then"
+    )
+    elastic_remedy = "horovodrun -np N --min-np M ... instead of torchrun, or read a checkpoint at the start"
 
     def is_set_by_hand(self, environ: Mapping[str, str]) -> bool:
         return "TORCHELASTIC_RUN_ID" not in environ

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 LOOPBACK = "127.0.0.1"
@@ -45,7 +46,11 @@ class GuardedServer:
     """
 
     def __init__(self, address: str, port: int, token: str, pages: Mapping[str, Page]) -> None:
-        handler = type("Handler", (_Handler,), {"token": token, "pages": dict(pages)})
+        class Handler(_Handler):
+            """The handler of this server: the base class has one per class, not one per server."""
+
+        handler = Handler
+        handler.token, handler.pages = token, dict(pages)
         try:
             family, where = _resolved(address, port)
             handler.checks_host = ipaddress.ip_address(where[0].partition("%")[0]).is_loopback
@@ -72,7 +77,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, family: socket.AddressFamily, *arguments) -> None:
+    def __init__(self, family: socket.AddressFamily, *arguments: Any) -> None:
         self.address_family = family
         self._mutex = threading.Lock()
         self._strangers: dict[
@@ -86,9 +91,9 @@ class _Server(ThreadingHTTPServer):
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = self.server_address[:2]
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
-    def get_request(self):
+    def get_request(self) -> tuple[socket.socket, Any]:
         try:
             return super().get_request()
         except OSError:
@@ -96,7 +101,7 @@ class _Server(ThreadingHTTPServer):
             time.sleep(_PAUSE_S)
             raise
 
-    def process_request(self, request, client_address) -> None:
+    def process_request(self, request: Any, client_address: Any) -> None:
         with self._mutex:
             if len(self._strangers) + len(self._known) >= _MOST_CONNECTIONS and not self._drop_a_stranger():
                 return self.shutdown_request(request)
@@ -113,14 +118,14 @@ class _Server(ThreadingHTTPServer):
             oldest.shutdown(socket.SHUT_RDWR)
         return True
 
-    def note_known(self, request) -> None:
+    def note_known(self, request: socket.socket) -> None:
         """This connection has shown the token."""
         with self._mutex:
             if request in self._strangers:
                 del self._strangers[request]
                 self._known.add(request)
 
-    def process_request_thread(self, request, client_address) -> None:
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -128,11 +133,12 @@ class _Server(ThreadingHTTPServer):
                 self._strangers.pop(request, None)
                 self._known.discard(request)
 
-    def handle_error(self, request, client_address) -> None:
+    def handle_error(self, request: Any, client_address: Any) -> None:
         """A peer that goes away is no error."""
 
 
 class _Handler(BaseHTTPRequestHandler):
+    server: _Server
     token = ""
     cookie = session = ""
     checks_host = True
@@ -194,11 +200,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_) -> None:
+    def log_message(self, format: str, *_: Any) -> None:
         """Nothing: an address has the token in it."""
 
 
-def _resolved(address: str, port: int) -> tuple[socket.AddressFamily, tuple]:
+def _resolved(address: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
     """The family of an address or a name, and what bind() takes. Raises OSError."""
     family, *_, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     return family, where

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from heapq import nlargest
 from typing import Any
 
@@ -109,7 +109,8 @@ class HostFigures:
         self._rates_at = 0
         self._read_at = self._origin
         self._rounds_from = 0
-        self._tensors_at, self._tensors_shown = 0, []
+        self._tensors_at = 0
+        self._tensors_shown: list[Any] = []
 
     def is_looked_at(self) -> bool:
         """Whether a page has asked lately."""
@@ -267,7 +268,7 @@ class HostFigures:
         for number, made in running.items():
             for key, request in made.open.items():
                 asked.setdefault(made.request_of(key), {})[number] = request
-        found = []
+        found: list[dict[str, Any]] = []
         for (set_, text, count), by in asked.items():
             age = now - min(request.time for request in by.values())
             if age < least_s * 1e9:
@@ -323,7 +324,7 @@ class _Names:
         return self._known[text]
 
 
-def _added(sums) -> dict[str, Sum]:
+def _added(sums: Iterable[Mapping[str, Sum]]) -> dict[str, Sum]:
     found: dict[str, Sum] = {}
     for one in sums:
         for name, s in one.items():

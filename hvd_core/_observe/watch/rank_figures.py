@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 from hvd_core.flight_records import SET_OPERATIONS
 
@@ -303,7 +304,7 @@ class Stragglers:
             straggler.last += 1
             straggler.behind.append(part.submitted - part.before)
 
-    def shown(self) -> list[list]:
+    def shown(self) -> list[list[Any]]:
         """[rank, how often, median microseconds behind], the most frequent one first."""
         found = sorted(self._found.items(), key=lambda item: -item[1].last)
         return [[rank, s.last, median(s.behind) / 1000] for rank, s in found]

@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hvd_core._base.auth import HANDSHAKE_SECONDS, ServerHandshake, client_handshake
 from hvd_core._base.sockets import BootstrapError, Deadline, connect_tcp, recv_exact, send_exact
@@ -33,6 +33,9 @@ from hvd_core._observe.watch.job_figures import LOOKED_AT_S, HostFigures, JobFig
 from hvd_core._observe.watch.shared_rings import Place, Process, SharedRing, SharedRings, is_ready
 from hvd_core._observe.watch.start import CONFIG
 from hvd_core.types import OPERATIONS
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 # The metrics of a host's ranks, in Prometheus' text format. Values are made when they are asked for, from counters
 # that the engine keeps anyway. Labels have few values. Needs prometheus-client, the extra ``metrics``.
@@ -53,7 +56,7 @@ class _Collector:
     def __init__(self, rings: list[SharedRing], backends: tuple[str, ...]) -> None:
         self._rings, self._backends = rings, backends
 
-    def collect(self) -> Iterator[object]:
+    def collect(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily as Counter
         from prometheus_client.core import GaugeMetricFamily as Gauge
 
@@ -164,7 +167,8 @@ class _Channel:
         if not hmac.compare_digest(head[_LENGTH.size :], self._signature(self._other, self._received, body)):
             raise BootstrapError("a message of a watcher has a wrong signature")
         self._received += 1
-        return json.loads(body)
+        message: dict[str, Any] = json.loads(body)
+        return message
 
 
 class Asker:

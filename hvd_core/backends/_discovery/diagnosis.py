@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 # The ELF dynamic section of a shared object.
@@ -96,7 +97,7 @@ class _Reader:
         """The offset in the file of the byte at this address."""
         for vaddr, offset, size in self.loads:
             if vaddr <= address < vaddr + size:
-                return address - vaddr + offset
+                return int(address - vaddr + offset)
         raise ValueError(f"{self.path}: nothing is at address {address:#x}")
 
     def symbols(self) -> Iterator[tuple[int, int, int]]:
@@ -108,13 +109,15 @@ class _Reader:
     def symbol_count(self) -> int:
         # The dynamic section does not contain the number of symbols; the hash tables do.
         if _HASH in self.tags:
-            return struct.unpack_from("<II", self.data, self.at(self.tags[_HASH][0]))[1]
+            return int(struct.unpack_from("<II", self.data, self.at(self.tags[_HASH][0]))[1])
         if _GNU_HASH not in self.tags:
             return 0
         start = self.at(self.tags[_GNU_HASH][0])
+        buckets: int
+        first: int
         buckets, first, bloom, _ = struct.unpack_from("<IIII", self.data, start)
         at = start + 16 + 8 * bloom
-        last = max(struct.unpack_from(f"<{buckets}I", self.data, at), default=0)
+        last: int = max(struct.unpack_from(f"<{buckets}I", self.data, at), default=0)
         if last < first:
             return first
         chains = at + 4 * buckets
@@ -210,7 +213,7 @@ def load_diagnosis(path: str | Path, timeout_s: float = 30.0) -> Diagnosis:
     entry = re.compile(r"hvd_backend_entry_v(\d+)")
     majors = tuple(sorted(int(m[1]) for m in map(entry.fullmatch, found.defined) if m))
     question = json.dumps([found.undefined, found.needed, found.runpath])
-    common = {"path": str(path), "searched": searched(path), "majors": majors}
+    diagnosis = partial(Diagnosis, str(path), searched=searched(path), majors=majors)
     try:
         child = subprocess.run(
             [sys.executable, "-I", "-c", _CHILD, str(path)],
@@ -220,19 +223,18 @@ def load_diagnosis(path: str | Path, timeout_s: float = 30.0) -> Diagnosis:
             timeout=timeout_s,
         )
     except subprocess.TimeoutExpired:
-        return Diagnosis(error=f"opening it takes longer than {timeout_s:g} s", **common)
+        return diagnosis(error=f"opening it takes longer than {timeout_s:g} s")
     if child.returncode < 0:
         ended = signal.Signals(-child.returncode).name
-        return Diagnosis(error=f"opening it ends the process with {ended}", **common)
+        return diagnosis(error=f"opening it ends the process with {ended}")
     try:
         answer = json.loads(child.stdout.splitlines()[-1])
     except (ValueError, IndexError):
-        return Diagnosis(error=f"opening it ends the process: {child.stderr.strip()[-500:]}", **common)
+        return diagnosis(error=f"opening it ends the process: {child.stderr.strip()[-500:]}")
     needed = {name: tuple(outcome) for name, outcome in answer["needed"].items()}
-    return Diagnosis(
+    return diagnosis(
         error=answer["error"],
         lazy=answer["lazy"],
         missing=tuple(answer["missing"]),
         needed=needed,
-        **common,
     )

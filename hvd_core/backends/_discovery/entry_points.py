@@ -1,9 +1,8 @@
 """The backends that installed distributions announce as entry points, and the list of them that a launcher hands on.
 
-Imports no plugin. stevedore's own list is not used: it has no distribution or version in it, merges two wheels with
-equal entry points, and comes from a cache that detects changes of a folder by times of 128 s resolution. A scan reads
-a file per installed distribution, so a job's launcher scans once and hands on the result in HOROVOD_BACKEND_SPEC: a
-thousand ranks that each read the metadata of some hundred distributions slow down a shared file system.
+Imports no plugin. A scan reads a file per installed distribution, so a job's launcher scans once and hands on the
+result in HOROVOD_BACKEND_SPEC: a thousand ranks that each read the metadata of some hundred distributions slow down a
+shared file system.
 """
 
 from __future__ import annotations
@@ -270,7 +269,7 @@ def decode(environ: Mapping[str, str]) -> tuple[tuple[Candidate, ...], tuple[Pro
 def launcher_host(environ: Mapping[str, str]) -> str:
     """The host on which the launcher searched; "" if no launcher did."""
     try:
-        return json.loads(environ.get(VARIABLE) or "{}").get("host", "")
+        return str(json.loads(environ.get(VARIABLE) or "{}").get("host", ""))
     except ValueError:
         return ""
 

@@ -15,11 +15,12 @@ import threading
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from hvd_core._config.hints import pip_install
 from hvd_core.backends import _messages, _phases
-from hvd_core.backends._candidate import EMBEDDED, GROUP, PATH, TABLES, WHEEL, Candidate
+from hvd_core.backends._candidate import EMBEDDED, PATH, TABLES, WHEEL, Candidate
 from hvd_core.backends._discovery.diagnosis import searched
 from hvd_core.backends._discovery.entry_points import check_version
 from hvd_core.backends._messages import of_exception
@@ -193,35 +194,8 @@ def probe(descriptor: BackendDescriptor, timeout_s: float = 5.0) -> Available | 
 
 
 def _load(candidate: Candidate) -> Any:
-    assert candidate.entry is not None
-    if candidate.from_spec:
-        # A rank of a large job reads no metadata and does not import stevedore.
-        module, _, attribute = candidate.entry.partition("[")[0].strip().partition(":")
-        target: Any = import_module(module.strip())
-        for name in filter(None, attribute.strip().split(".")):
-            target = getattr(target, name)
-        return target
-    from importlib.metadata import EntryPoint
-
-    from stevedore.named import NamedExtensionManager
-
-    point = EntryPoint(candidate.name, candidate.entry, GROUP)
-    failures: list[BaseException] = []
-
-    class SingleEntryPoint(NamedExtensionManager):
-        # By itself stevedore imports every wheel that has an entry point of this name, and keeps the last.
-        def list_entry_points(self) -> list[EntryPoint]:
-            return [point]
-
-    manager = SingleEntryPoint(
-        GROUP,
-        names=[candidate.name],
-        on_load_failure_callback=lambda manager, point, error: failures.append(error),
-        on_missing_entrypoints_callback=None,
-    )
-    if failures:
-        raise failures[0]
-    return manager[candidate.name].plugin
+    """Import what the entry point names. Reads no metadata: a rank of a large job has the launcher's list."""
+    return resolve_name(str(candidate.entry).partition("[")[0].strip())
 
 
 def _broken(candidate: Candidate, cause: str, fix: str = "") -> BackendDescribeError:
@@ -293,7 +267,7 @@ class WheelBackend(InstalledBackend):
         self.origin, self.version = candidate.describe_origin(), candidate.version or ""
 
     @cached_property
-    def descriptor(self) -> BackendDescriptor:  # type: ignore[override]
+    def descriptor(self) -> BackendDescriptor:  # type: ignore[override]  # made at the first use
         """The descriptor that the plugin's function returns."""
         return describe(self.candidate)
 
@@ -301,7 +275,7 @@ class WheelBackend(InstalledBackend):
     provides = property(lambda self: self.descriptor.provides)
     priority = property(lambda self: self.descriptor.priority)
     spans_hosts = property(lambda self: self.descriptor.spans_hosts)
-    launchers = property(lambda self: self.descriptor.launchers)  # type: ignore[assignment]
+    launchers = property(lambda self: self.descriptor.launchers)
     automatic = property(lambda self: self.descriptor.python is None)
     library = property(lambda self: str(self.descriptor.library or ""))
 
@@ -340,7 +314,7 @@ class WheelBackend(InstalledBackend):
     def _python_entry(self) -> str:
         from hvd_core.backends.python_backend import entry_of  # imports NumPy
 
-        module, _, attribute = self.descriptor.python.partition(":")
+        module, _, attribute = str(self.descriptor.python).partition(":")
         try:
             with _phases.running(self.name, _phases.LOAD):
                 backend_class = getattr(import_module(module), attribute)
@@ -471,13 +445,13 @@ class LibraryBackend(InstalledBackend):
         """The result of hvd_core._core.inspect_backend()."""
         return load_backend(self)
 
-    @property
-    def devices(self) -> tuple[str, ...]:
+    @cached_property
+    def devices(self) -> tuple[str, ...]:  # type: ignore[override]  # made at the first use
         own = [self.facts["device_type"], *self.facts["device_types"]]
         return tuple(dict.fromkeys(filter(None, own)))
 
-    @property
-    def provides(self) -> frozenset[str]:
+    @cached_property
+    def provides(self) -> frozenset[str]:  # type: ignore[override]  # made at the first use
         return frozenset(self.facts["slots"])
 
     version = property(lambda self: self.facts["version"])
@@ -500,10 +474,10 @@ class EmbeddedPythonBackend(InstalledBackend):
                 name, EMBEDDED, entry=f"hvd_core.backends._discovery.registry:{name}", for_tests=True
             ),
         )
+        self._class_path = class_path
         self.descriptor = BackendDescriptor(name, ABI, self.devices, self.provides, None, python=class_path)
 
     def path(self) -> str | Path:
         from hvd_core.backends.python_backend import entry_of  # imports NumPy
 
-        module, _, attribute = str(self.descriptor.python).partition(":")
-        return entry_of(getattr(import_module(module), attribute)).path
+        return entry_of(resolve_name(self._class_path)).path

@@ -171,7 +171,8 @@ def _verdict(world: Any, key: str, deadline: float) -> str:
 
     try:
         if world.rank != 0:
-            return world.read(f"{key}/verdict", left()).decode()
+            verdict: str = world.read(f"{key}/verdict", left()).decode()
+            return verdict
         texts = world.shared(key, left())
     except TimeoutError as error:
         missing = world.store.absent(key, world.size)[:1] if world.rank == 0 else []

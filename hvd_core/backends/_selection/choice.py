@@ -187,18 +187,18 @@ class NamedBackends:
             except BackendError as error:
                 failed.append((position, error))
         if level.soft:
-            for _, error in failed:
-                self._warn_once(_skipped(rule, error, self._backends))
+            for _, fault in failed:
+                self._warn_once(_skipped(rule, fault, self._backends))
             return self._of_legacy(rule, found)
         if not found:
             raise failed[0][1]
         serving = [b for b in found if device is not None and (device in b.serves or b.table == device)]
         if serving:
             place = rule.names.index(serving[0].name)
-            for position, error in failed:
+            for position, fault in failed:
                 if position < place:
                     self._warn_once(
-                        f"horovod: {reason(error)}. Using '{serving[0].name}', the next backend in {rule.source}."
+                        f"horovod: {reason(fault)}. Using '{serving[0].name}', the next backend in {rule.source}."
                     )
         return found
 

@@ -138,8 +138,9 @@ def with_alternative(error: BackendError, plan: BackendPlan) -> BackendError:
     """The error of a backend that could not be opened. If the automatic choice picked the backend for the launcher's
     sake, the result also tells how to run without it."""
     between = plan.host_route.between
-    own = between is not None and between.source == AUTOMATIC and between.backend.launchers
-    if not own or f"{between.name}: " not in str(error):
+    if between is None or between.source != AUTOMATIC or not between.backend.launchers:
+        return error
+    if f"{between.name}: " not in str(error):
         return error
     others = ",".join(b.name for b in registry.embedded() if b.automatic)
     return type(error)(

@@ -436,7 +436,7 @@ def _row(cell: Cell, query: Query) -> BackendRow:
 
 def _lacking(backend: Usable, operation: str, query: Query) -> list[str]:
     # A barrier has no element type. 8-bit floats are moved but never reduced.
-    types = DTYPES if operation != "barrier" else ("float32",)
+    types = tuple(DTYPES) if operation != "barrier" else ("float32",)
     if COLLECTIVES[operation].reduces:
         types = tuple(t for t in types if DTYPES[t].reductions)
     return [t for t in types if query(backend, operation, t)["support"] != NATIVE]

@@ -8,21 +8,15 @@ phases first. What that prints is not shown; ``hvd plugin doctor`` shows it. Cal
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import resource
-import select
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from glob import glob
 from itertools import groupby
-from typing import Any
 
+from hvd_core._base import sandbox
 from hvd_core._config.plugins_toml import PluginsConfig, load
 from hvd_core._config.selection_rules import HOST, VARIABLE
 from hvd_core._config.settings import encryption_wanted, read_environment
@@ -42,8 +36,7 @@ _SHARE = 0.5
 _OWN_WORK_S = 60.0  # between phases: an interpreter starts, on a busy machine
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
-    "from hvd_core.backends._selection.usable import run_trial\n"
-    "run_trial(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))"
+    "from hvd_core.backends._selection.usable import run_trial; run_trial(sys.argv)"
 )
 _passed: set[Candidate] = set()
 
@@ -58,91 +51,53 @@ def limits(probe_timeout_s: float) -> dict[str, float]:
     }
 
 
-def ending(code: int) -> str:
-    """How a process has ended, by its exit code, or the negative number of a signal."""
-    if code >= 0:
-        return f"its process exited with code {code}"
-    try:
-        return f"its process ended with {signal.Signals(-code).name}"
-    except ValueError:
-        return f"its process ended with signal {-code}"
-
-
 def try_out(candidate: Candidate, probe_timeout_s: float, environ: Mapping[str, str]) -> None:
-    """Try the backend, once in this process's life.
+    """Try the backend in a process of its own, once in this process's life.
 
-    Raises the BackendError of the phase that fails; BackendUnavailable if the process of the trial ends or is ended.
+    Raises the BackendError of the phase that fails; BackendUnavailable if the process ends or times out.
     """
     if candidate in _passed:
         return
-    reports, written = os.pipe()
-    env = {**environ, entry_points.VARIABLE: entry_points.encode([candidate])}
-    words = [sys.executable or "python3", "-c", _PROGRAM, json.dumps(sys.path), candidate.name]
-    words += [str(written), str(os.getpid())]
-    quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     try:
-        process = subprocess.Popen(words, env=env, pass_fds=[written], start_new_session=True, **quiet)
+        report = sandbox.run_reporting(
+            [sys.executable or "python3", "-c", _PROGRAM, json.dumps(sys.path), candidate.name],
+            limits(probe_timeout_s),
+            between_s=_OWN_WORK_S,
+            total_s=_SHARE * read_environment().start_timeout_s,
+            env={**environ, entry_points.VARIABLE: entry_points.encode([candidate])},
+        )
     except OSError as error:
-        os.close(reports)
         raise BackendUnavailable(
             f"horovod: backend '{candidate.name}' cannot be tried: no process can be started: {error}"
         ) from error
-    finally:
-        os.close(written)
-    try:
-        fault = _followed(process, reports, limits(probe_timeout_s))
-    finally:
-        os.close(reports)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    if fault:
+    for value in report.values:  # of hvd-core, or of a plugin that has written to the pipe
+        kind = getattr(errors, str(value.get("error")), None) if isinstance(value, dict) else None
+        if isinstance(kind, type) and issubclass(kind, BackendError):
+            raise kind(str(value.get("text", "")))
+    if report.fault:
         raise BackendUnavailable(
-            f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}) is not used: {fault}.\n"
+            f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}) is not used: {report.describe()}.\n"
             f"  check: hvd plugin doctor {candidate.name}"
         )
     _passed.add(candidate)
 
 
-def _followed(process: subprocess.Popen, reports: int, limits_s: Mapping[str, float]) -> str:
-    """How the process has failed to come to an end of its own; "" if it passed. Raises the error that it reports."""
-    last = time.monotonic() + _SHARE * read_environment().start_timeout_s
-    where, limit, begun, rest = "", _OWN_WORK_S, time.monotonic(), b""
-    while True:
-        now = time.monotonic()
-        until = min(last, begun + limit)
-        if now >= until:
-            return f"its process has not come back within {until - begun:.1f} s{where}"
-        if not select.select([reports], [], [], min(0.1, until - now))[0]:
-            if process.poll() is None:
-                continue
-            return ending(process.returncode) + where  # another process holds the pipe
-        data = os.read(reports, 1 << 16)
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            report = _read(line)
-            if "passed" in report:
-                return ""
-            if "error" in report:
-                kind = getattr(errors, str(report["error"]), None)
-                good = isinstance(kind, type) and issubclass(kind, BackendError)
-                raise (kind if good else BackendUnavailable)(str(report.get("text", "")))
-            if "running" in report:
-                phase = report["running"]
-                where = f" in the phase {phase}" if phase else ""
-                limit, begun = limits_s.get(phase, _OWN_WORK_S), time.monotonic()
-        if not data:
-            with suppress(subprocess.TimeoutExpired):
-                return ending(process.wait(max(0.0, until - time.monotonic()))) + where
-            return f"its process has not come back within {until - begun:.1f} s{where}"
+def run_trial(arguments: Sequence[str]) -> None:
+    """The process of a trial: takes the backend through its phases and reports them. Its only thread calls this.
 
-
-def _read(line: bytes) -> dict[str, Any]:
-    """A report; {} for bytes of the plugin, which has written to a file that is not its own."""
-    with suppress(ValueError):
-        found = json.loads(line)
-        return found if isinstance(found, dict) else {}
-    return {}
+    Args:
+        arguments: ``sys.argv``.
+    """
+    name, reporter = arguments[2], sandbox.Reporter.attach(arguments)
+    try:
+        _phases.listen(reporter.enter)
+        score(UsableBackends(os.environ, load(os.environ), is_trial=True).usable(name, AUTOMATIC))
+    except BackendError as error:
+        reporter.send({"error": type(error).__name__, "text": str(error)})
+    except Exception as error:
+        reporter.failed(f"it raised {of_exception(error)}")
+    reporter.done()
+    os._exit(0)  # without exit handlers: a plugin's may crash or hang too
 
 
 class BackendVetoed(BackendUnavailable):
@@ -401,25 +356,3 @@ def score(backend: Usable) -> int:
     question = COLLECTIVES["allreduce"].number, DTYPES["float32"].number, REDUCTIONS["sum"].number
     with _phases.running(backend.name, _phases.LOAD):
         return int(query_backend(*backend.library, *question)["score"])
-
-
-def run_trial(name: str, written: int, caller: int) -> None:
-    """Take the backend through its phases, and write a line of JSON to ``written`` for each. Ends with ``caller``.
-    Exit handlers are not run: a plugin's may crash or hang too."""
-
-    def tell(report: dict[str, Any]) -> None:
-        os.write(written, json.dumps(report).encode() + b"\n")
-
-    try:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != caller:
-            os._exit(1)  # the caller died before the line above took effect
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        _phases.listen(lambda now: tell({"running": now and now[1]}))
-        score(UsableBackends(os.environ, load(os.environ), is_trial=True).usable(name, "automatic"))
-        tell({"passed": True})
-    except BackendError as error:
-        tell({"error": type(error).__name__, "text": str(error)})
-    except BaseException as error:
-        tell({"error": "", "text": f"horovod: backend '{name}' is not used: it raised {of_exception(error)}"})
-    os._exit(0)

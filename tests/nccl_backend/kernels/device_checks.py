@@ -9,9 +9,9 @@ import sys
 
 import numpy as np
 
-from hvd_core.conformance import abi
-from hvd_core.conformance.abi import INVALID, UNSUPPORTED, Buf, CopyItem, P
-from hvd_core.conformance.backend import Backend, BackendFailure, deadline
+from hvd_core.conformance import _abi
+from hvd_core.conformance._abi import INVALID, UNSUPPORTED, Buf, CopyItem, P
+from hvd_core.conformance._backend import Backend, BackendFailure, deadline
 
 GLOBAL, ACTIVE, INVALIDATED = 0, 1, 2
 FLOAT32 = 7
@@ -45,7 +45,7 @@ class Device:
         self.good("cuCtxGetCurrent", C.byref(context))
         return context.value
 
-    def allocate(self, nbytes, kind=abi.MEM_DEVICE):
+    def allocate(self, nbytes, kind=_abi.MEM_DEVICE):
         mem, buf = P(), Buf()
         self.call("mem_alloc", self.handle, kind, nbytes, C.byref(mem), C.byref(buf))
         return buf
@@ -90,7 +90,7 @@ def check_contexts(device):
     """Looking costs nothing; a call leaves the thread's context and capture mode as they were."""
     kind, ordinal, n = C.c_int32(), C.c_int32(), C.c_int32()
     device.call("mem_query", id(device), C.byref(kind), C.byref(ordinal))
-    assert kind.value == abi.MEM_HOST and device.calls("cuInit") == 0
+    assert kind.value == _abi.MEM_HOST and device.calls("cuInit") == 0
     device.call("count", C.byref(n))
     assert n.value == 8 and device.calls("cuDevicePrimaryCtxRetain") == 0
     device.open()
@@ -104,14 +104,14 @@ def check_contexts(device):
     device.good("cuThreadExchangeStreamCaptureMode", C.byref(mode))
     assert mode.value == GLOBAL
     device.call("mem_query", buf.base, C.byref(kind), C.byref(ordinal))
-    assert (kind.value, ordinal.value) == (abi.MEM_DEVICE, 0)
+    assert (kind.value, ordinal.value) == (_abi.MEM_DEVICE, 0)
     # Times are for events that were made for it.
     pair = [device.event(), device.event()]
     for event in pair:
         device.call("event_record", event, device.stream)
     device.sync()
     device.refused(INVALID, "event_elapsed_ns", *pair, C.byref(C.c_int64()))
-    pair = [device.event(abi.EVENT_TIMING), device.event(abi.EVENT_TIMING)]
+    pair = [device.event(_abi.EVENT_TIMING), device.event(_abi.EVENT_TIMING)]
     for event in pair:
         device.call("event_record", event, device.stream)
     device.sync()
@@ -152,7 +152,7 @@ def check_captures(device):
             ("event_record", (ready, wrapped)),
             ("stream_wait_event", (wrapped, done)),
             ("copy", (wrapped, part, part, 16)),
-            ("reduce_local", (wrapped, part, part, 4, FLOAT32, abi.SUM)),
+            ("reduce_local", (wrapped, part, part, 4, FLOAT32, _abi.SUM)),
             ("stream_query", (wrapped,)),
             ("stream_sync", (wrapped, deadline(60))),
         ):
@@ -218,7 +218,7 @@ def check_nothing(device):
         assert problem.code == UNSUPPORTED and "there are no kernels for this device" in problem.text
     else:
         raise AssertionError("a factor was taken without kernels")
-    device.refused(UNSUPPORTED, "reduce_local", device.stream, source, target, 100, FLOAT32, abi.SUM)
+    device.refused(UNSUPPORTED, "reduce_local", device.stream, source, target, 100, FLOAT32, _abi.SUM)
     assert device.calls("cuLaunchKernel") == 0
 
 

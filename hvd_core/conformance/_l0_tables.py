@@ -19,15 +19,15 @@ from hvd_core._base import sandbox
 from hvd_core.backends import _options
 from hvd_core.backends._discovery.installed_backend import ABI
 from hvd_core.backends._slots import slots
-from hvd_core.conformance import abi
-from hvd_core.conformance.abi import CAPS, OK, CollArgs, CollCaps, Error, new
-from hvd_core.conformance.backend import code_name, has_slot
-from hvd_core.conformance.cases import case
-from hvd_core.conformance.session import INTERPRETER
+from hvd_core.conformance import _abi
+from hvd_core.conformance._abi import CAPS, OK, CollArgs, CollCaps, Error, new
+from hvd_core.conformance._backend import code_name, has_slot
+from hvd_core.conformance._cases import case
+from hvd_core.conformance._session import INTERPRETER
 
 if TYPE_CHECKING:
     from hvd_core.backends.descriptor import BackendDescriptor
-    from hvd_core.conformance.worker import Bare
+    from hvd_core.conformance._worker import Bare
 
 ENTRY = "hvd_backend_entry_v1"
 NAME = re.compile(r"[a-z0-9_-]{1,32}")
@@ -72,12 +72,12 @@ def _check_header(bare: Bare, table: Any, what: str, least: int) -> None:
 @case("L0.tables", "headers, required slots, groups of slots", ranks=0)
 def tables(bare: Bare) -> None:
     backend = bare.backend
-    _check_header(bare, backend.api, "backend table", abi.BackendApi.info.offset + 8)
+    _check_header(bare, backend.api, "backend table", _abi.BackendApi.info.offset + 8)
     bare.expect(
         backend.comm or backend.device, "the backend has neither a device table nor a communicator table"
     )
     # As ABI 1.0 has them.
-    ends = {"device": abi.DeviceApi.reduce_local, "comm": abi.CommApi.mem_deregister}
+    ends = {"device": _abi.DeviceApi.reduce_local, "comm": _abi.CommApi.mem_deregister}
     for which, end in ends.items():
         table = getattr(backend, which)
         if table is None:
@@ -98,7 +98,7 @@ def tables(bare: Bare) -> None:
                 not lacking or len(lacking) == len(members),
                 f"group '{group}' of the {which} table lacks {', '.join(lacking)}; fill all slots of a group or none",
             )
-    again, error = C.POINTER(abi.BackendApi)(), new(Error)
+    again, error = C.POINTER(_abi.BackendApi)(), new(Error)
     code = backend.entry(C.byref(backend.host.table), C.byref(again), C.byref(error))
     bare.expect(code == OK and again, f"the entry function, called a second time, answers {code}")
 
@@ -192,10 +192,10 @@ def options(bare: Bare) -> None:
         api.options and api.option_count <= 4096, f"option_count is {api.option_count}, but options is NULL"
     )
     stride = api.options[0].hdr.struct_size
-    bare.expect(stride >= C.sizeof(abi.OptionRow), f"an option has a struct_size of {stride} bytes")
+    bare.expect(stride >= C.sizeof(_abi.OptionRow), f"an option has a struct_size of {stride} bytes")
     seen = set()
     for i in range(api.option_count):
-        row = abi.OptionRow.from_address(C.addressof(api.options.contents) + i * stride)
+        row = _abi.OptionRow.from_address(C.addressof(api.options.contents) + i * stride)
         name = (row.name or b"").decode()
         bare.expect(row.hdr.struct_size == stride, f"option {i} has another struct_size than the first")
         bare.expect(
@@ -234,7 +234,7 @@ def facts(bare: Bare) -> None:
     for key in (b"library", b"threads", b"device_memory", b"no-such-fact"):
         asked = f"info('{key.decode()}')"
         code, size, text = ask(key, 65536)
-        if code in (abi.UNAVAILABLE, abi.UNSUPPORTED):
+        if code in (_abi.UNAVAILABLE, _abi.UNSUPPORTED):
             continue
         bare.expect(code == OK, f"{asked} answered {code_name(code)}")
         bare.expect(
@@ -244,7 +244,7 @@ def facts(bare: Bare) -> None:
         known.append(key.decode())
         code, needed, _ = ask(key, 0)
         bare.expect(
-            code == abi.INVALID and needed == size,
+            code == _abi.INVALID and needed == size,
             f"{asked} without room answered {code_name(code)} and {needed}; it needs {size}",
         )
     bare.expect("no-such-fact" not in known, "info returns a value for a fact that does not exist")
@@ -391,9 +391,9 @@ def query(bare: Bare) -> None:
     short = CollCaps.max_count.offset
     caps.hdr.struct_size, caps.max_count = short, 0x5A5A5A5A
     args = new(CollArgs)
-    args.coll, args.dtype = abi.ALLREDUCE, 7
+    args.coll, args.dtype = _abi.ALLREDUCE, 7
     backend.call(
-        "comm", "query", None, C.byref(args), C.byref(caps), allowed=(OK, abi.INVALID, abi.UNSUPPORTED)
+        "comm", "query", None, C.byref(args), C.byref(caps), allowed=(OK, _abi.INVALID, _abi.UNSUPPORTED)
     )
     bare.expect(
         caps.max_count == 0x5A5A5A5A, f"query writes beyond the {short} bytes of an older host's struct"
@@ -411,15 +411,15 @@ def _newer_arguments(bare: Bare) -> None:
     size = C.sizeof(CollArgs) + 4096
     room = (C.c_uint8 * size)()
     args = CollArgs.from_buffer(room)
-    args.hdr.struct_size, args.hdr.major, args.coll, args.dtype = size, 1, abi.ALLGATHER, 7
+    args.hdr.struct_size, args.hdr.major, args.coll, args.dtype = size, 1, _abi.ALLGATHER, 7
     pointer = C.cast(room, C.POINTER(CollArgs))
-    for tail, wanted in ((0, (OK, abi.INVALID)), (1, (abi.UNSUPPORTED,))):
+    for tail, wanted in ((0, (OK, _abi.INVALID)), (1, (_abi.UNSUPPORTED,))):
         room[size - 5] = tail
         error, caps = new(Error), new(CollCaps)
         code = bare.backend.comm_api.query(None, pointer, C.byref(caps), C.byref(error))
         refused = (
             code in wanted
-            or (tail == 0 and code == abi.UNSUPPORTED)
+            or (tail == 0 and code == _abi.UNSUPPORTED)
             or (tail and code == OK and caps.support == 0)
         )
         bare.expect(
@@ -440,15 +440,15 @@ def required(bare: Bare) -> None:
     served = {
         (coll, varying): [d for d in range(15) if backend.query(coll, d, 0, varying=varying).support]
         for coll, varying in (
-            (abi.ALLREDUCE, False),
-            (abi.BROADCAST, False),
-            (abi.ALLGATHER, False),
-            (abi.ALLGATHER, True),
+            (_abi.ALLREDUCE, False),
+            (_abi.BROADCAST, False),
+            (_abi.ALLGATHER, False),
+            (_abi.ALLGATHER, True),
         )
     }
-    some = served[abi.ALLGATHER, False] or served[abi.ALLGATHER, True]
+    some = served[_abi.ALLGATHER, False] or served[_abi.ALLGATHER, True]
     bare.expect(some, "query serves no allgather of any type; hvd-core cannot compose operations without one")
-    for name, key in (("allreduce", (abi.ALLREDUCE, False)), ("broadcast", (abi.BROADCAST, False))):
+    for name, key in (("allreduce", (_abi.ALLREDUCE, False)), ("broadcast", (_abi.BROADCAST, False))):
         if not served[key]:
             bare.note(
                 name, "served for no type: hvd-core composes it from allgather, which moves many more bytes"

@@ -10,7 +10,7 @@ import functools
 
 import numpy as np
 
-from hvd_core.conformance.abi import AVG, MAX, MIN, PROD, SUM
+from hvd_core.conformance._abi import AVG, MAX, MIN, PROD, SUM
 from hvd_core.types import DTYPES, REDUCTIONS
 
 OPS = {name: op.number for name, op in REDUCTIONS.items()}

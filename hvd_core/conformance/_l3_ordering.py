@@ -12,15 +12,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hvd_core.conformance import abi
-from hvd_core.conformance.abi import ALLREDUCE, BROADCAST, OK, SUM, P
-from hvd_core.conformance.backend import Phase, deadline
-from hvd_core.conformance.cases import Kit, Sum, at_most, case, plain_type, served
-from hvd_core.conformance.comm import DeviceSpace, Pending, Space
-from hvd_core.conformance.l0_tables import process_state
-from hvd_core.conformance.l1_devices import Slow
-from hvd_core.conformance.numerics import NUMBERS, compare, reduced, sample, stored
-from hvd_core.conformance.verdicts import Failed
+from hvd_core.conformance import _abi
+from hvd_core.conformance._abi import ALLREDUCE, BROADCAST, OK, SUM, P
+from hvd_core.conformance._backend import Phase, deadline
+from hvd_core.conformance._cases import Kit, Sum, at_most, case, plain_type, served
+from hvd_core.conformance._comm import DeviceSpace, Pending, Space
+from hvd_core.conformance._l0_tables import process_state
+from hvd_core.conformance._l1_devices import Slow
+from hvd_core.conformance._numerics import NUMBERS, compare, reduced, sample, stored
+from hvd_core.conformance._verdicts import Failed
 
 
 @case(
@@ -51,7 +51,7 @@ def _complete_all(kit: Kit, pending: list[Pending]) -> None:
 
 
 def _streams(kit: Kit, space: Space, count: int) -> list[P | None]:
-    if not kit.backend.caps & abi.CAP_STREAM or not isinstance(space, DeviceSpace):
+    if not kit.backend.caps & _abi.CAP_STREAM or not isinstance(space, DeviceSpace):
         return [None] * count
     return [space.new_stream() for _ in range(count)]
 
@@ -63,7 +63,7 @@ def _streams(kit: Kit, space: Space, count: int) -> list[P | None]:
 )
 def two_streams(kit: Kit) -> None:
     plain_type(kit)
-    if not kit.backend.caps & abi.CAP_STREAM:
+    if not kit.backend.caps & _abi.CAP_STREAM:
         kit.skip("the communicators complete by requests, not on streams")
     space = kit.device_space()
     pair, streams = [kit.comm(space), kit.comm(space)], _streams(kit, space, 2)
@@ -96,7 +96,7 @@ def two_streams(kit: Kit) -> None:
 )
 def producer_consumer(kit: Kit) -> None:
     dtype, alignment = plain_type(kit)
-    if not kit.backend.caps & abi.CAP_MEM_DEVICE:
+    if not kit.backend.caps & _abi.CAP_MEM_DEVICE:
         kit.skip("the communicators read host memory, where there is no work in streams")
     kit.need_device()
     space = kit.device_space()
@@ -328,11 +328,11 @@ def calls(kit: Kit) -> None:
             region = space.region(4096, 64)
             region.poison()
             if kit.backend.call("comm", "mem_register", comm.handle, region.buf, C.byref(handle),
-                                allowed=(OK, abi.UNSUPPORTED)) == OK:  # fmt: skip
+                                allowed=(OK, _abi.UNSUPPORTED)) == OK:  # fmt: skip
                 kit.backend.call("comm", "mem_deregister", comm.handle, handle)
         if kit.backend.has("comm", "split"):
             kit.comm(space, tag="split", parent=comm, seconds=long)
-        if kit.backend.caps & abi.CAP_ABORT:
+        if kit.backend.caps & _abi.CAP_ABORT:
             other = kit.comm(space, seconds=long)
             kit.meet()
             other.abort()

@@ -1,4 +1,4 @@
-"""Programs of test_late_modules.py."""
+"""Programs of test_preloaded_modules.py."""
 
 import sys
 

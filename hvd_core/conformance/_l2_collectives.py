@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from hvd_core.conformance import abi
-from hvd_core.conformance.abi import (
+from hvd_core.conformance import _abi
+from hvd_core.conformance._abi import (
     ALLGATHER,
     ALLREDUCE,
     ALLTOALL,
@@ -23,11 +23,11 @@ from hvd_core.conformance.abi import (
     REDUCESCATTER,
     SEND,
 )
-from hvd_core.conformance.backend import BackendFailure, code_name
-from hvd_core.conformance.cases import Kit, case
-from hvd_core.conformance.comm import Comm, Region
-from hvd_core.conformance.numerics import NUMBERS, OPS, compare, reduced, sample, stored
-from hvd_core.conformance.verdicts import EMULATED, FAIL, NATIVE, REFUSED, Composed, Failed
+from hvd_core.conformance._backend import BackendFailure, code_name
+from hvd_core.conformance._cases import Kit, case
+from hvd_core.conformance._comm import Comm, Region
+from hvd_core.conformance._numerics import NUMBERS, OPS, compare, reduced, sample, stored
+from hvd_core.conformance._verdicts import EMULATED, FAIL, NATIVE, REFUSED, Composed, Failed
 
 COUNTS = (0, 1, 17, 1023)
 LARGE = 1_000_001
@@ -49,7 +49,7 @@ class Try:
 
 
 Attempt = Callable[[Try, int], str]
-_PARTED = (abi.ALLGATHER, abi.REDUCESCATTER, abi.ALLTOALL)
+_PARTED = (_abi.ALLGATHER, _abi.REDUCESCATTER, _abi.ALLTOALL)
 
 
 def sweep(
@@ -69,11 +69,11 @@ def sweep(
                 # The answer for this communicator: without a communicator, query answers for the best case.
                 caps = kit.backend.query(coll, NUMBERS[dtype], OPS.get(op, 0), kit.size, varying, comm.handle)
                 if dtype == "bool" and op == "avg":
-                    if caps.support != abi.UNSERVED:
+                    if caps.support != _abi.UNSERVED:
                         kit.row(what, FAIL, "declared, but the ABI has no average of bool")
                     continue
                 queried += 1
-                if caps.support != abi.UNSERVED:
+                if caps.support != _abi.UNSERVED:
                     served += 1
                     digests[what] = _declared(kit, comm, coll, dtype, op, caps, attempt, what)
                 else:
@@ -92,7 +92,7 @@ def _counts(kit: Kit, dtype: str, op: str, max_count: int, per_rank: int) -> lis
 
 
 def _declared(
-    kit: Kit, comm: Comm, coll: int, dtype: str, op: str, caps: abi.CollCaps, attempt: Attempt, what: str
+    kit: Kit, comm: Comm, coll: int, dtype: str, op: str, caps: _abi.CollCaps, attempt: Attempt, what: str
 ) -> list[str]:
     trial = Try(kit, comm, dtype, OPS.get(op, 0), caps.alignment, kit.limit(20))
     per_rank, first = kit.size if coll in _PARTED else 1, ""
@@ -101,7 +101,7 @@ def _declared(
             wrong = attempt(trial, count)
         except BackendFailure as problem:
             wrong = f"declared, but {problem}"
-            if problem.code not in (abi.INVALID, abi.UNSUPPORTED) or problem.flags & abi.COMM_DEAD:
+            if problem.code not in (_abi.INVALID, _abi.UNSUPPORTED) or problem.flags & _abi.COMM_DEAD:
                 kit.row(what, FAIL, f"with {count} elements: {wrong}")
                 raise
         except Failed as problem:
@@ -112,7 +112,7 @@ def _declared(
     if first:
         kit.row(what, FAIL, first)
         return []
-    by_backend = caps.support == abi.EMULATED
+    by_backend = caps.support == _abi.EMULATED
     kit.row(what, EMULATED if by_backend else NATIVE, "by the backend" if by_backend else "")
     return trial.digests
 
@@ -122,7 +122,7 @@ def _undeclared(kit: Kit, comm: Comm, dtype: str, op: str, attempt: Attempt, wha
     try:
         wrong = attempt(trial, 17)
     except BackendFailure as problem:
-        if problem.code not in (abi.INVALID, abi.UNSUPPORTED) or problem.flags & abi.COMM_DEAD:
+        if problem.code not in (_abi.INVALID, _abi.UNSUPPORTED) or problem.flags & _abi.COMM_DEAD:
             kit.row(
                 what, FAIL, f"not declared, and refused in a way that ends the communicator: {code_name(problem.code)}; "
                 f"it must answer UNSUPPORTED. {problem.text}",
@@ -340,7 +340,7 @@ def send_recv(kit: Kit) -> None:
 def barrier(kit: Kit) -> None:
     for space in kit.spaces():
         comm = kit.comm(space)
-        if kit.backend.query(BARRIER, 0, 0, kit.size).support == abi.UNSERVED:
+        if kit.backend.query(BARRIER, 0, 0, kit.size).support == _abi.UNSERVED:
             kit.row(f"barrier [{space.name}]", EMULATED, "by hvd-core")
             continue
         for turn in range(kit.size):

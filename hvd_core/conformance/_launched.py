@@ -18,9 +18,9 @@ from typing import NoReturn
 
 from hvd_core._base import sandbox
 from hvd_core._bootstrap import BootstrapTimeout, StoreClient, World, connect
-from hvd_core.conformance.session import GRACE_S, RanksBroken, resolve
-from hvd_core.conformance.verdicts import FAIL
-from hvd_core.conformance.worker import Worker
+from hvd_core.conformance._session import GRACE_S, RanksBroken, resolve
+from hvd_core.conformance._verdicts import FAIL
+from hvd_core.conformance._worker import Worker
 
 
 class LaunchedRanks:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hvd_core.conformance import abi
-from hvd_core.conformance.abi import (
+from hvd_core.conformance import _abi
+from hvd_core.conformance._abi import (
     CAP_REQUEST,
     CAP_STREAM,
     INPROGRESS,
@@ -30,8 +30,8 @@ from hvd_core.conformance.abi import (
     P,
     new,
 )
-from hvd_core.conformance.backend import Backend, BackendFailure, deadline
-from hvd_core.conformance.verdicts import Failed
+from hvd_core.conformance._backend import Backend, BackendFailure, deadline
+from hvd_core.conformance._verdicts import Failed
 
 # ---- memory with guards on both sides: the host's, or a device's through its own table --------------------------------
 #
@@ -148,7 +148,7 @@ class DeviceSpace(Space):
         self.ordinal = ordinal % count.value
         self.device = P()
         backend.call("device", "open", self.ordinal, None, C.byref(self.device))
-        props = new(abi.DeviceProps)
+        props = new(_abi.DeviceProps)
         backend.call("device", "props", self.device, C.byref(props))
         self.alignment = max(1, props.alignment)
         self.stream = self.new_stream()
@@ -341,7 +341,7 @@ class Pending:
             with self.comm.backend.calls.running("req_free"):
                 code = self.comm.backend.comm_api.req_free(self.request)
             if code != OK:
-                raise BackendFailure("req_free", code, new(abi.Error))
+                raise BackendFailure("req_free", code, new(_abi.Error))
         self.event, self.request = None, P()
 
 
@@ -386,7 +386,7 @@ class Comm:
             if time.monotonic_ns() > until + 5 * 10**9:
                 raise Failed("create_test still answers INPROGRESS 5 s after the deadline")
             time.sleep(0.0005)
-        C.memset(C.byref(args, C.sizeof(abi.Hdr)), 0xEE, C.sizeof(args) - C.sizeof(abi.Hdr))
+        C.memset(C.byref(args, C.sizeof(_abi.Hdr)), 0xEE, C.sizeof(args) - C.sizeof(_abi.Hdr))
 
     def decline_split(self, prefix: str, until: int) -> None:
         """Takes part in a split of this communicator on a rank that is in no part of it. Raises BackendFailure."""
@@ -488,17 +488,17 @@ class Comm:
     def async_error(self) -> tuple[int, str]:
         """(code, text) of async_error: OK, UNSUPPORTED, or the failure."""
         if not self.backend.has("comm", "async_error"):
-            return abi.UNSUPPORTED, ""
+            return _abi.UNSUPPORTED, ""
         try:
-            return self.backend.call("comm", "async_error", self.handle, allowed=(OK, abi.UNSUPPORTED)), ""
+            return self.backend.call("comm", "async_error", self.handle, allowed=(OK, _abi.UNSUPPORTED)), ""
         except BackendFailure as problem:
             return problem.code, problem.text
 
     def raise_async_error(self) -> None:
         """Raises BackendFailure if async_error reports a failure."""
         code, text = self.async_error()
-        if code not in (OK, abi.UNSUPPORTED):
-            error = new(abi.Error)
+        if code not in (OK, _abi.UNSUPPORTED):
+            error = new(_abi.Error)
             error.text = text.encode()[:900]
             raise BackendFailure("async_error", code, error)
 

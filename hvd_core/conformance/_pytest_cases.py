@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from hvd_core.conformance.cases import all_cases
-from hvd_core.conformance.session import Session, resolve
-from hvd_core.conformance.verdicts import FAIL, SKIPPED
+from hvd_core.conformance._cases import all_cases
+from hvd_core.conformance._session import Session, resolve
+from hvd_core.conformance._verdicts import FAIL, SKIPPED
 
 
 class CommonCases:

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
-from hvd_core.conformance import abi
-from hvd_core.conformance.abi import ALLREDUCE, SUM
-from hvd_core.conformance.backend import Backend, deadline
-from hvd_core.conformance.comm import Comm, DeviceSpace, HostSpace, Pending, Region, Space
-from hvd_core.conformance.numerics import NUMBERS, compare, reduced, sample, stored
-from hvd_core.conformance.verdicts import CaseArgument, Composed, Row, Skip
+from hvd_core.conformance import _abi
+from hvd_core.conformance._abi import ALLREDUCE, SUM
+from hvd_core.conformance._backend import Backend, deadline
+from hvd_core.conformance._comm import Comm, DeviceSpace, HostSpace, Pending, Region, Space
+from hvd_core.conformance._numerics import NUMBERS, compare, reduced, sample, stored
+from hvd_core.conformance._verdicts import CaseArgument, Composed, Row, Skip
 
 LEVELS = {
     "L0": "lint",
@@ -57,7 +57,15 @@ class Case:
 
 
 _CASES: dict[str, Case] = {}
-_PARTS = ("l0_tables", "l1_devices", "l2_collectives", "l2_rules", "l3_ordering", "l4_failures", "l5_sanity")
+_PARTS = (
+    "_l0_tables",
+    "_l1_devices",
+    "_l2_collectives",
+    "_l2_rules",
+    "_l3_ordering",
+    "_l4_failures",
+    "_l5_sanity",
+)
 
 
 def case(name: str, says: str, **traits: Any) -> Callable[[CaseFunction], CaseFunction]:
@@ -185,9 +193,9 @@ class Kit(CaseArgument):
         self.need_comm()
         caps = self.backend.caps
         found: list[Space] = []
-        if caps & abi.CAP_MEM_HOST:
+        if caps & _abi.CAP_MEM_HOST:
             found.append(self._host_space)
-        if caps & abi.CAP_MEM_DEVICE:
+        if caps & _abi.CAP_MEM_DEVICE:
             types = (self.backend.comm_api.device_types or b"").decode().split(",")
             own = self.backend.device.device_type.decode() if self.backend.device else None
             if own in types:
@@ -266,7 +274,7 @@ class Kit(CaseArgument):
 # ---- operations that cases of all levels start ------------------------------------------------------------
 
 
-def served(kit: Kit, coll: int, dtype: str, op: int = SUM, varying: bool = False) -> abi.CollCaps | None:
+def served(kit: Kit, coll: int, dtype: str, op: int = SUM, varying: bool = False) -> _abi.CollCaps | None:
     """The answer of query; None if the collective is not served."""
     caps = kit.backend.query(coll, NUMBERS[dtype], op, kit.size, varying)
     return caps if caps.support else None

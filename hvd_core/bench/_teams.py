@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 import hvd_core as hvd
+from hvd_core.bench._conductor import Fleet, Spec, Unavailable
+from hvd_core.bench._worker import answer
 from hvd_core.bench.alternative import Alternative, Call, Place, elements_of
-from hvd_core.bench.conductor import Fleet, Spec, Unavailable
-from hvd_core.bench.worker import answer
 
 _MOST_ITERS = 1000
 
@@ -196,7 +196,7 @@ class Launched(Teams):
         elif kind.launcher == "mpirun":
             prefix = mpirun(self.size)
             env |= {key: value for key, value in _MPIRUN.items() if key not in os.environ}
-        command = [sys.executable, "-m", "hvd_core.bench.worker", entry]
+        command = [sys.executable, "-m", "hvd_core.bench._worker", entry]
         return Spec(name.replace("/", "."), kind.title, command, prefix, env)
 
     def names(self) -> list[str]:

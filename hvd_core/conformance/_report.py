@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from hvd_core.conformance.numerics import NUMBERS
-from hvd_core.conformance.session import Target
-from hvd_core.conformance.verdicts import EMULATED, FAIL, NATIVE, NOTE, PASS, REFUSED, SKIPPED, Result
+from hvd_core.conformance._numerics import NUMBERS
+from hvd_core.conformance._session import Target
+from hvd_core.conformance._verdicts import EMULATED, FAIL, NATIVE, NOTE, PASS, REFUSED, SKIPPED, Result
 from hvd_core.version import __version__
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hvd_core.conformance.cases import Case
+    from hvd_core.conformance._cases import Case
 
 # ---- the support matrix: collectives by element types, from the rows of the L2 cases ----------------------------------
 #
@@ -147,7 +147,7 @@ class Table:
 
     def add(self, result: Result, says: str) -> None:
         """A case has ended."""
-        from hvd_core.conformance.cases import LEVELS
+        from hvd_core.conformance._cases import LEVELS
 
         if result.level != self._level:
             self._level = result.level

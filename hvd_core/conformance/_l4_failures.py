@@ -15,14 +15,14 @@ from functools import partial
 
 import numpy as np
 
-from hvd_core.conformance import abi
-from hvd_core.conformance.abi import ABORTED, ALLREDUCE, BROADCAST, OK, SUM, UNSUPPORTED
-from hvd_core.conformance.backend import BackendFailure, code_name
-from hvd_core.conformance.cases import Kit, Sum, at_most, case, plain_type, served
-from hvd_core.conformance.comm import Comm, Pending, Region
-from hvd_core.conformance.leaks import SharedNames, leaked, settled
-from hvd_core.conformance.numerics import NUMBERS, compare
-from hvd_core.conformance.verdicts import NATIVE
+from hvd_core.conformance import _abi
+from hvd_core.conformance._abi import ABORTED, ALLREDUCE, BROADCAST, OK, SUM, UNSUPPORTED
+from hvd_core.conformance._backend import BackendFailure, code_name
+from hvd_core.conformance._cases import Kit, Sum, at_most, case, plain_type, served
+from hvd_core.conformance._comm import Comm, Pending, Region
+from hvd_core.conformance._leaks import SharedNames, leaked, settled
+from hvd_core.conformance._numerics import NUMBERS, compare
+from hvd_core.conformance._verdicts import NATIVE
 
 LATE_S = 5.0  # beyond a deadline
 
@@ -30,7 +30,7 @@ LATE_S = 5.0  # beyond a deadline
 def need_abort(kit: Kit) -> None:
     """Skips the case for a backend without abort."""
     kit.need_comm()
-    if not kit.backend.caps & abi.CAP_ABORT:
+    if not kit.backend.caps & _abi.CAP_ABORT:
         kit.skip("ABORT is not declared: elastic jobs refuse this backend, other jobs end by their deadline")
 
 
@@ -65,12 +65,12 @@ def outcome(kit: Kit, start: Callable[[], Pending], abort_at_deadline: bool = Tr
 
 def _drained(kit: Kit, pending: Pending, limit: int, code: int, text: str) -> tuple[int, str]:
     """A failed communicator lets its stream go on once it is aborted: work behind it in the stream must not hang."""
-    if kit.backend.caps & abi.CAP_ABORT:
+    if kit.backend.caps & _abi.CAP_ABORT:
         pending.comm.abort()
     limit = max(limit, time.monotonic_ns() + int(kit.limit(LATE_S) * 1e9))
     while True:
         try:
-            if kit.backend.call("device", "event_query", pending.event, allowed=(OK, abi.INPROGRESS)) == OK:
+            if kit.backend.call("device", "event_query", pending.event, allowed=(OK, _abi.INPROGRESS)) == OK:
                 break
         except BackendFailure:
             break
@@ -127,7 +127,7 @@ def abort(kit: Kit) -> None:
                 problems: list[str] = []
                 step, wanted = (
                     Sum(kit, comm, count, 1),
-                    (ABORTED,) if kit.rank == 0 else (ABORTED, abi.REMOTE),
+                    (ABORTED,) if kit.rank == 0 else (ABORTED, _abi.REMOTE),
                 )
                 helper = threading.Thread(target=_abort_twice, args=(kit, comm, f"aborted {over}", problems))
                 helper.start()
@@ -194,7 +194,7 @@ def async_error(kit: Kit) -> None:
             kit.note("async_error", "answers UNSUPPORTED")
             continue
         kit.meet()
-        if kit.backend.caps & abi.CAP_ABORT:
+        if kit.backend.caps & _abi.CAP_ABORT:
             comm.abort()
             code, text = comm.async_error()
             kit.expect(code == ABORTED, f"after abort, async_error answers {code_name(code)}: {text}")
@@ -214,7 +214,9 @@ def deadlines(kit: Kit) -> None:
             Sum(kit, comm, count).start().wait()
             if kit.rank != kit.size - 1:
                 code, text = outcome(kit, partial(Sum(kit, comm, count, 1).start, seconds=1.0))
-                wanted = (abi.TIMEOUT, abi.REMOTE, ABORTED) if comm.stream_mode else (abi.TIMEOUT, abi.REMOTE)
+                wanted = (
+                    (_abi.TIMEOUT, _abi.REMOTE, ABORTED) if comm.stream_mode else (_abi.TIMEOUT, _abi.REMOTE)
+                )
                 kit.expect(code in wanted, f"ends with {code_name(code)}; it must end with TIMEOUT. {text}")
                 kit.row(f"{count} elements [{space.name}]", NATIVE, code_name(code))
             kit.meet()
@@ -245,7 +247,7 @@ def create_deadline(kit: Kit) -> None:
                 )
                 local_and_bounded(kit, comm)
             else:
-                wanted = (abi.TIMEOUT, abi.REMOTE)
+                wanted = (_abi.TIMEOUT, _abi.REMOTE)
                 kit.expect(
                     problem is not None and problem.code in wanted, f"{problem}; it must answer TIMEOUT"
                 )
@@ -269,10 +271,10 @@ def killed_rank(kit: Kit) -> None:
     if kit.rank == kit.size - 1:
         os.kill(os.getpid(), signal.SIGKILL)
     code, text = outcome(kit, lambda: Sum(kit, comm, 40_000, 1).start(seconds=3.0))
-    wanted = (abi.REMOTE, abi.TIMEOUT, ABORTED) if comm.stream_mode else (abi.REMOTE, abi.TIMEOUT)
+    wanted = (_abi.REMOTE, _abi.TIMEOUT, ABORTED) if comm.stream_mode else (_abi.REMOTE, _abi.TIMEOUT)
     kit.expect(code in wanted, f"ends with {code_name(code)}; it must end with REMOTE or TIMEOUT. {text}")
     kit.row(f"rank {kit.rank}", NATIVE, f"{code_name(code)}: {text}")
-    _is_dead(kit, comm, (abi.REMOTE, abi.TIMEOUT, ABORTED), "after a rank has died")
+    _is_dead(kit, comm, (_abi.REMOTE, _abi.TIMEOUT, ABORTED), "after a rank has died")
     local_and_bounded(kit, comm)
 
 
@@ -349,8 +351,8 @@ def _two_broadcasts(kit: Kit, comm: Comm, dtype: str, buffer: Region) -> Pending
     return Sum(kit, comm, 100).start(seconds=2.0)
 
 
-def _said(text: str) -> abi.Error:
-    error = abi.new(abi.Error)
+def _said(text: str) -> _abi.Error:
+    error = _abi.new(_abi.Error)
     error.text = text.encode()[:900]
     return error
 

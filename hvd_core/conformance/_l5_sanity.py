@@ -7,13 +7,13 @@ import time
 
 import numpy as np
 
-from hvd_core.conformance import abi
-from hvd_core.conformance.abi import ALLREDUCE, SUM
-from hvd_core.conformance.backend import Backend, deadline
-from hvd_core.conformance.cases import Kit, Sum, at_most, case, plain_type, served
-from hvd_core.conformance.comm import Comm, HostSpace
-from hvd_core.conformance.numerics import NUMBERS, stored
-from hvd_core.conformance.verdicts import FAIL, NATIVE, Composed
+from hvd_core.conformance import _abi
+from hvd_core.conformance._abi import ALLREDUCE, SUM
+from hvd_core.conformance._backend import Backend, deadline
+from hvd_core.conformance._cases import Kit, Sum, at_most, case, plain_type, served
+from hvd_core.conformance._comm import Comm, HostSpace
+from hvd_core.conformance._numerics import NUMBERS, stored
+from hvd_core.conformance._verdicts import FAIL, NATIVE, Composed
 
 # A backend that is slower than this part of the host path has something in it that does not belong there.
 SLOWEST = 1 / 100
@@ -99,7 +99,7 @@ def latency(kit: Kit) -> None:
 @case("L5.fusion", "many small buffers in one call compared with one call for each", ranks=2, seconds=120)
 def fusion(kit: Kit) -> None:
     dtype, alignment = plain_type(kit)
-    if not kit.backend.caps & abi.CAP_VECTORED:
+    if not kit.backend.caps & _abi.CAP_VECTORED:
         raise Composed("VECTORED is not declared; hvd-core packs lists into one buffer")
     lengths = [at_most(kit, dtype, (i * 97) % 900 + 1) for i in range(161)]
     for space in kit.spaces():
@@ -136,7 +136,7 @@ def asynchronous(kit: Kit) -> None:
     """An operation holds up the stream, because another rank calls it only after tell(). A backend that synchronises with
     the host in an enqueue never reaches tell()."""
     plain_type(kit)
-    if not kit.backend.caps & abi.CAP_STREAM:
+    if not kit.backend.caps & _abi.CAP_STREAM:
         kit.skip("the communicators complete by requests; L3.no_waiting tests those")
     space = kit.device_space()
     comm, stream = kit.comm(space), space.new_stream()

@@ -1,4 +1,4 @@
-"""The processes that the session starts: ``python -m hvd_core.conformance.worker``.
+"""The processes that the session starts: ``python -m hvd_core.conformance._worker``.
 
 It reads lines of JSON from its standard input: first the configuration, then the name of a case on each line. It writes a
 Result for each case to its standard output; what the backend prints goes to standard error. The session may kill the
@@ -21,11 +21,11 @@ import traceback
 from typing import Any, TextIO
 
 from hvd_core._bootstrap import StoreClient
-from hvd_core.conformance import session
-from hvd_core.conformance.backend import Backend, BackendFailure, Calls, watch
-from hvd_core.conformance.cases import Kit, all_cases
-from hvd_core.conformance.session import Target, resolve
-from hvd_core.conformance.verdicts import (
+from hvd_core.conformance import _session
+from hvd_core.conformance._backend import Backend, BackendFailure, Calls, watch
+from hvd_core.conformance._cases import Kit, all_cases
+from hvd_core.conformance._session import Target, resolve
+from hvd_core.conformance._verdicts import (
     EMULATED,
     FAIL,
     PASS,
@@ -160,7 +160,7 @@ def _serve_as_rank(config: dict[str, Any], answers: TextIO) -> None:
 
 
 def _serve_without_ranks(config: dict[str, Any], answers: TextIO) -> None:
-    session.INTERPRETER[:] = config["interpreter"]
+    _session.INTERPRETER[:] = config["interpreter"]
     cases = {case.name: case for case in all_cases(config["modules"])}
     target = Target(config["name"], config["path"], config["origin"], config["python"])
     if config["described"]:

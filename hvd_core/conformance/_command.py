@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvd_core.conformance.verdicts import FAIL
+from hvd_core.conformance._verdicts import FAIL
 
 if TYPE_CHECKING:
-    from hvd_core.conformance.cases import Case
-    from hvd_core.conformance.session import Ranks
+    from hvd_core.conformance._cases import Case
+    from hvd_core.conformance._session import Ranks
 
 
 def parser() -> argparse.ArgumentParser:
     """The options."""
-    from hvd_core.conformance.cases import LEVELS
+    from hvd_core.conformance._cases import LEVELS
 
     p = argparse.ArgumentParser(
         prog="python -m hvd_core.conformance",
@@ -86,9 +86,9 @@ def select(cases: Sequence[Case], levels: Sequence[str] | None, ids: Sequence[st
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the kit; the exit status."""
-    from hvd_core.conformance import report
-    from hvd_core.conformance.cases import all_cases
-    from hvd_core.conformance.session import inside_job
+    from hvd_core.conformance import _report
+    from hvd_core.conformance._cases import all_cases
+    from hvd_core.conformance._session import inside_job
 
     p = parser()
     options = p.parse_args(arguments)
@@ -99,17 +99,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(problem, file=sys.stderr)
         return 2
     if options.list:
-        report.print_list(chosen)
+        _report.print_list(chosen)
         return 0
     odd = [text for text in options.env if "=" not in text.lstrip("=")]
     if odd:
         print(f"horovod: conformance: --env takes NAME=VALUE, not '{odd[0]}'", file=sys.stderr)
         return 2
     if options.matrix:
-        from hvd_core.conformance import report
+        from hvd_core.conformance import _report
 
         try:  # before the cases run, not after
-            report.check(Path(options.matrix))
+            _report.check(Path(options.matrix))
         except (ValueError, OSError) as problem:
             print(problem, file=sys.stderr)
             return 2
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("horovod: conformance: name a backend, such as shm, and at least one rank", file=sys.stderr)
         return 2
     if inside_job():
-        from hvd_core.conformance.launched import serve_or_lead
+        from hvd_core.conformance._launched import serve_or_lead
 
         return serve_or_lead(options, lambda ranks: run(options, chosen, ranks))
     try:
@@ -136,7 +136,7 @@ def _restart_as_a_job(options: argparse.Namespace, arguments: Sequence[str]) -> 
     if options.np == 1:
         return
     from hvd_core.backends.errors import BackendError
-    from hvd_core.conformance.session import resolve
+    from hvd_core.conformance._session import resolve
 
     try:
         descriptor = resolve(options.backend).descriptor
@@ -164,8 +164,8 @@ def _export_options(name: str) -> None:
 def run(options: argparse.Namespace, chosen: list[Case], ranks: Ranks | None = None) -> int:
     """Runs the chosen cases and writes the reports; the exit status."""
     from hvd_core.backends.errors import BackendError
-    from hvd_core.conformance import report
-    from hvd_core.conformance.session import Session, resolve
+    from hvd_core.conformance import _report
+    from hvd_core.conformance._session import Session, resolve
 
     try:
         _export_options(options.backend)
@@ -174,7 +174,7 @@ def run(options: argparse.Namespace, chosen: list[Case], ranks: Ranks | None = N
         print(problem, file=sys.stderr)
         return 3
     size = ranks.size if ranks else options.np
-    printer = report.Table(target, size, options.verbose, quiet=options.json == "-")
+    printer = _report.Table(target, size, options.verbose, quiet=options.json == "-")
     results = []
     with Session(
         target, size, modules=options.cases, quick=options.quick, patience=options.patience, ranks=ranks,
@@ -186,9 +186,9 @@ def run(options: argparse.Namespace, chosen: list[Case], ranks: Ranks | None = N
             printer.add(result, case.says)
     printer.end(results)
     if options.json:
-        report.write_json(options.json, target, size, results)
+        _report.write_json(options.json, target, size, results)
     if options.junit:
-        report.write_junit(Path(options.junit), target, results)
+        _report.write_junit(Path(options.junit), target, results)
     if options.matrix:
-        report.write(Path(options.matrix), target, results)
+        _report.write(Path(options.matrix), target, results)
     return 1 if any(r.verdict == FAIL for r in results) else 0

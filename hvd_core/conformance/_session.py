@@ -20,7 +20,7 @@ from hvd_core._base.auth import new_secret
 from hvd_core._bootstrap import StoreServer
 from hvd_core._bootstrap.launchers import VARIABLE_PREFIXES
 from hvd_core._bootstrap.launchers.identity import identify
-from hvd_core.conformance.verdicts import FAIL, SKIPPED, Result, merge, shown_output
+from hvd_core.conformance._verdicts import FAIL, SKIPPED, Result, merge, shown_output
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def resolve(name: str, library: str | os.PathLike[str] | None = None) -> Target:
 
 
 if TYPE_CHECKING:
-    from hvd_core.conformance.cases import Case
+    from hvd_core.conformance._cases import Case
 
 # The first words of the processes that run cases, in front of "-m" and "-c". Programs that run the kit many times may
 # give it processes that start faster. What describing a backend imports and costs is always measured in interpreters.
@@ -150,7 +150,7 @@ class LocalRanks:
         environment.setdefault("MALLOC_ARENA_MAX", "1")
         for rank in range(self.size):
             mine = {name: value.replace("{rank}", str(rank)) for name, value in self.environment.items()}
-            argv = [*INTERPRETER, "-m", "hvd_core.conformance.worker"]
+            argv = [*INTERPRETER, "-m", "hvd_core.conformance._worker"]
             # In this process's group: who kills the kit's group ends the ranks too.
             child = sandbox.Child(argv, env=environment | mine, own_group=False)
             self._children.append(child)
@@ -238,7 +238,7 @@ class Session:
         self, target: Target, size: int = 4, *, modules: Sequence[str] = (), quick: bool = False,
         patience: float = 1.0, ranks: Ranks | None = None, environment: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        from hvd_core.conformance.cases import all_cases
+        from hvd_core.conformance._cases import all_cases
 
         self.cases = {c.name: c for c in all_cases(modules)}
         self.target, self.patience, self.modules = target, patience, modules
@@ -387,7 +387,7 @@ class SingleProcess:
             **{"patience": self._patience, "interpreter": INTERPRETER},
         }
         self._earlier = ""
-        child = sandbox.Child([*INTERPRETER, "-m", "hvd_core.conformance.worker"], own_group=False)
+        child = sandbox.Child([*INTERPRETER, "-m", "hvd_core.conformance._worker"], own_group=False)
         child.send(config)
         return child
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from hvd_core.conformance import abi
-from hvd_core.conformance.abi import INPROGRESS, INVALID, MEM_DEVICE, OK, UNSUPPORTED, Buf, CopyItem, P, new
-from hvd_core.conformance.backend import BackendFailure, deadline
-from hvd_core.conformance.cases import Kit, case
-from hvd_core.conformance.comm import DeviceSpace, backend_allocates
-from hvd_core.conformance.leaks import leaked, settled
-from hvd_core.conformance.numerics import (
+from hvd_core.conformance import _abi
+from hvd_core.conformance._abi import INPROGRESS, INVALID, MEM_DEVICE, OK, UNSUPPORTED, Buf, CopyItem, P, new
+from hvd_core.conformance._backend import BackendFailure, deadline
+from hvd_core.conformance._cases import Kit, case
+from hvd_core.conformance._comm import DeviceSpace, backend_allocates
+from hvd_core.conformance._leaks import leaked, settled
+from hvd_core.conformance._numerics import (
     NUMBERS,
     OPS,
     compare,
@@ -30,7 +30,7 @@ from hvd_core.conformance.numerics import (
     to_real,
     to_stored,
 )
-from hvd_core.conformance.verdicts import EMULATED, FAIL, NATIVE, Composed, Failed
+from hvd_core.conformance._verdicts import EMULATED, FAIL, NATIVE, Composed, Failed
 
 KINDS = {"DEVICE": 1, "PINNED": 2, "HOST": 3, "MANAGED": 4, "REGISTERED": 5}
 
@@ -40,7 +40,7 @@ def refused(kit: Kit, slot: str, *args: Any, codes: tuple[int, ...] = (INVALID,)
     try:
         kit.backend.call("device", slot, *args)
     except BackendFailure as problem:
-        names = " or ".join(abi.CODES[c] for c in codes)
+        names = " or ".join(_abi.CODES[c] for c in codes)
         kit.expect(problem.code in codes, f"{problem}; it must answer {names}")
         return problem
     raise Failed(f"{slot} answered OK for invalid arguments")
@@ -59,7 +59,7 @@ def opening(kit: Kit) -> None:
     for ordinal in (-1, count.value):
         refused(kit, "open", ordinal, None, C.byref(P()))
     for _ in range(3):
-        device, props = P(), new(abi.DeviceProps)
+        device, props = P(), new(_abi.DeviceProps)
         call("device", "open", 0, None, C.byref(device))
         kit.expect(device.value is not None, "open answered OK and returned a NULL device")
         call("device", "props", device, C.byref(props))
@@ -75,8 +75,8 @@ def opening(kit: Kit) -> None:
         )
         call("device", "close", device)
     call("device", "open", 0, None, C.byref(device))
-    props = new(abi.DeviceProps)
-    short = abi.DeviceProps.numa_node.offset
+    props = new(_abi.DeviceProps)
+    short = _abi.DeviceProps.numa_node.offset
     props.hdr.struct_size, props.numa_node, props.arch = short, 4711, b"mine"
     call("device", "props", device, C.byref(props))
     kit.expect(
@@ -266,7 +266,7 @@ def _until(kit: Kit, slot: str, handle: P | None) -> int:
     try:
         return kit.backend.call("device", slot, handle, deadline(-1), allowed=(OK, INPROGRESS))
     except BackendFailure as problem:
-        kit.expect(problem.code == abi.TIMEOUT, f"{problem}; it must answer TIMEOUT at the deadline")
+        kit.expect(problem.code == _abi.TIMEOUT, f"{problem}; it must answer TIMEOUT at the deadline")
         return problem.code
 
 
@@ -345,7 +345,7 @@ def _elapsed(kit: Kit, space: DeviceSpace, stream: P | None) -> None:
         return
     call, pair, elapsed = kit.backend.call, (P(), P()), C.c_int64(-1)
     for event in pair:
-        call("device", "event_create", space.device, abi.EVENT_TIMING, C.byref(event))
+        call("device", "event_create", space.device, _abi.EVENT_TIMING, C.byref(event))
         call("device", "event_record", event, stream)
     space.sync(stream)
     call("device", "event_elapsed_ns", *pair, C.byref(elapsed))
@@ -393,7 +393,7 @@ def _batched(
     kit: Kit, space: DeviceSpace, rows: list[tuple[Any, ...]], stride: int = C.sizeof(CopyItem)
 ) -> None:
     """rows: (source, its type, target, its type, scale, count), in calls of at most batch_limit."""
-    props = new(abi.DeviceProps)
+    props = new(_abi.DeviceProps)
     kit.backend.call("device", "props", space.device, C.byref(props))
     limit = max(1, min(props.batch_limit, 1 << 20))
     for begin in range(0, len(rows), limit) or (0,):
@@ -523,7 +523,7 @@ def leaks(kit: Kit) -> None:
     def once() -> None:
         stream, event, mem, buf = space.new_stream(), P(), P(), Buf()
         call("device", "event_create", space.device, 0, C.byref(event))
-        kind = MEM_DEVICE if backend_allocates(space, MEM_DEVICE) else abi.MEM_HOST
+        kind = MEM_DEVICE if backend_allocates(space, MEM_DEVICE) else _abi.MEM_HOST
         call("device", "mem_alloc", space.device, kind, 1 << 16, C.byref(mem), C.byref(buf))
         space.copy(Buf(buf.base, buf.offset, 1024), host, 1024, stream)
         call("device", "event_record", event, stream)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hvd_core.conformance import abi
-from hvd_core.conformance.abi import (
+from hvd_core.conformance import _abi
+from hvd_core.conformance._abi import (
     ALLGATHER,
     ALLREDUCE,
     AVG,
@@ -26,10 +26,10 @@ from hvd_core.conformance.abi import (
     WindowArgs,
     new,
 )
-from hvd_core.conformance.backend import BackendFailure, deadline
-from hvd_core.conformance.cases import Kit, alignment_of, at_most, case, plain_type, served
-from hvd_core.conformance.comm import GUARD, Comm, HostRegion, HostSpace, Region
-from hvd_core.conformance.numerics import (
+from hvd_core.conformance._backend import BackendFailure, deadline
+from hvd_core.conformance._cases import Kit, alignment_of, at_most, case, plain_type, served
+from hvd_core.conformance._comm import GUARD, Comm, HostRegion, HostSpace, Region
+from hvd_core.conformance._numerics import (
     NUMBERS,
     OPS,
     compare,
@@ -40,7 +40,7 @@ from hvd_core.conformance.numerics import (
     to_real,
     to_stored,
 )
-from hvd_core.conformance.verdicts import EMULATED, FAIL, NATIVE, Composed
+from hvd_core.conformance._verdicts import EMULATED, FAIL, NATIVE, Composed
 
 
 def allreduce(comm: Comm, dtype: str, mine: np.ndarray, op: int, alignment: int, **more: Any) -> np.ndarray:
@@ -51,7 +51,7 @@ def allreduce(comm: Comm, dtype: str, mine: np.ndarray, op: int, alignment: int,
     return out.read(stored(dtype))
 
 
-Body = Callable[[Comm, str, int, abi.CollCaps], str]
+Body = Callable[[Comm, str, int, _abi.CollCaps], str]
 """(communicator, type, reduction, the answer of query) -> the fault, or "".
 """
 
@@ -104,7 +104,7 @@ def narrowing(kit: Kit) -> None:
         "uint8": [(200, 100), (255, 1)],
     }
 
-    def body(comm: Comm, dtype: str, op: int, caps: abi.CollCaps) -> str:
+    def body(comm: Comm, dtype: str, op: int, caps: _abi.CollCaps) -> str:
         columns = _columns(kit, dtype, traps[dtype])
         got = allreduce(comm, dtype, columns[comm.rank], op, caps.alignment)
         with np.errstate(over="ignore"):
@@ -118,7 +118,7 @@ def special_values(kit: Kit) -> None:
     nan, inf = float("nan"), float("inf")
     rows = [(nan, 1.0), (1.0, nan), (nan, nan), (2.0, 1.0), (inf, 1.0), (-inf, 1.0), (-0.0, -0.0), (inf, inf)]
 
-    def body(comm: Comm, dtype: str, op: int, caps: abi.CollCaps) -> str:
+    def body(comm: Comm, dtype: str, op: int, caps: _abi.CollCaps) -> str:
         columns = _columns(kit, dtype, rows)
         got = to_real(dtype, allreduce(comm, dtype, columns[comm.rank], op, caps.alignment))
         with np.errstate(all="ignore"):
@@ -175,7 +175,7 @@ def _moved_bits(kit: Kit) -> None:
 
 @case("L2.bool", "bool: sum and max are or, prod and min are and; results are 0 and 1", ranks=2)
 def booleans(kit: Kit) -> None:
-    def body(comm: Comm, dtype: str, op: int, caps: abi.CollCaps) -> str:
+    def body(comm: Comm, dtype: str, op: int, caps: _abi.CollCaps) -> str:
         columns = [np.array([r == 0, r == 1, True, False, r > 0] * 7, bool) for r in range(kit.size)]
         got = allreduce(comm, dtype, columns[comm.rank], op, caps.alignment)
         raw = got.view(np.uint8)
@@ -188,7 +188,7 @@ def booleans(kit: Kit) -> None:
 
 @case("L2.average", "averages of integers divide the exact sum and truncate toward zero", ranks=2)
 def average(kit: Kit) -> None:
-    def body(comm: Comm, dtype: str, op: int, caps: abi.CollCaps) -> str:
+    def body(comm: Comm, dtype: str, op: int, caps: _abi.CollCaps) -> str:
         limits = np.iinfo(stored(dtype))
         rows = [
             (limits.max, limits.max - 1),
@@ -210,7 +210,7 @@ def average(kit: Kit) -> None:
 
 @case("L2.scaling", "prescale before, postscale after; 0 means 1", ranks=2)
 def scaling(kit: Kit) -> None:
-    def body(comm: Comm, dtype: str, op: int, caps: abi.CollCaps) -> str:
+    def body(comm: Comm, dtype: str, op: int, caps: _abi.CollCaps) -> str:
         small = (sample("int8", r, 300).astype(np.int64) for r in range(kit.size))
         top = max(
             2, 84 // kit.size
@@ -234,7 +234,7 @@ def scaling(kit: Kit) -> None:
             try:
                 got = allreduce(comm, dtype, columns[comm.rank], op, caps.alignment, pre=pre, post=post)
             except BackendFailure as problem:
-                if caps.support or problem.code != abi.UNSUPPORTED or problem.flags & abi.COMM_DEAD:
+                if caps.support or problem.code != _abi.UNSUPPORTED or problem.flags & _abi.COMM_DEAD:
                     raise
                 kit.row(f"{dtype}, factors {pre} and {post} [{comm.space.name}]", EMULATED, "by hvd-core")
                 continue
@@ -287,7 +287,7 @@ def _in_place(comm: Comm, coll: int, dtype: str, count: int, alignment: int) -> 
 
 @case("L2.vectored", "lists of many buffers of all sizes, some of them empty", ranks=2)
 def vectored(kit: Kit) -> None:
-    if not kit.backend.caps & abi.CAP_VECTORED:
+    if not kit.backend.caps & _abi.CAP_VECTORED:
         kit.need_comm()
         raise Composed("VECTORED is not declared; hvd-core packs lists into one buffer")
     dtype = next((d for d in ("float32", "int32", "uint8") if served(kit, ALLREDUCE, d)), None)
@@ -344,7 +344,7 @@ def _broadcast_list(kit: Kit, comm: Comm, lengths: list[int], what: str) -> None
 def groups(kit: Kit) -> None:
     kit.need_comm()
     caps = kit.backend.caps
-    if not caps & (abi.CAP_GROUP_SAME | abi.CAP_GROUP_MIXED):
+    if not caps & (_abi.CAP_GROUP_SAME | _abi.CAP_GROUP_MIXED):
         raise Composed("GROUP_* is not declared; hvd-core makes the calls one by one")
     dtype = next(
         d for d in ("float32", "int32", "uint8") if served(kit, ALLREDUCE, d) or served(kit, BROADCAST, d)
@@ -355,7 +355,7 @@ def groups(kit: Kit) -> None:
             ("allreduce", [ALLREDUCE]), ("broadcast", [BROADCAST]), ("allgather", [ALLGATHER]),
             ("all kinds", [ALLREDUCE, BROADCAST, ALLGATHER]),
         ):  # fmt: skip
-            if len(kinds) > 1 and not caps & abi.CAP_GROUP_MIXED:
+            if len(kinds) > 1 and not caps & _abi.CAP_GROUP_MIXED:
                 kit.row(
                     f"{name} [{space.name}]",
                     EMULATED,
@@ -439,7 +439,7 @@ def agreed(kit: Kit) -> None:
         for turn, count in enumerate((1, 17, 40_000, 17, 0, 300_001)):
             count = at_most(kit, dtype, count)
             for how in ("wait", "poll"):
-                wrong = _sum(comm, dtype, count, alignment, turn, how=how, flags=abi.COLL_AGREED)
+                wrong = _sum(comm, dtype, count, alignment, turn, how=how, flags=_abi.COLL_AGREED)
                 kit.expect(not wrong, f"allreduce of {count}: {wrong}")
             _move(kit, comm, dtype, count, turn)
 
@@ -473,7 +473,7 @@ def _move(kit: Kit, comm: Comm, dtype: str, count: int, turn: int) -> None:
         source = comm.space.of(columns[comm.rank], caps.alignment)
         out = comm.space.region(columns[0].nbytes * parts, caps.alignment)
         out.poison()
-        comm.run(coll, NUMBERS[dtype], [source], [out], counts=[count], root=root, flags=abi.COLL_AGREED)
+        comm.run(coll, NUMBERS[dtype], [source], [out], counts=[count], root=root, flags=_abi.COLL_AGREED)
         got = out.read(stored(dtype))
         for part in range(parts):
             wanted = columns[part if parts > 1 else root]
@@ -529,7 +529,7 @@ class Window:
             "comm", "window_create", comm.handle, C.byref(args), C.byref(self.handle), C.byref(part),
             allowed=(OK, UNSUPPORTED),
         )  # fmt: skip
-        C.memset(C.byref(args, C.sizeof(abi.Hdr)), 0xEE, C.sizeof(args) - C.sizeof(abi.Hdr))
+        C.memset(C.byref(args, C.sizeof(_abi.Hdr)), 0xEE, C.sizeof(args) - C.sizeof(_abi.Hdr))
         if self.code == UNSUPPORTED:
             return
         kit.expect(bool(self.handle.value), "window_create answers OK, but returned no window")
@@ -614,7 +614,7 @@ def windows(kit: Kit) -> None:
             ):
                 wrong = _wrong(comm, dtype, op, [buffer], turn)
                 kit.expect(not wrong, f"{what}, {places}: {wrong}")
-    if kit.backend.caps & abi.CAP_VECTORED:
+    if kit.backend.caps & _abi.CAP_VECTORED:
         dtype = _types(kit)[0]
         width = stored(dtype).itemsize
         sizes = [width * n for n in (3, 5000, 1, 700, 9001, 16)]
@@ -645,7 +645,7 @@ def outlives(kit: Kit) -> None:
         wrong = _wrong(comm, _types(kit)[0], SUM, [window.region(65_536, 512)], 1)
         kit.expect(not wrong, wrong)
         kit.meet()
-        if aborted and kit.backend.caps & abi.CAP_ABORT:
+        if aborted and kit.backend.caps & _abi.CAP_ABORT:
             comm.abort()
         comm.destroy()
         kit.meet()

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hvd_core._bootstrap import BootstrapTimeout
-from hvd_core.conformance import abi
-from hvd_core.conformance.abi import (
+from hvd_core.conformance import _abi
+from hvd_core.conformance._abi import (
     ERR,
     INPROGRESS,
     OK,
@@ -120,7 +120,7 @@ class BackendFailure(Exception):
 
 def code_name(code: int) -> str:
     """``TIMEOUT`` for 6; ``code 77`` for a number that the header does not have."""
-    return abi.CODES[code] if 0 <= code < len(abi.CODES) else f"code {code}, which the ABI does not define"
+    return _abi.CODES[code] if 0 <= code < len(_abi.CODES) else f"code {code}, which the ABI does not define"
 
 
 def deadline(seconds: float) -> int:
@@ -153,15 +153,15 @@ class Host:
         self._scopes: dict[int, str] = {}
         self._lock = threading.Lock()
         self.table = new(HostApi)
-        self.table.log = abi.LOG(self._log)
-        self.table.store_set = abi.STORE_SET(self._set)
-        self.table.store_get = abi.STORE_GET(self._get)
-        self.table.store_add = abi.STORE_ADD(self._add)
-        self.table.store_del = abi.STORE_DEL(self._del)
-        self.table.option = abi.OPTION(self._option)
-        self.table.thread_enter = abi.THREAD_ENTER(self._thread_enter)
-        self.table.activity = abi.ACTIVITY(self._activity)
-        self.table.notify = abi.NOTIFY(self._notify)
+        self.table.log = _abi.LOG(self._log)
+        self.table.store_set = _abi.STORE_SET(self._set)
+        self.table.store_get = _abi.STORE_GET(self._get)
+        self.table.store_add = _abi.STORE_ADD(self._add)
+        self.table.store_del = _abi.STORE_DEL(self._del)
+        self.table.option = _abi.OPTION(self._option)
+        self.table.thread_enter = _abi.THREAD_ENTER(self._thread_enter)
+        self.table.activity = _abi.ACTIVITY(self._activity)
+        self.table.notify = _abi.NOTIFY(self._notify)
 
     def scope(self, prefix: str) -> int:
         """The ``store`` argument of a communicator: keys with ``prefix``."""
@@ -216,7 +216,7 @@ class Host:
             value = self._store.get(self._key(store, key), max(0.0, min(left, 3600.0)))
             room, n[0] = n[0], len(value)
             if len(value) > room:
-                return abi.INVALID
+                return _abi.INVALID
             C.memmove(p, value, len(value))
             return OK
 
@@ -243,7 +243,7 @@ class Host:
         raw = value.encode() + b"\0"
         room, n[0] = n[0], len(raw)
         if len(raw) > room:
-            return abi.INVALID
+            return _abi.INVALID
         C.memmove(text, raw, len(raw))
         return OK
 
@@ -254,7 +254,7 @@ class Host:
         except BootstrapTimeout as late:
             code, text = TIMEOUT, str(late)
         except Exception as problem:  # no exception may leave a callback
-            code, text = abi.REMOTE, f"{type(problem).__name__}: {problem}"
+            code, text = _abi.REMOTE, f"{type(problem).__name__}: {problem}"
         if error:
             error[0].code, error[0].text = code, text.encode()[:900]
         return code
@@ -285,7 +285,7 @@ class Backend:
         if code != OK:
             raise BackendFailure("hvd_backend_entry_v1", code, error)
         if not table:
-            raise BackendFailure("hvd_backend_entry_v1 (OK, but no table)", abi.ABI, error)
+            raise BackendFailure("hvd_backend_entry_v1 (OK, but no table)", _abi.ABI, error)
         self.table = table
         self.api = table.contents
         self.comm: CommApi | None = self.api.comm.contents if self.api.comm else None
@@ -339,18 +339,18 @@ class Backend:
         keep: list[Any] = []
         args.coll, args.dtype, args.op = coll, dtype, op
         args.prescale, args.postscale = factors
-        if coll != abi.BARRIER:
-            divided = coll in (abi.REDUCESCATTER, abi.ALLTOALL)
-            empty, ones = (abi.Buf * 1)(), (C.c_uint64 * size)(*[1] * size)
+        if coll != _abi.BARRIER:
+            divided = coll in (_abi.REDUCESCATTER, _abi.ALLTOALL)
+            empty, ones = (_abi.Buf * 1)(), (C.c_uint64 * size)(*[1] * size)
             count = (C.c_uint64 * 1)(size if divided else 1)
             keep += [empty, ones, count]
             args.n_bufs, args.in_, args.out, args.counts = 1, empty, empty, count
             if varying:
                 args.out_counts = ones
-                if coll == abi.ALLTOALL:
+                if coll == _abi.ALLTOALL:
                     args.in_counts = ones
         code = self.call(
-            "comm", "query", comm, C.byref(args), C.byref(caps), allowed=(OK, abi.INVALID, abi.UNSUPPORTED)
+            "comm", "query", comm, C.byref(args), C.byref(caps), allowed=(OK, _abi.INVALID, _abi.UNSUPPORTED)
         )
         return caps if code == OK else new(CollCaps)
 

@@ -1,4 +1,4 @@
-"""A rank of one alternative, started by the conductor: ``python -m hvd_core.bench.worker NAME``."""
+"""A rank of one alternative, started by the conductor: ``python -m hvd_core.bench._worker NAME``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from hvd_core.bench._conductor import Unavailable
+from hvd_core.bench._serving import env_rank, pin, serve
 from hvd_core.bench.alternative import (
     Alternative,
     Call,
@@ -19,8 +21,6 @@ from hvd_core.bench.alternative import (
     host_dtype,
     wrong,
 )
-from hvd_core.bench.conductor import Unavailable
-from hvd_core.bench.serving import env_rank, pin, serve
 
 
 def answer(alternative: Alternative, command: dict[str, Any]) -> dict[str, Any]:
