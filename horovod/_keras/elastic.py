@@ -163,7 +163,7 @@ class CommitStateCallback(Callback):
             )
         self.state = state
         self.batches_per_commit = batches_per_commit
-        self.batches_remaining = batches_per_commit
+        self.batches_remaining: int = batches_per_commit
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
         self.batches_remaining -= 1

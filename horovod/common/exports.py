@@ -5,7 +5,7 @@
     __all__ += exports.__all__
 
 The functions are methods of one HorovodBasics, whose docstrings describe them. A name that every front end must export
-is added to the list here and nowhere else.
+is added to the list here and nowhere else. ``init`` is not in it: a front end imports it by its name, or has its own.
 """
 
 from typing import Final
@@ -27,7 +27,6 @@ __all__ = [
     "ddl_built",
     "gloo_built",
     "gloo_enabled",
-    "init",
     "is_homogeneous",
     "is_initialized",
     "local_rank",
@@ -53,7 +52,7 @@ Min: Final[int] = _basics.Min
 Max: Final[int] = _basics.Max
 Product: Final[int] = _basics.Product
 
-init = _basics.init
+init: Final = _basics.init
 shutdown: Final = _basics.shutdown
 is_initialized: Final = _basics.is_initialized
 start_timeline: Final = _basics.start_timeline
