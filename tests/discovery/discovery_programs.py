@@ -23,7 +23,7 @@ def report_what_init_reads(*folders):
         _discovery.describe(found)
         print("found", found.version, found.from_spec)
     read = [f for f in seen if f.endswith("entry_points.txt")]
-    modules = [m for m in ("importlib.metadata", "hvd_backend_alpha") if m in sys.modules]
+    modules = [m for m in ("stevedore", "importlib.metadata", "hvd_backend_alpha") if m in sys.modules]
     print("read", len(read), "modules", *modules, "spec", "HOROVOD_BACKEND_SPEC" in os.environ)
 
 
@@ -43,7 +43,7 @@ def import_the_packages():
     import horovod  # noqa: F401
     from hvd_core.backends import BackendDescriptor  # noqa: F401
 
-    heavy = ("numpy", "hvd_core._core", "hvd_backend_slow")
+    heavy = ("stevedore", "numpy", "hvd_core._core", "hvd_backend_slow")
     print([m for m in heavy if m in sys.modules])
 
 

@@ -78,7 +78,7 @@ def test_ranks_take_what_the_launcher_found(launcher, alpha):
 def test_without_a_launcher_a_rank_looks_for_itself(alpha, tmp_path):
     done = python(report_what_init_reads, alpha, cwd=tmp_path, env={"FIND": "alpha"})
     assert done.stdout.startswith("found 0.3.0 False\nread "), done.stderr
-    assert "importlib.metadata hvd_backend_alpha spec False" in done.stdout
+    assert "stevedore importlib.metadata hvd_backend_alpha spec False" in done.stdout
 
 
 def test_an_outer_jobs_spec_is_not_handed_on(launcher, alpha):

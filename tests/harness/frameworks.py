@@ -53,7 +53,7 @@ _PYTHON = {
 }
 # What ranks begin with. A child could not begin with a module of ours: tests want its import, its engine, its library.
 _DATA = ("sklearn.datasets", "sklearn.model_selection")
-_ALSO = ("keras", *_DATA, "tqdm", "h5py", "pytest", "tomllib", "encodings.idna")
+_ALSO = ("keras", *_DATA, "tqdm", "h5py", "pytest", "stevedore.driver", "tomllib", "encodings.idna")
 _MODULES = {
     "tensorflow": ("tensorflow", *_ALSO),
     "torch": ("torch", "torch._dynamo", "functorch.compile", *_ALSO),

@@ -14,7 +14,7 @@ from . import environment, fork_servers
 
 # What hvd_core, horovodrun and the tests' modules import of others, without a framework.
 _MODULES = (
-    *("numpy", "numpy.random", "packaging.requirements", "yaml", "cloudpickle"),
+    *("numpy", "numpy.random", "stevedore", "packaging.requirements", "yaml", "cloudpickle"),
     *("encodings.idna", "pytest", "argparse", "base64", "bisect", "bz2", "calendar"),
     *("csv", "ctypes", "dataclasses", "datetime", "difflib", "email.parser", "faulthandler", "glob"),
     *("hashlib", "hmac", "importlib.metadata", "importlib.resources", "inspect", "ipaddress", "json"),

@@ -90,6 +90,7 @@ def test_wheel_needs_no_framework(wheel):
         "psutil",
         "pyyaml",
         "rich",
+        "stevedore",
         "tomli",
     }
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from hvd_core._config.hints import pip_install
 from hvd_core.backends import _messages, _phases
-from hvd_core.backends._candidate import EMBEDDED, PATH, TABLES, WHEEL, Candidate
+from hvd_core.backends._candidate import EMBEDDED, GROUP, PATH, TABLES, WHEEL, Candidate
 from hvd_core.backends._discovery.diagnosis import searched
 from hvd_core.backends._discovery.entry_points import check_version
 from hvd_core.backends._messages import of_exception
@@ -200,8 +200,32 @@ def probe(descriptor: BackendDescriptor, timeout_s: float = 5.0) -> Available | 
 
 
 def _load(candidate: Candidate) -> Any:
-    """Import what the entry point names. Reads no metadata: a rank of a large job has the launcher's list."""
-    return resolve_name(str(candidate.entry).partition("[")[0].strip())
+    """Import what the entry point names: through stevedore, or directly in a rank that has the launcher's list. A rank of
+    a large job reads no metadata and does not import stevedore."""
+    entry = str(candidate.entry)
+    if candidate.from_spec:
+        return resolve_name(entry.partition("[")[0].strip())
+    from importlib.metadata import EntryPoint
+
+    from stevedore.named import NamedExtensionManager
+
+    point = EntryPoint(candidate.name, entry, GROUP)
+    failures: list[BaseException] = []
+
+    class ChosenExtension(NamedExtensionManager):  # type: ignore[type-arg]  # generic in new releases only
+        """The chosen entry point alone. By itself stevedore imports every distribution that has one of its name."""
+
+        def list_entry_points(self) -> list[EntryPoint]:
+            return [point]
+
+    extensions = ChosenExtension(
+        GROUP,
+        names=[candidate.name],
+        on_load_failure_callback=lambda manager, failed, error: failures.append(error),
+    )
+    if failures:
+        raise failures[0]
+    return extensions[candidate.name].plugin
 
 
 def _broken(candidate: Candidate, cause: str, fix: str = "") -> BackendDescribeError:
