@@ -96,7 +96,8 @@ def survey(settings: PluginsConfig, probing: bool = True) -> tuple[list[Row], li
     from hvd_core.backends import _discovery
     from hvd_core.backends._discovery import registry
 
-    rows = [_row(backend, settings, probing) for backend in registry.local()]
+    local = [backend for backend in registry.local() if not backend.candidate.for_tests]
+    rows = [_row(backend, settings, probing) for backend in local]
     taken = {row.name for row in rows}
     for candidate in _discovery.wheels():
         if candidate.name not in taken:

@@ -45,7 +45,7 @@ versions() {
   "$PYTHON" - <<'EOF'
 import importlib.metadata as m, sys
 print("python", sys.version.split()[0])
-for name in ("torch", "numpy", "pybind11", "pytest", "stevedore", "scikit-learn", "nvidia-nccl-cu12", "nvidia-nccl-cu13"):
+for name in ("torch", "numpy", "pybind11", "pytest", "scikit-learn", "nvidia-nccl-cu12", "nvidia-nccl-cu13"):
     try:
         print(name, m.version(name))
     except m.PackageNotFoundError:

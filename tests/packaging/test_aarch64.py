@@ -22,7 +22,6 @@ NEEDED = (
     "psutil>=5.9",
     "pyyaml>=6",
     "rich>=13",
-    "stevedore>=5",
 )
 TEST_TOOLS = ("pytest>=8", "pytest-timeout>=2.3", "psutil>=5.9")
 # Those that need no compiler.

@@ -90,7 +90,6 @@ def test_wheel_needs_no_framework(wheel):
         "psutil",
         "pyyaml",
         "rich",
-        "stevedore",
         "tomli",
     }
 
