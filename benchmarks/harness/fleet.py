@@ -36,7 +36,7 @@ def worker_spec(
     env = {
         "PYTHONPATH": path,
         "HVD_BENCH_BARRIER": str(build.native("memory")),
-        "HVD_BENCH_SERVING": str(build.PACKAGE / "bench" / "serving.py"),
+        "HVD_BENCH_SERVING": str(build.PACKAGE / "bench" / "_serving.py"),
         **(env or {}),
     }
     command = [*([python] if python else INTERPRETER), str(WORKERS / worker[0]), *worker[1:]]

@@ -120,7 +120,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         self.root_rank = root_rank
         self.process_set = process_set
         self.device = device  # the backend knows where its variables are
-        self.broadcast_done = False
+        self.broadcast_done: bool = False
         self._local_variables: list[Any] = []
         for variable in local_variables or ():
             self.register_local_var(variable)
@@ -237,7 +237,7 @@ class LearningRateScheduleCallback(Callback):
         self.initial_lr = initial_lr
         self.start_epoch = start_epoch
         self.end_epoch = end_epoch
-        self.staircase = staircase
+        self.staircase: bool = staircase
         self.momentum_correction = momentum_correction
         self.steps_per_epoch = steps_per_epoch
         self.current_epoch: int | None = None
@@ -359,7 +359,7 @@ class BestModelCheckpoint(ModelCheckpoint):
             mode=mode,
             save_freq=save_freq,
         )
-        self.filepath = None
+        self.filepath: str | None = None
 
     def _save_model(self, *args: Any, **kwargs: Any) -> Any:
         if self.filepath is None:

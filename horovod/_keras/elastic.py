@@ -59,7 +59,8 @@ class KerasState(VariablesState):
     _hvd_keras: ModuleType
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        self.model, self.optimizer = model, optimizer or getattr(model, "optimizer", None)
+        self.model: Any = model
+        self.optimizer: Any = optimizer or getattr(model, "optimizer", None)
         self._keras = keras_package(self._hvd_keras)
         self._backend = backend_of(self._keras)
         if not getattr(model, "built", True):
@@ -162,7 +163,7 @@ class CommitStateCallback(Callback):
             )
         self.state = state
         self.batches_per_commit = batches_per_commit
-        self.batches_remaining = batches_per_commit
+        self.batches_remaining: int = batches_per_commit
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
         self.batches_remaining -= 1

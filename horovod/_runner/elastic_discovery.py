@@ -59,7 +59,8 @@ class HostDiscoveryScript(HostDiscovery):
     """The hosts that a command of the shell prints. `slots`: of a host in whose line no number stands."""
 
     def __init__(self, discovery_script: str, slots: int | None = None) -> None:
-        self.script, self.default_slots = discovery_script, slots
+        self.script: str = discovery_script
+        self.default_slots: int | None = slots
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
         """Runs the script and waits for it. Raises RuntimeError if it fails, ValueError if its answer is not valid."""

@@ -72,8 +72,14 @@ class HorovodTorch(_OnTorch):
         import horovod.torch as hvd
 
         hvd.init()
-        self.hvd = hvd
-        self.ops = {"sum": hvd.Sum, "prod": hvd.Product, "min": hvd.Min, "max": hvd.Max, "avg": hvd.Average}
+        self.hvd: Any = hvd
+        self.ops: dict[str, int] = {
+            "sum": hvd.Sum,
+            "prod": hvd.Product,
+            "min": hvd.Min,
+            "max": hvd.Max,
+            "avg": hvd.Average,
+        }
 
     def bind(self, call: Call) -> Bound:
         if call.in_place and call.collective not in ("allreduce", "broadcast"):
@@ -114,10 +120,17 @@ class TorchDistributed(_OnTorch):
         backend = dist.Backend.default_device_backend_map.get(place.device)
         if backend is None:
             raise Unavailable(f"torch.distributed has no backend for the device type {place.device}")
-        self.dist, self.title = dist, f"torch.distributed, {backend}"
+        self.dist: Any = dist
+        self.title = f"torch.distributed, {backend}"
         dist.init_process_group(backend, store=self._store(), rank=place.rank, world_size=place.size)
         ops = dist.ReduceOp
-        self.ops = {"sum": ops.SUM, "prod": ops.PRODUCT, "min": ops.MIN, "max": ops.MAX, "avg": ops.AVG}
+        self.ops: dict[str, Any] = {
+            "sum": ops.SUM,
+            "prod": ops.PRODUCT,
+            "min": ops.MIN,
+            "max": ops.MAX,
+            "avg": ops.AVG,
+        }
 
     def _store(self) -> Any:
         dist, place = self.dist, self.place

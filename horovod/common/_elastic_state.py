@@ -367,7 +367,7 @@ class WorkerNotificationManager:
             self.handle_hosts_updated(time.monotonic(), HostUpdateResult.mixed)
 
 
-notification_manager = WorkerNotificationManager()
+notification_manager: WorkerNotificationManager = WorkerNotificationManager()
 
 
 class State:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from horovod.common import _build_info, _init_hooks
 from horovod.common._init_hooks import report_original, warn_about_ignored
@@ -87,12 +87,12 @@ def _wait_for_all_ranks_to_start_mpi() -> None:
 class HorovodBasics:
     """The basics as methods of one object, reachable by programs as ``hvd.mpi_ops._basics``."""
 
-    Average = operations.Average
-    Sum = operations.Sum
-    Adasum = operations.Adasum
-    Min = operations.Min
-    Max = operations.Max
-    Product = operations.Product
+    Average: Final[int] = operations.Average
+    Sum: Final[int] = operations.Sum
+    Adasum: Final[int] = operations.Adasum
+    Min: Final[int] = operations.Min
+    Max: Final[int] = operations.Max
+    Product: Final[int] = operations.Product
 
     HOROVOD_PROCESS_SET_ERROR_INIT = -1
     HOROVOD_PROCESS_SET_ERROR_DYNAMIC = -2

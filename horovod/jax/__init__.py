@@ -6,6 +6,7 @@ Operations are functions of arrays and pytrees, inside and outside of compiled p
 from horovod.common import exports
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import *  # noqa: F403
+from horovod.common.exports import init as init
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -56,7 +57,7 @@ __all__ = [
     "remove_process_set",
     "value_and_grad",
 ]
-__all__ += exports.__all__
+__all__ += ["init", *exports.__all__]
 
 
 def _check_has_gpu() -> bool:

@@ -18,4 +18,5 @@ class Compression(compression.Compression, cast=_cast, fp16=jnp.float16, bf16=jn
     """The compressors for the `compression` argument of operations and optimizers."""
 
 
-FP16Compressor, BF16Compressor = Compression.fp16, Compression.bf16
+FP16Compressor: type[Compressor] = Compression.fp16
+BF16Compressor: type[Compressor] = Compression.bf16

@@ -6,6 +6,7 @@ Arrays are in host memory. NumPy's version is below 2; importing this module put
 from horovod.common import exports
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import *  # noqa: F403
+from horovod.common.exports import init as init
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -56,7 +57,7 @@ __all__ = [
     "reducescatter",
     "remove_process_set",
 ]
-__all__ += exports.__all__
+__all__ += ["init", *exports.__all__]
 
 
 def _check_has_gpu() -> bool:

@@ -53,7 +53,9 @@ class GradientReducer:
         check_registered(process_set, caller)
         if not isinstance(num_groups, int) or num_groups < 0:
             raise ValueError(f"num_groups should be a non-negative integer, not {num_groups!r:.80}.")
-        self.compression, self.num_groups, self.process_set = compression, num_groups, process_set
+        self.compression: Any = compression
+        self.num_groups: int = num_groups
+        self.process_set: ProcessSet = process_set
         self._factors = predivide_factors(gradient_predivide_factor)
 
     def reduce(self, gradients: Callable[[], list[NDArray]], names: list[str]) -> None:

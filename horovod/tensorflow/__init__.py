@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from horovod.common import exports
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import *  # noqa: F403
+from horovod.common.exports import init as init
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -128,7 +129,7 @@ __all__ = [
     "size_op",
     "vars_to_refs",
 ]
-__all__ += exports.__all__
+__all__ += ["init", *exports.__all__]
 
 for _class in (BroadcastGlobalVariablesHook, _DistributedAdasumOptimizer, _DistributedOptimizer):
     _class.__module__ = __name__  # where users know it

@@ -12,4 +12,5 @@ class Compression(compression.Compression, cast=tf.cast, fp16=tf.float16, bf16=t
     """The compressors for the `compression` argument of operations, tapes and optimizers."""
 
 
-FP16Compressor, BF16Compressor = Compression.fp16, Compression.bf16
+FP16Compressor: type[Compressor] = Compression.fp16
+BF16Compressor: type[Compressor] = Compression.bf16

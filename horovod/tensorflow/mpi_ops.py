@@ -13,6 +13,7 @@ from horovod.common import exports
 from horovod.common.arguments import Average, Sum, op_from
 from horovod.common.exports import *  # noqa: F403
 from horovod.common.exports import _basics
+from horovod.common.exports import init as init
 from horovod.common.process_sets import (
     ProcessSet,
     _temp_process_set_object,
@@ -62,7 +63,7 @@ __all__ = [
     "remove_process_set",
     "size_op",
 ]
-__all__ += exports.__all__
+__all__ += ["init", *exports.__all__]
 
 
 # allreduce and reducescatter, of one tensor or of a group: functions that return new tensors and have gradients.

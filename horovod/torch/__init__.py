@@ -13,6 +13,7 @@ from horovod.common import exports
 from horovod.common.basics import UNAVAILABLE as _UNAVAILABLE
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import *  # noqa: F403
+from horovod.common.exports import init as init
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -106,7 +107,7 @@ __all__ = [
     "synchronize",
 ]
 __all__ += ["elastic"]
-__all__ += exports.__all__
+__all__ += ["init", *exports.__all__]
 
 
 def _check_has_gpu() -> bool:

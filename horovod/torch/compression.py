@@ -16,4 +16,5 @@ class Compression(compression.Compression, cast=torch.Tensor.to, fp16=torch.floa
     """The compressors that exist, for the `compression` argument of operations and of DistributedOptimizer."""
 
 
-FP16Compressor, BF16Compressor = Compression.fp16, Compression.bf16
+FP16Compressor: type[Compressor] = Compression.fp16
+BF16Compressor: type[Compressor] = Compression.bf16

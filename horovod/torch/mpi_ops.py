@@ -18,6 +18,7 @@ from horovod.common.basics import engine
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import *  # noqa: F403
 from horovod.common.exports import _basics  # noqa: F401 (programs import it)
+from horovod.common.exports import init as init
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -109,7 +110,7 @@ __all__ = [
     "sparse_allreduce_async",
     "synchronize",
 ]
-__all__ += exports.__all__
+__all__ += ["init", *exports.__all__]
 
 for _function in (
     *(HorovodAllgather, HorovodAllreduce, HorovodAlltoall, HorovodBroadcast, HorovodReducescatter),

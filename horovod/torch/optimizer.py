@@ -124,7 +124,7 @@ def require_same_names(of_all: list[list[str]], ranks: list[int] | None) -> None
 class DeltaOptimizer(torch.optim.Optimizer):
     """The methods that precede those of the wrapped optimizer's class."""
 
-    op = Adasum
+    op: int = Adasum
 
     def _distribute(
         self,
@@ -135,7 +135,7 @@ class DeltaOptimizer(torch.optim.Optimizer):
     ) -> None:
         self._parameter_names = names
         self._compression = compression
-        self.backward_passes_per_step = passes
+        self.backward_passes_per_step: int = passes
         self.process_set = process_set
         self._starts: dict[torch.Tensor, torch.Tensor] = {}  # the weights before the step
 

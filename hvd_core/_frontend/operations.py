@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from hvd_core._runtime.current_job import engine
 from hvd_core.types import DTYPES, OPERATIONS, USER_REDUCTIONS
@@ -36,12 +36,12 @@ def gradient_name(name: str | None, suffix: str = "grad") -> str | None:
 
 _NUMBER_OF = {reduction.label: number for number, reduction in USER_REDUCTIONS.items()}
 
-Average = _NUMBER_OF["Average"]
-Sum = _NUMBER_OF["Sum"]
-Adasum = _NUMBER_OF["Adasum"]
-Min = _NUMBER_OF["Min"]
-Max = _NUMBER_OF["Max"]
-Product = _NUMBER_OF["Product"]
+Average: Final[int] = _NUMBER_OF["Average"]
+Sum: Final[int] = _NUMBER_OF["Sum"]
+Adasum: Final[int] = _NUMBER_OF["Adasum"]
+Min: Final[int] = _NUMBER_OF["Min"]
+Max: Final[int] = _NUMBER_OF["Max"]
+Product: Final[int] = _NUMBER_OF["Product"]
 
 ENGINE_NUMBERS = {number: reduction.number for number, reduction in USER_REDUCTIONS.items()}
 """The engine's number of each reduce op. Hot paths look an op up here, and call engine_number() if it is missing."""

@@ -195,7 +195,7 @@ def _sorted_ranks(ranks: Iterable[int]) -> list[int]:
     return sorted(as_ints)
 
 
-global_process_set = ProcessSet([])
+global_process_set: ProcessSet = ProcessSet([])
 global_process_set.process_set_id = 0
 global_process_set.ranks = None
 

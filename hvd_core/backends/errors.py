@@ -57,10 +57,10 @@ class BackendCallError(BackendError):
     def __init__(self, code: int | str, text: str) -> None:
         super().__init__(text)
         if isinstance(code, str):
-            self.code = self.NAMES.index(code) + 2
+            self.code: int = self.NAMES.index(code) + 2
         else:
             self.code = code if 2 <= code < 2 + len(self.NAMES) else self.NAMES.index("INTERNAL") + 2
-        self.name = self.NAMES[self.code - 2]
+        self.name: str = self.NAMES[self.code - 2]
 
     def __reduce__(self) -> tuple[type[BackendCallError], tuple[int, str]]:
         return (type(self), (self.code, str(self)))

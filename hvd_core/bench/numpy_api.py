@@ -31,7 +31,13 @@ class NumpyApi(Alternative):
         if not hvd.is_initialized():
             hvd.init()
         self.hvd = hvd
-        self.ops = {"sum": hvd.Sum, "prod": hvd.Product, "min": hvd.Min, "max": hvd.Max, "avg": hvd.Average}
+        self.ops: dict[str, int] = {
+            "sum": hvd.Sum,
+            "prod": hvd.Product,
+            "min": hvd.Min,
+            "max": hvd.Max,
+            "avg": hvd.Average,
+        }
 
     def bind(self, call: Call) -> Bound:
         array = _array(call, call.sent(self.place.size))
@@ -75,7 +81,8 @@ class Mpi4py(Alternative):
         super().__init__(place)
         from mpi4py import MPI
 
-        self.mpi, self.comm = MPI, MPI.COMM_WORLD
+        self.mpi: Any = MPI
+        self.comm: Any = MPI.COMM_WORLD
         if self.comm.size != place.size:
             raise Unavailable(
                 f"MPI has {self.comm.size} ranks and the job {place.size}: start it with this MPI's mpirun"

@@ -240,8 +240,10 @@ class Session:
     ) -> None:  # fmt: skip
         from hvd_core.conformance._cases import all_cases
 
-        self.cases = {c.name: c for c in all_cases(modules)}
-        self.target, self.patience, self.modules = target, patience, modules
+        self.cases: dict[str, Case] = {c.name: c for c in all_cases(modules)}
+        self.target: Target = target
+        self.patience: float = patience
+        self.modules: Sequence[str] = modules
         self._bare: SingleProcess | None = None
         self.ranks: Ranks = ranks or LocalRanks(
             target, size, environment, modules=list(modules), quick=quick, patience=patience

@@ -46,8 +46,8 @@ class AbstractFilesystemStore(Store):
         storage_options: dict[str, Any] | None = None,
         checkpoint_filename: str | None = None,
     ) -> None:
-        self.prefix_path = self._normal(prefix_path)
-        self.storage_options = dict(storage_options or {})
+        self.prefix_path: str = self._normal(prefix_path)
+        self.storage_options: dict[str, Any] = dict(storage_options or {})
         self._train = self._normal(train_path) if train_path else self._join("intermediate_train_data")
         self._val = self._normal(val_path) if val_path else self._join("intermediate_val_data")
         self._test = self._normal(test_path) if test_path else self._join("intermediate_test_data")

@@ -22,10 +22,10 @@ from horovod.tensorflow.keras import callbacks as callbacks
 from horovod.tensorflow.keras import elastic as elastic
 
 __all__ = ["callbacks", "elastic"]
-__all__ += _exports.__all__
+__all__ += ["init", *_exports.__all__]
 __all__ += _front_end.__all__
 
-init = _front_end.init_for(keras, _exports.init)
+init: Final = _front_end.init_for(keras, _exports.init)
 PartialDistributedOptimizer: Final = _front_end.bind(_front_end.PartialDistributedOptimizer, keras, __name__)
 allgather: Final = _front_end.bind(_front_end.allgather, keras, __name__)
 allreduce: Final = _front_end.bind(_front_end.allreduce, keras, __name__)

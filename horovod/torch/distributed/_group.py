@@ -26,7 +26,7 @@ from horovod.torch.distributed._requests import (
     reduction_of,
 )
 from horovod.torch.distributed._work import Done, Works, seconds_of
-from hvd_core._runtime.failures import send_message_failure
+from hvd_core._runtime.failures import report_message_failure
 from hvd_core.errors import HorovodInternalError
 
 # Groups of which another backend serves some types of devices, as in "cpu:hvd,cuda:nccl".
@@ -143,13 +143,10 @@ class PointToPoint:
         count = self._counts.get((sends, other, tag), 0)
         self._counts[sends, other, tag] = count + 1
         name = f"p2p.{self._label}.{tag}.{count}"
-        try:
+        with report_message_failure(sends, peer, name, calls.process_set):
             one = operand(tensor, False, calls.process_set, sends)
             flats = [one.flat]
             taken = Taken(calls.core, flats, flats, sends, not sends)
-        except BaseException as error:
-            send_message_failure(sends, peer, name, calls.process_set, error)
-            raise
         work = calls.submit(
             "send" if sends else "recv",
             name,

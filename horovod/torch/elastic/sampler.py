@@ -38,13 +38,13 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.dataset = dataset
         self.shuffle = shuffle
         self.seed = seed
-        self.epoch = 0
-        self.processed_num = 0
-        self.num_replicas = 0
-        self.rank = 0
+        self.epoch: int = 0
+        self.processed_num: int = 0
+        self.num_replicas: int = 0
+        self.rank: int = 0
         self.remaining_indices: list[int] = []
-        self.num_samples = 0
-        self.total_size = 0
+        self.num_samples: int = 0
+        self.total_size: int = 0
         self.indices: list[int] = []
         self.reset()
 

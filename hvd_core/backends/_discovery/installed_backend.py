@@ -66,10 +66,16 @@ class InstalledBackend:
         version: str = "",
         candidate: Candidate | None = None,
     ) -> None:
-        self.name, self.library, self.origin = name, library, origin
-        self.spans_hosts, self.automatic, self.priority = spans_hosts, automatic, priority
-        self.devices, self.provides, self.version = devices, provides, version
-        self.candidate = candidate or Candidate(name, EMBEDDED)
+        self.name: str = name
+        self.library: str = library
+        self.origin: str = origin
+        self.spans_hosts: bool = spans_hosts
+        self.automatic: bool = automatic
+        self.priority: int = priority
+        self.devices: tuple[str, ...] = devices
+        self.provides: frozenset[str] = provides
+        self.version: str = version
+        self.candidate: Candidate = candidate or Candidate(name, EMBEDDED)
 
     def path(self) -> str | Path:
         """The absolute path of the library, for the engine's loader. Raises BackendLoadError if the file is missing."""
