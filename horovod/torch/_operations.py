@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from horovod.common.arguments import Adasum, Average, Sum, op_from
+from horovod.common.arguments import BOTH_GIVEN, Adasum, Average, Sum, op_from
 from horovod.common.basics import call_after_the_job, engine
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import _basics
@@ -23,8 +23,8 @@ from horovod.torch import _staging
 from horovod.torch._dtypes import MOVABLE, REDUCIBLE
 from horovod.torch._operand import BY_ADDRESS, Operand, check, dense, empty_like
 from hvd_core._frontend import operations
-from hvd_core._frontend.operations import ENGINE_NUMBERS, engine_number, row_counts
-from hvd_core._runtime.failures import report_failure
+from hvd_core._frontend.operations import ENGINE_NUMBERS, engine_number, request_name, row_counts
+from hvd_core._runtime.failures import refuse, report_failure
 
 if TYPE_CHECKING:
     from hvd_core._core import Engine
@@ -41,6 +41,8 @@ def resolve_op(op: int | None, average: Any, prefix: str, name: str | None, proc
     Raises:
         ValueError: both are given. The other ranks' calls fail too.
     """
+    if op is not None and average is not None:
+        refuse("allreduce", request_name(prefix, name), process_set, BOTH_GIVEN)
     with report_failure("allreduce", name, process_set, prefix):
         return op_from(op, average, stacklevel=4)
 
