@@ -43,7 +43,8 @@ def resolve_op(op: int | None, average: Any, prefix: str, name: str | None, proc
     """
     if op is not None and average is not None:
         refuse("allreduce", request_name(prefix, name), process_set, BOTH_GIVEN)
-    return op_from(op, average, stacklevel=4)
+    with report_failure("allreduce", name, process_set, prefix):
+        return op_from(op, average, stacklevel=4)
 
 
 # The arguments of a call that are the operation's own, such as (op, prescale_factor, postscale_factor).
