@@ -142,9 +142,12 @@ def _run(
 def _needs_grad(tensors: Any, grouped: bool) -> bool:
     if not torch.is_grad_enabled():
         return False
-    if grouped:
-        return any(getattr(tensor, "requires_grad", False) for tensor in tensors)
-    return bool(getattr(tensors, "requires_grad", False))
+    try:
+        if grouped:
+            return any(getattr(tensor, "requires_grad", False) for tensor in tensors)
+        return bool(getattr(tensors, "requires_grad", False))
+    except Exception:  # no tensor: _run_checked() fails at it too, and reports it
+        return True
 
 
 def _run_checked(
