@@ -174,7 +174,7 @@ class TestMine(CommonCases):
 
 
 def test_as_a_pytest_class(shim, library_of, tmp_path):
-    words = f"from hvd_core.conformance import session\n\nsession.INTERPRETER[:] = {forked_kit.python()}\n"
+    words = f"from hvd_core.conformance import _session\n\n_session.INTERPRETER[:] = {forked_kit.python()}\n"
     (tmp_path / "conftest.py").write_text(words)
     (tmp_path / "test_vendor.py").write_text(VENDOR.format(library=str(shim), real=str(library_of("shm"))))
     chosen = "L2.broadcast or L4.split or X.adds or L0.tables or of_ones_own"

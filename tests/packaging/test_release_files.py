@@ -67,13 +67,15 @@ def test_addresses_are_the_same_everywhere():
 
 
 def test_pre_commit_runs_the_versions_of_make_lint():
+    """All but mypy, which reads PyTorch and NumPy."""
     (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     pinned = {pin for hook in repo["hooks"] for pin in hook["additional_dependencies"]}
-    assert pinned == set(PROJECT["optional-dependencies"]["dev"])
+    dev = [pin for pin in PROJECT["optional-dependencies"]["dev"] if not pin.startswith(("mypy", "types-"))]
+    assert pinned - {"tomli; python_version < '3.11'"} == set(dev)
     lint = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
     for hook in repo["hooks"]:
         tool, *options = hook["entry"].replace(" --force-exclude", "").split()
-        assert re.search(rf"/{tool} {' '.join(options)}\b", lint), hook["entry"]
+        assert re.search(rf"/{' '.join([tool, *options])}\b", lint), hook["entry"]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)

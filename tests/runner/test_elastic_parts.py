@@ -260,6 +260,7 @@ def test_the_number_of_a_world_is_told():
 
 def test_a_process_that_comes_later_numbers_its_init_alike(monkeypatch):
     from hvd_core._bootstrap import rendezvous
+    from hvd_core._bootstrap.rendezvous import launcher_store
 
     place = {
         "HOROVOD_RANK": "0",
@@ -269,7 +270,7 @@ def test_a_process_that_comes_later_numbers_its_init_alike(monkeypatch):
     }
 
     def numbers(*worlds):
-        monkeypatch.setattr(rendezvous, "_counts", {})
+        monkeypatch.setattr(launcher_store, "_counts", {})
         environs = [{**place, "HOROVOD_EPOCH": str(world)} for world in worlds]
         return [rendezvous.find_store(identify(environ), environ, None)[1].epoch for environ in environs]
 
