@@ -142,7 +142,8 @@ class AuthenticatedListener(Listener):
         secret, purpose: of the handshake.
         on_authenticated: called with each connection that has proved the secret, and its handshake: rank, epoch, key, and
             ``rest``, bytes that came after the proof. The connection does not block and is the callee's from then on.
-        on_refused: called with the reason when a connection is closed.
+        on_refused: called with the reason when this side closes a connection; not when the peer leaves by itself, as
+            probes of ports do.
         allow: may refuse a connection before its handshake.
         check: called with a handshake before it is confirmed; it may raise AuthenticationError.
         max_pending: handshakes at a time; the oldest one ends for a newer one.
@@ -206,8 +207,14 @@ class AuthenticatedListener(Listener):
         handshake, _ = self._pending[sock]
         try:
             data = sock.recv(_CHUNK)
-            if not data:
-                raise ConnectionError("closed by the peer")
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(sock)
+            return
+        try:
             handshake.feed(data)
             if not handshake.done:
                 return
@@ -223,10 +230,13 @@ class AuthenticatedListener(Listener):
         self._unregister(sock)
         self._on_authenticated(self._descriptors.disown(sock), handshake)
 
-    def _refuse(self, sock: socket.socket, reason: str) -> None:
+    def _drop(self, sock: socket.socket) -> None:
         del self._pending[sock]
         self._unregister(sock)
         self._descriptors.discard(sock)
+
+    def _refuse(self, sock: socket.socket, reason: str) -> None:
+        self._drop(sock)
         self._on_refused(reason)
 
 

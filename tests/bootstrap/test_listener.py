@@ -6,6 +6,7 @@ import os
 import resource
 import selectors
 import socket
+import struct
 import time
 
 import pytest
@@ -163,6 +164,27 @@ def test_a_silent_connection_is_closed_in_time(monkeypatch):
     finally:
         thread.close()
     assert refused == ["no proof of the secret in time"]
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_peer_that_leaves_is_no_refusal(reset):
+    refused = []
+    accepting = AuthenticatedListener(
+        listen("127.0.0.1"), SECRET, b"link", lambda *_: None, on_refused=refused.append
+    )
+    thread = ListenerThread(accepting, "test")
+    try:
+        with socket.create_connection(accepting.address) as probe:
+            probe.recv(100)  # the challenge
+            if reset:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        end = time.monotonic() + 5
+        while accepting.due() and time.monotonic() < end:
+            time.sleep(0.01)
+        assert accepting.due() == []  # no handshake is left
+    finally:
+        thread.close()
+    assert refused == []
 
 
 def test_the_oldest_silent_connection_makes_room():
