@@ -2,7 +2,7 @@
 
 It reads the job from its standard input (protocol.py), and writes the ranks' output and exit codes to its standard
 output. A supervisor owns the ranks, as in the launcher. They are ended when the standard input closes, when the launcher
-asks, and when the agent is killed. One thread. A derived class runs in the tasks of Spark (spark/elastic_task.py).
+asks, and when the agent is killed. One thread. A derived class runs in the tasks of Spark (horovod/spark/_task.py).
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from horovod.common.basics import engine
+from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import _devices, _staging
 from horovod.torch._devices import reference
@@ -76,18 +77,20 @@ def check(tensor: Any, allowed: frozenset[torch.dtype], process_set: Any) -> boo
 
     Raises ValueError unless it is contiguous, of an allowed type, on a device that is served, and the set registered.
     """
+    return not are_plain((tensor,), allowed, process_set) and reject(tensor, allowed, process_set)
+
+
+def are_plain(tensors: Sequence[Any], allowed: frozenset[torch.dtype], process_set: Any) -> bool:
+    """Whether nothing is wrong with the tensors, all are in host memory, and none is sent as another type."""
     try:
-        if (
-            tensor.dtype in allowed
-            and tensor.is_cpu
-            and tensor.is_contiguous()
-            and not tensor.is_neg()
-            and process_set.process_set_id is not None
-        ):
-            return False
-    except (AttributeError, RuntimeError):
-        pass  # no tensor, or a layout without strides
-    return reject(tensor, allowed, process_set)
+        for tensor in tensors:
+            if not (
+                tensor.dtype in allowed and tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg()
+            ):
+                return False
+        return process_set.process_set_id is not None
+    except (AttributeError, RuntimeError):  # no tensor, or a layout without strides
+        return False
 
 
 def check_all(tensors: Sequence[Any], allowed: frozenset[torch.dtype], process_set: Any) -> bool:
@@ -139,7 +142,7 @@ class Operand:
         allowed: the types that the operation takes.
         process_set: of the call.
         grouped: the call is that of a group: its result is a list, and the engine takes lists.
-        reads, writes: whether the operation reads `tensors` and writes the outputs on this rank.
+        root_rank: of a broadcast, which reads the tensors of this rank alone.
 
     Attributes:
         is_staged: the operation begins when the tensors have been copied to host memory.
@@ -151,10 +154,11 @@ class Operand:
         ValueError: see reject().
     """
 
-    __slots__ = (
-        "_count", "_device", "_grouped", "_outputs", "_types",
-        "is_staged", "needs_finish", "sources", "splits", "targets",
-    )  # fmt: skip
+    # What most calls have. To set them in each call would cost more.
+    _device: _devices.Submitted | _staging.Staged | None = None
+    _types: list[Any] | None = None
+    is_staged = False
+    splits: tuple[torch.dtype, torch.device | None] | None = None
 
     def __init__(
         self,
@@ -163,36 +167,46 @@ class Operand:
         allowed: frozenset[torch.dtype],
         process_set: Any,
         grouped: bool,
-        reads: bool = True,
-        writes: bool = True,
+        root_rank: Any = None,
     ):
+        self._grouped, self._outputs = grouped, outputs
+        self.needs_finish = outputs is None
+        if outputs is None:
+            self._count = len(tensors)
+        sources: Sequence[Any] = tensors
+        targets: Sequence[Any] | None = outputs
+        # Mostly the engine takes them unchanged.
+        if BY_ADDRESS or not are_plain(tensors, allowed, process_set):
+            sources, targets = self._converted(tensors, outputs, allowed, process_set, root_rank)
+        self.sources: Any = sources if grouped else sources[0]
+        self.targets: Any = targets if grouped or targets is None else targets[0]
+
+    def _converted(
+        self,
+        tensors: list[Any],
+        outputs: list[Any] | None,
+        allowed: frozenset[torch.dtype],
+        process_set: Any,
+        root_rank: Any,
+    ) -> tuple[Sequence[Any], Sequence[Any] | None]:
+        """The sources and the targets of tensors that are checked, sent as bytes, or on a device."""
         sent, received = tensors, outputs
-        self._types: list[Any] | None = None
-        as_bytes = False
-        for tensor in tensors if allowed is MOVABLE else ():
-            as_bytes = as_bytes or getattr(tensor, "dtype", None) in AS_BYTES
-        if as_bytes:
+        types = [getattr(tensor, "dtype", None) for tensor in tensors]
+        if allowed is MOVABLE and not AS_BYTES.isdisjoint(types):
+            self._types = types
             sent = [as_sent(tensor) for tensor in tensors]
             if outputs is not None:
                 received = sent if outputs is tensors else [as_sent(tensor) for tensor in outputs]
-            self._types = [getattr(tensor, "dtype", None) for tensor in tensors]
-        self._grouped, self._outputs, self._count = grouped, outputs, len(tensors)
-        self._device: _devices.Submitted | _staging.Staged | None = None
-        self.is_staged = False
-        self.needs_finish = outputs is None
-        self.splits: tuple[torch.dtype, torch.device | None] | None = None
-        sources: Sequence[Any]
-        targets: Sequence[Any]
         if check_all(sent, allowed, process_set):
+            is_root = root_rank is not None and _basics.rank() == root_rank
+            reads, writes = root_rank is None or is_root, not (is_root and outputs is tensors)
             device = self._device = _staging.submitted(sent, received, engine(), reads, writes)
             self.is_staged, self.needs_finish = device.deferred, True
-            sources, targets = device.sources, device.targets
-        else:
-            sources = targets = in_host_form(sent)
-            if received is not None and received is not sent:
-                targets = in_host_form(received)
-        self.sources: Any = sources if grouped else sources[0]
-        self.targets: Any = None if outputs is None else targets if grouped else targets[0]
+            return device.sources, None if outputs is None else device.targets
+        sources = in_host_form(sent)
+        if received is None or received is sent:
+            return sources, None if received is None else sources
+        return sources, in_host_form(received)
 
     def begin(self, core: Engine, handle: int, wait: bool) -> None:
         """Let the submitted operation begin, if it has not. The engine keeps the tensors from here on."""
@@ -200,20 +214,17 @@ class Operand:
         if self._device is not None:
             self._device.begin(core, handle, wait)
 
-    def outputs(self) -> Any:
-        """The caller's outputs: a tensor, or a list for a group."""
-        assert self._outputs is not None
-        return self._outputs if self._grouped else self._outputs[0]
-
     def finish(self, core: Engine, handle: int) -> Any:
         """The results of an operation that is done, or on a device enqueued: then the current stream waits for it."""
         results: Sequence[torch.Tensor] = ()
         if self._device is not None:
             results = self._device.all(core, handle)
+        elif self._outputs is None and not self._grouped:
+            results = [from_dlpack(core.output(handle, 0))]
         elif self._outputs is None:
             results = [from_dlpack(core.output(handle, i)) for i in range(self._count)]
         if self._outputs is not None:
-            return self.outputs()
+            return self._outputs if self._grouped else self._outputs[0]
         if self._types is not None:  # a type that is sent as bytes is returned as bytes
             results = [each.view(dtype) for each, dtype in zip(results, self._types)]
         if self.splits is None:

@@ -17,14 +17,13 @@ import torch
 from horovod.common.arguments import BOTH_GIVEN, Adasum, Average, Sum, op_from
 from horovod.common.basics import call_after_the_job, engine
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch import _staging
 from horovod.torch._dtypes import MOVABLE, REDUCIBLE
-from horovod.torch._operand import BY_ADDRESS, Operand, check, dense, empty_like
+from horovod.torch._operand import BY_ADDRESS, Operand, are_plain, check, dense, empty_like
 from hvd_core._frontend import operations
 from hvd_core._frontend.operations import ENGINE_NUMBERS, engine_number, request_name, row_counts
-from hvd_core._runtime.failures import refuse, report_failure
+from hvd_core._runtime.failures import refuse, report_failure, send_failure
 
 if TYPE_CHECKING:
     from hvd_core._core import Engine
@@ -61,27 +60,34 @@ class Operation:
         grouped_name: what names of requests for groups begin with; those for one tensor begin with `name`.
         types: of the tensors that it takes.
         waits: the engine's call can wait for the result of a single tensor, which spares a handle.
+        has_root: the first argument is the rank whose tensors alone are read.
     """
 
     name: str
     types: frozenset[torch.dtype]
     waits = False
+    has_root = False
 
     def __init__(self) -> None:
         self.grouped_name = f"grouped_{self.name}"
 
-    def operand(
-        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, arguments: Arguments
-    ) -> Operand:
-        """The tensors of a call with these arguments."""
-        return Operand(tensors, None, self.types, process_set, grouped)
+    def outputs(self, tensors: list[Any], process_set: ProcessSet) -> list[Any] | None:
+        """New tensors for the results of a call that is not in place; None: the engine allocates them."""
+        return None
 
     def values(self, arguments: Arguments) -> Arguments:
         """The arguments of a call, such as a reduce op, as the engine takes them."""
         return arguments
 
     def request(
-        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, values: Arguments
+        self,
+        core: Engine,
+        sources: Any,
+        targets: Any,
+        name: str | None,
+        set_id: int,
+        wait: bool,
+        values: Arguments,
     ) -> int:
         """Submit to the engine. Returns the handle, 0 with `wait`."""
         raise NotImplementedError
@@ -92,23 +98,25 @@ class _Allreduce(Operation):
 
     name, types, waits = "allreduce", REDUCIBLE, True
 
-    def operand(
-        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, arguments: Arguments
-    ) -> Operand:
-        outputs = tensors if in_place else [empty_like(tensor) for tensor in tensors]
-        return Operand(tensors, outputs, self.types, process_set, grouped)
+    def outputs(self, tensors: list[Any], process_set: ProcessSet) -> list[Any] | None:
+        return [empty_like(tensor) for tensor in tensors]
 
     def values(self, arguments: Arguments) -> Arguments:
-        op, *factors = arguments
-        return _number_of(Average if op is None else op), *factors
+        op, prescale, postscale = arguments
+        return _number_of(Average if op is None else op), prescale, postscale
 
     def request(
-        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, values: Arguments
+        self,
+        core: Engine,
+        sources: Any,
+        targets: Any,
+        name: str | None,
+        set_id: int,
+        wait: bool,
+        values: Arguments,
     ) -> int:
         number, prescale, postscale = values
-        return core.allreduce(
-            operand.sources, operand.targets, name, number, prescale, postscale, set_id, wait
-        )
+        return core.allreduce(sources, targets, name, number, prescale, postscale, set_id, wait)
 
 
 class _Allgather(Operation):
@@ -117,29 +125,37 @@ class _Allgather(Operation):
     name, types = "allgather", MOVABLE
 
     def request(
-        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, values: Arguments
+        self,
+        core: Engine,
+        sources: Any,
+        targets: Any,
+        name: str | None,
+        set_id: int,
+        wait: bool,
+        values: Arguments,
     ) -> int:
-        return core.allgather(operand.sources, name, set_id)
+        return core.allgather(sources, name, set_id)
 
 
 class _Broadcast(Operation):
     """Argument: root_rank."""
 
-    name, types, waits = "broadcast", MOVABLE, True
+    name, types, waits, has_root = "broadcast", MOVABLE, True, True
 
-    def operand(
-        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, arguments: Arguments
-    ) -> Operand:
-        outputs = tensors if in_place else [empty_like(tensor) for tensor in tensors]
-        # Only copies from and to a device depend on it.
-        is_root = not getattr(tensors[0], "is_cpu", True) and _basics.rank() == arguments[0]
-        writes = not (is_root and in_place)
-        return Operand(tensors, outputs, self.types, process_set, grouped, is_root, writes)
+    def outputs(self, tensors: list[Any], process_set: ProcessSet) -> list[Any] | None:
+        return [empty_like(tensors[0])]
 
     def request(
-        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, values: Arguments
+        self,
+        core: Engine,
+        sources: Any,
+        targets: Any,
+        name: str | None,
+        set_id: int,
+        wait: bool,
+        values: Arguments,
     ) -> int:
-        return core.broadcast(operand.sources, operand.targets, values[0], name, set_id, wait)
+        return core.broadcast(sources, targets, values[0], name, set_id, wait)
 
 
 class _Alltoall(Operation):
@@ -147,33 +163,31 @@ class _Alltoall(Operation):
 
     name, types = "alltoall", MOVABLE
 
-    def operand(
-        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, arguments: Arguments
-    ) -> Operand:
-        splits = arguments[0]
-        operand = Operand(tensors, None, self.types, process_set, grouped)
-        is_tensor = isinstance(splits, torch.Tensor)
-        operand.splits = (splits.dtype, splits.device) if is_tensor else (torch.int32, None)
-        return operand
-
     def values(self, arguments: Arguments) -> Arguments:
         splits = arguments[0]
         if splits is None:
-            return ([],)
+            return [], (torch.int32, None)
         if not isinstance(splits, torch.Tensor):
-            return ([row_counts(splits)],)
+            return [row_counts(splits)], (torch.int32, None)
         if splits.dim() != 1:
             raise ValueError(f"alltoall expects a 1D splits tensor, not one of shape {tuple(splits.shape)}.")
         if splits.is_floating_point() or splits.is_complex() or splits.dtype is torch.bool:
             raise ValueError(
                 f"alltoall expects splits to contain 32-bit integer elements, not {splits.dtype}."
             )
-        return ([splits.tolist()],)
+        return [splits.tolist()], (splits.dtype, splits.device)
 
     def request(
-        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, values: Arguments
+        self,
+        core: Engine,
+        sources: Any,
+        targets: Any,
+        name: str | None,
+        set_id: int,
+        wait: bool,
+        values: Arguments,
     ) -> int:
-        return core.alltoall(operand.sources, values[0], name, set_id)
+        return core.alltoall(sources, values[0], name, set_id)
 
 
 class _Reducescatter(Operation):
@@ -181,32 +195,36 @@ class _Reducescatter(Operation):
 
     name, types = "reducescatter", REDUCIBLE
 
-    def operand(
-        self, tensors: list[Any], in_place: bool, grouped: bool, process_set: ProcessSet, arguments: Arguments
-    ) -> Operand:
+    def outputs(self, tensors: list[Any], process_set: ProcessSet) -> list[Any] | None:
         for tensor in tensors:
             check(tensor, self.types, process_set)  # before it is asked for its rows
             if not tensor.dim():
                 raise ValueError("Reducescatter does not support scalar inputs")
         set_id: Any = process_set.process_set_id
         core = engine()
-        outputs = [t.new_empty((core.scattered_rows(t.shape[0], set_id), *t.shape[1:])) for t in tensors]
-        return Operand(tensors, outputs, self.types, process_set, grouped)
+        return [t.new_empty((core.scattered_rows(t.shape[0], set_id), *t.shape[1:])) for t in tensors]
 
     def values(self, arguments: Arguments) -> Arguments:
-        op, *factors = arguments
+        op, prescale, postscale = arguments
         number = _number_of(op)
         if op == Adasum:
             raise UnsupportedOpError(
                 "Reducescatter has no op Adasum. Use hvd.Average, Sum, Min, Max or Product."
             )
-        return number, *factors
+        return number, prescale, postscale
 
     def request(
-        self, core: Engine, operand: Operand, name: str | None, set_id: int, wait: bool, values: Arguments
+        self,
+        core: Engine,
+        sources: Any,
+        targets: Any,
+        name: str | None,
+        set_id: int,
+        wait: bool,
+        values: Arguments,
     ) -> int:
         number, prescale, postscale = values
-        return core.reducescatter(operand.sources, operand.targets, name, number, prescale, postscale, set_id)
+        return core.reducescatter(sources, targets, name, number, prescale, postscale, set_id)
 
 
 ALLREDUCE = _Allreduce()
@@ -289,7 +307,8 @@ def start(
         handle = start_plain(tensors, output, name, process_set, arguments, False)
         if handle is not None:
             return handle
-    return _submit(operation, tensors, name, process_set, arguments, grouped, in_place, False)[0]
+    submitted: int = _submit(operation, tensors, name, process_set, arguments, grouped, in_place, False)
+    return submitted
 
 
 def complete(
@@ -310,8 +329,7 @@ def complete(
         output = tensors if in_place else _plain_output(tensors)
         if start_plain(tensors, output, name, process_set, arguments, True) is not None:
             return output
-    handle, operand = _submit(operation, tensors, name, process_set, arguments, grouped, in_place, True)
-    return synchronize(handle) if handle else operand.outputs()
+    return _submit(operation, tensors, name, process_set, arguments, grouped, in_place, True)
 
 
 def _submit(
@@ -323,23 +341,43 @@ def _submit(
     grouped: bool,
     in_place: bool,
     wait: bool,
-) -> tuple[int, Operand]:
+) -> Any:
+    """The handle; with `wait` the result."""
     core = engine()  # fails before init()
     prefix = operation.grouped_name if grouped else operation.name
-    with report_failure(operation.name, name, process_set, prefix):
+    try:
         full_name = None if name is None else f"{prefix}.{name}"
-        given = operations.some_members_of(tensors, torch.Tensor) if grouped else [tensors]
-        if not in_place:
-            given = [dense(tensor) for tensor in given]
-        operand = operation.operand(given, in_place, grouped, process_set, arguments)
+        if not grouped:
+            given = [tensors if in_place else dense(tensors)]
+        else:
+            given = operations.some_members_of(tensors, torch.Tensor)
+            if not in_place:
+                given = [dense(tensor) for tensor in given]
+        outputs = given if in_place else operation.outputs(given, process_set)
+        operand = None
+        if BY_ADDRESS or outputs is None or not are_plain(given, operation.types, process_set):
+            root_rank = arguments[0] if operation.has_root else None
+            operand = Operand(given, outputs, operation.types, process_set, grouped, root_rank)
         values = operation.values(arguments)
         set_id = process_set.process_set_id
-    engine_waits = wait and operation.waits and not grouped and not operand.is_staged
-    handle = operation.request(core, operand, full_name, set_id, engine_waits, values)
-    if handle:
-        _handle_map[handle] = operand if operand.needs_finish else operand.outputs()
+    except BaseException as error:  # as report_failure, which would cost more
+        send_failure(operation.name, name, process_set, error, prefix)
+        raise
+    output = outputs if grouped or outputs is None else outputs[0]
+    if operand is None:  # the engine takes the tensors unchanged, and nothing is left to do afterwards
+        sources, targets, is_staged = given if grouped else given[0], output, False
+    else:
+        sources, targets, is_staged = operand.sources, operand.targets, operand.is_staged
+    engine_waits = wait and operation.waits and not grouped and not is_staged
+    handle = operation.request(core, sources, targets, full_name, set_id, engine_waits, values)
+    if not handle:
+        return output
+    _handle_map[handle] = operand if operand is not None and operand.needs_finish else output
+    if operand is not None:
+        if operation is ALLTOALL:
+            operand.splits = values[1]
         operand.begin(core, handle, wait)
-    return handle, operand
+    return synchronize(handle) if wait else handle
 
 
 # --------------------------------------------------------------------------------------------------------- handles

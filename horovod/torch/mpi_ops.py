@@ -446,7 +446,9 @@ def broadcast_(
     Raises:
         ValueError, HorovodInternalError: as in broadcast.
     """
-    received: torch.Tensor = _run(BROADCAST, tensor, name, process_set, (root_rank,), in_place=True)
+    # In place and without compression there is nothing else to do.
+    run = _run if tracing() else complete
+    received: torch.Tensor = run(BROADCAST, tensor, name, process_set, (root_rank,), in_place=True)
     return received
 
 

@@ -176,12 +176,12 @@ def run(
 class _Watch:
     """The output and the end of one child as events."""
 
-    def __init__(self, pidfd: int, pipes: Mapping[int, int], selector: selectors.BaseSelector) -> None:
+    def __init__(self, pidfd: int | None, pipes: Mapping[int, int], selector: selectors.BaseSelector) -> None:
         self._pidfd, self._kept, self._selector = pidfd, dict(pipes), selector
         self._open = set(pipes)
         self.data = {pipe: bytearray() for pipe in pipes}
-        self.ended = False
-        for descriptor in (pidfd, *pipes):
+        self.ended = pidfd is None
+        for descriptor in (*pipes, *([] if pidfd is None else [pidfd])):
             os.set_blocking(descriptor, False)
             selector.register(descriptor, selectors.EVENT_READ)
 
@@ -219,12 +219,16 @@ class _Watch:
 @contextmanager
 def _watching(pid: int, pipes: Mapping[int, int]) -> Iterator[_Watch]:
     """Watches a child. ``pipes``: descriptor -> how many of its last bytes are kept."""
-    pidfd = os.pidfd_open(pid)
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:  # it has ended, and was reaped as SIGCHLD is ignored
+        pidfd = None
     try:
         with selectors.DefaultSelector() as selector:
             yield _Watch(pidfd, pipes, selector)
     finally:
-        os.close(pidfd)
+        if pidfd is not None:
+            os.close(pidfd)
 
 
 # ---- a program or a function that reports its phases -------------------------------------------------------------------
@@ -382,7 +386,10 @@ class _Fork:
 
     def wait(self) -> int:
         if self.returncode is None:
-            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            try:
+                self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            except ChildProcessError:  # SIGCHLD is ignored: the status is unknown, as for subprocess
+                self.returncode = 0
         return self.returncode
 
 
@@ -415,7 +422,8 @@ def _supervise(
 def _kill(process: _Process) -> None:
     """Kill a child and its group, and reap it."""
     if isinstance(process, _Fork) and process.returncode is None:
-        os.kill(process.pid, signal.SIGKILL)  # its group may not have been made yet
+        with suppress(ProcessLookupError):  # SIGCHLD is ignored
+            os.kill(process.pid, signal.SIGKILL)  # its group may not have been made yet
     kill_group(process.pid)
     process.wait()
 

@@ -192,10 +192,10 @@ class RankListener:
             raise AuthenticationError(f"rank {rank} of init {handshake.epoch} is not expected here")
         if rank in self._taken:
             raise AuthenticationError(f"rank {rank} is connected already")
-        self._taken.add(rank)
 
     def _accept(self, sock: socket.socket, handshake: ServerHandshake) -> None:
         self._descriptors.own(sock)
+        self._taken.add(handshake.rank)  # not before the rank could be answered
         with self._changed:
             self._accepted[handshake.rank] = sock, handshake.key
             self._changed.notify_all()

@@ -31,7 +31,7 @@ class Job:
     def __init__(self, world: World, engine: Engine, backends: Any) -> None:
         self.world, self.engine, self.backends = world, engine, backends
         self.pid = os.getpid()
-        # (process set, name) of the requests whose weights were announced. See frontend/initial_weights.py.
+        # (process set, name) of the requests whose weights were announced. See _frontend/initial_weights.py.
         self.announced: set[tuple[int, str]] = set()
         # In an elastic job, the ids of the workers by rank, once they are known. See process_sets.py.
         self.workers: list[int] | None = None

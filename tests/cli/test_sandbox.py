@@ -246,3 +246,13 @@ def test_descriptions_of_ends():
     assert sandbox.describe_exit(3) == "exited with code 3"
     assert sandbox.describe_exit(-signal.SIGABRT) == "was killed by SIGABRT"
     assert sandbox.describe_exit(-signal.SIGRTMIN - 1) == f"was killed by signal {signal.SIGRTMIN + 1}"
+
+
+def test_where_sigchld_is_ignored():
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        for _ in range(10):
+            report = sandbox.run_forked(lambda reporter: reporter.send(1), {})
+            assert (report.values, report.fault) == ([1], "")
+    finally:
+        signal.signal(signal.SIGCHLD, before)

@@ -164,6 +164,13 @@ def test_the_text_and_back():
     assert entry_points.decode({"HOROVOD_BACKEND_SPEC": ""}) is None
 
 
+@pytest.mark.parametrize("space", ["", " "])
+def test_an_entry_of_the_text_may_have_spaces(space):
+    entry = f"hvd_core.backends._discovery.registry{space}:{space}chaos"
+    found = Candidate("chaos", "wheel", distribution="x", entry=entry, from_spec=True)
+    assert _discovery.describe(found).name == "chaos"
+
+
 def test_another_python_does_not_believe_it():
     found = json.loads(entry_points.encode([FOUND]))
     assert (

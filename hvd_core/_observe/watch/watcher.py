@@ -128,7 +128,7 @@ class _Collector:
 # The connections between the watchers of a job's hosts: the first host's asks, those of the others answer.
 #
 # The other hosts connect to a listener that rank 0 has opened, and prove a key that only ranks of the job can make, as
-# on the job's own connections (bootstrap/auth.py). Each message is signed. Nothing is encrypted.
+# on the job's own connections (_base/auth.py). Each message is signed. Nothing is encrypted.
 
 _PURPOSE = b"watcher"
 _LENGTH = struct.Struct("<Q")

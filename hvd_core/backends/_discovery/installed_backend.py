@@ -204,7 +204,7 @@ def _load(candidate: Candidate) -> Any:
     a large job reads no metadata and does not import stevedore."""
     entry = str(candidate.entry)
     if candidate.from_spec:
-        return resolve_name(entry.partition("[")[0].strip())
+        return resolve_name("".join(entry.partition("[")[0].split()))  # "module : name" is an entry point too
     from importlib.metadata import EntryPoint
 
     from stevedore.named import NamedExtensionManager

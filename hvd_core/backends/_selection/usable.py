@@ -94,7 +94,7 @@ def run_trial(arguments: Sequence[str]) -> None:
         score(UsableBackends(os.environ, load(os.environ), is_trial=True).usable(name, AUTOMATIC))
     except BackendError as error:
         reporter.send({"error": type(error).__name__, "text": str(error)})
-    except Exception as error:
+    except BaseException as error:  # a plugin may raise SystemExit
         reporter.failed(f"it raised {of_exception(error)}")
     reporter.done()
     os._exit(0)  # without exit handlers: a plugin's may crash or hang too
