@@ -39,6 +39,7 @@ from horovod._runner.protocol import (
     split_result,
 )
 from horovod._runner.site import Listener, Site, SiteState
+from hvd_core._base import messages
 from hvd_core._base.logs import printable
 from hvd_core._config.settings import seconds_of
 
@@ -161,8 +162,17 @@ _HANG_UP_S = 2.0
 _LONGEST_NOISE = 1 << 20
 # The time between the end of the remote shell and the end of its output, in either order.
 _SHELL_END_S = 3.0
-# What reading a frame raises if its payload is not what its kind says.
-_INVALID = (ProtocolError, ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error)
+# What reading a frame, or a message of a worker in it, raises if its payload is not what its kind says.
+_INVALID = (
+    ProtocolError,
+    messages.ProtocolError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    struct.error,
+)
 # How long a host may take to end its ranks after a request. Its supervisor gives up after some 15 s.
 _ANSWER_S = (20.0, 12.0, 0.0)
 
