@@ -1,6 +1,7 @@
 // The job's key-value store, over a connection that the bootstrap has opened and authenticated.
 //
-// The wire format is described in the server's module (hvd_core/_bootstrap/store/__init__.py). Any thread; one request at a time.
+// The wire format is described in the server's module (hvd_core/_bootstrap/store/__init__.py). Any thread; one request
+// at a time.
 #pragma once
 
 #include <atomic>

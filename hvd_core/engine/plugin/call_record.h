@@ -65,8 +65,8 @@ class SharedText {
   std::atomic<uint32_t> size_{0};
 };
 
-// The part of a record that outlives the process, if the launcher has given memory for it. hvd_core/_runtime/crash_reports.py reads
-// it, with the same layout.
+// The part of a record that outlives the process, if the launcher has given memory for it.
+// hvd_core/_runtime/crash_reports.py reads it, with the same layout.
 struct LastCall {
   std::atomic<uint64_t> call{0}, operation{0}, bytes{0};
   std::atomic<int32_t> coll{0};

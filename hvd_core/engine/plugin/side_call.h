@@ -1,6 +1,7 @@
 // Calls into a backend that any thread may make at any time: those of its device table, query, async_error and the
-// like. They are noted for the launcher, which says in which call a rank has ended (hvd_core/_runtime/crash_reports.py reads the
-// memory, with the same layout). The calls of the engine's own threads, which are watched as well, have call_record.h.
+// like. They are noted for the launcher, which says in which call a rank has ended (hvd_core/_runtime/crash_reports.py
+// reads the memory, with the same layout). The calls of the engine's own threads, which are watched as well, have
+// call_record.h.
 #pragma once
 
 #include <atomic>
