@@ -112,7 +112,7 @@ def _from_h5(optimizer: Any, model: Any, filepath: Any) -> Any:
     result = type(optimizer).from_config(optimizer.get_config())
     result.build(model.trainable_variables)
     try:
-        import h5py  # type: ignore[import-untyped]  # it has no type hints
+        import h5py
         from keras.src.legacy.saving.legacy_h5_format import load_optimizer_weights_from_hdf5_group
 
         with h5py.File(filepath, "r") as file:

@@ -250,7 +250,7 @@ class HorovodModel(Model, EstimatorParams):
         if row is None:
             scalar = [True] * len(outputs)
         else:
-            import pandas  # type: ignore[import-untyped]  # has no types without its stubs
+            import pandas
 
             scalar = [value.ndim == 1 for value in self._predictor()(pandas.DataFrame([row.asDict()]))]
         if len(scalar) != len(outputs):

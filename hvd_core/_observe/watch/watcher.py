@@ -49,7 +49,8 @@ def text(rings: SharedRings, backends: Iterable[str] = ()) -> bytes:
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(rings.look(), tuple(backends)))
-    return generate_latest(registry)
+    exposition: bytes = generate_latest(registry)
+    return exposition
 
 
 class _Collector:
