@@ -62,7 +62,7 @@ class Stage(enum.Enum):
     READY = "ready"  # in no world, waits for a place in one
     PLACED = "placed"  # a member that is in init()
     UP = "up"  # a member whose init() has returned
-    FINISHED = "finished"  # the program's training is over
+    FINISHED = "finished"  # the program's training has ended
     DEAD = "dead"  # the process has ended
 
 

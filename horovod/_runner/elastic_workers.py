@@ -66,7 +66,7 @@ class Workers:
         return number, None
 
     def remove(self, number: int) -> None:
-        """The site of a worker is over."""
+        """The site of a worker has ended."""
         site = self.by_number.pop(number)
         site.close()
         self._sites.remove(site)

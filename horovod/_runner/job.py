@@ -170,7 +170,7 @@ class Job(Listener):
 
     def _wait_for_hosts(self) -> bool:
         """Waits until all hosts are ready; no rank is started before. Returns False, with the reason in the outcome, if
-        a host fails or the timeout is over."""
+        a host fails or the timeout expires."""
         for site in self._sites:
             site.open(self._loop.selector, self)
         deadline, settled = time.monotonic() + self._start_timeout_s, None

@@ -1,6 +1,6 @@
 """The implementation of `horovod.run`: runs a function instead of a command, and returns its results.
 
-Blocks its thread until the job is over. Any thread may call; Ctrl-C ends the job if it is the main thread.
+Blocks its thread until the job has ended. Any thread may call; Ctrl-C ends the job if it is the main thread.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class Site(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Releases all resources. After begin(): only if the site is over, or after hang_up()."""
+        """Releases all resources. After begin(): only if the site has ended, or after hang_up()."""
 
     @abstractmethod
     def due(self) -> float | None:

@@ -394,7 +394,7 @@ def leave_alone() -> None:
     """Ask Dynamo not to compile our functions that run outside of graphs.
 
     A graph ends where the engine is called, and at a backward, whose hooks are ours. Dynamo would go on compiling the
-    functions that are called there: in vain, and once more for each parameter. A function of ours that Dynamo meets
+    functions that are called there: it fails, once more for each parameter. A function of ours that Dynamo meets
     while it traces a caller is traced nevertheless.
     """
     skip = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)

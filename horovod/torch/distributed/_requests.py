@@ -87,8 +87,8 @@ def _numbers_by_hash() -> dict[int, int]:
     return {mark: _NUMBERS[kind] for mark, kind in found.items() if kind in _NUMBERS}
 
 
-# Whether the options of each call say that the caller waits, and torch then takes None for a call that has ended. Older
-# versions (2.7 has been seen) say so in the options of some calls, and wait for what every call returns.
+# Whether the options of every call have `asyncOp`, which is false if the caller waits; torch then takes None for a call
+# that has ended. Older versions, such as 2.7, have it for some calls only, and wait for what every call returns.
 OPTIONS_SAY_WAIT = hasattr(AllreduceOptions(), "asyncOp")
 NUMBERS_BY_HASH = _numbers_by_hash() if OPTIONS_SAY_WAIT else {}
 
@@ -96,7 +96,7 @@ NUMBERS_BY_HASH = _numbers_by_hash() if OPTIONS_SAY_WAIT else {}
 # Tensors of torch.distributed in the form that the engine takes: dense, real, of a type that it knows.
 #
 # The engine writes to the memory of the tensors that it gets. So a tensor that it can take as it is costs no copy;
-# another one is copied, and a result is copied back when the operation is over. Pure functions; any thread.
+# another one is copied, and a result is copied back when the operation has completed. Pure functions; any thread.
 
 _REDUCED = frozenset(DTYPE_NUMBERS)
 
