@@ -24,19 +24,14 @@ from horovod._runner.local_ranks import LocalRanks
 from horovod._runner.protocol import (
     MAGIC,
     PROTOCOL,
-    Incoming,
     Kind,
-    Outgoing,
-    ProtocolError,
     channel_frame,
-    decode_env,
-    decode_words,
-    frame,
     memory_frames,
     output_frame,
     split_result,
 )
 from horovod._runner.site import Event, RankSpec, Site
+from hvd_core._base.messages import FrameBuffer, ProtocolError, WriteQueue, frame
 
 # If the launcher has not read more than this, the agent stops reading the ranks' output.
 _MOST_HELD = 1 << 20
@@ -89,9 +84,9 @@ class Agent:
 
     def __init__(self, source: int, target: int) -> None:
         self._source, self._target = source, target
-        self._incoming = Incoming()
+        self._incoming = FrameBuffer()
         self._arrived: list[tuple[int, bytes]] = []
-        self._outgoing = Outgoing(target)
+        self._outgoing = WriteQueue(target)
         self._loop = EventLoop(self._members)
         self._selector = self._loop.selector
         self._next_beat: float | None = None
@@ -136,8 +131,7 @@ class Agent:
 
     def _prepare(self, job: dict[str, Any]) -> None:
         check_protocol(job)
-        (directory,) = decode_words([job["directory"]])
-        _enter(directory)
+        _enter(job["directory"])
         if job["store"] is not None:  # the stores of an elastic job's worlds do not exist yet
             _check_store(job["store"], job["host"])
         ranks = [entry["rank"] for entry in job["ranks"]]
@@ -150,17 +144,16 @@ class Agent:
                     raise Refused("the launcher did not send the whole function")
                 append(self._memory.function, part)
                 missing -= len(part)
-        command = decode_words(job["command"])
         specs = []
         for entry in job["ranks"]:
-            variables: dict[str, str] = decode_env(entry["env"])
+            variables: dict[str, str] = dict(entry["env"])
             keep: Sequence[int] = ()
             if self._memory is not None:
                 variables.update(self._memory.variables(entry["rank"]))
                 keep = self._memory.descriptors(entry["rank"])
-            specs.append(RankSpec(entry["rank"], command, variables, keep, job["channel"]))
+            specs.append(RankSpec(entry["rank"], job["command"], variables, keep, job["channel"]))
         own = {name: value for name, value in os.environ.items() if name not in _FOR_AGENT}
-        env = {**own, **decode_env(job["env"]), "PWD": directory}
+        env = {**own, **job["env"], "PWD": job["directory"]}
         self._may_announce = job["channel"] is not None and bool(env.get(GRACE))
         self._ranks = LocalRanks(specs, env)
 

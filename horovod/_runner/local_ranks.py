@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from horovod._runner.failures import LastCall
-from horovod._runner.protocol import encode_env, encode_words
 from horovod._runner.site import STREAMS, Event, Listener, RankSpec, Site, SiteState
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -89,8 +88,8 @@ class LocalRanks(Site):
                         env |= last_call.variables()
                 entry: dict[str, Any] = {
                     "rank": spec.rank,
-                    "command": encode_words(spec.command),
-                    "env": encode_env(env),
+                    "command": list(spec.command),
+                    "env": env,
                     "keep": keep,
                 }
                 for index, name in enumerate(STREAMS):
@@ -121,8 +120,8 @@ class LocalRanks(Site):
                 os.close(writer)
         message = {
             "launcher": os.getpid(),
-            "directory": encode_words([os.getcwd()])[0],
-            "env": encode_env(self._env),
+            "directory": os.getcwd(),
+            "env": dict(self._env),
             "announce": any(spec.channel is not None for spec in self._specs),
             "ranks": described,
         }

@@ -26,21 +26,15 @@ from horovod._runner.launch_spec import LaunchSpec
 from horovod._runner.protocol import (
     MAGIC,
     PROTOCOL,
-    Incoming,
     Kind,
-    Outgoing,
-    ProtocolError,
     channel_frame,
-    encode_env,
-    encode_words,
-    frame,
     memory_frames,
     split_output,
     split_result,
 )
 from horovod._runner.site import Listener, Site, SiteState
-from hvd_core._base import messages
 from hvd_core._base.logs import printable
+from hvd_core._base.messages import FrameBuffer, ProtocolError, WriteQueue, frame
 from hvd_core._config.settings import seconds_of
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -165,7 +159,6 @@ _SHELL_END_S = 3.0
 # What reading a frame, or a message of a worker in it, raises if its payload is not what its kind says.
 _INVALID = (
     ProtocolError,
-    messages.ProtocolError,
     ValueError,
     KeyError,
     TypeError,
@@ -210,10 +203,10 @@ class RemoteRanks(Site):
         self._job = {
             "protocol": PROTOCOL,
             "host": host,
-            "directory": encode_words([os.getcwd()])[0],
-            "command": encode_words(command),
-            "env": encode_env(env),
-            "ranks": [{"rank": rank, "env": encode_env(own)} for rank, own in ranks.items()],
+            "directory": os.getcwd(),
+            "command": list(command),
+            "env": dict(env),
+            "ranks": [{"rank": rank, "env": dict(own)} for rank, own in ranks.items()],
             "store": store,
             "channel": channel,
             "function_bytes": None if function is None else os.fstat(function.function).st_size,
@@ -223,9 +216,9 @@ class RemoteRanks(Site):
         self._process: subprocess.Popen[bytes] | None = None
         self._opened = False
         self._readers: dict[str, int] = {}  # stdout, stderr and the process itself
-        self._outgoing: Outgoing | None = None
+        self._outgoing: WriteQueue | None = None
         self._writing = False
-        self._incoming: Incoming | None = None
+        self._incoming: FrameBuffer | None = None
         self._noise = b""
         self._said = b""
         self._ended = False
@@ -272,7 +265,7 @@ class RemoteRanks(Site):
             os.close(descriptor)
         for descriptor in (self_in, self_out, self_err):
             os.set_blocking(descriptor, False)
-        self._outgoing = Outgoing(self_in, self._introduction())
+        self._outgoing = WriteQueue(self_in, self._introduction())
         self._readers = {"stdout": self_out, "stderr": self_err, "process": process}
 
     def _introduction(self) -> Iterator[bytes]:
@@ -349,7 +342,7 @@ class RemoteRanks(Site):
                 if len(self._noise) > _LONGEST_NOISE:
                     self._refuse("it printed a megabyte, but no agent answered")
                 return
-            self._noise, self._incoming, data = before, Incoming(), after
+            self._noise, self._incoming, data = before, FrameBuffer(), after
         try:
             for kind, payload in self._incoming.feed(data):
                 self._take(kind, payload)

@@ -117,16 +117,13 @@ def start_rank(rank: Json, environment: dict[str, str], directory: str | None) -
                     os.close(descriptor)
                 except OSError:
                     pass  # the one that listed the directory
-        command = [word.encode("latin-1") for word in rank["command"]]
-        values = {**environment, **rank["env"]}
-        values = {name.encode("latin-1"): value.encode("latin-1") for name, value in values.items()}
         try:
             if directory is not None:
-                os.chdir(directory.encode("latin-1"))
-            os.execvpe(command[0], command, values)
+                os.chdir(directory)
+            os.execvpe(rank["command"][0], rank["command"], {**environment, **rank["env"]})
         except OSError as error:
-            text = os.fsdecode(command[0])
-            os.write(2, f"horovodrun: cannot start {text!r}: {error.strerror}\n".encode(errors="replace"))
+            text = f"horovodrun: cannot start {rank['command'][0]!r}: {error.strerror}\n"
+            os.write(2, text.encode(errors="replace"))
             os._exit(127 if isinstance(error, (FileNotFoundError, NotADirectoryError)) else 126)
     except BaseException as error:
         os.write(2, f"horovodrun: cannot start rank {rank['rank']}: {error!r}\n".encode(errors="replace"))

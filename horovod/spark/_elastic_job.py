@@ -25,7 +25,6 @@ from horovod._runner.failures import failure_of
 from horovod._runner.functions import FunctionMemory, checked, pickled, read_all
 from horovod._runner.job import Outcome
 from horovod._runner.output import Output
-from horovod._runner.protocol import Outgoing
 from horovod._runner.remote_ranks import RemoteRanks
 from horovod.spark._barrier_job import DriverOutput, driver_variables, interface_variables, start_seconds
 from horovod.spark._cluster import (
@@ -40,7 +39,7 @@ from horovod.spark._stage import Stage, forget, lost_executor, shortened, task_f
 from horovod.spark._task import LONGEST_FACTS, PURPOSE, facts_of, masked, notice_silence
 from hvd_core._base.auth import ServerHandshake
 from hvd_core._base.listener import AuthenticatedListener, listen
-from hvd_core._base.messages import FrameBuffer, ProtocolError
+from hvd_core._base.messages import FrameBuffer, ProtocolError, WriteQueue
 from hvd_core._bootstrap.store import StoreServer
 from hvd_core._config.settings import seconds_of
 
@@ -167,7 +166,7 @@ class TaskRanks(RemoteRanks):
         self._task, self._secret = task, secret
 
     def _connect(self) -> None:
-        self._outgoing = Outgoing(os.dup(self._task.fileno()), self._introduction())
+        self._outgoing = WriteQueue(os.dup(self._task.fileno()), self._introduction())
         self._readers = {"stdout": os.dup(self._task.fileno())}
 
     def send(self, rank: int, data: bytes) -> None:

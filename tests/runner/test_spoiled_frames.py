@@ -10,8 +10,9 @@ import time
 import pytest
 
 from harness.spoiled import spoil
-from horovod._runner.protocol import MAGIC, Incoming, Kind, ProtocolError, frame, output_frame
+from horovod._runner.protocol import MAGIC, Kind, output_frame
 from horovod._runner.remote_ranks import RemoteRanks
+from hvd_core._base.messages import FrameBuffer, ProtocolError, frame
 
 
 class Heard:
@@ -94,7 +95,7 @@ def test_spoiled_streams_make_frames_or_an_error():
     refused = frames = 0
     for _ in range(3000):
         stream = spoil(rng, b"".join(rng.choices(RIGHT, k=4)))
-        incoming = Incoming()
+        incoming = FrameBuffer()
         try:
             while stream:
                 at = rng.randint(1, 40)
