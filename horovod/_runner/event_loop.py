@@ -25,6 +25,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from hvd_core._base.messages import WriteQueue
+
 
 class Member(Protocol):
     """Something that runs on an event loop."""
@@ -99,6 +101,31 @@ class EventLoop:
             wake, self._wake = self._wake, -1
             self.selector.close()
             os.close(wake)
+
+
+class LoopWriter(WriteQueue):
+    """A WriteQueue whose descriptor the loop watches while bytes wait."""
+
+    def __init__(
+        self, selector: selectors.BaseSelector, descriptor: int, first: Iterable[bytes] = ()
+    ) -> None:
+        super().__init__(descriptor, first)
+        self._selector, self._watched = selector, False
+
+    def write(self) -> None:
+        """Writes what there is room for. To be called once in each turn. Raises OSError if the reader is gone."""
+        self._watch(not self.flush())
+
+    def _watch(self, watched: bool) -> None:
+        if watched and not self._watched:
+            self._selector.register(self.descriptor, selectors.EVENT_WRITE, lambda: None)
+        elif self._watched and not watched:
+            self._selector.unregister(self.descriptor)
+        self._watched = watched
+
+    def unwatch(self) -> None:
+        """The descriptor is not watched any more."""
+        self._watch(False)
 
 
 class SignalWakeup:

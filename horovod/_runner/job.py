@@ -221,9 +221,6 @@ class Job(Listener):
         for line in lines:
             self._output.stderr.note(f"horovodrun: {site.host}: {line.decode(errors='replace').rstrip()}")
 
-    def message(self, rank: int, data: bytes) -> None:
-        """See Listener: derived classes have ranks with channels."""
-
     def event(self, site: Site, event: Event) -> None:
         """See Listener."""
         note = self._output.stderr.note

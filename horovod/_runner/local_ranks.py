@@ -76,7 +76,11 @@ class LocalRanks(Site):
         handed: list[socket.socket] = []
         try:
             for spec in self._specs:
-                env, keep = dict(spec.env), list(spec.keep)
+                env = dict(spec.env)
+                keep: list[int] = []
+                if spec.function is not None:
+                    env |= spec.function.variables(spec.rank)
+                    keep += spec.function.descriptors(spec.rank)
                 if spec.channel is not None:
                     handed.append(self._open_channel(spec.rank))
                     env[spec.channel] = str(handed[-1].fileno())

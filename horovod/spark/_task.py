@@ -228,9 +228,7 @@ class TaskAgent(Agent):
         command = [sys.executable, "-m", "horovod.spark._rank_main"]
         specs = []
         for entry in job["ranks"]:
-            own = {**entry["env"], **self._memory.variables(entry["rank"])}
-            keep = self._memory.descriptors(entry["rank"])
-            specs.append(RankSpec(entry["rank"], command, own, keep, job["channel"]))
+            specs.append(RankSpec(entry["rank"], command, entry["env"], self._memory, job["channel"]))
         self._ranks = LocalRanks(specs, env)
 
     def _send(self, rank: int, data: bytes) -> None:
