@@ -192,7 +192,6 @@ class Agent(Listener):
         return (self, self._ranks)
 
     def due(self) -> float | None:
-        """See event_loop.Member."""
         return None if self._launcher_gone else self._next_beat
 
     def advance(self, now: float) -> None:

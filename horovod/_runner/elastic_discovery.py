@@ -142,7 +142,6 @@ class Discovery(Listener):
         self._last_failure = ""
 
     def due(self) -> float | None:
-        """See event_loop.Member."""
         if self._script is not None:
             return min((t for t in (self._until, self._script.due()) if t is not None), default=None)
         return None if self._waits else self._next
@@ -204,13 +203,11 @@ class Discovery(Listener):
         self._script.begin()
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        """See Listener."""
         self._printed[stream].extend(data)
         if self._until is not None and len(self._printed[stream]) > _LONGEST_ANSWER:
             self._end_script("the host discovery script printed more than a megabyte")
 
     def event(self, site: Site, event: Event) -> None:
-        """See Listener."""
         if self._until is None:
             return
         if event["event"] == "lost":

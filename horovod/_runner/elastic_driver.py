@@ -44,7 +44,7 @@ from horovod._runner.environment import (
 )
 from horovod._runner.event_loop import SignalWakeup
 from horovod._runner.failures import EndedRanks, about_end, describe_code
-from horovod._runner.hosts import HostInfo, get_host_assignments, slots_by_host, store_place
+from horovod._runner.hosts import HostInfo, get_host_assignments, open_store, slots_by_host, store_place
 from horovod._runner.job import Job, Outcome
 from horovod._runner.launch_spec import LaunchSpec, check_command, check_encryption_library, check_proc
 from horovod._runner.local_ranks import LocalRanks
@@ -91,9 +91,7 @@ class ElasticJob(Job):
         self._cooldown = Cooldown(limits.cooldown)
         self._chaos = None if limits.chaos_s is None else Chaos(limits.chaos_s, self._kill_worker, self._note)
         self._discovery = Discovery(source, self._loop, names, self._hosts_found, self._discovery_failed)
-        self._server: StoreServer | None = None  # of the last world, as the next two
-        self._addresses: Mapping[str, str] = {}  # by host
-        self._secret = b""
+        self._server: StoreServer | None = None  # of the last world
         self._going: set[int] = set()  # workers whose end was announced by SIGTERM
         self._patient_until = 0.0  # how long replacements are waited for
         self._events: list[Callable[[], None]] = []  # messages and ends of workers
@@ -113,11 +111,10 @@ class ElasticJob(Job):
 
     @abstractmethod
     def _open_store(self, hosts: Sequence[str], secret: bytes) -> tuple[StoreServer, Mapping[str, str], str]:
-        """Starts the store of a world on these hosts: the server, its address by host, its address here. Raises OSError,
-        ValueError."""
+        """Starts the store of a world on these hosts: the server, its address by other host, its address here. Raises
+        OSError, ValueError."""
 
     def run(self) -> Outcome:
-        """As Job.run()."""
         self._wakeup = SignalWakeup(self._loop.selector)
         try:
             while self._membership.phase is not Phase.ENDING or self._sites:
@@ -222,7 +219,6 @@ class ElasticJob(Job):
                 self._stop_worker(number)
 
     def stop(self) -> None:
-        """As Job.stop()."""
         for number in list(self._processes):
             self._send(number, kind="end")
         super().stop()
@@ -253,10 +249,10 @@ class ElasticJob(Job):
             self._chaos.entered(world.members, world.sync)
         members = [self._membership.workers[number] for number in world.members]
         self._close_store()
-        self._secret = secrets.token_bytes(32)
+        secret = secrets.token_bytes(32)
         hosts = list(dict.fromkeys(worker.host for worker in members))
-        self._server, self._addresses, here = self._open_store(hosts, self._secret)
-        self._ends = EndedRanks(here, self._secret)
+        self._server, addresses, here = self._open_store(hosts, secret)
+        self._ends = EndedRanks(here, secret)
         counts = {host: sum(worker.host == host for worker in members) for host in hosts}
         if self._verbose or world.world > 1:
             where = ", ".join(f"{host} ({count})" for host, count in counts.items())
@@ -268,7 +264,7 @@ class ElasticJob(Job):
         for slot, worker in zip(slots, members):
             variables = (
                 rank_environment(slot)
-                | store_environment(self._addresses[worker.host], self._secret)
+                | store_environment(addresses.get(worker.host, here), secret)
                 | {"HOROVOD_EPOCH": str(world.world)}
             )
             self._send(worker.number, kind="enter", env=variables, sync=world.sync)
@@ -369,7 +365,6 @@ class ElasticJob(Job):
     # ------------------------------------------------------------------------------------------ messages, events
 
     def message(self, rank: int, data: bytes) -> None:
-        """See Listener."""
         if rank not in self._processes:
             return
         for line in self._lines.setdefault(rank, LineBuffer()).feed(data):
@@ -399,7 +394,6 @@ class ElasticJob(Job):
             self._timeouts.world_stalled([members[rank] for rank in ranks if rank < len(members)])
 
     def event(self, site: Site, event: Event) -> None:
-        """See Listener."""
         if event["event"] == "exit":
             number, code = int(event["rank"]), int(event["code"])
             if where := about_end(event):
@@ -474,28 +468,22 @@ class HostsJob(ElasticJob):
         own = {"HOROVOD_HOSTNAME": host}
         if function is not None:
             function.add(number)
+        ranks = [RankSpec(number, spec.command, own, function, DESCRIPTOR)]
         if host == self._names.here:
-            return LocalRanks([RankSpec(number, spec.command, own, function, DESCRIPTOR)], self._env)
+            return LocalRanks(ranks, self._env)
         words = self._shell.command(host, agent_words(spec.python_there))
-        env = remote_environment(self._env)
-        return RemoteRanks(host, words, spec.command, {number: own}, env, None, function, DESCRIPTOR)
+        return RemoteRanks(host, words, ranks, remote_environment(self._env), None)
 
     def _site_ended(self, number: int) -> None:
         if self._function is not None:
             self._function.drop_if_empty(number)
 
     def _open_store(self, hosts: Sequence[str], secret: bytes) -> tuple[StoreServer, Mapping[str, str], str]:
-        from hvd_core._base.sockets import join_address
-        from hvd_core._bootstrap.store import StoreServer
-
         others = [host for host in hosts if host != self._names.here]
         if others and self._encrypted:
             check_encryption_library()
         place = store_place(others, self._spec.store_interfaces, source=self._names.source)
-        server = StoreServer(host=place.listen, secret=secret)
-        port = int(server.address.rpartition(":")[2])
-        addresses = {host: join_address(place.remote.get(host, place.local), port) for host in hosts}
-        return server, addresses, join_address(place.local, port)
+        return open_store(place, secret)
 
 
 def host_source(spec: LaunchSpec) -> HostDiscovery:
@@ -505,7 +493,7 @@ def host_source(spec: LaunchSpec) -> HostDiscovery:
     return FixedHosts(slots_by_host(spec.hosts))
 
 
-def run_elastic_job(spec: LaunchSpec, started: Callable[[ElasticJob], None]) -> Outcome:
+def run_elastic_job(spec: LaunchSpec, started: Callable[[Job], None]) -> Outcome:
     """Runs an elastic job, and returns when none of its processes is left. Arguments and exceptions: launcher.run_job().
     The results of a function are those of workers."""
     assert spec.elastic is not None

@@ -10,6 +10,10 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hvd_core._bootstrap.store import StoreServer
 
 # "HOST", "HOST:SLOTS" or "HOST slots=SLOTS", and Open MPI's max_slots, which changes nothing here.
 _HOST = re.compile(
@@ -284,6 +288,18 @@ def store_place(
             "Name one interface that leads to all of them with --network-interfaces."
         )
     return StorePlace("0.0.0.0", used[0], remote)
+
+
+def open_store(place: StorePlace, secret: bytes) -> tuple[StoreServer, dict[str, str], str]:
+    """Starts the store of a job: (its server, its address by other host, its address here). Raises OSError."""
+    # Imported late, because the parser, --version and wrong arguments need no engine.
+    from hvd_core._base.sockets import join_address
+    from hvd_core._bootstrap.store import StoreServer
+
+    server = StoreServer(host=place.listen, secret=secret)
+    port = int(server.address.rpartition(":")[2])
+    remote = {host: join_address(address, port) for host, address in place.remote.items()}
+    return server, remote, join_address(place.local, port)
 
 
 def _only_address(sources: dict[str, str | None]) -> str:

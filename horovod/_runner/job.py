@@ -206,14 +206,12 @@ class Job(Listener):
             self._loop.turn()
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        """See Listener."""
         if data:
             self._streams[rank, stream].feed(data)
         elif (rank, stream) in self._streams:
             self._streams.pop((rank, stream)).end()
 
     def shell_output(self, site: Site, data: bytes) -> None:
-        """See Listener."""
         buffer = self._shell_lines.setdefault(site.host, LineBuffer(longest=0))
         lines = buffer.feed(data)
         if not data and (rest := buffer.take_rest()):
@@ -222,7 +220,6 @@ class Job(Listener):
             self._output.stderr.note(f"horovodrun: {site.host}: {line.decode(errors='replace').rstrip()}")
 
     def event(self, site: Site, event: Event) -> None:
-        """See Listener."""
         note = self._output.stderr.note
         kind = event["event"]
         on_host = "" if site.host is None else f" on {site.host}"

@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 from horovod._runner.environment import (
     SECRET,
@@ -21,7 +20,7 @@ from horovod._runner.environment import (
     store_environment,
 )
 from horovod._runner.failures import EndedRanks
-from horovod._runner.hosts import store_place
+from horovod._runner.hosts import SlotInfo, open_store, store_place
 from horovod._runner.job import Job, Outcome
 from horovod._runner.launch_spec import (
     LaunchSpec,
@@ -39,14 +38,7 @@ from hvd_core._config.settings import encryption_wanted
 BACKEND = "mpi"
 
 
-class Stoppable(Protocol):
-    """A running job."""
-
-    def stop(self) -> None:
-        """Ends the job. May be called from a signal handler, and repeatedly."""
-
-
-def run_job(spec: LaunchSpec, started: Callable[[Stoppable], None] = lambda job: None) -> Outcome:
+def run_job(spec: LaunchSpec, started: Callable[[Job], None] = lambda job: None) -> Outcome:
     """Runs a job, and returns when none of its processes is left.
 
     Args:
@@ -93,7 +85,7 @@ def _note(text: str) -> None:
     print(f"horovodrun: {text}", file=sys.stderr, flush=True)
 
 
-def _run_own_job(spec: LaunchSpec, started: Callable[[Stoppable], None]) -> Outcome:
+def _run_own_job(spec: LaunchSpec, started: Callable[[Job], None]) -> Outcome:
     placement = spec.place()
     env = {**spec.env, **backend_environment(spec.env)}
     encrypted = encryption_wanted(env)
@@ -106,36 +98,29 @@ def _run_own_job(spec: LaunchSpec, started: Callable[[Stoppable], None]) -> Outc
         check_encryption_library()
     place = store_place(list(remote), spec.store_interfaces, shell.resolve)
     output = Output(len(placement.slots), spec.output_filename, bool(spec.prefix_output_with_timestamp))
-    # Imported late, because the parser, --version and wrong arguments need no engine.
-    from hvd_core._base.sockets import join_address
-    from hvd_core._bootstrap.store import StoreServer
-
     secret = secrets.token_bytes(32)
-    server = StoreServer(host=place.listen, secret=secret)
+    server, addresses, address = open_store(place, secret)
     try:
-        port = int(server.address.rpartition(":")[2])
+        here = {**env, **store_environment(address, secret)}
         sites: list[LocalRanks | RemoteRanks] = []
-        here = {**env, **store_environment(join_address(place.local, port), secret)}
         if placement.local:
-            ranks = [
-                RankSpec(slot.rank, spec.command, rank_environment(slot), spec.function)
-                for slot in placement.local
-            ]
-            sites.append(LocalRanks(ranks, here))
+            sites.append(LocalRanks(_ranks(spec, placement.local), here))
         for host, slots in remote.items():
-            address = join_address(place.remote[host], port)
-            common = {**remote_environment(env), **store_environment(address, secret)}
-            own = {slot.rank: rank_environment(slot) for slot in slots}
+            common = {**remote_environment(env), **store_environment(addresses[host], secret)}
             words = shell.command(host, agent_words(spec.python_there))
-            sites.append(RemoteRanks(host, words, spec.command, own, common, address, spec.function))
+            sites.append(RemoteRanks(host, words, _ranks(spec, slots), common, addresses[host]))
         if spec.verbose:
             _describe(output, placement, here, server.address)
-        ends = EndedRanks(join_address(place.local, port), secret)
+        ends = EndedRanks(address, secret)
         job = Job(sites, output, bool(spec.verbose), spec.start_timeout_s, ends=ends)
         started(job)
         return job.run()
     finally:
         server.close()
+
+
+def _ranks(spec: LaunchSpec, slots: Sequence[SlotInfo]) -> list[RankSpec]:
+    return [RankSpec(slot.rank, spec.command, rank_environment(slot), spec.function) for slot in slots]
 
 
 def _describe(output: Output, placement: Placement, env: Mapping[str, str], store: str) -> None:

@@ -54,11 +54,9 @@ class LocalRanks(Site):
         self._give_up: float | None = None
 
     def open(self, selector: selectors.BaseSelector, listener: Listener) -> None:
-        """See Site."""
         self._selector, self._listener = selector, listener
 
     def begin(self) -> None:
-        """See Site."""
         self.state = SiteState.RUNNING
         try:
             self._begin()
@@ -147,7 +145,6 @@ class LocalRanks(Site):
         return theirs
 
     def send(self, rank: int, data: bytes) -> None:
-        """See Site."""
         channel = self._channels.get(rank)
         if channel is not None:
             try:
@@ -179,7 +176,6 @@ class LocalRanks(Site):
             channel.close()
 
     def request(self, word: str) -> None:
-        """See Site."""
         if self._describing:
             # A signal handler must not write into the middle of the description.
             self._wanted.append(word)
@@ -192,7 +188,6 @@ class LocalRanks(Site):
                 pass  # the supervisor has ended, and with it the ranks
 
     def hang_up(self) -> None:
-        """See Site."""
         if self._control is not None:
             try:
                 self._control.shutdown(socket.SHUT_WR)
@@ -272,11 +267,9 @@ class LocalRanks(Site):
         self._listener.event(self, event)
 
     def due(self) -> float | None:
-        """See Site."""
         return None if self.over else self._give_up
 
     def advance(self, now: float) -> None:
-        """See Site."""
         if self.over or not self._ended:
             return
         if self._readers and (self._give_up is None or now < self._give_up):
@@ -297,11 +290,9 @@ class LocalRanks(Site):
         self._listener.event(self, {"event": "lost", "ranks": sorted(self._running), "text": text})
 
     def abandon(self) -> None:
-        """See Site."""
         self.close()
 
     def close(self) -> None:
-        """See Site."""
         self._finish()
         for key in list(self._readers):
             reader = self._readers.pop(key)
@@ -315,6 +306,8 @@ class LocalRanks(Site):
         self._last_calls.clear()
         control, self._control = self._control, None
         if control is not None:
+            with contextlib.suppress(KeyError):  # its end was read, or nothing was sent
+                self._selector.unregister(control)
             control.close()
         if self._supervisor is not None:
             self._supervisor.wait()

@@ -33,7 +33,7 @@ from horovod._runner.environment import (
 )
 from horovod._runner.failures import shell_code
 from horovod._runner.functions import FunctionMemory, read_all, write_all
-from horovod._runner.hosts import HostInfo, store_place
+from horovod._runner.hosts import HostInfo, open_store, store_place
 from horovod._runner.job import Job, Outcome
 from horovod._runner.launch_spec import LaunchSpec, Placement, check_command
 from horovod._runner.local_ranks import LocalRanks
@@ -138,12 +138,10 @@ class LabelledStream:
         self._give(held)
 
     def due(self) -> float | None:
-        """See OutputStream."""
         moments = [moment for stream in self._streams() if (moment := stream.due()) is not None]
         return min([*moments, *([self._held_since + PARTIAL_LINE_S] if self._held else [])], default=None)
 
     def advance(self, now: float) -> None:
-        """See OutputStream."""
         if self._held and self._held_since + PARTIAL_LINE_S <= now:
             self._release()
         for stream in self._streams():
@@ -367,7 +365,7 @@ _MPI_OWN = re.compile(r"(OMPI|PMIX|PRTE|OPAL|HYDRA|MPIR|I_MPI)_\w+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def run_mpi_job(spec: LaunchSpec, started: Callable[[MpiJob], None]) -> Outcome:
+def run_mpi_job(spec: LaunchSpec, started: Callable[[Job], None]) -> Outcome:
     """Runs a job with mpirun, and returns when no process of it is left here. Arguments and exceptions:
     launcher.run_job(). The ranks read a function from the store, and write their results to it."""
     placement, function = spec.place(), spec.function
@@ -400,14 +398,10 @@ def run_mpi_job(spec: LaunchSpec, started: Callable[[MpiJob], None]) -> Outcome:
             "processes the same one. Name an interface that all hosts reach with --network-interfaces."
         )
     output = Output(len(placement.slots), timestamp=bool(spec.prefix_output_with_timestamp))
-    # Imported late, because wrong arguments need no engine.
-    from hvd_core._base.sockets import join_address
-    from hvd_core._bootstrap.store import StoreServer
-
     secret = secrets.token_bytes(32)
-    server = StoreServer(host=place.listen, secret=secret)
+    server, _, address = open_store(place, secret)
     try:
-        env |= store_environment(join_address(place.local, int(server.address.rpartition(":")[2])), secret)
+        env |= store_environment(address, secret)
         if function is not None:
             env[functions.FROM_STORE] = "1"
             with _client(server, secret) as client:

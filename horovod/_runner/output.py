@@ -176,11 +176,9 @@ class RankStream:
             self.sink.write(data)
 
     def due(self) -> float | None:
-        """See OutputStream."""
         return self.pending_since + PARTIAL_LINE_S if _whole_characters(self.pending) else None
 
     def advance(self, now: float) -> None:
-        """See OutputStream."""
         moment = self.due()
         if moment is not None and moment <= now:
             self.show_partial()

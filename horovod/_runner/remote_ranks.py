@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from horovod._runner.event_loop import LoopWriter
-from horovod._runner.functions import FunctionMemory, write_all
+from horovod._runner.functions import write_all
 from horovod._runner.launch_spec import LaunchSpec
 from horovod._runner.protocol import (
     MAGIC,
@@ -33,7 +33,7 @@ from horovod._runner.protocol import (
     split_output,
     split_result,
 )
-from horovod._runner.site import Listener, Site, SiteState
+from horovod._runner.site import Listener, RankSpec, Site, SiteState
 from hvd_core._base.logs import printable
 from hvd_core._base.messages import FrameBuffer, ProtocolError, frame
 from hvd_core._config.settings import seconds_of
@@ -177,40 +177,35 @@ class RemoteRanks(Site):
     Args:
         host: its name.
         shell: the command that runs the agent there.
-        command: the words of each rank's command.
-        ranks: the variables of each rank.
+        ranks: they differ in their numbers and variables.
         env: the variables of all ranks.
         store: the address of the store; None if it does not exist yet.
-        function: see LaunchSpec.
-        channel: see RankSpec.
     """
 
     def __init__(
         self,
         host: str,
         shell: Sequence[str],
-        command: Sequence[str],
-        ranks: Mapping[int, Mapping[str, str]],
+        ranks: Sequence[RankSpec],
         env: Mapping[str, str],
         store: str | None,
-        function: FunctionMemory | None = None,
-        channel: str | None = None,
     ):
-        super().__init__(host, list(ranks), SiteState.CONNECTING)
+        super().__init__(host, [spec.rank for spec in ranks], SiteState.CONNECTING)
+        first = ranks[0]
         self.failure: str | None = None  # why the ranks cannot run there
         self._shell = list(shell)
-        self._function = function
+        self._function = first.function
         self._running = set(self.ranks)
         self._job = {
             "protocol": PROTOCOL,
             "host": host,
             "directory": os.getcwd(),
-            "command": list(command),
+            "command": list(first.command),
             "env": dict(env),
-            "ranks": [{"rank": rank, "env": dict(own)} for rank, own in ranks.items()],
+            "ranks": [{"rank": spec.rank, "env": dict(spec.env)} for spec in ranks],
             "store": store,
-            "channel": channel,
-            "function_bytes": None if function is None else os.fstat(function.function).st_size,
+            "channel": first.channel,
+            "function_bytes": first.function and os.fstat(first.function.function).st_size,
         }
         self._selector: selectors.BaseSelector
         self._listener: Listener
@@ -272,14 +267,12 @@ class RemoteRanks(Site):
             yield from memory_frames(Kind.FUNCTION, self._function.function)
 
     def begin(self) -> None:
-        """See Site."""
         self.state = SiteState.RUNNING
         if self._outgoing is not None:
             self._outgoing.add(frame(Kind.START))
             self._flush()
 
     def request(self, word: str) -> None:
-        """See Site."""
         if self.over or self._outgoing is None:
             return
         self._give_up = min(self._give_up, time.monotonic() + _ANSWER_S)
@@ -287,7 +280,6 @@ class RemoteRanks(Site):
         self._flush()
 
     def send(self, rank: int, data: bytes) -> None:
-        """See Site."""
         if not self.over and self._outgoing is not None:
             self._outgoing.add(channel_frame(Kind.SEND, rank, data))
             self._flush()
@@ -300,7 +292,6 @@ class RemoteRanks(Site):
             pass  # the remote shell has ended; the end of its output is handled elsewhere
 
     def due(self) -> float | None:
-        """See Site."""
         return None if self.over or self._give_up == math.inf else self._give_up
 
     def advance(self, now: float) -> None:
@@ -442,7 +433,6 @@ class RemoteRanks(Site):
         return "".join(f"\n    {line.rstrip()}" for line in lines if line.strip())
 
     def describe_failure(self) -> str:
-        """See Site."""
         return printable(f"host {self.host!r}: {self.failure or 'no answer'}{self.said()}")
 
     def hang_up(self) -> None:

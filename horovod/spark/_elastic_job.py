@@ -26,6 +26,7 @@ from horovod._runner.functions import FunctionMemory, checked, pickled, read_all
 from horovod._runner.job import Outcome
 from horovod._runner.output import Output
 from horovod._runner.remote_ranks import RemoteRanks
+from horovod._runner.site import RankSpec
 from horovod.spark._barrier_job import DriverOutput, driver_variables, interface_variables, start_seconds
 from horovod.spark._cluster import (
     active_context,
@@ -156,13 +157,11 @@ class TaskRanks(RemoteRanks):
         self,
         host: str,
         task: socket.socket,
-        ranks: Mapping[int, Mapping[str, str]],
-        function: FunctionMemory,
-        channel: str,
+        ranks: Sequence[RankSpec],
         secret: bytes,
     ) -> None:
         # The task has the command, the other variables and the function.
-        super().__init__(host, [], [], ranks, {}, None, function, channel)
+        super().__init__(host, [], ranks, {}, None)
         self._task, self._secret = task, secret
 
     def _connect(self) -> None:
@@ -250,8 +249,8 @@ class SparkElasticJob(ElasticJob):
         if task is None:
             raise OSError(f"no task waits on {host}")
         self._memory.add(number)
-        own = {number: {"HOROVOD_HOSTNAME": host}}
-        return TaskRanks(host, task, own, self._memory, DESCRIPTOR, self._secret)
+        ranks = [RankSpec(number, [], {"HOROVOD_HOSTNAME": host}, self._memory, DESCRIPTOR)]
+        return TaskRanks(host, task, ranks, self._secret)
 
     def _site_ended(self, number: int) -> None:
         self._memory.drop_if_empty(number)

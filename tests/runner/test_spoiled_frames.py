@@ -12,6 +12,7 @@ import pytest
 from harness.spoiled import spoil
 from horovod._runner.protocol import MAGIC, Kind, output_frame
 from horovod._runner.remote_ranks import RemoteRanks
+from horovod._runner.site import RankSpec
 from hvd_core._base.messages import FrameBuffer, ProtocolError, frame
 
 
@@ -34,7 +35,10 @@ class Heard:
 def read_from(path, content):
     """The RemoteRanks that has read `content` to its end."""
     path.write_bytes(content)
-    site, heard = RemoteRanks("far", ["cat", str(path)], ["x"], {0: {}}, {}, "tcp://127.0.0.1:1"), Heard()
+    site, heard = (
+        RemoteRanks("far", ["cat", str(path)], [RankSpec(0, ["x"], {})], {}, "tcp://127.0.0.1:1"),
+        Heard(),
+    )
     with selectors.DefaultSelector() as selector:
         site.open(selector, heard)
         end = time.monotonic() + 60
