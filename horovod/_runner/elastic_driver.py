@@ -42,13 +42,12 @@ from horovod._runner.environment import (
     remote_environment,
     store_environment,
 )
-from horovod._runner.event_loop import SignalWakeup
 from horovod._runner.failures import EndedRanks, about_end, describe_code
 from horovod._runner.hosts import HostInfo, get_host_assignments, open_store, slots_by_host, store_place
 from horovod._runner.job import Job, Outcome
 from horovod._runner.launch_spec import LaunchSpec, check_command, check_encryption_library, check_proc
 from horovod._runner.local_ranks import LocalRanks
-from horovod._runner.output import Output, OutputClosedError
+from horovod._runner.output import Output
 from horovod._runner.remote_ranks import RemoteRanks, RemoteShell, agent_words
 from horovod._runner.site import STREAMS, Event, RankSpec, Site, SiteState
 from hvd_core._base.messages import LineBuffer, line_of
@@ -114,23 +113,10 @@ class ElasticJob(Job):
         """Starts the store of a world on these hosts: the server, its address by other host, its address here. Raises
         OSError, ValueError."""
 
-    def run(self) -> Outcome:
-        self._wakeup = SignalWakeup(self._loop.selector)
-        try:
-            while self._membership.phase is not Phase.ENDING or self._sites:
-                self._loop.turn(self._soonest())
-                self._advance(time.monotonic())
-        except OutputClosedError:
-            self._output.mute()
-            self._end()
-            raise
-        except BaseException:
-            self._end()
-            raise
-        finally:
-            self._discovery.close()
-            self._close_store()
-            self._close()
+    def _run(self) -> None:
+        while self._membership.phase is not Phase.ENDING or self._sites:
+            self._loop.turn(self._soonest())
+            self._advance(time.monotonic())
         failure = self._membership.failure
         self._outcome.last_world = list(self._membership.members)
         if failure is not None:
@@ -138,7 +124,11 @@ class ElasticJob(Job):
                 self._outcome.culprit = (failure.number, failure.code)
             else:
                 self._outcome.problem = f"horovodrun: {failure.why}\n"
-        return self._outcome
+
+    def _close(self) -> None:
+        self._discovery.close()
+        self._close_store()
+        super()._close()
 
     def _soonest(self) -> float | None:
         """When something is due that is neither a site's nor a stream's. None: not before an event."""

@@ -70,23 +70,16 @@ class EventLoop:
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
 
-    def call_in_thread(self, function: Callable[[], Any], then: Callable[[Any], None]) -> bool:
+    def call_in_thread(self, function: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Calls `function`, which may wait and raises nothing, in a thread, and then `then` with its result on the loop.
-
-        Nothing waits for the thread: it is a daemon, and a result that comes after close() is dropped. Returns False if
-        this machine cannot start a thread now.
-        """
+        Nothing waits for the thread: it is a daemon, and a result that comes after close() is dropped."""
 
         def work() -> None:
             self._results.put((then, function()))
             with self._lock:  # close() must not close the descriptor, whose number would be another's then
                 self.wake()
 
-        try:
-            threading.Thread(target=work, name="hvd-background", daemon=True).start()
-        except RuntimeError:
-            return False
-        return True
+        threading.Thread(target=work, name="hvd-background", daemon=True).start()
 
     def _woken(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -193,10 +193,6 @@ class Mpi:
     def hydra(self) -> bool:
         return self.kind in (MPICH, INTEL)
 
-    @property
-    def local_size_variable(self) -> str:
-        return "MPI_LOCALNRANKS" if self.hydra else "OMPI_COMM_WORLD_LOCAL_SIZE"
-
 
 @dataclass(frozen=True)
 class LaunchOptions:
