@@ -14,7 +14,14 @@ from functools import partial
 
 from horovod._runner.event_loop import EventLoop
 from horovod._runner.failures import shell_code
-from horovod._runner.hosts import is_local, parse_host_lines, slots_by_host, source_address
+from horovod._runner.hosts import (
+    HostInfo,
+    is_local,
+    merge_hosts,
+    parse_host_lines,
+    slots_by_host,
+    source_address,
+)
 from horovod._runner.local_ranks import LocalRanks
 from horovod._runner.site import Event, Listener, RankSpec, Site
 
@@ -98,13 +105,11 @@ class HostNames:
                 self._local[name] = local
 
     def merged(self, hosts: dict[str, int]) -> dict[str, int]:
-        """The hosts with all names of this machine made one."""
-        found: dict[str, int] = {}
-        for name, slots in hosts.items():
-            if self._local[name]:
-                name = self.here = self.here or name
-            found[name] = found.get(name, 0) + slots
-        return {name: slots for name, slots in found.items() if slots > 0}
+        """The hosts with all names of this machine made one, which stays the same."""
+        found, here = merge_hosts((HostInfo(*item) for item in hosts.items()), self._local.__getitem__)
+        self.here = self.here or here
+        names = {here: self.here}
+        return {names.get(host.hostname, host.hostname): host.slots for host in found if host.slots > 0}
 
     def source(self, name: str) -> str | None:
         """This machine's address on the way to a host; None if it is not known."""

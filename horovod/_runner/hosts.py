@@ -192,17 +192,19 @@ def slots_by_host(hosts: Iterable[HostInfo]) -> dict[str, int]:
     return slots
 
 
-def merge_hosts(hosts: Iterable[HostInfo]) -> tuple[list[HostInfo], str | None]:
+def merge_hosts(
+    hosts: Iterable[HostInfo], local: Callable[[str], bool] = is_local
+) -> tuple[list[HostInfo], str | None]:
     """(the slots with each host only once, the name of this machine among them or None).
 
     Two names of this machine are one host: local ranks select devices, so a local rank must not occur twice. A host keeps
-    the place of its first name.
+    the place of its first name. `local`: whether a name means this machine.
     """
     slots: dict[str, int] = {}
     here = None
     for host in hosts:
         name = host.hostname
-        if name not in slots and is_local(name):
+        if name not in slots and local(name):
             here = name = here or name
         slots[name] = slots.get(name, 0) + host.slots
     return [HostInfo(name, count) for name, count in slots.items()], here
