@@ -173,11 +173,15 @@ class Option:
     metavar: str | tuple[str, str] | None = None
 
 
+def _value(
+    group: str, name: str, kind: Callable[[Any], Any], env: str, key: str, text: str, **more: Any
+) -> Option:
+    return Option(group, name.replace("-", "_"), (f"--{name}",), kind, env, key, text, **more)
+
+
 def _switch(group: str, name: str, env: str, key: str, text: str, **more: Any) -> Option:
-    dest = name.replace("-", "_")
-    return Option(
-        group, dest, (f"--{name}",), bool, env, key, text, (f"--no-{name}",), to_text=_flag, low=None, **more
-    )
+    off = (f"--no-{name}",)
+    return _value(group, name, bool, env, key, text, off_flags=off, to_text=_flag, low=None, **more)
 
 
 _TUNING, _AUTOTUNE, _TIMELINE = "tuning", "autotuning", "timeline"
@@ -186,59 +190,52 @@ _STALL, _LIBRARY, _LOGGING = "stall check", "libraries", "logging"
 
 
 def _autotune(name: str, kind: Callable[[Any], Any], text: str, **more: Any) -> Option:
-    dest = "autotune_" + name.replace("-", "_")
-    env = "HOROVOD_AUTOTUNE_LOG" if name == "log-file" else "HOROVOD_" + dest.upper()
-    key = "autotune." + name.replace("-", "_")
-    return Option(
-        _AUTOTUNE, dest, (f"--autotune-{name}",), kind, env, key, text, only_with="autotune", **more
-    )
+    key = name.replace("-", "_")
+    env = f"HOROVOD_AUTOTUNE_{key.upper()}".removesuffix("_FILE")
+    more["only_with"] = "autotune"
+    return _value(_AUTOTUNE, f"autotune-{name}", kind, env, f"autotune.{key}", text, **more)
 
 
 # fmt: off
 OPTIONS: tuple[Option, ...] = (
-    Option(_TUNING, "fusion_threshold_mb", ("--fusion-threshold-mb",), int, "HOROVOD_FUSION_THRESHOLD",
-           "params.fusion_threshold_mb", "largest batch of tensors executed as one, in MiB; 0: no batching",
-           to_text=_megabytes),
-    Option(_TUNING, "cycle_time_ms", ("--cycle-time-ms",), float, "HOROVOD_CYCLE_TIME",
-           "params.cycle_time_ms", "coalescing delay of small tensors, in ms"),
-    Option(_TUNING, "cache_capacity", ("--cache-capacity",), int, "HOROVOD_CACHE_CAPACITY",
-           "params.cache_capacity", "how many tensors the engine remembers; 0: none"),
+    _value(_TUNING, "fusion-threshold-mb", int, "HOROVOD_FUSION_THRESHOLD", "params.fusion_threshold_mb",
+           "largest batch of tensors executed as one, in MiB; 0: no batching", to_text=_megabytes),
+    _value(_TUNING, "cycle-time-ms", float, "HOROVOD_CYCLE_TIME", "params.cycle_time_ms",
+           "coalescing delay of small tensors, in ms"),
+    _value(_TUNING, "cache-capacity", int, "HOROVOD_CACHE_CAPACITY", "params.cache_capacity",
+           "how many tensors the engine remembers; 0: none"),
     _switch(_TUNING, "hierarchical-allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE",
             "params.hierarchical_allreduce", "reduce within hosts first, then between them"),
     _switch(_TUNING, "hierarchical-allgather", "HOROVOD_HIERARCHICAL_ALLGATHER",
             "params.hierarchical_allgather", "gather within hosts first, then between them"),
     _switch(_TUNING, "torus-allreduce", "HOROVOD_TORUS_ALLREDUCE", "params.torus_allreduce",
             "reduce along local and cross ranks"),
-    _switch(_AUTOTUNE, "autotune", "HOROVOD_AUTOTUNE", "autotune.enabled",
-            "tune the parameters while running"),
+    _switch(_AUTOTUNE, "autotune", "HOROVOD_AUTOTUNE", "autotune.enabled", "tune the parameters while running"),
     _autotune("log-file", str, "CSV file for the tried parameters", low=None),
     _autotune("warmup-samples", int, "samples thrown away first (3)"),
     _autotune("steps-per-sample", int, "steps per sample (10)"),
     _autotune("bayes-opt-max-samples", int, "samples at most (20)"),
     _autotune("gaussian-process-noise", float, "noise of the samples, 0 to 1 (0.8)", high=1),
-    Option(_TIMELINE, "timeline_filename", ("--timeline-filename",), str, "HOROVOD_TIMELINE",
-           "timeline.filename", "write a timeline of all operations to this file", low=None),
+    _value(_TIMELINE, "timeline-filename", str, "HOROVOD_TIMELINE", "timeline.filename",
+           "write a timeline of all operations to this file", low=None),
     _switch(_TIMELINE, "timeline-mark-cycles", "HOROVOD_TIMELINE_MARK_CYCLES", "timeline.mark_cycles",
             "mark cycles in the timeline", only_with="timeline_filename"),
-    Option(_STALL, "no_stall_check", ("--no-stall-check",), bool, "HOROVOD_STALL_CHECK_DISABLE",
-           "stall_check.enabled", "do not report tensors that only some ranks have submitted", ("--stall-check",),
+    _value(_STALL, "no-stall-check", bool, "HOROVOD_STALL_CHECK_DISABLE", "stall_check.enabled",
+           "do not report tensors that only some ranks have submitted", off_flags=("--stall-check",),
            to_text=_flag, low=None, inverted=True),
-    Option(_STALL, "stall_check_warning_time_seconds", ("--stall-check-warning-time-seconds",), int,
-           "HOROVOD_STALL_CHECK_TIME_SECONDS", "stall_check.warning_time_seconds",
-           "report after so many seconds (60)"),
-    Option(_STALL, "stall_check_shutdown_time_seconds", ("--stall-check-shutdown-time-seconds",), int,
-           "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "stall_check.shutdown_time_seconds",
-           "end the job after so many seconds; 0: never (0)"),
+    _value(_STALL, "stall-check-warning-time-seconds", int, "HOROVOD_STALL_CHECK_TIME_SECONDS",
+           "stall_check.warning_time_seconds", "report after so many seconds (60)"),
+    _value(_STALL, "stall-check-shutdown-time-seconds", int, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+           "stall_check.shutdown_time_seconds", "end the job after so many seconds; 0: never (0)"),
     _switch(_LIBRARY, "mpi-threads-disable", "HOROVOD_MPI_THREADS_DISABLE",
             "library_options.mpi_threads_disable", "ask MPI for no thread support"),
-    Option(_LIBRARY, "num_nccl_streams", ("--num-nccl-streams",), int, "HOROVOD_NUM_NCCL_STREAMS",
-           "library_options.num_nccl_streams", "streams for NCCL (1)"),
-    Option(_LIBRARY, "thread_affinity", ("--thread-affinity",), cpu_list, "HOROVOD_THREAD_AFFINITY",
-           "library_options.thread_affinity", "core of the engine thread: one per local rank, or a first one"),
-    Option(_LIBRARY, "gloo_timeout_seconds", ("--gloo-timeout-seconds",), positive_time,
-           "HOROVOD_GLOO_TIMEOUT_SECONDS", "library_options.gloo_timeout_seconds",
-           "how long to wait for other processes in rendezvous (30)"),
-    Option(_LOGGING, "log_level", ("--log-level",), str, "HOROVOD_LOG_LEVEL", "logging.level",
+    _value(_LIBRARY, "num-nccl-streams", int, "HOROVOD_NUM_NCCL_STREAMS", "library_options.num_nccl_streams",
+           "streams for NCCL (1)"),
+    _value(_LIBRARY, "thread-affinity", cpu_list, "HOROVOD_THREAD_AFFINITY", "library_options.thread_affinity",
+           "core of the engine thread: one per local rank, or a first one"),
+    _value(_LIBRARY, "gloo-timeout-seconds", positive_time, "HOROVOD_GLOO_TIMEOUT_SECONDS",
+           "library_options.gloo_timeout_seconds", "how long to wait for other processes in rendezvous (30)"),
+    _value(_LOGGING, "log-level", str, "HOROVOD_LOG_LEVEL", "logging.level",
            "least severity that is logged", low=None, choices=LOG_LEVELS),
     Option(_LOGGING, "log_with_timestamp", ("--log-with-timestamp", "--no-log-hide-timestamp"), bool,
            "HOROVOD_LOG_HIDE_TIME", "logging.with_timestamp", "the time in each line of the log",
@@ -249,18 +246,18 @@ ELASTIC: tuple[Option, ...] = (
            "most processes of an elastic job (default: as many as there are slots)", low=1),
     Option(_ELASTIC, "slots", ("--slots-per-host",), int, "", "elastic.slots_per_host",
            "slots of a host for which the discovery script prints no number", low=1, metavar="N"),
-    Option(_ELASTIC, "elastic_timeout", ("--elastic-timeout",), int, "", "elastic.elastic_timeout",
+    _value(_ELASTIC, "elastic-timeout", int, "", "elastic.elastic_timeout",
            "seconds to wait for enough slots (600) [HOROVOD_ELASTIC_TIMEOUT]", low=1, metavar="SECONDS"),
-    Option(_ELASTIC, "reset_limit", ("--reset-limit",), int, "", "elastic.reset_limit",
+    _value(_ELASTIC, "reset-limit", int, "", "elastic.reset_limit",
            "end the job after so many restarts of the training because of failures (default: no limit)",
            metavar="N"),
-    Option(_ELASTIC, "spares", ("--spares",), int, "", "elastic.spares",
+    _value(_ELASTIC, "spares", int, "", "elastic.spares",
            "start so many processes more than --max-np, which wait to take the place of one that dies (needs slots)",
            metavar="K"),
-    Option(_ELASTIC, "preemption_grace", ("--preemption-grace",), int, "", "elastic.preemption_grace",
+    _value(_ELASTIC, "preemption-grace", int, "", "elastic.preemption_grace",
            "seconds between a SIGTERM of a rank and its end: it commits and leaves (default: it ends immediately) "
            "[HOROVOD_PREEMPTION_GRACE]", low=1, metavar="SECONDS"),
-    Option(_ELASTIC, "elastic_chaos", ("--elastic-chaos",), float, "", "",
+    _value(_ELASTIC, "elastic-chaos", float, "", "",
            "kill a rank about every so many seconds, on purpose: a test of your program", low=0.01,
            metavar="SECONDS"),
     Option(_ELASTIC, "cooldown_range", ("--blacklist-cooldown-range",), int, "",

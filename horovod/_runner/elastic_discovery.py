@@ -108,7 +108,7 @@ class HostNames:
         """The hosts with all names of this machine made one, which stays the same."""
         found, here = merge_hosts((HostInfo(*item) for item in hosts.items()), self._local.__getitem__)
         self.here = self.here or here
-        names = {here: self.here}
+        names = {} if here is None else {here: self.here or here}
         return {names.get(host.hostname, host.hostname): host.slots for host in found if host.slots > 0}
 
     def source(self, name: str) -> str | None:
