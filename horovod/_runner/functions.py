@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -127,25 +127,21 @@ def checked(
     """The function and its arguments. `caller`: what the user has called. Raises TypeError."""
     if not callable(func):
         raise TypeError(f"{caller}: the function to run must be callable, found {func!r}.")
-    kwargs = {} if kwargs is None else kwargs
-    if not isinstance(args, Iterable) or isinstance(args, (str, bytes, Mapping)):
-        raise TypeError(f"{caller}: args must be a tuple, a list or another iterable, found {args!r}.")
-    args = tuple(args)
-    if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
-        raise TypeError(f"{caller}: kwargs must be a dict of names and values, found {kwargs!r}.")
+    described = _name(func)
     try:
-        # Of the function itself: a decorator may supply arguments of the function that it wraps.
-        signature = inspect.signature(func, follow_wrapped=False)
-    except (TypeError, ValueError):  # some builtins have none
-        signature = None
-    if signature is not None:
+        args, kwargs = tuple(args), {} if kwargs is None else dict(kwargs)
         try:
-            signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(
-                f"{caller}: {_name(func)}{signature} cannot be called with these args and kwargs: {error}."
-            ) from None
-    return func, args, dict(kwargs)
+            # Of the function itself: a decorator may supply arguments of the function that it wraps.
+            signature = inspect.signature(func, follow_wrapped=False)
+        except ValueError:  # some builtins have none
+            return func, args, kwargs
+        described += str(signature)
+        signature.bind(*args, **kwargs)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{caller}: {described} cannot be called with these args and kwargs: {error}."
+        ) from None
+    return func, args, kwargs
 
 
 def pickled(
