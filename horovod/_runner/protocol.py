@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from hvd_core._base.messages import frame
 
 PROTOCOL = 4
-MAGIC = b"\0hvd-agent %d\n" % PROTOCOL
+MAGIC = b"\0hvd-agent\n"
 CHUNK = 1 << 20
 
 _RANK = struct.Struct("<I")

@@ -1,8 +1,10 @@
 """How commands get to other hosts, what is said on the way, and where the store listens: the parts, one by one."""
 
+import json
 import os
 import shlex
 import socket
+import subprocess
 import sys
 
 import pytest
@@ -11,6 +13,7 @@ from horovod._runner import hosts
 from horovod._runner.environment import remote_environment
 from horovod._runner.hosts import StorePlace, source_address, store_place
 from horovod._runner.protocol import (
+    MAGIC,
     Kind,
     memory_frames,
     output_frame,
@@ -19,7 +22,7 @@ from horovod._runner.protocol import (
 )
 from horovod._runner.remote_ranks import RemoteShell, agent_words
 from hvd_core._base import sockets
-from hvd_core._base.messages import FrameBuffer
+from hvd_core._base.messages import FrameBuffer, frame
 
 WORDS = ["python", "-c", "print('a b')"]
 
@@ -102,6 +105,15 @@ def test_payloads():
     os.close(memory)
     assert {(kind, split_result(payload)[0]) for kind, payload in frames} == {(Kind.RESULT, 9)}
     assert b"".join(split_result(payload)[1] for _, payload in frames) == data
+
+
+def test_another_version_is_refused_in_words():
+    job = frame(Kind.JOB, json.dumps({"protocol": 0}).encode())
+    done = subprocess.run(agent_words(sys.executable), input=job, capture_output=True, timeout=100)
+    before, magic, frames = done.stdout.partition(MAGIC)
+    [(kind, text)] = FrameBuffer().feed(frames)
+    assert (before, magic, kind) == (b"", MAGIC, Kind.REFUSED)
+    assert b"the launcher has version 0. Install the same version on all hosts" in text
 
 
 def test_addresses_of_this_machine():
