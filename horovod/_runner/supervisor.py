@@ -228,6 +228,18 @@ class Supervisor:
         if self.stage == "running":
             self.begin("reporting", REPORT_S)
 
+    def obey(self, word: str) -> None:
+        """A request of the launcher, or SIGTERM."""
+        if word == "fail":
+            self.fail()  # a rank failed on another host
+        elif word == "announce":
+            self.announce()
+        elif word == "kill" or self.stage in ("terminating", "killing"):
+            self.kill()  # a second request to stop kills immediately
+        else:
+            self.report(event="stopping")
+            self.terminate(STOP_GRACE_S)
+
     def kill(self) -> None:
         """Sends SIGKILL from now on, until no process is left."""
         self.kill_until = time.monotonic() + GIVE_UP_KILLING_S
@@ -313,7 +325,6 @@ class Supervisor:
         """The whole job on this host."""
         wake, wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
-        stop: list[bool] = []  # requests of the launcher
         ended: list[bool] = []  # signals that end programs
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
@@ -365,29 +376,10 @@ class Supervisor:
                     poller.unregister(self.control)
                     self.lose_launcher()
             while b"\n" in self.unread:
-                word = self.read_line()
-                if word == "fail":
-                    self.fail()  # a rank failed on another host
-                elif word == "kill":
-                    self.kill()
-                elif word == "announce":
-                    self.announce()
-                else:
-                    stop.append(True)
+                self.obey(self.read_line())
             while ended:
                 ended.pop()
-                if self.grace:
-                    self.announce()
-                else:
-                    stop.append(True)
-            for _ in range(len(stop)):
-                stop.pop()
-                # A second request kills immediately.
-                if self.stage in ("terminating", "killing"):
-                    self.kill()
-                else:
-                    self.report(event="stopping")
-                    self.terminate(STOP_GRACE_S)
+                self.obey("announce" if self.grace else "stop")
             self.reap()
 
 
