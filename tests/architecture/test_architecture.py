@@ -36,17 +36,27 @@ OF_ITS_OWN = {
 
 # The folders of the engine from the bottom to the top: {folder: folders whose headers it may include}.
 ENGINE_ORDER = {
-    "types": set(),
-    "observe": {"types"},
-    "sealing": set(),
-    "store": {"observe", "sealing"},
-    "plugin": {"types"},
-    "control": {"types", "observe", "plugin", "sealing"},
-    "queue": {"types", "observe", "control", "plugin"},
-    "data": {"types", "observe", "plugin", "control", "queue"},
-    "engine": {"types", "observe", "sealing", "plugin", "control", "queue", "data"},
-    "calls": {"types", "observe", "plugin", "control", "queue", "engine"},
-    "bind": {"types", "observe", "sealing", "store", "plugin", "control", "queue", "engine", "calls"},
+    "base": set(),
+    "recorder": {"base"},
+    "plugins": {"base"},
+    "rendezvous": {"base", "plugins"},
+    "agreement": {"base", "recorder", "rendezvous"},
+    "calls": {"base", "recorder", "plugins", "agreement"},
+    "dataplane": {"base", "recorder", "plugins", "agreement", "calls"},
+    "watch": {"base", "plugins", "agreement", "calls"},
+    "core": {"base", "recorder", "plugins", "rendezvous", "agreement", "calls", "dataplane", "watch"},
+    "frontend": {"base", "calls", "core"},
+    "python": {
+        "base",
+        "recorder",
+        "plugins",
+        "rendezvous",
+        "agreement",
+        "calls",
+        "watch",
+        "core",
+        "frontend",
+    },
 }
 
 

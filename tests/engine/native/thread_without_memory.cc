@@ -8,11 +8,11 @@
 #include <exception>
 #include <typeinfo>
 
-#include "engine/observe/threads.h"
+#include "engine/base/threads.h"
 
 // "started", or the error's class. "-": not tried.
 extern "C" const char* start_a_thread_without_memory() {
-  hvd::observe::prepare_to_throw();
+  hvd::base::prepare_to_throw();
   std::barrier turn(2);
   std::thread heir([&] {
     turn.arrive_and_wait();
@@ -23,7 +23,7 @@ extern "C" const char* start_a_thread_without_memory() {
   });
   // The C library keeps the stack of a thread that has ended for the next one, and its heap for the next that
   // allocates.
-  hvd::observe::start_thread("ended", [] {}).join();
+  hvd::base::start_thread("ended", [] {}).join();
   turn.arrive_and_wait();
   turn.arrive_and_wait();
   const char* result = "-";
@@ -36,7 +36,7 @@ extern "C" const char* start_a_thread_without_memory() {
     const rlimit used_up{static_cast<rlim_t>(pages) * 4096, before.rlim_max};
     ::setrlimit(RLIMIT_AS, &used_up);
     try {
-      hvd::observe::start_thread("late", [] {}).join();
+      hvd::base::start_thread("late", [] {}).join();
       result = "started";
     } catch (const std::exception& e) {
       result = typeid(e).name();
