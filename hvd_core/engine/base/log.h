@@ -20,14 +20,6 @@ void log_nothing();
 bool log_enabled(Level level);
 // `text` may come from another rank or from a backend: it passes through printable().
 void log(Level level, const std::string& text);
-// Logs what `text` returns. Writes no line if memory has run out: for destructors and functions that must not throw.
-template <typename F>
-void log_if_room(Level level, F&& text) noexcept {
-  try {
-    if (log_enabled(level)) log(level, text());
-  } catch (const std::exception&) {
-  }
-}
 
 struct LogLine {
   Level level;

@@ -2,10 +2,7 @@
 #pragma once
 
 #include <pthread.h>
-#include <sys/mman.h>
 
-#include <memory>
-#include <new>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -14,38 +11,12 @@
 
 namespace hvd::base {
 
-inline constexpr size_t kFirstSteps = 64 << 10;
-
-// Prepares the calling thread to throw when memory has run out, once. Its first throw allocates the thread's state of
-// the C++ runtime, and this library's first thread_local variable its memory of the thread: the C library ends the
-// process where one of them fails.
-inline void prepare_to_throw() {
-  static thread_local bool prepared = false;
-  if (std::exchange(prepared, true)) return;
-  try {
-    throw 0;
-  } catch (int) {
-  }
-}
-
-struct Unmap {
-  void operator()(void* room) const noexcept { ::munmap(room, kFirstSteps); }
-};
-
-// A thread that finds no memory for its own first steps would end the process (see above): it is not started then. The
-// room for them is address space that the thread itself gives back. What the heap of the caller has free is of no use
-// to it: without address space for a heap of its own, the C library gives it pages. The thread must catch its
-// exceptions. `name`: a literal, at most 15 characters. Throws std::system_error, std::bad_alloc.
+// Starts `work` on a thread of this name (a literal, at most 15 characters). Throws std::system_error.
 template <typename F>
 std::thread start_thread(const char* name, F&& work) {
   try {
-    void* const mapped = ::mmap(nullptr, kFirstSteps, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped == MAP_FAILED) throw std::bad_alloc();
-    std::unique_ptr<void, Unmap> room(mapped);
-    std::thread thread([name, room = std::move(room), work = std::forward<F>(work)]() mutable {
-      room.reset();
+    std::thread thread([name, work = std::forward<F>(work)]() mutable {
       ::pthread_setname_np(::pthread_self(), name);
-      prepare_to_throw();
       work();
     });
     // It has its name before its work begins, and before this function returns.

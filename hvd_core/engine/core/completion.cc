@@ -17,7 +17,6 @@ namespace {
 constexpr int64_t kCauseGraceNs = 1'000'000'000;
 constexpr int64_t kEndGraceNs = 10'000'000'000;
 constexpr int64_t kSettleNs = 500'000'000;
-constexpr char kNoMemoryText[] = "out of memory";  // short enough for a string without memory of its own
 
 // Whether names_ has the name of a request in flight.
 bool holds_name(const calls::Request& request) { return request.item.sig && request.item.sig->fields().repeats; }
@@ -46,17 +45,12 @@ void Engine::end(const RequestRef& request) {
   request->complete();
 }
 
-// The request is settled in any case, also if there is no memory for the text.
 void Engine::end(const RequestRef& request, Failure failure, const std::string& error) noexcept {
   if (!request->enqueued()) free_name(*request);
-  try {
-    if (failure != Failure::JobEnded && failure != Failure::SetRemoved)
-      note_error(request->item.name ? "'" + *request->item.name + "'" : "an operation", error);
-    if (failure == Failure::JobEnded && !told_bereaved_) note_needed_others();
-    request->fail(failure, error);
-  } catch (const std::bad_alloc&) {
-    request->fail(failure, kNoMemoryText);
-  }
+  if (failure != Failure::JobEnded && failure != Failure::SetRemoved)
+    note_error(request->item.name ? "'" + *request->item.name + "'" : "an operation", error);
+  if (failure == Failure::JobEnded && !told_bereaved_) note_needed_others();
+  request->fail(failure, error);
 }
 
 void Engine::enqueued(const RequestRef& request, const plugins::MarkRef& mark) {
@@ -204,62 +198,14 @@ void Engine::aborted(const std::string& cause) {
        (hangs.empty() ? "" : ". On " + describe(config_.rank) + ", " + hangs + " when the job was ended"));
 }
 
-// The engine itself has failed, most likely for want of memory. Called by the driver.
+// The engine itself has failed, for example because memory has run out. Called by the driver. If the job cannot be
+// ended in good order either, this process terminates, which the other ranks see.
 void Engine::broke_down(const char* why) noexcept {
-  reserve_.clear();
   failed_here_ = true;
-  try {
-    node_->abort("rank " + std::to_string(config_.rank) + ": unexpected failure of the engine: " + why);
-    for (const Command& c : taking_)
-      if (c.request && !c.request->done()) end(c.request, Failure::JobEnded, why);
-    taking_.clear();
-    if (stopped()) return;
-  } catch (const std::exception&) {
-  }
-  end_without_memory();
-}
-
-// Ends the job on this rank without a step that needs memory. The other ranks see the connections go.
-void Engine::end_without_memory() noexcept {
-  try {
-    if (segment_) segment_->raise_abort(kNoMemoryText);
-    executor_->abort();
-    executor_->settle(base::now_ns() + kSettleNs);
-    executor_->clear();
-  } catch (const std::exception&) {
-  }
-  const auto fail = [&](const RequestRef& request) {
-    if (request && !request->done()) request->fail(Failure::JobEnded, kNoMemoryText);
-  };
-  {
-    std::scoped_lock lock(stop_mutex_, inbox_mutex_);
-    if (stop_text_.empty()) stop_text_ = kNoMemoryText;
-    names_.clear();
-  }
-  aborted_ = true;
-  cause_due_ = end_due_ = agreement::kNever;
-  if (stalls_) stalls_->stop();
-  if (root_watch_) root_watch_->stop();
-  stopped_.store(true, std::memory_order_release);
-  std::unordered_map<std::string, Deferred> deferred;
-  std::vector<Command> after;
-  std::map<int32_t, Pair> pairs;
-  {
-    std::lock_guard lock(inbox_mutex_);  // after stopped_: waits_for_pair() puts nothing aside from then on
-    deferred.swap(deferred_);
-    after.swap(after_deferred_);
-    pairs.swap(pairs_);
-  }
-  for (const Command& c : taking_) fail(c.request);
-  for (const Command& c : after) fail(c.request);
-  for (const auto& [key, d] : deferred) fail(d.request);
-  for (const auto& [other, pair] : pairs)
-    for (const Command& c : pair.waiting) fail(c.request);
-  for (const auto& [token, request] : live_) fail(request);
-  fail(join_request_);
+  node_->abort("rank " + std::to_string(config_.rank) + ": unexpected failure of the engine: " + why);
+  for (const Command& c : taking_)
+    if (c.request && !c.request->done()) end(c.request, Failure::JobEnded, why);
   taking_.clear();
-  live_.clear();
-  join_request_.reset();
 }
 
 void Engine::fail_everything(const std::string& text) {

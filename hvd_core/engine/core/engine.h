@@ -333,7 +333,6 @@ class Engine final : private agreement::Node::Host,
   std::string what_ends() const;  // the end of a message about a failure that no rank survives in this engine
   void stop(const std::string& text);
   void broke_down(const char* why) noexcept;
-  void end_without_memory() noexcept;
   std::string describe(int32_t rank) const;  // "rank 3 (host a, pid 17)"
 
   // driver.cc: called with driver_ held, except background(), try_drive() and the end of leave_driver().
@@ -437,8 +436,6 @@ class Engine final : private agreement::Node::Host,
   int32_t left_first_ = -1;
   std::atomic<bool> failed_here_{false};  // the job is aborted because of a failure of this rank itself
   mutable std::atomic<bool> told_bereaved_{false};
-  // Is freed when the engine itself runs out of memory, so that it can still tell the other ranks.
-  std::vector<std::unique_ptr<char[]>> reserve_;
   int64_t next_watch_ns_ = 0;
   std::unique_ptr<watch::StallCheck> stalls_;     // on the root
   std::unique_ptr<watch::RootWatch> root_watch_;  // on the other ranks

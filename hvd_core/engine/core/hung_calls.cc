@@ -106,22 +106,19 @@ void Engine::process_exits(int code) noexcept {
   const bool alone = stopped() || config_.size == 1;  // nobody waits for this rank
   // A backend's own thread may have called it.
   const bool suspect = (!alone && (inside || in_flight)) || plugins::Guest::here();
-  try {
-    std::string cause = "the process has called exit(" + std::to_string(code) + ")";
-    if (!suspect) {
-      if (!alone && !leaving_) tell_others_of_exit(describe(config_.rank) + ": " + cause);
-      return;
-    }
-    if (inside)
-      cause += std::string(" in the call ") + plugins::name_of(plugins::CallRecord::which(inside->call())) +
-               " of backend '" + *inside->backend() + "'";
-    if (in_flight) cause += " while an operation of backend '" + *records.driving.backend() + "' was in flight";
-    const std::string text = describe(config_.rank) + ": " + cause;
-    base::log(Level::Fatal, text + "; this process ends with exit code " + std::to_string(code ? code : 1));
-    if (segment_) segment_->raise_abort(text);
-  } catch (const std::exception&) {  // out of memory: the exit code has to do
+  std::string cause = "the process has called exit(" + std::to_string(code) + ")";
+  if (!suspect) {
+    if (!alone && !leaving_) tell_others_of_exit(describe(config_.rank) + ": " + cause);
+    return;
   }
-  if (suspect) ::_exit(code ? code : 1);
+  if (inside)
+    cause += std::string(" in the call ") + plugins::name_of(plugins::CallRecord::which(inside->call())) +
+             " of backend '" + *inside->backend() + "'";
+  if (in_flight) cause += " while an operation of backend '" + *records.driving.backend() + "' was in flight";
+  const std::string text = describe(config_.rank) + ": " + cause;
+  base::log(Level::Fatal, text + "; this process ends with exit code " + std::to_string(code ? code : 1));
+  if (segment_) segment_->raise_abort(text);
+  ::_exit(code ? code : 1);
 }
 
 // The program's own exit(). What it still has to do may not terminate, and the engine's threads would look healthy.

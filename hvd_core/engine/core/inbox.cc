@@ -27,14 +27,8 @@ bool Engine::defer(const RequestRef& request, int32_t pair) {
     const bool repeats = request->item.sig->fields().repeats;
     if (!(repeats && names_.contains(request->set, request->item.name)) &&
         deferred_.try_emplace(request->key(), Deferred{request, {}, pair}).second) {
-      try {
-        if (repeats) names_.insert(request->set, request->item.name);
-        if (observer_->on()) observe_submission(*request);
-      } catch (const std::bad_alloc&) {
-        deferred_.erase(request->key());
-        if (repeats) names_.erase(request->set, request->item.name);
-        throw;
-      }
+      if (repeats) names_.insert(request->set, request->item.name);
+      if (observer_->on()) observe_submission(*request);
       return true;
     }
   }

@@ -24,12 +24,6 @@ namespace hvd {
 
 using base::Level;
 
-namespace {
-// Many small blocks, so that they return to the allocator's free lists.
-constexpr int kReserveBlocks = 16;
-constexpr size_t kReserveBlock = 32 << 10;
-}  // namespace
-
 Engine::Engine(EngineConfig config, std::shared_ptr<plugins::Store> store,
                std::shared_ptr<const watch::Program> program)
     : config_(std::move(config)), store_(std::move(store)), program_(std::move(program)), sets_(config_.rank) {
@@ -43,7 +37,6 @@ Engine::Engine(EngineConfig config, std::shared_ptr<plugins::Store> store,
 }
 
 void Engine::set_up() {
-  for (int i = 0; i < kReserveBlocks; ++i) reserve_.push_back(std::make_unique<char[]>(kReserveBlock));
   epoll_fd_ = own_fds_.add(::epoll_create1(EPOLL_CLOEXEC));
   if (config_.bells[0] < 0) {
     for (int& fd : config_.bells) fd = own_fds_.add(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
@@ -64,7 +57,6 @@ void Engine::set_up() {
   live_[startup_->handle] = startup_;
   executor_->create(0, all, startup_, false);
   watch_->wake();  // the first communicators are about to be made
-  base::prepare_to_throw();
   start_doctor();
   thread_ = base::start_thread("hvd-engine", [this] { background(); });
   if (config_.engine_core < 0) return;

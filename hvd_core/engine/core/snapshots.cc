@@ -238,13 +238,10 @@ watch::Snapshot Engine::snapshot_with(std::vector<std::pair<RequestRef, bool>> w
 }
 
 void Engine::note_error(const std::string& what, const std::string& text) noexcept {
-  try {
-    std::string error = what + ": " + text;
-    std::lock_guard lock(inbox_mutex_);
-    last_error_.swap(error);
-    last_error_ns_ = base::now_ns();
-  } catch (const std::bad_alloc&) {  // the report will lack it
-  }
+  std::string error = what + ": " + text;
+  std::lock_guard lock(inbox_mutex_);
+  last_error_.swap(error);
+  last_error_ns_ = base::now_ns();
 }
 
 // The engine's part in the answers to `hvd doctor` (doctor.h).

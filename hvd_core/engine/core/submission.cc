@@ -33,11 +33,7 @@ Engine::~Engine() { close(); }
 void Engine::close() noexcept {
   if (forked_ || closed_) return;
   closed_ = true;
-  try {
-    if (!stopped()) abort("rank " + std::to_string(config_.rank) + " dropped its engine without shutting it down");
-  } catch (const std::bad_alloc&) {
-    executor_->abort();  // the rest follows when the threads are gone
-  }
+  if (!stopped()) abort("rank " + std::to_string(config_.rank) + " dropped its engine without shutting it down");
   if (doctor_) doctor_->stop();
   quit_ = true;
   if (left_behind_) {
@@ -55,12 +51,7 @@ void Engine::close() noexcept {
   {
     // The inbox may have submissions that came after the last driver. No other thread would look for them.
     std::lock_guard lock(driver_);
-    if (!stopped()) broke_down("out of memory");
-    try {
-      take_inbox();
-    } catch (const std::bad_alloc&) {
-      broke_down("out of memory");
-    }
+    take_inbox();
     fail_deferred(stop_text_);  // likewise
   }
   watch_->wake();
@@ -105,7 +96,6 @@ RequestRef Engine::new_request(agreement::SetId set, std::string name) {
 
 RequestRef Engine::submit(agreement::SigRef signature, calls::Call&& call) {
   CallUnderWay under_way(*this);
-  base::prepare_to_throw();
   check_usable();
   const base::OpKind kind = signature->fields().kind;
   const auto set = sets_.find(call.process_set, base::op_name(kind));
@@ -246,15 +236,10 @@ bool Engine::enqueue(Command& c) {
     // The refused call still counts, so that it meets the other ranks' call of the same number (R8).
     if (!fresh) c = {Command::Poison, nullptr, c.set, *c.request->item.name, calls::kDuplicateText};
   }
-  try {
-    if (c.type == Command::Submit && observer_->on()) observe_submission(*c.request);
-    if (c.pair >= 0 && waits_for_pair(c)) return fresh;
-    if ((!deferred_.empty() || c.type == Command::Join) && comes_after_deferred(c)) return fresh;
-    inbox_.push_back(std::move(c));
-  } catch (const std::bad_alloc&) {
-    if (fresh && named) names_.erase(named->set, named->item.name);  // the name is free again
-    throw;
-  }
+  if (c.type == Command::Submit && observer_->on()) observe_submission(*c.request);
+  if (c.pair >= 0 && waits_for_pair(c)) return fresh;
+  if ((!deferred_.empty() || c.type == Command::Join) && comes_after_deferred(c)) return fresh;
+  inbox_.push_back(std::move(c));
   inbox_filled_.store(true);
   return fresh;
 }

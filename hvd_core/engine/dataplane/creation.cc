@@ -89,10 +89,9 @@ void abort_all(Run& run) noexcept {
 void AbortRun::run(std::vector<std::shared_ptr<SetComms>> sets) noexcept {
   std::lock_guard one_at_a_time(mutex_);
   if (sets.empty() || !hanging_.empty()) return;
-  std::shared_ptr<Run> run;
+  const auto run = std::make_shared<Run>();
+  run->sets = std::move(sets);
   try {
-    run = std::make_shared<Run>();
-    run->sets = std::move(sets);
     base::start_thread("hvd-abort", [run] {
       abort_all(*run);
       std::lock_guard lock(run->mutex);
@@ -101,9 +100,8 @@ void AbortRun::run(std::vector<std::shared_ptr<SetComms>> sets) noexcept {
       // Late: the engine that the communicators refer to may be gone.
       if (run->left_behind) new std::shared_ptr<Run>(run);
     }).detach();
-  } catch (const std::exception&) {  // without memory or a thread: here, and without a limit
-    for (const auto& set : run ? run->sets : sets) set->abort(nullptr);
-    return;
+  } catch (const std::system_error&) {  // no further thread: on this one, without a timeout
+    return abort_all(*run);
   }
   std::unique_lock lock(run->mutex);
   for (int waited = 0; !run->over && waited < kLimitMs; waited += static_cast<int>(kPause.count()))
@@ -113,14 +111,9 @@ void AbortRun::run(std::vector<std::shared_ptr<SetComms>> sets) noexcept {
     return;
   }
   run->left_behind = true;
-  try {
-    const std::string* backend = run->record.backend();
-    hanging_ = "the backend '" + (backend ? *backend : std::string("?")) + "' has not returned from abort for 3.0 s";
-    base::log(base::Level::Error,
-              hanging_ + "; the engine leaves its communicators as they are until this process ends");
-  } catch (const std::exception&) {
-    hanging_ = "abort hangs";  // short enough for a string without memory of its own
-  }
+  const std::string* backend = run->record.backend();
+  hanging_ = "the backend '" + (backend ? *backend : std::string("?")) + "' has not returned from abort for 3.0 s";
+  base::log(base::Level::Error, hanging_ + "; the engine leaves its communicators as they are until this process ends");
 }
 
 std::string AbortRun::hanging() const {

@@ -225,14 +225,10 @@ void Executor::wait(int64_t deadline_ns) {
 
 void Executor::abort() noexcept {
   std::vector<std::shared_ptr<SetComms>> sets;
-  try {
+  {
     std::lock_guard lock(sets_mutex_);
     aborted_ = true;
     for (const auto& [set, comms] : sets_) sets.push_back(comms);
-  } catch (const std::bad_alloc&) {  // one after the other then, and without a limit
-    std::lock_guard lock(sets_mutex_);
-    for (const auto& [set, comms] : sets_) comms->abort(nullptr);
-    return;
   }
   abort_run_.run(std::move(sets));
 }
@@ -444,7 +440,7 @@ void Executor::settle(int64_t deadline_ns) noexcept {
     try {
       drained_ = device->drain(device->stream(), deadline_ns) && drained_;
     } catch (const std::exception& e) {
-      base::log_if_room(base::Level::Debug, [&] { return e.what(); });
+      base::log(base::Level::Debug, e.what());
       drained_ = false;
     }
   }
@@ -457,10 +453,8 @@ void Executor::mark_lingering(const Schedule& schedule, const std::vector<agreem
   for (const agreement::BatchItem& w : work)
     if (w.request) n += (w.request->lingers = true);
   if (n > 0)
-    base::log_if_room(base::Level::Warning, [n] {
-      return "the backend still uses the tensors of aborted operations (" + std::to_string(n) +
-             "); the engine keeps their memory until this process ends";
-    });
+    base::log(base::Level::Warning, "the backend still uses the tensors of aborted operations (" + std::to_string(n) +
+                                        "); the engine keeps their memory until this process ends");
 }
 
 // Forgets the entries on devices. Their memory is kept until settle() has waited for the devices.

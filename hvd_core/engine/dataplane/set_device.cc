@@ -200,7 +200,7 @@ SetDevice::~SetDevice() {
     try {
       comm.finalize(base::now_ns() + kFinalizeNs);
     } catch (const std::exception& e) {
-      base::log_if_room(base::Level::Debug, [&] { return e.what(); });
+      base::log(base::Level::Debug, e.what());
     }
   });
 }

@@ -196,7 +196,6 @@ agreement::SigRef signature_of(Frontend& frontend, Call& call) {
 }  // namespace
 
 calls::RequestRef submit(Frontend& frontend, Call&& call) {
-  base::prepare_to_throw();
   agreement::SigRef signature;
   try {
     signature = signature_of(frontend, call);

@@ -85,7 +85,7 @@ Communicator::~Communicator() {
   try {
     throw_backend_error(backend_->name(), "destroy", rc, error);
   } catch (const std::exception& e) {
-    log_if_room(HVD_LOG_WARN, backend_->name(), __FILE__, __LINE__, e.what());
+    log(HVD_LOG_WARN, backend_->name(), __FILE__, __LINE__, e.what());
   }
 }
 
@@ -330,7 +330,7 @@ void Communicator::deregister_memory(void* registered) noexcept {
   hvd_error error = empty_error();
   const hvd_rc rc = answer_of(backend_->name(), "mem_deregister", &error,
                               [&] { return api_->mem_deregister(handle_, registered, &error); });
-  if (rc != HVD_OK && rc != HVD_E_ABORTED) log_if_room(HVD_LOG_DEBUG, backend_->name(), __FILE__, __LINE__, error.text);
+  if (rc != HVD_OK && rc != HVD_E_ABORTED) log(HVD_LOG_DEBUG, backend_->name(), __FILE__, __LINE__, error.text);
 }
 
 uint64_t Communicator::caps() const { return api_->caps; }

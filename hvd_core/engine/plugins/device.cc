@@ -216,22 +216,9 @@ hvd_event Device::record(hvd_stream stream) {
   fail("event_record", rc, error);
 }
 
-void Device::recycle(hvd_event event) noexcept {
-  try {
-    events_.push_back(event);
-  } catch (const std::bad_alloc&) {
-    hvd_error ignored = empty_error();
-    ask("event_destroy", &ignored, [&] { return api_->event_destroy(event, &ignored); });
-  }
-}
+void Device::recycle(hvd_event event) noexcept { events_.push_back(event); }
 
-void Device::set_aside(hvd_event event) noexcept {
-  try {
-    doubtful_.push_back(event);
-  } catch (const std::bad_alloc&) {
-    // Its stream may still have to reach it, so it must not be destroyed: it stays until the process ends.
-  }
-}
+void Device::set_aside(hvd_event event) noexcept { doubtful_.push_back(event); }
 
 bool Device::is_over(hvd_event event) noexcept {
   hvd_error ignored = empty_error();
@@ -388,13 +375,7 @@ void Device::give_back(Block block) noexcept {
   // Frees the oldest blocks, so that sizes that are not used any more leave the pool.
   while (free_bytes_ + block.all.bytes > pool_bytes_) free_oldest();
   block.since = ++given_back_;
-  try {
-    free_.emplace(std::pair{block.kind, block.all.bytes}, block);
-  } catch (const std::bad_alloc&) {
-    hvd_error ignored = empty_error();
-    ask("mem_free", &ignored, [&] { return api_->mem_free(block.mem, &ignored); });
-    return;
-  }
+  free_.emplace(std::pair{block.kind, block.all.bytes}, block);
   free_bytes_ += block.all.bytes;
 }
 

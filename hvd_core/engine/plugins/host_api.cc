@@ -206,13 +206,6 @@ void log(int32_t level, const std::string& backend, const char* file, int32_t li
   }
 }
 
-void log_if_room(int32_t level, const std::string& backend, const char* file, int32_t line, const char* text) noexcept {
-  guarded(nullptr, [&] {
-    log(level, backend, file, line, text);
-    return HVD_OK;
-  });
-}
-
 const hvd_host_api* make_host_api(const std::string& backend_name) {
   static std::mutex mutex;
   static size_t used = 0;

@@ -53,8 +53,6 @@ void set_thread_sink(ThreadSink sink);
 
 // Writes a line of the plugin layer itself to the log sink.
 void log(int32_t level, const std::string& backend, const char* file, int32_t line, const std::string& text);
-// The same, but writes no line if memory has run out: for destructors and functions that must not throw.
-void log_if_room(int32_t level, const std::string& backend, const char* file, int32_t line, const char* text) noexcept;
 
 // hvd_comm_args.store points to this: a store with the communicator's private key prefix.
 struct StoreScope {

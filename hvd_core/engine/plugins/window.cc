@@ -17,7 +17,7 @@ Window::~Window() {
   if (answer_of(backend_->name(), "window_free", &error,
                 [&] { return backend_->comm_api()->window_free(handle_, &error); }) == HVD_OK)
     return;
-  log_if_room(HVD_LOG_WARN, backend_->name(), __FILE__, __LINE__, error.text);
+  log(HVD_LOG_WARN, backend_->name(), __FILE__, __LINE__, error.text);
 }
 
 bool Communicator::has_windows() const { return HVD_HAS(api_, hvd_comm_api, window_create) && size_ > 1; }

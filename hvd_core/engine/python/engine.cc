@@ -390,15 +390,8 @@ using calls::require;
 
 uint64_t PyEngine::keep(calls::RequestRef request, Owners owners, std::shared_ptr<Notifier> notifier) {
   const uint64_t handle = request->handle;
-  Kept kept{std::move(request), std::move(owners), false, std::move(notifier)};
-  try {
-    std::lock_guard lock(handles_mutex_);
-    handles_.emplace(handle, std::move(kept));
-  } catch (const std::bad_alloc&) {
-    // The engine has the request: its tensors must live on though the caller gets no handle.
-    if (kept.request) abandon(std::move(kept));
-    throw;
-  }
+  std::lock_guard lock(handles_mutex_);
+  handles_.emplace(handle, Kept{std::move(request), std::move(owners), false, std::move(notifier)});
   return handle;
 }
 

@@ -195,24 +195,21 @@ class PythonProgram final : public watch::Program {
 base::CallSite call_site() noexcept {
   base::CallSite found;
   bool in_program = false;
-  try {
-    SeenCode& seen = seen_code();
-    for_each_frame(kMostFrames, [&](PyCodeObject* code, int32_t at) {
-      const Origin origin = seen.origin_of(code);
-      if (origin == Origin::User && in_program) {
-        found.caller = code;
-        found.caller_at = at;
-        return false;
-      }
-      in_program |= origin == Origin::User;
-      if (origin == Origin::User || (origin == Origin::Library && !found.code)) {
-        found.code = code;
-        found.at = at;
-      }
-      return true;
-    });
-  } catch (const std::bad_alloc&) {  // the report lacks the line
-  }
+  SeenCode& seen = seen_code();
+  for_each_frame(kMostFrames, [&](PyCodeObject* code, int32_t at) {
+    const Origin origin = seen.origin_of(code);
+    if (origin == Origin::User && in_program) {
+      found.caller = code;
+      found.caller_at = at;
+      return false;
+    }
+    in_program |= origin == Origin::User;
+    if (origin == Origin::User || (origin == Origin::Library && !found.code)) {
+      found.code = code;
+      found.at = at;
+    }
+    return true;
+  });
   return found;
 }
 

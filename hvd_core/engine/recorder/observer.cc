@@ -93,12 +93,7 @@ RequestName Observer::name_of(std::string_view name, bool repeats) {
 
 void Observer::failed(uint32_t set, const RequestName& n, base::Failure failure, const std::string& error) {
   if (!on()) return;
-  uint32_t what = 0;
-  try {
-    what = texts_.id(error);
-  } catch (const std::bad_alloc&) {
-    // The event goes without its text. The request must fail all the same.
-  }
+  const uint32_t what = texts_.id(error);
   if (recorder_) add(recorder_->counts().failures, 1);
   put({.kind = EventKind::Failed,
        .detail = static_cast<uint8_t>(failure),
@@ -110,13 +105,9 @@ void Observer::failed(uint32_t set, const RequestName& n, base::Failure failure,
 
 void Observer::aborted(const std::string& cause) {
   if (!on()) return;
-  uint32_t name = 0;
-  try {
-    name = texts_.id_of_last(cause, [this](uint32_t id, std::string_view text) {
-      if (recorder_) recorder_->add_text(id, text, true);
-    });
-  } catch (const std::bad_alloc&) {
-  }
+  const uint32_t name = texts_.id_of_last(cause, [this](uint32_t id, std::string_view text) {
+    if (recorder_) recorder_->add_text(id, text, true);
+  });
   put({.kind = EventKind::Aborted, .name = name});
 }
 

@@ -212,8 +212,8 @@ void Timeline::run() noexcept {
     }
     format_.end_spans(base::now_ns(), false);
     write();
-  } catch (const std::exception& e) {  // no memory: what is in the file stays, and is whole
-    base::log_if_room(base::Level::Warning, [&] { return "the timeline " + path_ + " ends here: " + e.what(); });
+  } catch (const std::exception& e) {  // what is in the file stays, and is whole
+    base::log(base::Level::Warning, "the timeline " + path_ + " ends here: " + e.what());
   }
 }
 

@@ -305,8 +305,7 @@ void complete_timeline(const void* dead, const std::vector<const void*>& rings, 
   try {
     complete(dead, rings, bytes, clock_offset_ns, cause);
   } catch (const std::exception& e) {
-    base::log_if_room(base::Level::Warning,
-                      [&] { return std::string("the timeline of a dead rank could not be completed: ") + e.what(); });
+    base::log(base::Level::Warning, std::string("the timeline of a dead rank could not be completed: ") + e.what());
   }
 }
 

@@ -165,25 +165,21 @@ int64_t StoreClient::add(const std::string& key, int64_t delta) {
 }
 
 void StoreClient::count(const std::string& key) noexcept {
-  try {
-    std::string payload;
-    put(payload, int64_t{1});
-    std::unique_lock lock(mutex_, std::try_to_lock);
-    // Another thread of this rank may be asking the store just now. An abort must not wait long for its answer.
-    for (int tries = 0; !lock && tries < 50; ++tries) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      (void)lock.try_lock();
-    }
-    if (!lock) return;
-    // A sealed request that is not sent would break the order of the records, so that is found out before.
-    pollfd ready = {fd_, POLLOUT, 0};
-    if (::poll(&ready, 1, 0) != 1 || (ready.revents & POLLOUT) == 0) return;
-    const std::string request = request_text(kAdd, key, payload);
-    // So few bytes are sent whole, or not at all if the store's process takes no more bytes.
-    if (::send(fd_, request.data(), request.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0) ++unread_;
-  } catch (const std::bad_alloc&) {
-    // The store's process then waits for this rank until this process ends.
+  std::string payload;
+  put(payload, int64_t{1});
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  // Another thread of this rank may be asking the store just now. An abort must not wait long for its answer.
+  for (int tries = 0; !lock && tries < 50; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    (void)lock.try_lock();
   }
+  if (!lock) return;
+  // A sealed request that is not sent would break the order of the records, so that is found out before.
+  pollfd ready = {fd_, POLLOUT, 0};
+  if (::poll(&ready, 1, 0) != 1 || (ready.revents & POLLOUT) == 0) return;
+  const std::string request = request_text(kAdd, key, payload);
+  // So few bytes are sent whole, or not at all if the store's process takes no more bytes.
+  if (::send(fd_, request.data(), request.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0) ++unread_;
 }
 
 void StoreClient::del(const std::string& key) {

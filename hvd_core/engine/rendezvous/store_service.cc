@@ -365,11 +365,7 @@ void Service::drop(Connection& c, const char* why) {
   c.unsent = {};
   if (c.handshake) place_is_free();
   dropped_.splice(dropped_.end(), c.handshake ? unproven_ : proven_list_, c.place);
-  try {
-    carry_out_will(c);
-  } catch (const std::bad_alloc&) {
-    // The ranks that wait for its key then wait for their own deadlines; the store serves the others.
-  }
+  carry_out_will(c);
 }
 
 // The requests of the store's clients: they are read from a connection's buffer, carried out on the table of values,

@@ -119,7 +119,7 @@ void AskServer::serve() {
     try {
       answer_one(peer.fd);
     } catch (const std::exception& e) {  // mostly for want of memory
-      base::log_if_room(base::Level::Debug, [&] { return std::string("hvd doctor got no answer: ") + e.what(); });
+      base::log(base::Level::Debug, std::string("hvd doctor got no answer: ") + e.what());
     }
   }
 }

@@ -241,10 +241,7 @@ class MemoryFile {
     std::string text;
     char buffer[8192];
     ::lseek(fd_, 0, SEEK_SET);
-    try {
-      for (ssize_t n; (n = ::read(fd_, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(n));
-    } catch (const std::bad_alloc&) {  // the text lacks the rest
-    }
+    for (ssize_t n; (n = ::read(fd_, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(n));
     return text;
   }
 
