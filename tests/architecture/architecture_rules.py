@@ -97,7 +97,7 @@ def backend_includes(backend: Path, shared: str | None = None) -> list[str]:
 
 
 def binding_includes(engine: Path) -> list[str]:
-    """Files of the engine outside bind/ that know pybind11 or Python."""
+    """Files of the engine outside python/ that know pybind11 or Python."""
     found = []
     for path in sources(engine, *CXX_SUFFIXES):
         if path.relative_to(engine).parts[0] == "python":

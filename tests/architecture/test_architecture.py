@@ -101,7 +101,7 @@ def test_backends_include_only_the_contract_and_themselves():
         check(rules.backend_includes(backend, shared))
 
 
-def test_only_bind_knows_pybind11():
+def test_only_the_binding_knows_pybind11():
     check(rules.binding_includes(ROOT / "hvd_core" / "engine"))
 
 
@@ -211,7 +211,7 @@ class TestTheRulesThemselves:
         (tmp_path / "own.h").write_text("")
         (tmp_path / "a.cc").write_text(
             '#include <hvd/backend_abi.h>\n#include <vector>\n#include "own.h"\n'
-            '#include "engine/queue/queue.h"\n#include <pybind11/pybind11.h>\n#include "../other/own.h"\n'
+            '#include "engine/calls/request.h"\n#include <pybind11/pybind11.h>\n#include "../other/own.h"\n'
         )
         assert [entry.split(":")[1] for entry in rules.backend_includes(tmp_path)] == ["4", "5", "6"]
         (tmp_path / "a.cc").write_text('#include "host_kernels/kernels.h"\n#include "other/kernels.h"\n')
@@ -220,12 +220,12 @@ class TestTheRulesThemselves:
         assert [entry.split(":")[1] for entry in found] == ["2"]
 
     def test_binding_includes(self, tmp_path):
-        for folder in ("bind", "queue"):
+        for folder in ("python", "calls"):
             (tmp_path / folder).mkdir()
             (tmp_path / folder / "a.cc").write_text("#include <pybind11/pybind11.h>\n#include <vector>\n")
         found = rules.binding_includes(tmp_path)
         assert len(found) == 1
-        assert "queue" in found[0]
+        assert "calls" in found[0]
 
     def test_imports(self, tmp_path):
         folder = tmp_path / "horovod" / "torch"

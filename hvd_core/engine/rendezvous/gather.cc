@@ -8,7 +8,7 @@
 namespace hvd::rendezvous {
 namespace {
 
-void put(std::string& to, size_t number) {
+void put_number(std::string& to, size_t number) {
   const auto v = static_cast<uint32_t>(number);
   to.append(reinterpret_cast<const char*>(&v), sizeof v);
 }
@@ -80,7 +80,7 @@ std::map<std::string, std::string> Gather::take() {
     members.insert(members.end(), part.members.begin(), part.members.end());
   }
   std::string commons;
-  put(commons, by_common.size());
+  put_number(commons, by_common.size());
   for (auto& [common, members] : by_common) {
     std::ranges::sort(members);
     std::vector<std::pair<uint32_t, uint32_t>> runs;
@@ -89,18 +89,18 @@ std::map<std::string, std::string> Gather::take() {
         runs.emplace_back(m, 1);
       else
         ++runs.back().second;
-    put(commons, runs.size());
-    for (const auto& [first, count] : runs) put(commons, first), put(commons, count);
-    put(commons, common.size());
+    put_number(commons, runs.size());
+    for (const auto& [first, count] : runs) put_number(commons, first), put_number(commons, count);
+    put_number(commons, common.size());
     commons += common;
   }
   std::map<std::string, std::string> values{{"", commons}};
   for (const Part& part : parts_) {
     std::string& value = values.try_emplace(part.label, commons).first->second;
     if (part.own.empty()) continue;
-    put(value, part.members.size());
-    for (const uint32_t m : part.members) put(value, m);
-    put(value, part.own.size());
+    put_number(value, part.members.size());
+    for (const uint32_t m : part.members) put_number(value, m);
+    put_number(value, part.own.size());
     value += part.own;
   }
   parts_ = {};

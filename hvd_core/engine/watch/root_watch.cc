@@ -17,14 +17,14 @@ constexpr int64_t kSecondNs = 1'000'000'000;
 // Rank 0 answers as soon as it drives; it may be inside of a backend's call.
 constexpr int64_t kRootAnswerNs = 3 * kSecondNs, kPauseNs = kSecondNs / 4;
 
-std::string seconds(int64_t ns) { return watch::seconds(static_cast<double>(ns) / 1e9); }
+std::string seconds_of(int64_t ns) { return watch::seconds(static_cast<double>(ns) / 1e9); }
 
 }  // namespace
 
 void RootWatch::heard(int64_t now) {
   entries_ = node_.entries();
   heard_at_ = now;
-  if (next_report_ns_ > 0) base::log(Level::Warning, host_.root() + " answers again, after " + seconds(silent_ns_));
+  if (next_report_ns_ > 0) base::log(Level::Warning, host_.root() + " answers again, after " + seconds_of(silent_ns_));
   if (asked_) next_ = now + settings_.warn_ns;
   asked_ = false;
   next_report_ns_ = 0;
@@ -52,7 +52,7 @@ bool RootWatch::look(int64_t now) {
   next_ = now + kPauseNs;
   if (silent_ns_ < kRootAnswerNs) return false;
   const std::string text =
-      host_.silent() + ", has not answered for " + seconds(silent_ns_) + ": " + host_.circumstance();
+      host_.silent() + ", has not answered for " + seconds_of(silent_ns_) + ": " + host_.circumstance();
   if (silent_ns_ >= next_report_ns_) {
     base::log(Level::Warning, text);
     next_report_ns_ = 2 * silent_ns_;

@@ -217,7 +217,7 @@ std::string line_of(const StallFacts& facts, const Parts& parts, int32_t rank) {
             (stall.waiting.size() == 1 ? " waits" : " wait") + " since " + seconds(stall.age_s);
     if (waits == parts.waits.end()) text += "; it " + one_line(doing_of(facts, misses->second, rank));
   }
-  return text + ". The report on all ranks is in the base::log of rank 0.";
+  return text + ". The report on all ranks is in the log of rank 0.";
 }
 
 std::string summary_of(const StallFacts& facts) {
@@ -337,7 +337,7 @@ std::string doing_of(const StallFacts& facts, size_t of, int32_t rank) {
     const bool known = process != facts.processes.end() && !process->second.empty();
     return "does not answer: " + (known ? process->second
                                         : "its process is stopped, or a thread of it is inside a call of a backend "
-                                          "(its own base::log names that call)");
+                                          "(its own log names that call)");
   }
   if (const Submission* own = submission_of(*s, stall); own && own->deferred)
     return "has called it " + seconds(own->age_s) + " ago" + at(own->place) +

@@ -23,11 +23,11 @@ const std::string kName = "x";
 bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
 // An engine that notes what it is asked for.
-struct Engine final : hvd::CallWatch::Host {
+struct Engine final : hvd::watch::CallWatch::Host {
   bool ended = false, closing = false;
   std::string job_end, left, process_end;
   hvd::plugins::CallRecords records;
-  hvd::CallWatch watch{records, {0, kLimit, 30 * kSecond, kEnd}, *this};
+  hvd::watch::CallWatch watch{records, {0, kLimit, 30 * kSecond, kEnd}, *this};
   int64_t time = kHour;
 
   bool job_has_ended() const override { return ended; }

@@ -27,7 +27,7 @@
 #include "engine/watch/stack_sampler.h"
 #include "named_checks.h"
 
-using namespace hvd::recorder;
+using namespace hvd::watch;
 
 namespace {
 
