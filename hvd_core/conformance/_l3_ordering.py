@@ -37,7 +37,7 @@ def two_comms(kit: Kit) -> None:
             order = (0, 1) if (kit.rank + turn) % 2 else (1, 0)
             _complete_all(kit, [pending[i] for i in order])
             for s in sums:
-                kit.expect(not s.wrong(), f"communicator {pair.index(s.comm)}: {s.wrong()}")
+                s.expect_right(f"communicator {pair.index(s.comm)}")
 
 
 def _complete_all(kit: Kit, pending: list[Pending]) -> None:
@@ -86,7 +86,7 @@ def two_streams(kit: Kit) -> None:
     for comm in pair:
         comm.raise_async_error()
     for i, s in enumerate(sums):
-        kit.expect(not s.wrong(), f"operation {i}: {s.wrong()}")
+        s.expect_right(f"operation {i}")
 
 
 @case(
@@ -169,7 +169,7 @@ def threads(kit: Kit) -> None:
             step = Sum(kit, comm, 100 + turn, turn)
             pending = _in_a_thread(kit, step.start, turn)
             _in_a_thread(kit, pending.wait, turn)
-            kit.expect(not step.wrong(), f"turn {turn}: {step.wrong()}")
+            step.expect_right(f"turn {turn}")
 
 
 _T = TypeVar("_T")
@@ -216,7 +216,7 @@ def ownership(kit: Kit) -> None:
                 kit.tell(f"called {space.kind} {turn}")
                 del junk
             pending.wait()
-            kit.expect(not step.wrong(), f"turn {turn}: {step.wrong()}")
+            step.expect_right(f"turn {turn}")
         caps = served(kit, BROADCAST, dtype)
         if caps is not None:
             value = sample(dtype, 0, 1000)
@@ -247,7 +247,7 @@ def no_waiting(kit: Kit) -> None:
         for p in pending:
             p.wait()
         for s in steps:
-            kit.expect(not s.wrong(), s.wrong())
+            s.expect_right()
         kit.expect(
             not waited, "rank 0's collective did not return before the other ranks had made the same call"
         )
@@ -271,7 +271,7 @@ def host_calls(kit: Kit) -> None:
             for pending in [step.start() for step in steps]:
                 pending.wait("poll" if turn % 2 else "wait")
             for step in steps:
-                kit.expect(not step.wrong(), step.wrong())
+                step.expect_right()
         kit.pause(0.05)  # a notification may be a little late
         strangers = set(host.notified) - host.tokens
         kit.expect(
@@ -317,7 +317,7 @@ def calls(kit: Kit) -> None:
         for how in ("wait", "poll"):
             step = Sum(kit, comm, 1000)
             step.start(seconds=long).wait(how)
-            kit.expect(not step.wrong(), step.wrong())
+            step.expect_right()
         comm.async_error()
         if kit.backend.has("comm", "group_begin"):
             step = Sum(kit, comm, 40)
@@ -350,9 +350,7 @@ def process(kit: Kit) -> None:
     for space in kit.spaces():
         before, variables = _state(), _variables()
         comm = kit.comm(space)
-        step = Sum(kit, comm, 1000)
-        step.start().wait()
-        kit.expect(not step.wrong(), step.wrong())
+        Sum(kit, comm, 1000).verify()
         now, later = _state(), _variables()
         for what, value in now.items():
             kit.expect(

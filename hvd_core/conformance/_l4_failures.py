@@ -172,9 +172,7 @@ def abort_idle(kit: Kit) -> None:
         _is_dead(kit, comm, (ABORTED,), "after abort")
         local_and_bounded(kit, comm)
         again = kit.comm(space)
-        step = Sum(kit, again, 1000)
-        step.start().wait()
-        kit.expect(not step.wrong(), f"a new communicator after an abort: {step.wrong()}")
+        Sum(kit, again, 1000).verify("a new communicator after an abort")
 
 
 @case("L4.async_error", "async_error: no error before a failure, its cause after it")
@@ -362,9 +360,7 @@ def _said(text: str) -> _abi.Error:
 
 def _use(kit: Kit, comm: Comm, turn: int) -> None:
     for count in (40, 20_000):
-        step = Sum(kit, comm, count, turn)
-        step.start(seconds=kit.limit(20)).wait()
-        kit.expect(not step.wrong(), f"turn {turn}: {step.wrong()}")
+        Sum(kit, comm, count, turn).verify(f"turn {turn}", seconds=kit.limit(20))
 
 
 @case(
