@@ -469,10 +469,8 @@ class Window:
 
     def region(self, nbytes: int, start: int) -> Region:
         """A guarded buffer of `nbytes` bytes whose payload begins at byte `start` of the part."""
-        region = HostRegion(HostSpace(), nbytes, GUARD)
-        region.room = self.memory[start - GUARD : start + nbytes + GUARD]
-        region.buf = Buf(self.memory.ctypes.data, start, nbytes)
-        return region
+        room = self.memory[start - GUARD : start + nbytes + GUARD]
+        return HostRegion(room, nbytes, GUARD, Buf(self.memory.ctypes.data, start, nbytes))
 
     def destroy(self) -> None:
         """On all ranks."""
