@@ -140,7 +140,6 @@ def _thread_name(rank: int, lane: int, name: str) -> Event:
 
 # Figures of a job: communication that callers waited for, overlap, stragglers, the tensors that took the longest.
 
-_OPERATION = re.compile(r"[A-Z_]+")
 _NEGOTIATE = "NEGOTIATE_"
 _BYTES = {"bool": 1, "bfloat16": 2}
 

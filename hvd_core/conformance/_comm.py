@@ -337,7 +337,7 @@ class Pending:
             with self.comm.backend.calls.running("req_free"):
                 code = self.comm.backend.comm_api.req_free(self.request)
             if code != OK:
-                raise BackendFailure("req_free", code, new(_abi.Error))
+                raise BackendFailure("req_free", code)
         self.event, self.request = None, P()
 
 
@@ -494,9 +494,7 @@ class Comm:
         """Raises BackendFailure if async_error reports a failure."""
         code, text = self.async_error()
         if code not in (OK, _abi.UNSUPPORTED):
-            error = new(_abi.Error)
-            error.text = text.encode()[:900]
-            raise BackendFailure("async_error", code, error)
+            raise BackendFailure("async_error", code, text)
 
     def abort(self) -> None:
         """From any thread."""

@@ -115,12 +115,6 @@ def print_list(cases: Sequence[Case]) -> None:
         print(f"{c.name:<{width}}  {c.says}")
 
 
-def cases_markdown(cases: Sequence[Case]) -> str:
-    """The table of cases in docs/conformance.md."""
-    lines = ["| case | what it shows |", "|---|---|"]
-    return "\n".join([*lines, *(f"| `{c.name}` | {c.says} |" for c in cases)]) + "\n"
-
-
 def summary(result: Result) -> str:
     """The text beside the verdict: the reason, or a count of the rows."""
     if result.verdict == FAIL or (result.verdict == SKIPPED and result.text):
