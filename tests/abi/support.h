@@ -95,8 +95,8 @@ inline void on_ranks(int n, const std::function<void(int)>& body) {
 }
 
 inline std::unique_ptr<hvd::plugins::Communicator> join_comm(hvd::plugins::Backend& backend, hvd::plugins::Store& store,
-                                                            const std::string& key, int rank, int size,
-                                                            double seconds = 20) {
+                                                             const std::string& key, int rank, int size,
+                                                             double seconds = 20) {
   std::vector<int32_t> ranks(static_cast<size_t>(size)), hosts(static_cast<size_t>(size), 0);
   for (int r = 0; r < size; ++r) ranks[static_cast<size_t>(r)] = r;
   return backend.create_comm(key, store, ranks, hosts, rank, in_seconds(seconds));

@@ -127,9 +127,19 @@ int32_t serves(const char* device_type) {
   return ask([&](Engine& e) { return e.serves(device_type ? device_type : "cpu") ? 1 : 0; });
 }
 
-constexpr hvd_fe_table kTable{
-    sizeof(hvd_fe_table), HVD_FRONTEND_VERSION, submit,         run,   poison, rank, size, local_rank, local_size,
-    process_set_rank,     process_set_size,     rows_of_this_rank, serves};
+constexpr hvd_fe_table kTable{sizeof(hvd_fe_table),
+                              HVD_FRONTEND_VERSION,
+                              submit,
+                              run,
+                              poison,
+                              rank,
+                              size,
+                              local_rank,
+                              local_size,
+                              process_set_rank,
+                              process_set_size,
+                              rows_of_this_rank,
+                              serves};
 
 }  // namespace
 

@@ -21,8 +21,8 @@
 #include <thread>
 #include <vector>
 
-#include "engine/dataplane/direct.h"
 #include "engine/base/dtypes.h"
+#include "engine/dataplane/direct.h"
 
 namespace {
 

@@ -9,12 +9,11 @@
 #include <vector>
 
 #include "../../abi/support.h"
+#include "engine/base/dtypes.h"
+#include "engine/base/operations.h"
 #include "engine/dataplane/host_math.h"
 #include "engine/dataplane/parts.h"
 #include "engine/dataplane/schedule.h"
-#include "engine/base/operations.h"
-#include "engine/base/dtypes.h"
-#include "engine/base/operations.h"
 
 namespace test {
 
@@ -32,7 +31,8 @@ inline void run(Schedule& schedule) {
 }
 
 // Elements whose sums, products and averages of a few ranks are worth comparing.
-inline void fill(std::mt19937_64& random, const dataplane::HostMath& math, char* to, uint64_t n, int32_t dtype, bool moves) {
+inline void fill(std::mt19937_64& random, const dataplane::HostMath& math, char* to, uint64_t n, int32_t dtype,
+                 bool moves) {
   const uint64_t width = base::dtype_bytes(dtype);
   const bool is_float = dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16 || dtype == HVD_FLOAT32 || dtype == HVD_FLOAT64;
   for (uint64_t i = 0; i < n; ++i) {

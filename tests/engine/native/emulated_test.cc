@@ -10,11 +10,10 @@
 #include <set>
 
 #include "collective_cases.h"
-#include "engine/dataplane/direct.h"
+#include "engine/base/dtypes.h"
 #include "engine/base/log.h"
 #include "engine/base/operations.h"
-#include "engine/base/dtypes.h"
-#include "engine/base/operations.h"
+#include "engine/dataplane/direct.h"
 #include "masked_backend.h"
 
 using namespace hvd;

@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/dtypes.h"
 #include "engine/dataplane/direct.h"
 #include "engine/dataplane/emulated.h"
 #include "engine/dataplane/hierarchical.h"
-#include "engine/base/dtypes.h"
 #include "reduction_reference.h"
 
 namespace hierarchical {
@@ -69,7 +69,8 @@ class MapStore final : public plugins::Store {
 // it.
 class Watched final : public dataplane::Transport {
  public:
-  Watched(plugins::Communicator& comm, const dataplane::HostMath& math) : direct_(comm), emulated_(direct_, comm, math) {}
+  Watched(plugins::Communicator& comm, const dataplane::HostMath& math)
+      : direct_(comm), emulated_(direct_, comm, math) {}
   void write_steps(dataplane::Schedule& schedule, const Collective& c) override {
     if (c.deadline_ns != kDeadline || c.seq != seq) fail("a step has another deadline or number than its operation");
     ++steps;
@@ -131,8 +132,9 @@ class Rank {
     for (auto* comm : {&local_, &cross_})
       watched_.push_back(*comm ? std::make_unique<Watched>(**comm, math_) : nullptr);
     // The second one uses all lanes for all sizes, and overlaps the levels of all but the smallest allreduces.
-    for (const auto& [lane_bytes, chunk_bytes] : {std::pair{dataplane::HierarchicalTransport::kSingleLaneBytes, uint64_t{0}},
-                                                  std::pair{uint64_t{0}, uint64_t{1000}}})
+    for (const auto& [lane_bytes, chunk_bytes] :
+         {std::pair{dataplane::HierarchicalTransport::kSingleLaneBytes, uint64_t{0}},
+          std::pair{uint64_t{0}, uint64_t{1000}}})
       transports_.push_back(std::make_unique<dataplane::HierarchicalTransport>(
           layout_, watched_[0].get(), watched_[1].get(), math_,
           dataplane::HierarchicalTransport::Settings{lane_bytes, chunk_bytes, "LEVELS"}));
@@ -204,7 +206,7 @@ class Rank {
 
  private:
   std::unique_ptr<plugins::Communicator> join(plugins::Backend& backend, const std::string& key,
-                                             const std::vector<int32_t>& ranks) {
+                                              const std::vector<int32_t>& ranks) {
     int32_t me = 0;
     while (ranks[static_cast<size_t>(me)] != static_cast<int32_t>(rank_)) ++me;
     return backend.create_comm(key, shared_.store, ranks, std::vector<int32_t>(ranks.size(), 0), me, 0);

@@ -18,10 +18,10 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/operations.h"
 #include "engine/recorder/observer.h"
 #include "engine/recorder/timeline_end.h"
 #include "engine/recorder/timeline_format.h"
-#include "engine/base/operations.h"
 #include "named_checks.h"
 
 using namespace hvd::recorder;

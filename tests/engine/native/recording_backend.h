@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/dtypes.h"
+#include "engine/base/operations.h"
 #include "engine/dataplane/schedule.h"
 #include "engine/plugins/backend.h"
-#include "engine/base/operations.h"
-#include "engine/base/dtypes.h"
 
 namespace test {
 

@@ -190,8 +190,8 @@ void emulated_steps(const dataplane::HostMath& math) {
 
 // The steps of one rank of a set; a rank that is alone on its host, or in no lane, has one communicator less. The steps
 // of the second call: the first one does not overlap the levels.
-std::string levels(const std::vector<int32_t>& hosts, int32_t rank, const Collective& c, const dataplane::HostMath& math,
-                   uint64_t single_lane_bytes, uint64_t chunk_bytes = 0) {
+std::string levels(const std::vector<int32_t>& hosts, int32_t rank, const Collective& c,
+                   const dataplane::HostMath& math, uint64_t single_lane_bytes, uint64_t chunk_bytes = 0) {
   std::vector<int32_t> members;
   for (size_t r = 0; r < hosts.size(); ++r) members.push_back(static_cast<int32_t>(r));
   const dataplane::Layout layout = dataplane::make_layout(members, hosts, rank);
@@ -200,8 +200,8 @@ std::string levels(const std::vector<int32_t>& hosts, int32_t rank, const Collec
   RecordingComm between("between", layout.my_host(), layout.host_count(), HVD_CAP_VECTORED);
   dataplane::DirectTransport local(within.comm()), cross(between.comm());
   dataplane::HierarchicalTransport transport(layout, neighbours > 1 ? &local : nullptr,
-                                        layout.my_local() < layout.lanes ? &cross : nullptr, math,
-                                        {single_lane_bytes, chunk_bytes, "LEVELS"});
+                                             layout.my_local() < layout.lanes ? &cross : nullptr, math,
+                                             {single_lane_bytes, chunk_bytes, "LEVELS"});
   Schedule schedule;
   for (int turn = 0; turn < 2; ++turn) {
     schedule.clear();

@@ -11,12 +11,11 @@
 #include <cstdlib>
 
 #include "collective_cases.h"
-#include "engine/dataplane/direct.h"
-#include "engine/dataplane/emulated.h"
+#include "engine/base/dtypes.h"
 #include "engine/base/log.h"
 #include "engine/base/operations.h"
-#include "engine/base/dtypes.h"
-#include "engine/base/operations.h"
+#include "engine/dataplane/direct.h"
+#include "engine/dataplane/emulated.h"
 
 using namespace hvd;
 using plugins::Collective;

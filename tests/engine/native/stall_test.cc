@@ -2,8 +2,6 @@
 //
 //   stall_test          prints the names of the checks
 //   stall_test NAME     runs one; exits with 1 and a line for each failed expectation
-#include "engine/watch/stall_report.h"
-
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -20,11 +18,10 @@
 #include <utility>
 #include <vector>
 
-#include "engine/watch/snapshot.h"
 #include "engine/agreement/wire.h"
+#include "engine/watch/snapshot.h"
 #include "engine/watch/stack_sampler.h"
-#include "engine/watch/stack_sampler.h"
-#include "engine/watch/stack_sampler.h"
+#include "engine/watch/stall_report.h"
 #include "named_checks.h"
 
 using namespace hvd::watch;
@@ -244,7 +241,7 @@ void a_file_that_hangs_keeps_no_report() {
   {
     std::promise<Threads> seen;
     hvd::watch::Looker looker(std::make_shared<StandingProgram>(pipe),
-                                [&](Threads threads) { seen.set_value(std::move(threads)); });
+                              [&](Threads threads) { seen.set_value(std::move(threads)); });
     looker.look({other});
     const Threads threads = seen.get_future().get();
     EXPECT(threads.main() && threads.main()->place()->file == pipe && threads.main()->place()->source.empty());

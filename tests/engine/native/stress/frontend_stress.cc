@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "check.h"
-#include "engine/frontend/c_table.h"
 #include "engine/base/log.h"
+#include "engine/frontend/c_table.h"
 #include "rng.h"
 #include "world.h"
 
@@ -171,7 +171,8 @@ void round(uint64_t seed, const Ways& ways, Tally& tally) {
   std::vector<std::unique_ptr<Rank>> ranks;
   for (int r = 0; r < size; ++r) {
     std::shared_ptr<Engine> engine(&world[r], [](Engine*) {});  // the world's
-    ranks.push_back(std::make_unique<Rank>(Rank{r, size, std::make_shared<frontend::Frontend>(engine), may_end, tally}));
+    ranks.push_back(
+        std::make_unique<Rank>(Rank{r, size, std::make_shared<frontend::Frontend>(engine), may_end, tally}));
   }
   frontend::serve(ranks[0]->frontend);
   std::vector<std::vector<std::unique_ptr<Asked>>> asked(static_cast<size_t>(size) * kThreads);
@@ -249,8 +250,7 @@ int main(int argc, char** argv) {
   const Ways ways{"shm", shm, {}, shm, false};
   Tally tally;
   uint64_t rounds = 0;
-  for (const int64_t until = base::now_ns() + static_cast<int64_t>(seconds * 1e9); base::now_ns() < until;
-       ++rounds)
+  for (const int64_t until = base::now_ns() + static_cast<int64_t>(seconds * 1e9); base::now_ns() < until; ++rounds)
     round(seed++, ways, tally);
   std::printf("passed: %llu rounds; calls: %llu, right %llu, ended %llu, called again from done() %llu\n",
               static_cast<unsigned long long>(rounds), static_cast<unsigned long long>(tally.calls.load()),

@@ -16,8 +16,8 @@
 #include <thread>
 
 #include "check.h"
-#include "engine/base/log.h"
 #include "engine/base/dtypes.h"
+#include "engine/base/log.h"
 #include "hostile_relay.h"
 #include "plan.h"
 #include "spoiled_backend.h"

@@ -26,13 +26,13 @@ calls::RequestRef submit(Engine& engine, int from, int to, std::optional<std::st
   t.shape = {count};
   t.data = data;
   return engine.submit(std::make_shared<const agreement::Signature>(std::move(f)), {.kind = OpKind::Send,
-                                                                                  .name = std::move(name),
-                                                                                  .process_set = set,
-                                                                                  .root = from,
-                                                                                  .to = to,
-                                                                                  .in = {t},
-                                                                                  .out = {t},
-                                                                                  .waits = waits});
+                                                                                    .name = std::move(name),
+                                                                                    .process_set = set,
+                                                                                    .root = from,
+                                                                                    .to = to,
+                                                                                    .in = {t},
+                                                                                    .out = {t},
+                                                                                    .waits = waits});
 }
 
 struct Message {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/core/engine.h"
 #include "engine/base/operations.h"
+#include "engine/core/engine.h"
 #include "rng.h"
 
 namespace hvd::native {
