@@ -158,15 +158,7 @@ _HANG_UP_S = 2.0
 # The time between the end of the remote shell and the end of its output, in either order.
 _SHELL_END_S = 3.0
 # What reading a frame, or a message of a worker in it, raises if its payload is not what its kind says.
-_INVALID = (
-    ProtocolError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    struct.error,
-)
+_INVALID = (ProtocolError, ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error)
 # How long a host may take to end its ranks after a request. Its supervisor gives up after some 15 s.
 _ANSWER_S = 20.0
 
@@ -225,41 +217,29 @@ class RemoteRanks(Site):
         self._selector, self._listener = selector, listener
         self._connect()
         self._opened = True
-        for name, handle in (
-            ("stdout", self._read),
-            ("stderr", self._read_said),
-            ("process", self._shell_ended),
-        ):
-            if name in self._readers:
-                selector.register(self._readers[name], selectors.EVENT_READ, handle)
+        handlers = {"stdout": self._read, "stderr": self._read_said, "process": self._shell_ended}
+        for name, descriptor in self._readers.items():
+            selector.register(descriptor, selectors.EVENT_READ, handlers[name])
         self._flush()
 
     def _connect(self) -> None:
         """Makes the connection to the agent: the outgoing frames, and the readers by name. Raises OSError."""
-        pipes: list[int] = []
-        try:
-            for _ in range(3):
-                pipes += os.pipe()
-            stdin, self_in, self_out, stdout, self_err, stderr = pipes
-            self._process = subprocess.Popen(
-                guarded(self._shell),
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                # Ctrl-C in the terminal is for the launcher, which then ends the other hosts in order.
-                start_new_session=True,
-            )
-            process = os.pidfd_open(self._process.pid)
-        except OSError:
-            for descriptor in pipes:
-                os.close(descriptor)
-            raise
-        for descriptor in (stdin, stdout, stderr):
-            os.close(descriptor)
-        for descriptor in (self_in, self_out, self_err):
-            os.set_blocking(descriptor, False)
-        self._outgoing = LoopWriter(self._selector, self_in, self._introduction())
-        self._readers = {"stdout": self_out, "stderr": self_err, "process": process}
+        process = self._process = subprocess.Popen(
+            guarded(self._shell),
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Ctrl-C in the terminal is for the launcher, which then ends the other hosts in order.
+            start_new_session=True,
+        )
+        ends = {}
+        for name in ("stdin", "stdout", "stderr"):
+            with getattr(process, name) as pipe:
+                ends[name] = os.dup(pipe.fileno())
+            os.set_blocking(ends[name], False)
+        self._outgoing = LoopWriter(self._selector, ends.pop("stdin"), self._introduction())
+        self._readers = {**ends, "process": os.pidfd_open(process.pid)}
 
     def _introduction(self) -> Iterator[bytes]:
         yield frame(Kind.JOB, json.dumps(self._job).encode())
