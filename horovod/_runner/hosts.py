@@ -269,7 +269,7 @@ def store_place(
     """
     if not hosts:
         return StorePlace(LOOPBACK, LOOPBACK)
-    from hvd_core._base import sockets  # late: an agent imports this file, and starts without hvd_core
+    from hvd_core._base import sockets  # late: agents do not need it
 
     named = [address for name in interfaces if (address := sockets.named_address(name)) is not None]
     source = source or source_address
