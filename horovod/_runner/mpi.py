@@ -35,7 +35,7 @@ from horovod._runner.failures import shell_code
 from horovod._runner.functions import FunctionMemory, read_all, write_all
 from horovod._runner.hosts import HostInfo, open_store, store_place
 from horovod._runner.job import Job, Outcome
-from horovod._runner.launch_spec import LaunchSpec, Placement, check_command
+from horovod._runner.launch_spec import LaunchSpec, Placement, check_command, split_words
 from horovod._runner.local_ranks import LocalRanks
 from horovod._runner.output import PARTIAL_LINE_S, Output, OutputStream, RankStream, rank_label
 from horovod._runner.site import RankSpec, Site
@@ -247,26 +247,12 @@ def identify(path: str, environ: Mapping[str, str]) -> Mpi:
 def start(mpi: Mpi, spec: LaunchSpec, hosts: Sequence[HostInfo], export: Sequence[str] = ()) -> LaunchPlan:
     """The command line that starts a job. `export`: names of variables that other hosts must get; empty if all ranks are
     on this host, because they inherit all variables. Raises ValueError if this MPI does not support an option."""
-    more = _words("--mpi-args", spec.mpi_args)
+    more = split_words("--mpi-args", spec.mpi_args)
     # The user's own options may change the labels in front of the ranks' output.
     names = (word.lstrip("-").partition("=")[0] for word in more if word.startswith("-"))
     plan = (_hydra if mpi.hydra else _open_mpi)(mpi, spec, hosts, export, not _LABELLING.isdisjoint(names))
     plan.words += [*more, *spec.command]
     return plan
-
-
-def _words(option: str, text: str | None) -> list[str]:
-    try:
-        return shlex.split(text or "")
-    except ValueError as error:
-        raise ValueError(f"{option}: {text!r} cannot be split into words: {error}") from None
-
-
-def _ssh(spec: LaunchSpec) -> str:
-    port, identity = spec.ssh_port, spec.ssh_identity_file
-    return " ".join(
-        [*([] if port is None else ["-p", str(port)]), *([] if identity is None else ["-i", identity])]
-    )
 
 
 def _open_mpi(
@@ -278,7 +264,7 @@ def _open_mpi(
     names = ",".join(f"{host.hostname}:{host.slots}" for host in hosts)
     words += ["--tag-output", "-np", str(sum(host.slots for host in hosts)), "-H", names]
     if spec.binding_args is not None:
-        words += _words("--binding-args", spec.binding_args)
+        words += split_words("--binding-args", spec.binding_args)
     elif mpi.kind == SPECTRUM:
         words += ["-bind-to", "socket", "-map-by", "socket", "-rank-by", "core"]
     else:
@@ -290,7 +276,7 @@ def _open_mpi(
         words += ["--mca", "pml", "ob1", "--mca", "btl", f"self,{memory},tcp"]
     if spec.interfaces:
         words += ["--mca", "btl_tcp_if_include", ",".join(spec.interfaces)]
-    if ssh := _ssh(spec):
+    if ssh := " ".join(spec.ssh_options):
         words += ["--mca", "plm_rsh_args", ssh]
     if spec.output_filename is not None:
         folder = os.path.abspath(spec.output_filename)
@@ -322,14 +308,14 @@ def _hydra(
         names = ",".join(f"{host.hostname}:{host.slots}" for host in hosts)
         words += ["-np", str(sum(host.slots for host in hosts)), "-hosts", names]
     # Hydra binds nothing by default.
-    words += _words("--binding-args", spec.binding_args)
+    words += split_words("--binding-args", spec.binding_args)
     if len(spec.interfaces) > 1:
         raise ValueError(
             f"{mpi.kind} takes one network interface; --network-interfaces names {', '.join(spec.interfaces)}"
         )
     if spec.interfaces:
         words += ["-iface", spec.interfaces[0]]
-    ssh = _ssh(spec)
+    ssh = " ".join(spec.ssh_options)
     if ssh and mpi.kind == INTEL:
         words += ["-bootstrap=ssh", "-bootstrap-exec-args", ssh]
     elif ssh:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from horovod._runner.event_loop import LoopWriter
 from horovod._runner.functions import write_all
-from horovod._runner.launch_spec import LaunchSpec
+from horovod._runner.launch_spec import LaunchSpec, split_words
 from horovod._runner.protocol import (
     MAGIC,
     PROTOCOL,
@@ -50,24 +50,18 @@ class RemoteShell:
     def __init__(
         self,
         template: str | None = None,
-        port: int | None = None,
-        identity: str | None = None,
+        ssh_options: Sequence[str] = (),
         connect_s: float = 30,
         silence_s: float = 30,
     ):
         self._ssh: list[str] | None = None
         if template:
-            if port is not None or identity is not None:
+            if ssh_options:
                 raise ValueError(
                     "--ssh-port and --ssh-identity-file belong to the default remote shell; with "
                     "--remote-shell or HOROVOD_REMOTE_SHELL, put -p and -i into the template."
                 )
-            try:
-                self._words = shlex.split(template)
-            except ValueError as error:
-                raise ValueError(
-                    f"The remote shell {template!r} cannot be split into words: {error}."
-                ) from None
+            self._words = split_words("The remote shell", template)
             if not any("{host}" in word for word in self._words):
                 raise ValueError(
                     f"The remote shell {template!r} has no {{host}}: put it in the place of the host's name, as in "
@@ -86,8 +80,7 @@ class RemoteShell:
             self._ssh = ["ssh"]
             for name, value in options.items():
                 self._ssh += ["-o", f"{name}={value}"]
-            self._ssh += [] if port is None else ["-p", str(port)]
-            self._ssh += [] if identity is None else ["-i", identity]
+            self._ssh += ssh_options
             self._words = [*self._ssh, "{host}"]
         quoting = os.path.basename(self._words[0]) in _QUOTING
         if quoting and not any("{command}" in word for word in self._words):
@@ -98,7 +91,7 @@ class RemoteShell:
         """The remote shell of a job."""
         template = spec.remote_shell or spec.env.get("HOROVOD_REMOTE_SHELL")
         silence_s = seconds_of(spec.env, "HOROVOD_GLOO_TIMEOUT_SECONDS")
-        return cls(template, spec.ssh_port, spec.ssh_identity_file, spec.start_timeout_s, silence_s)
+        return cls(template, spec.ssh_options, spec.start_timeout_s, silence_s)
 
     def command(self, host: str, words: Sequence[str]) -> list[str]:
         """The command to execute here so that `words` are executed on `host`. Raises ValueError if the host name starts
