@@ -399,11 +399,11 @@ def run_mpi_job(spec: LaunchSpec, started: Callable[[Job], None]) -> Outcome:
             output.stderr.note(f"horovodrun: {shlex.join(made.words)}")
         job = MpiJob(made, env, output)
         started(job)
-        job.run()
+        outcome = job.run()
         if function is not None:
             with _client(server, secret) as client:
-                _collect(client, function, job.outcome)
-        return job.outcome
+                _collect(client, function, outcome)
+        return outcome
     finally:
         server.close()
 
@@ -427,7 +427,7 @@ def _client(server: StoreServer, secret: bytes) -> contextlib.closing[StoreClien
     return contextlib.closing(StoreClient(server.address, secret))
 
 
-def _collect(client: StoreClient, function: FunctionMemory, outcome: MpiOutcome) -> None:
+def _collect(client: StoreClient, function: FunctionMemory, outcome: Outcome) -> None:
     """Copies the ranks' results from the store to the memory in which horovod.run reads them."""
     from hvd_core._base.sockets import BootstrapTimeout
 
@@ -438,32 +438,13 @@ def _collect(client: StoreClient, function: FunctionMemory, outcome: MpiOutcome)
     outcome.raised_by = functions.first_failure(client)
 
 
-@dataclass
-class MpiOutcome(Outcome):
-    """`code`: mpirun's own exit code, which is that of the rank that failed, or MPI's. `raised_by`: the rank whose
-    function was the first to raise."""
-
-    code: int = 0
-    raised_by: int | None = None
-
-    @property
-    def exit_code(self) -> int:
-        return self.code or super().exit_code
-
-    @property
-    def raised(self) -> int | None:
-        return self.raised_by
-
-
 class MpiJob(Job):
     """mpirun under a supervisor, as the only process of a job. Its output is split by rank if the labels are known,
     otherwise passed on unchanged."""
 
-    _outcome: MpiOutcome
-
     def __init__(self, start: LaunchPlan, env: Mapping[str, str], output: Output) -> None:
         mpirun = RankSpec(0, start.words, {}, notes_calls=False)
-        super().__init__([LocalRanks([mpirun], env)], output, outcome=MpiOutcome())
+        super().__init__([LocalRanks([mpirun], env)], output)
         self._labels = start.labels
 
     def _stream(self, rank: int, name: str) -> OutputStream:
@@ -471,17 +452,12 @@ class MpiJob(Job):
             return LabelledStream(self._labels, self._output, name)
         return RankStream("", getattr(self._output, name), None, self._output.timestamp)
 
-    @property
-    def outcome(self) -> MpiOutcome:
-        """How the job ended, after run()."""
-        return self._outcome
-
     def _called(self, rank: int) -> str:
         return "mpirun"
 
     def _handle_exit(self, site: Site, rank: int, code: int, asked: bool) -> None:
         if code:
-            self._outcome.code = shell_code(code)
+            self._outcome.mpirun = shell_code(code)
             self._outcome.problem = f"horovodrun: mpirun failed with exit code {shell_code(code)}\n"
 
     def _handle_loss(self, site: Site, text: str) -> None:
