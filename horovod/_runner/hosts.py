@@ -152,17 +152,9 @@ def get_host_assignments(
     for index, host in enumerate(used):
         for local_rank in range(host.slots):
             # Only hosts that have this local rank count in the cross communicator.
-            slots.append(
-                SlotInfo(
-                    hostname=host.hostname,
-                    rank=len(slots),
-                    local_rank=local_rank,
-                    cross_rank=sum(other.slots > local_rank for other in used[:index]),
-                    size=size,
-                    local_size=host.slots,
-                    cross_size=sum(other.slots > local_rank for other in used),
-                )
-            )
+            peers = [other.slots > local_rank for other in used]
+            place = (len(slots), local_rank, sum(peers[:index]), size, host.slots, sum(peers))
+            slots.append(SlotInfo(host.hostname, *place))
     return slots
 
 
