@@ -171,7 +171,7 @@ def _explained(error: Exception) -> Exception:
     """The error that names the limit of open files, if that is the cause."""
     if getattr(error, "errno", None) != errno.EMFILE:
         return error
-    from hvd_core._bootstrap.limits import too_few_descriptors
+    from hvd_core._base.sockets import too_few_descriptors
 
     return too_few_descriptors("horovodrun needs about 16, and 5 for each rank on this host")
 

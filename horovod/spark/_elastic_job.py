@@ -35,7 +35,6 @@ from horovod.spark._cluster import (
     has_dynamic_allocation,
     wait_for_slots,
 )
-from horovod.spark._logs import no_descriptor
 from horovod.spark._stage import Stage, forget, lost_executor, shortened, task_function
 from horovod.spark._task import LONGEST_FACTS, PURPOSE, facts_of, masked, notice_silence
 from hvd_core._base.auth import ServerHandshake
@@ -59,7 +58,6 @@ class TaskPool:
             PURPOSE,
             self._admit,
             self._refused,
-            lambda error: self._refused(no_descriptor(error)),
         )
         self.was_reached = False
         self._new: dict[socket.socket, FrameBuffer] = {}  # have not described themselves yet

@@ -162,7 +162,6 @@ class LogServer:
             PURPOSE,
             self._admit,
             self._refused,
-            lambda error: self._refused(no_descriptor(error)),
         )
         self._selector = selectors.DefaultSelector()
         self._listener.register(self._selector)
@@ -278,8 +277,3 @@ class LogServer:
 
     def _refused(self, reason: str) -> None:
         _log.warning("horovod.spark: the driver's log refused a connection: %s", reason)
-
-
-def no_descriptor(error: OSError) -> str:
-    """The reason when a listener of the driver cannot accept connections."""
-    return f"the driver can accept none now: {error}; it tries again until it can"

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import ipaddress
 import os
+import resource
 import socket
 import struct
 import time
@@ -40,6 +41,15 @@ class StoreLost(BootstrapError):
 
 class RankLost(BootstrapError, JobEndedError):
     """Another rank, or the process with the job's store, has ended while this rank was in init()."""
+
+
+def too_few_descriptors(need: str) -> BootstrapError:
+    """The error for a process that has no descriptor left. ``need``: what it needs them for, as a clause."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return BootstrapError(
+        f"this process may have {soft} open files (ulimit -n), and all of them are in use. {need}: raise the limit with "
+        "'ulimit -n'"
+    )
 
 
 class Closable(Protocol):
@@ -191,9 +201,7 @@ def connect_tcp(
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise  # the peer is not to blame, and time does not help
-            if error.errno in (errno.ENETUNREACH, errno.EADDRNOTAVAIL) and (
-                host == "::1" or host.startswith("127.")
-            ):
+            if error.errno in (errno.ENETUNREACH, errno.EADDRNOTAVAIL) and host in ("::1", "127.0.0.1"):
                 raise BootstrapError(
                     f"could not connect to {address}: the network interface lo is down on this host ({error.strerror}). "
                     "Turn it on: ip link set lo up"

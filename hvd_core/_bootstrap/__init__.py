@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         RankLost,
         StoreLost,
     )
-    from hvd_core._bootstrap.links import ShmLink, TcpLink
+    from hvd_core._bootstrap.links import Link
     from hvd_core._bootstrap.store import StoreClient, StoreServer
     from hvd_core._bootstrap.world import World, connect
 
@@ -24,12 +24,11 @@ __all__ = [
     "AuthenticationError",
     "BootstrapError",
     "BootstrapTimeout",
+    "Link",
     "RankLost",
-    "ShmLink",
     "StoreClient",
     "StoreLost",
     "StoreServer",
-    "TcpLink",
     "World",
     "connect",
 ]
@@ -43,7 +42,7 @@ if not TYPE_CHECKING:
             "RankLost",
             "StoreLost",
         ),
-        "hvd_core._bootstrap.links": ("ShmLink", "TcpLink"),
+        "hvd_core._bootstrap.links": ("Link",),
         "hvd_core._bootstrap.store": ("StoreClient", "StoreServer"),
         "hvd_core._bootstrap.world": ("World", "connect"),
     }

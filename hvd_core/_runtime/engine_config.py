@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from hvd_core._config.settings import EngineSettings, variable_of
 
 if TYPE_CHECKING:
-    from hvd_core._bootstrap import ShmLink, TcpLink, World
+    from hvd_core._bootstrap.links import Link
 
 Library: TypeAlias = "tuple[str, str | None]"
 """Name and path of a backend's library."""
@@ -50,43 +50,15 @@ class AutotuneConfig:
         )
 
 
-@dataclass(frozen=True)
-class LinkConfig:
-    """A link of the control plane: over TCP if ``sock_fd`` >= 0, else within the host."""
-
-    peer: int
-    is_parent: bool
-    subtree: list[int]
-    sock_fd: int = -1
-    key: bytes = b""
-    encrypted: bool = False
-    slot: int = 0
-    peer_bells: tuple[int, ...] = ()
-    guard_fd: int = -1
-    peer_pid: int = 0
-
-    @classmethod
-    def of(cls, link: ShmLink | TcpLink) -> LinkConfig:
-        from hvd_core._bootstrap.links import TcpLink
-
-        if isinstance(link, TcpLink):
-            return cls(
-                link.peer,
-                link.is_parent,
-                list(link.subtree),
-                sock_fd=link.sock_fd,
-                key=link.key,
-                encrypted=link.encrypted,
-            )
-        return cls(
-            link.peer,
-            link.is_parent,
-            list(link.subtree),
-            slot=link.slot,
-            peer_bells=link.peer_eventfds,
-            guard_fd=link.guard_fd,
-            peer_pid=link.peer_pid,
-        )
+# Key in the native module -> field of EngineSettings.
+_OF_SETTINGS = {
+    name: name
+    for name in (
+        *("start_timeout_s", "emulation", "fusion_threshold", "cycle_time_ms", "cache_capacity"),
+        *("stall_warn_s", "stall_abort_s", "stall_json", "operation_timeout_s", "check_consistency"),
+        *("log_level", "log_with_time"),
+    )
+} | {"overlap_levels": "hierarchical_overlap"}
 
 
 @dataclass(frozen=True)
@@ -110,7 +82,7 @@ class EngineConfig:
     """Handles of one process differ from engine to engine."""
 
     # The control plane
-    links: list[LinkConfig]
+    links: list[Link]
     segment_fd: int
     segment_bytes: int
     bells: tuple[int, int]
@@ -119,7 +91,6 @@ class EngineConfig:
     leads_host: bool
     store_fd: int
     store_key: bytes
-    start_timeout_s: float
 
     # Backends (BackendPlan.engine_config())
     math_backend: Library
@@ -134,22 +105,12 @@ class EngineConfig:
     last_calls: int
     """Address of the memory for the calls into backends; 0 for none."""
 
-    # Behaviour (EngineSettings)
-    emulation: bool
-    overlap_levels: bool
-    fusion_threshold: int
-    cycle_time_ms: float
-    cache_capacity: int
-    stall_warn_s: float
-    stall_abort_s: float
-    stall_json: str
-    operation_timeout_s: float
-    check_consistency: bool
+    # Behaviour
+    settings: EngineSettings
+    """Those of its fields that _OF_SETTINGS names go to the engine."""
     spin_us: float
     engine_core: int
     """The core of the engine's thread; -1 for any."""
-    log_level: int
-    log_with_time: bool
     packages: str
     """The folder with this package: frames of its code are not a program's."""
     observe: dict[str, Any]
@@ -160,7 +121,8 @@ class EngineConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """The dict for ``_core.Engine``. Optional parts that are not there are left out."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        found = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "settings"}
+        found |= {key: getattr(self.settings, name) for key, name in _OF_SETTINGS.items()}
         found["links"] = [vars(link) for link in self.links]
         if self.autotune is None:
             del found["autotune"]
@@ -169,16 +131,6 @@ class EngineConfig:
         if self.doctor is None:
             del found["doctor"]
         return found
-
-
-def bells_of(world: World) -> tuple[int, int]:
-    """The two eventfds of this process, equal in all its links."""
-    for link in world.links:
-        own = getattr(link, "my_eventfds", None)
-        if own is not None:
-            first, second = own
-            return first, second
-    return -1, -1
 
 
 PACKAGES = str(Path(__file__).resolve().parents[2])

@@ -121,7 +121,6 @@ def _start_engine(
     """``environ``: the variables of the launcher."""
     global _phase_timeout
     from hvd_core import _bootstrap
-    from hvd_core._bootstrap import limits
     from hvd_core._config.settings import read_environment, read_log_settings
     from hvd_core.backends._selection import job as selection
 
@@ -143,8 +142,7 @@ def _start_engine(
         logs.stop_forwarding()
         end_phase_timeout()
         if isinstance(error, Exception):
-            reason = str(limits.explained(error) or error)
-            core.tell_failed_start(world.segment_fd, world.segment_bytes, world.rank, reason)
+            core.tell_failed_start(world.segment_fd, world.segment_bytes, world.rank, str(error))
             world.leave_init()
         lost = world.store_lost() if isinstance(error, _bootstrap.StoreLost) else None
         world.close()
@@ -194,13 +192,7 @@ def _config(
 ) -> EngineConfig:
     from hvd_core._bootstrap.affinity import engine_core, enough_cores
     from hvd_core._observe.settings import engine_observes
-    from hvd_core._runtime.engine_config import (
-        PACKAGES,
-        AutotuneConfig,
-        EngineConfig,
-        LinkConfig,
-        bells_of,
-    )
+    from hvd_core._runtime.engine_config import PACKAGES, AutotuneConfig, EngineConfig
     from hvd_core.backends._discovery.registry import host_math
 
     core, fault = engine_core(affinity, world.local_cores, world.local_rank)
@@ -221,33 +213,21 @@ def _config(
         elastic=is_elastic(),
         launcher=None if watched is None else (watched.fd, watched.text),
         first_handle=(_engines << 40) + 1,
-        links=[LinkConfig.of(link) for link in world.links],
+        links=world.links,
         segment_fd=world.segment_fd,
         segment_bytes=world.segment_bytes,
-        bells=bells_of(world),
+        bells=world.eventfds,
         bell_slot=world.local_rank,
         leads_host=world.local_rank == 0,
         store_fd=world.store_fd,
         store_key=world.store_key,
-        start_timeout_s=settings.start_timeout_s,
         math_backend=host_math(),
         **backends.plan.engine_config(world.local_rank),
         find_device=backends.find_device,
         last_calls=last_calls,
-        emulation=settings.emulation,
-        overlap_levels=settings.hierarchical_overlap,
-        fusion_threshold=settings.fusion_threshold,
-        cycle_time_ms=settings.cycle_time_ms,
-        cache_capacity=settings.cache_capacity,
-        stall_warn_s=settings.stall_warn_s,
-        stall_abort_s=settings.stall_abort_s,
-        stall_json=settings.stall_json,
-        operation_timeout_s=settings.operation_timeout_s,
-        check_consistency=settings.check_consistency,
+        settings=settings,
         spin_us=spin_us,
         engine_core=-1 if core is None else core,
-        log_level=settings.log_level,
-        log_with_time=settings.log_with_time,
         packages=PACKAGES,
         observe=engine_observes(settings, world),
         autotune=AutotuneConfig.of(settings),

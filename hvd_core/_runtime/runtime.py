@@ -7,6 +7,7 @@ engine. Any thread may call; init and shutdown take turns.
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import threading
 from collections.abc import Sequence
@@ -109,9 +110,7 @@ def init(
             try:
                 job, static = engine_start.start(comm, backend, process_sets)
             except (BackendError, ValueError, OSError, RuntimeError) as error:
-                limit = _limit_met(error)
-                if limit is not None:
-                    raise limit from error
+                _explain_limit(error)
                 if str(error).startswith("horovod: "):
                     # The message is complete. Every rank prints it, and a traceback in front of it would bury it.
                     error.with_traceback(None)
@@ -137,11 +136,20 @@ def init(
             init(comm, process_sets, backend)
 
 
-def _limit_met(error: Exception) -> Exception | None:
-    """The error that says which limit of the operating system `error` is about, if it is about one."""
-    from hvd_core._bootstrap import limits
+def _explain_limit(error: Exception) -> None:
+    """Raises the error that names the limit of the operating system and the need, if `error` is about a limit."""
+    from hvd_core._base.sockets import BootstrapError, too_few_descriptors
 
-    return limits.explained(error)
+    if any(isinstance(e, OSError) and e.errno == errno.EMFILE for e in (error, error.__cause__)):
+        need = "init() needs about 16 more, and 4 for each neighbour on this host"
+        raise too_few_descriptors(need) from error
+    if str(error).startswith("can't start new thread") or (
+        isinstance(error, OSError) and "thread" in str(error)
+    ):
+        raise BootstrapError(
+            "this process cannot start a thread: init() needs about 8. Check the limits of the user's processes and "
+            "threads (ulimit -u), of the address space (ulimit -v) and of the container (pids)"
+        ) from error
 
 
 def _check_same_job(comm: Sequence[int] | Any, world: World) -> None:

@@ -113,7 +113,7 @@ def watch_the_links(talk=""):
     from hvd_core._bootstrap import connect
 
     world = connect()
-    links = {link.sock_fd: link.peer for link in world.links if type(link).__name__ == "TcpLink"}
+    links = {link.sock_fd: link.peer for link in world.links if link.sock_fd >= 0}
     _ready()
     _wait("cut")
     with open("cut") as file:

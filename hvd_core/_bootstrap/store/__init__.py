@@ -190,39 +190,22 @@ def open_store_connection(
     The store closes the oldest connection if too many have not proved the secret. In a large job it may be that of a rank
     which is slow. So a connection that was closed is tried again a few times, after pauses of random lengths.
     """
-    deadline = deadline or Deadline(30)
-    attempt = 0
+    deadline, secret, attempt = deadline or Deadline(30), check_secret(secret), 0
     while True:
+        sock = connect_tcp(address, deadline, between)
         try:
-            return _connect_once(address, check_secret(secret), rank, epoch, deadline, between, encrypted)
-        except (AuthenticationError, ConnectionError) as error:
+            seals = encryption.applies_to(sock, rank != NO_RANK) if encrypted is None else encrypted
+            key = client_handshake(sock, secret, PURPOSE, rank, epoch, deadline, seals)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.settimeout(None)
+            return sock, key if seals else b""
+        except BaseException as error:
+            sock.close()
             closed = isinstance(error, ConnectionError) or isinstance(error.__cause__, ConnectionError)
             attempt += 1
             if not closed or attempt == _ATTEMPTS:
                 raise
         time.sleep(min(random.uniform(0.5, 1.5) * _PAUSE_SECONDS * attempt, deadline.left()))
-
-
-def _connect_once(
-    address: str,
-    secret: bytes,
-    rank: int,
-    epoch: int,
-    deadline: Deadline,
-    between: Callable[[], object] | None,
-    encrypted: bool | None,
-) -> tuple[socket.socket, bytes]:
-    sock = connect_tcp(address, deadline, between)
-    try:
-        if encrypted is None:
-            encrypted = encryption.applies_to(sock, rank != NO_RANK)
-        key = client_handshake(sock, secret, PURPOSE, rank, epoch, deadline, encrypted)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.settimeout(None)
-    except BaseException:
-        sock.close()
-        raise
-    return sock, key if encrypted else b""
 
 
 class StoreClient:
