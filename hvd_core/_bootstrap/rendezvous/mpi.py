@@ -47,6 +47,8 @@ MpiModule: TypeAlias = Any
 _TAG = 18550
 _unfinished: list[tuple[Any, bytes]] = []
 _attempts: dict[Members, int] = {}
+# Messages on MPI.COMM_WORLD about other lists of ranks: of ranks that are in a later init() already.
+_early: list[dict[str, Any]] = []
 
 
 class OverMpi(RendezvousMethod):
@@ -137,6 +139,9 @@ class _Messages:
         self._members, self._me = identity.members, identity.launcher_rank
         self._attempt = _attempts[self._members] = _attempts.get(self._members, 0) + 1
         self._sent: list[tuple[Any, bytes]] = []
+        self._kept: list[Message] = []
+        if comm == MPI.COMM_WORLD:
+            self._kept, _early[:] = _early[:], []
 
     def send(self, ranks: Iterable[int], message: Message) -> None:
         data = json.dumps({"members": self._members, "attempt": self._attempt} | message).encode()
@@ -170,9 +175,13 @@ class _Messages:
                 error = disagreement(self._members, self._me, theirs, source)
                 self.refuse(message, error)
                 raise error
+            if theirs != self._members:
+                _early.append(message)
         return None
 
     def _next(self, deadline: Deadline) -> Message | None:
+        if self._kept:
+            return self._kept.pop(0)
         MPI, status = self._MPI, self._MPI.Status()
         while not self._comm.Iprobe(source=MPI.ANY_SOURCE, tag=_TAG, status=status):
             if deadline.passed():
@@ -191,6 +200,7 @@ class _Messages:
         )
 
     def close(self) -> None:
+        _early.extend(self._kept)
         # Messages to ranks that failed may never be received, and MPI reads their bytes until they are.
         _unfinished[:] = [pair for pair in (*_unfinished, *self._sent) if not pair[0].Test()]
 

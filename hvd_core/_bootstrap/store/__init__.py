@@ -54,7 +54,6 @@ from hvd_core._base.auth import HANDSHAKE_SECONDS, NO_RANK, check_secret, client
 from hvd_core._base.listener import listen
 from hvd_core._base.native import load
 from hvd_core._base.sockets import (
-    AuthenticationError,
     BootstrapError,
     BootstrapTimeout,
     Deadline,
