@@ -16,6 +16,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hvd_core._base import logs, native
+from hvd_core._base.sockets import BootstrapTimeout, RankLost, StoreLost
+from hvd_core._bootstrap import driver_channel
 from hvd_core._config.settings import EngineSettings
 from hvd_core._runtime import crash_reports
 from hvd_core._runtime.current_job import Job
@@ -25,7 +27,7 @@ from hvd_core.backends.errors import BackendError
 from hvd_core.errors import JobEndedError
 
 if TYPE_CHECKING:
-    from hvd_core._bootstrap import World
+    from hvd_core._bootstrap.world import World
     from hvd_core._core import Engine
     from hvd_core._runtime.engine_config import EngineConfig
     from hvd_core.backends._selection.job import JobBackends
@@ -78,8 +80,6 @@ def start(comm: Comm, backend: Backends, process_sets: Any) -> tuple[Job, list[P
     In an elastic job the driver is asked for a place in a world first, and again if that world has lost a member before
     all of its members had come.
     """
-    from hvd_core._bootstrap import BootstrapTimeout, driver_channel
-
     channel = driver_channel.channel()
     if channel is None:
         return _start_engine(comm, backend, process_sets, os.environ)
@@ -100,16 +100,12 @@ def start(comm: Comm, backend: Backends, process_sets: Any) -> tuple[Job, list[P
 
 def is_elastic() -> bool:
     """Whether ranks come and go in the job that this process belongs to."""
-    from hvd_core._bootstrap import driver_channel
-
     return driver_channel.channel() is not None
 
 
 def note_end(engine: Engine) -> None:
     """An engine is about to be closed. In an elastic job, the next start() reports to the driver whether a stall ended
     it."""
-    from hvd_core._bootstrap import driver_channel
-
     channel = driver_channel.channel()
     if channel is not None:
         channel.stalled = engine.stalled_ranks
@@ -120,7 +116,7 @@ def _start_engine(
 ) -> tuple[Job, list[ProcessSet]]:
     """``environ``: the variables of the launcher."""
     global _phase_timeout
-    from hvd_core import _bootstrap
+    from hvd_core._bootstrap.world import connect
     from hvd_core._config.settings import read_environment, read_log_settings
     from hvd_core.backends._selection import job as selection
 
@@ -128,7 +124,7 @@ def _start_engine(
     settings = read_environment()
     logs.configure(*read_log_settings(os.environ))
     last_calls = crash_reports.record_last_call(os.environ)
-    world = _bootstrap.connect(environ, deadline_s=settings.start_timeout_s, comm=comm)
+    world = connect(environ, deadline_s=settings.start_timeout_s, comm=comm)
     _phase_timeout = _PhaseTimeout(core, world, settings.start_timeout_s)
     _phases.listen(_note_phase)
     try:
@@ -144,7 +140,7 @@ def _start_engine(
         if isinstance(error, Exception):
             core.tell_failed_start(world.segment_fd, world.segment_bytes, world.rank, str(error))
             world.leave_init()
-        lost = world.store_lost() if isinstance(error, _bootstrap.StoreLost) else None
+        lost = world.store_lost() if isinstance(error, StoreLost) else None
         world.close()
         if lost is not None:
             raise lost from error
@@ -165,7 +161,6 @@ def _created(
     global _engines
     from dataclasses import replace
 
-    from hvd_core import _bootstrap
     from hvd_core._observe.watch import start as watch
     from hvd_core._runtime import doctor_endpoint
     from hvd_core.backends._selection import job as selection
@@ -180,7 +175,7 @@ def _created(
         engine: Engine = core.Engine(config.as_dict())
     except BackendError as error:
         if _RANK_LOST.search(str(error)):
-            raise _bootstrap.RankLost(str(error)) from None
+            raise RankLost(str(error)) from None
         raise selection.with_alternative(error, backends.plan) from None
     _engines += 1
     watch.start(settings, world, rings, doctor_endpoint.backends(config))

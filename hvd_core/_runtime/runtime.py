@@ -21,7 +21,7 @@ from hvd_core.backends.errors import BackendError
 from hvd_core.errors import HorovodInternalError, JobEndedError
 
 if TYPE_CHECKING:
-    from hvd_core._bootstrap import World
+    from hvd_core._bootstrap.world import World
     from hvd_core.backends._selection.plan import BackendPlan, BackendReport
 
 __all__ = [
@@ -93,8 +93,8 @@ def init(
 
     Raises:
         ValueError: arguments or environment variables make no sense, or lists of ranks differ between their members.
-        hvd_core._bootstrap.BootstrapError: the ranks do not come together; its subclass RankLost (another rank has ended)
-            is a HorovodInternalError too.
+        hvd_core._base.sockets.BootstrapError: the ranks do not come together; its subclass RankLost (another rank has
+            ended) is a HorovodInternalError too.
         hvd_core.backends.errors.BackendError: no backend can be used.
         NotImplementedError: a communicator defines a process set, but ``comm`` is not a communicator.
     """

@@ -17,7 +17,9 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from hvd_core._base import sandbox
-from hvd_core._bootstrap import BootstrapTimeout, StoreClient, World, connect
+from hvd_core._base.sockets import BootstrapTimeout
+from hvd_core._bootstrap.store import StoreClient
+from hvd_core._bootstrap.world import World, connect
 from hvd_core.conformance._session import GRACE_S, RanksBroken, resolve
 from hvd_core.conformance._verdicts import FAIL
 from hvd_core.conformance._worker import Worker

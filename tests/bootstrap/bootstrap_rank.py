@@ -15,7 +15,9 @@ import socket
 import sys
 import time
 
-from hvd_core._bootstrap import BootstrapError, connect, hosts
+from hvd_core._base.sockets import BootstrapError
+from hvd_core._bootstrap import hosts
+from hvd_core._bootstrap.world import connect
 
 TIMEOUT = 20
 REPORTED = ("rank", "size", "hosts", "host_names", "pids", "launcher")

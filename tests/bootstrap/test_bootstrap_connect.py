@@ -10,8 +10,9 @@ import pytest
 
 from bootstrap_job import check_healthy, reports, start_rank
 from hvd_core._base.auth import new_secret
-from hvd_core._base.sockets import split_address
-from hvd_core._bootstrap import BootstrapTimeout, StoreClient, StoreServer, connect
+from hvd_core._base.sockets import BootstrapTimeout, split_address
+from hvd_core._bootstrap.store import StoreClient, StoreServer
+from hvd_core._bootstrap.world import connect
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -8,7 +8,10 @@ from forked import ForkedRanks
 
 from horovod._runner.failures import EndedRanks
 from hvd_core import HorovodInternalError
-from hvd_core._bootstrap import RankLost, StoreClient, StoreServer, connect, hosts, links, world
+from hvd_core._base.sockets import RankLost
+from hvd_core._bootstrap import hosts, links, world
+from hvd_core._bootstrap.store import StoreClient, StoreServer
+from hvd_core._bootstrap.world import connect
 
 SECRET = bytes(range(32))
 SIZE = 3

@@ -11,8 +11,7 @@ import pytest
 
 import other_user_programs
 from hvd_core._base import sockets
-from hvd_core._base.sockets import Deadline
-from hvd_core._bootstrap import BootstrapError
+from hvd_core._base.sockets import BootstrapError, Deadline
 from hvd_core._bootstrap.launchers.identity import Identity
 from hvd_core._bootstrap.launchers.process import launcher_pid, private_facts
 from hvd_core._bootstrap.rendezvous import unix_socket

@@ -13,8 +13,7 @@ import pytest
 from hvd_core._base import listener as listener_module
 from hvd_core._base.auth import client_handshake
 from hvd_core._base.listener import AuthenticatedListener, listen
-from hvd_core._base.sockets import Deadline
-from hvd_core._bootstrap import AuthenticationError
+from hvd_core._base.sockets import AuthenticationError, Deadline
 from hvd_core._bootstrap.links import RankListener
 
 SECRET = bytes(range(32))

@@ -14,8 +14,7 @@ import pytest
 from harness.spoiled import spoil
 from hvd_core._base import auth
 from hvd_core._base.messages import line_of
-from hvd_core._base.sockets import Deadline
-from hvd_core._bootstrap import AuthenticationError, BootstrapError
+from hvd_core._base.sockets import AuthenticationError, BootstrapError, Deadline
 from hvd_core._bootstrap.launchers.identity import Identity
 from hvd_core._bootstrap.rendezvous import unix_socket
 from hvd_core._bootstrap.rendezvous.unix_socket import RendezvousListener

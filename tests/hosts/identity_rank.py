@@ -3,7 +3,7 @@
 import json
 import os
 
-from hvd_core._bootstrap import connect
+from hvd_core._bootstrap.world import connect
 
 
 def main():
