@@ -53,7 +53,7 @@ def test_the_handshake_of_a_link_takes_right_answers_only():
 def test_the_rendezvous_survives_spoiled_questions():
     rng = random.Random(17)
     address = "\0hvd-test-" + secrets.token_hex(8)
-    question = line_of([1, 1, 3, None])
+    question = line_of([1.0, 1, 1, 3, None])
     listener = RendezvousListener(address, Identity(0, 3), (STORE, SECRET))
     try:
         for _ in range(300):

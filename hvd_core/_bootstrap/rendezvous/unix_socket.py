@@ -145,6 +145,7 @@ class RendezvousListener:
         self._pids: dict[int, int] = {}
         self.failure: BaseException | None = None
         """The exception with which this rank must end its init(), because a rank that connected contradicts it."""
+        self._failed_at = 0.0
         self._closing = False
         self._descriptors = DescriptorSet()
         self._socket = self._descriptors.own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -159,7 +160,7 @@ class RendezvousListener:
 
     def give_up(self, error: BaseException) -> None:
         """Answers the ranks that have given the same list, for one second: they learn the failure from the store."""
-        self.failure = self.failure or error
+        self._set_failure(error)
         time.sleep(FAREWELL_SECONDS)
 
     def close(self) -> None:
@@ -169,6 +170,10 @@ class RendezvousListener:
             self._socket.shutdown(socket.SHUT_RDWR)  # ends accept()
             self._thread.join()
             self._descriptors.close()
+
+    def _set_failure(self, error: BaseException) -> None:
+        if self.failure is None:
+            self.failure, self._failed_at = error, time.monotonic()
 
     def _run(self) -> None:
         while not self._closing:
@@ -195,7 +200,9 @@ class RendezvousListener:
             )
             return
         lines = JsonLines(peer)
-        caller, rank, size, members = lines.receive(_QUESTION_SECONDS)
+        since, caller, rank, size, members = lines.receive(_QUESTION_SECONDS)
+        if self.failure is not None and since > self._failed_at:
+            return  # of a later init()
         answer = self._answer_to(pid, caller, rank, size, members_from_json(members))
         if answer is not None:
             lines.send(answer, _QUESTION_SECONDS)
@@ -204,9 +211,9 @@ class RendezvousListener:
         own = self._identity
         if members != own.members:
             if self.failure is not None:
-                return None  # the caller's list may be that of its next init()
+                return None
             if contradict(own.members, own.launcher_rank, members, caller):
-                self.failure = disagreement(own.members, own.launcher_rank, members, caller)
+                self._set_failure(disagreement(own.members, own.launcher_rank, members, caller))
             return {"members": own.members}
         if size != own.size or not 0 <= rank < size or rank == own.rank:
             return {
@@ -259,7 +266,8 @@ def ask(address: str, identity: Identity, deadline: Deadline) -> Answer | None:
                 raise BootstrapError(
                     f"this job's rendezvous address on this host is taken by another user: {_other_user(process, uid)}"
                 )
-            lines.send([identity.launcher_rank, identity.rank, identity.size, identity.members], seconds)
+            whole = identity.launcher_rank
+            lines.send([deadline.since, whole, identity.rank, identity.size, identity.members], seconds)
             answer: Answer = lines.receive(seconds)
             answer["members"] = members_from_json(answer.get("members"))
         except (OSError, ValueError, TypeError, AttributeError, ProtocolError):  # another program listens
