@@ -82,11 +82,7 @@ def describe_exit(returncode: int) -> str:
 
 def kill_group(pid: int, number: int = signal.SIGKILL) -> bool:
     """Send a signal to the process group that ``pid`` leads. The id is not reused while the group has members, or the
-    leader is not reaped.
-
-    Returns:
-        Whether the group has a member that this process may signal.
-    """
+    leader is not reaped. Returns whether the group has a member that this process may signal."""
     try:
         os.killpg(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -130,21 +126,11 @@ def run(
     """Run a program to its end, or kill it and its process group after ``timeout_s``. Processes that it leaves behind are
     killed too.
 
-    Args:
-        argv: the program and its arguments.
-        timeout_s: seconds.
-        env: the whole environment; None for that of this process.
-        cwd: its working directory.
-        stdin: its standard input.
-        merge_output: write standard error to ``stdout``.
-        encoding_errors: for bytes of the output that are not UTF-8.
+    ``env``: the whole environment; None for that of this process. ``merge_output``: write standard error to ``stdout``.
+    ``encoding_errors``: for bytes of the output that are not UTF-8. Raises OSError if the program cannot be started.
 
-    Raises:
-        OSError: the program cannot be started.
-
-    Example:
-        >>> run(["echo", "a"], timeout_s=5).stdout
-        'a\\n'
+    >>> run(["echo", "a"], timeout_s=5).stdout
+    'a\\n'
     """
     with tempfile.TemporaryFile() as source:  # a pipe could block: the program need not read it
         source.write(stdin.encode())
@@ -240,22 +226,14 @@ def _returncode_of(pid: int) -> int | None:
 
 
 class Reporter:
-    """The child's side of ``run_forked()`` and ``run_reporting()``.
-
-    Args:
-        descriptor: a pipe to the parent.
-    """
+    """The child's side of ``run_forked()`` and ``run_reporting()``, which writes to a pipe to the parent."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     @classmethod
     def attach(cls, arguments: Sequence[str]) -> Reporter:
-        """The reporter of a program that ``run_reporting()`` has started.
-
-        Args:
-            arguments: ``sys.argv``; the last two are run_reporting()'s.
-        """
+        """The reporter of a program that ``run_reporting()`` has started. ``arguments``: ``sys.argv``."""
         descriptor, parent = map(int, arguments[-2:])
         _confine(parent)
         return cls(descriptor)
@@ -317,9 +295,8 @@ def run_reporting(
 
     Args:
         argv: the program and its arguments; two more are appended, for ``Reporter.attach()``.
-        timeouts_s: phase -> seconds.
-        between_s: the timeout between phases, which includes the start of an interpreter.
-        total_s: the timeout of the whole.
+        timeouts_s: phase -> seconds. ``between_s``: between phases, which includes the start of an interpreter.
+            ``total_s``: of the whole.
         env: the whole environment; None for that of this process.
 
     Raises:
@@ -353,16 +330,10 @@ def run_forked(
     The fork and all that it has started are killed then. Must be called on the only thread of this process. Exit handlers
     do not run in the fork, because a plugin's may crash or hang too.
 
-    Args:
-        work: the function.
-        timeouts_s: phase -> seconds.
-        between_s: the timeout between phases.
-        total_s: the timeout of the whole.
-        describe_error: an exception of the work for ``Report.fault``.
+    The timeouts are those of run_reporting(). ``describe_error``: an exception of the work for ``Report.fault``.
 
-    Example:
-        >>> run_forked(lambda reporter: reporter.send(1), {}).values
-        [1]
+    >>> run_forked(lambda reporter: reporter.send(1), {}).values
+    [1]
     """
 
     def start(report_end: int, output_end: int) -> int:
@@ -581,11 +552,8 @@ class Child:
 
 
 def receive_any(children: Collection[Child], timeout_s: float) -> dict[Child, Message | None]:
-    """Wait until at least one child has answered or ended, at most ``timeout_s`` seconds.
-
-    Returns:
-        The answers by child, None for a child that has ended; empty at the timeout.
-    """
+    """Wait until at least one child has answered or ended, at most ``timeout_s`` seconds. Returns the answers by child,
+    None for a child that has ended; nothing at the timeout."""
     found: dict[Child, Message | None] = {
         child: answer for child in children if (answer := child.take()) is not None
     }

@@ -137,12 +137,7 @@ class Deadline:
 
 
 def recv_exact(sock: socket.socket, count: int, deadline: Deadline) -> bytes:
-    """Reads exactly ``count`` bytes.
-
-    Raises:
-        ConnectionError: the peer closed first.
-        BootstrapTimeout: the deadline passed.
-    """
+    """Reads exactly ``count`` bytes. Raises BootstrapTimeout, and ConnectionError if the peer closes first."""
     data = bytearray()
     while len(data) < count:
         _set_timeout(sock, deadline)
@@ -179,17 +174,9 @@ def connect_tcp(
 ) -> socket.socket:
     """A connected TCP socket without Nagle's delay.
 
-    A refused connection is tried again until the deadline: the listener may be starting.
-
-    Args:
-        address: 'tcp://host:port'.
-        deadline: of all attempts together.
-        between: called before each further attempt; it may raise.
-
-    Raises:
-        BootstrapTimeout: no attempt succeeded.
-        BootstrapError: the interface lo is down, so that no attempt can succeed.
-        OSError: this process has no descriptor left.
+    A refused connection is tried again until the deadline: the listener may be starting. ``between``: called before
+    each further attempt; it may raise. Raises BootstrapTimeout, BootstrapError if no attempt can succeed as the interface
+    lo is down, and OSError if this process has no descriptor left.
     """
     host, port = split_address(address)
     last: OSError | None = None

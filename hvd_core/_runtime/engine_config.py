@@ -18,38 +18,6 @@ Library: TypeAlias = "tuple[str, str | None]"
 """Name and path of a backend's library."""
 
 
-@dataclass(frozen=True)
-class AutotuneConfig:
-    """What the search for better settings may change: values that the user has chosen stay."""
-
-    threshold: bool
-    """Whether it may change the fusion threshold."""
-    delay: bool
-    """Whether it may change the coalescing delay."""
-    warmup_samples: int
-    steps_per_sample: int
-    max_samples: int
-    log: str
-
-    @classmethod
-    def of(cls, settings: EngineSettings) -> AutotuneConfig | None:
-        """None if the user has not asked for a search."""
-        if not settings.autotune:
-            return None
-
-        def is_free(name: str) -> bool:
-            return not os.environ.get(variable_of(name), "").strip()
-
-        return cls(
-            threshold=is_free("fusion_threshold"),
-            delay=is_free("cycle_time_ms"),
-            warmup_samples=settings.autotune_warmup_samples,
-            steps_per_sample=settings.autotune_steps_per_sample,
-            max_samples=settings.autotune_max_samples,
-            log=settings.autotune_log,
-        )
-
-
 # Key in the native module -> field of EngineSettings.
 _OF_SETTINGS = {
     name: name
@@ -115,7 +83,6 @@ class EngineConfig:
     """The folder with this package: frames of its code are not a program's."""
     observe: dict[str, Any]
     """See engine_observes()."""
-    autotune: AutotuneConfig | None = None
     doctor: tuple[str, str] | None = None
     """Name of the socket for `hvd doctor`, and the facts that it serves."""
 
@@ -124,13 +91,27 @@ class EngineConfig:
         found = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "settings"}
         found |= {key: getattr(self.settings, name) for key, name in _OF_SETTINGS.items()}
         found["links"] = [vars(link) for link in self.links]
-        if self.autotune is None:
-            del found["autotune"]
-        else:
-            found["autotune"] = vars(self.autotune)
+        if self.settings.autotune:
+            found["autotune"] = _search_for_settings(self.settings)
         if self.doctor is None:
             del found["doctor"]
         return found
+
+
+def _search_for_settings(settings: EngineSettings) -> dict[str, Any]:
+    """What the search for better settings may change: values that the user has chosen stay."""
+
+    def is_free(name: str) -> bool:
+        return not os.environ.get(variable_of(name), "").strip()
+
+    return {
+        "threshold": is_free("fusion_threshold"),
+        "delay": is_free("cycle_time_ms"),
+        "warmup_samples": settings.autotune_warmup_samples,
+        "steps_per_sample": settings.autotune_steps_per_sample,
+        "max_samples": settings.autotune_max_samples,
+        "log": settings.autotune_log,
+    }
 
 
 PACKAGES = str(Path(__file__).resolve().parents[2])

@@ -187,7 +187,7 @@ def _config(
 ) -> EngineConfig:
     from hvd_core._bootstrap.affinity import engine_core, enough_cores
     from hvd_core._observe.settings import engine_observes
-    from hvd_core._runtime.engine_config import PACKAGES, AutotuneConfig, EngineConfig
+    from hvd_core._runtime.engine_config import PACKAGES, EngineConfig
     from hvd_core.backends._discovery.registry import host_math
 
     core, fault = engine_core(affinity, world.local_cores, world.local_rank)
@@ -225,7 +225,6 @@ def _config(
         engine_core=-1 if core is None else core,
         packages=PACKAGES,
         observe=engine_observes(settings, world),
-        autotune=AutotuneConfig.of(settings),
     )
 
 

@@ -146,18 +146,6 @@ def test_another_user_at_the_rendezvous_address_gets_nothing(point):
     assert squatter.communicate(timeout=60)[0].strip() == "0"
 
 
-def test_another_user_at_a_ranks_own_address_is_named(point):
-    squatter = as_nobody(other_user_programs.listen_until_told, point[1:])
-    assert squatter.stdout.readline().strip() == "ready", squatter.stderr.read()
-    with pytest.raises(BootstrapError) as caught:
-        RendezvousListener(point, Identity(1, 3))
-    assert str(caught.value).startswith(
-        "the rendezvous address of rank 1 is taken by another user: "
-        f"process {squatter.pid} of user {NOBODY} listens there"
-    )
-    squatter.communicate(timeout=60)
-
-
 def test_no_other_user_can_know_an_address_before_it_is_taken(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     whole = Identity(0, 2, launcher="torchrun", variable="RANK")

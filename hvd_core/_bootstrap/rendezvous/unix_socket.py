@@ -153,7 +153,11 @@ class RendezvousListener:
             self._socket.bind(address)
         except OSError as error:
             self._descriptors.close()
-            raise BootstrapError(_taken(address, identity.launcher_rank, error)) from error
+            rank = identity.launcher_rank
+            raise BootstrapError(
+                f"another process already listens at the rendezvous address of rank {rank} ({error}): was rank {rank} "
+                "started twice?"
+            ) from error
         self._socket.listen(128)
         self._thread = threading.Thread(target=self._run, name="hvd-rendezvous", daemon=True)
         self._thread.start()
@@ -224,30 +228,6 @@ class RendezvousListener:
         return self._answer
 
 
-def _taken(address: str, rank: int, error: OSError) -> str:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        try:
-            sock.settimeout(1)
-            sock.connect(address)
-            pid, uid = peer_credentials(sock)
-        except OSError:
-            pid, uid = 0, os.geteuid()
-    process = f"process {pid}" if pid else "a process"
-    if uid != os.geteuid():
-        return f"the rendezvous address of rank {rank} is taken by another user: {_other_user(process, uid)}"
-    return (
-        f"{process if pid else 'another process'} already listens at the rendezvous address of rank {rank} ({error}): "
-        f"was rank {rank} started twice?"
-    )
-
-
-def _other_user(process: str, uid: int) -> str:
-    return (
-        f"{process} of user {uid} listens there, and this job runs as user {os.geteuid()}. Start with horovodrun, which "
-        "needs no such address."
-    )
-
-
 def ask(address: str, identity: Identity, deadline: Deadline) -> Answer | None:
     """The answer of the listener at ``address``; None if there is no listener, or it closed the connection. ``deadline``:
     of this init().
@@ -262,9 +242,10 @@ def ask(address: str, identity: Identity, deadline: Deadline) -> Answer | None:
             sock.connect(address)
             pid, uid = peer_credentials(sock)
             if uid != os.geteuid():
-                process = f"process {pid}" if pid else "a process"
                 raise BootstrapError(
-                    f"this job's rendezvous address on this host is taken by another user: {_other_user(process, uid)}"
+                    f"this job's rendezvous address on this host is taken by another user: process {pid} of user {uid} "
+                    f"listens there, and this job runs as user {os.geteuid()}. Start with horovodrun, which needs no "
+                    "such address."
                 )
             whole = identity.launcher_rank
             lines.send([deadline.since, whole, identity.rank, identity.size, identity.members], seconds)

@@ -76,15 +76,8 @@ MAX_REQUEST_BYTES = 16 << 20
 class StoreServer:
     """Serves the store at ``address`` ('tcp://host:port') until close(). A forked child has no server.
 
-    Args:
-        host: the address to listen on: that of the job's interface, not '0.0.0.0'.
-        secret: the job's secret (bytes, at least 16).
-        port: the port to listen at; 0 for any free one.
-
-    Raises:
-        OSError: the address cannot be bound.
-        ValueError: the secret is too short.
-        ImportError: the native module cannot be loaded.
+    ``host``: the address of the job's interface. Raises OSError if it cannot be bound, ValueError for a secret that is
+    too short, ImportError if the native module cannot be loaded.
     """
 
     def __init__(self, host: str = "127.0.0.1", secret: bytes = b"", port: int = 0) -> None:
@@ -208,15 +201,8 @@ def open_store_connection(
 
 
 class StoreClient:
-    """One connection to the store; calls from several threads take turns.
-
-    Args:
-        address: 'tcp://host:port'.
-        secret: the job's secret, at least 16 bytes.
-        rank: shown in the server's log messages only.
-        deadline: a socket_io.Deadline for connecting; 30 s by default.
-        between: called before each further attempt to connect; it may raise.
-        encrypted: None for HOROVOD_TLS to decide.
+    """One connection to the store; calls from several threads take turns. The arguments are those of
+    open_store_connection().
 
     Raises AuthenticationError or BootstrapTimeout; every method raises StoreLost when the connection is lost.
     """
