@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -43,34 +43,21 @@ Backends = str | type | Sequence[str | type] | None
 """The argument `backend` of init()."""
 
 
-class _PhaseTimeout:
-    """The timeout of plugins' phases in the job that starts. Restores the thread's floating-point control after them."""
-
-    # Of the start timeout, so that this rank reports before those that wait for it.
-    SHARE = 0.9
-
-    def __init__(self, core: ModuleType, world: World, start_timeout_s: float) -> None:
-        self._core, self._world, self._seconds = core, world, self.SHARE * start_timeout_s
-
-    def note(self, now: _phases.Running) -> None:
-        world = self._world
-        self._core.limit_phase(
-            _phases.in_words(now), self._seconds, world.segment_fd, world.segment_bytes, world.rank
-        )
-
-
-_phase_timeout: _PhaseTimeout | None = None
+# The timeout of plugins' phases, of the start timeout: this rank reports before those that wait for it.
+_PHASE_SHARE = 0.9
+# Limits a phase, given in words, in the job that starts or runs; also restores the thread's floating-point control.
+_limit_phase: Callable[[str], None] | None = None
 
 
 def _note_phase(now: _phases.Running) -> None:
-    if _phase_timeout is not None:
-        _phase_timeout.note(now)
+    if _limit_phase is not None:
+        _limit_phase(_phases.in_words(now))
 
 
 def end_phase_timeout() -> None:
     """The job has ended."""
-    global _phase_timeout
-    _phase_timeout = None
+    global _limit_phase
+    _limit_phase = None
 
 
 def start(comm: Comm, backend: Backends, process_sets: Any) -> tuple[Job, list[ProcessSet]]:
@@ -115,7 +102,7 @@ def _start_engine(
     comm: Comm, backend: Backends, process_sets: Any, environ: Mapping[str, str]
 ) -> tuple[Job, list[ProcessSet]]:
     """``environ``: the variables of the launcher."""
-    global _phase_timeout
+    global _limit_phase
     from hvd_core._bootstrap.world import connect
     from hvd_core._config.settings import read_environment, read_log_settings
     from hvd_core.backends._selection import job as selection
@@ -125,7 +112,12 @@ def _start_engine(
     logs.configure(*read_log_settings(os.environ))
     last_calls = crash_reports.record_last_call(os.environ)
     world = connect(environ, deadline_s=settings.start_timeout_s, comm=comm)
-    _phase_timeout = _PhaseTimeout(core, world, settings.start_timeout_s)
+    seconds = _PHASE_SHARE * settings.start_timeout_s
+
+    def limit_phase(words: str) -> None:
+        core.limit_phase(words, seconds, world.segment_fd, world.segment_bytes, world.rank)
+
+    _limit_phase = limit_phase
     _phases.listen(_note_phase)
     try:
         backends, plugins, static = selection.decide(

@@ -625,11 +625,6 @@ def why_no_number(process_set: Any) -> str:
     )
 
 
-def ids_and_ranks() -> dict[int, list[int]]:
-    """Ranks of all registered sets by id, the global one included. Raises ValueError before init()."""
-    return current_job.engine().process_sets()
-
-
 # ------------------------------------------------------------------------------------------ sets of MPI communicators
 # In init(process_sets=[...]) of a job that was itself given a communicator. A program splits a communicator, and every
 # rank names its part: one entry of the list may be several sets. All ranks exchange the members of their communicators,
