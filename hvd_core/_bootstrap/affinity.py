@@ -83,6 +83,6 @@ def _parse(setting: str, local_size: int) -> tuple[list[int], str]:
 
 def enough_cores(masks: Masks, local_rank: int) -> bool:
     """Whether this rank and the ranks that share cores with it have as many cores as they are."""
-    own = masks[local_rank]
+    own = frozenset(masks[local_rank])
     rivals = [mask for mask in masks if not own.isdisjoint(mask)]
     return len(rivals) <= len(frozenset().union(*rivals))
