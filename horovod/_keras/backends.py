@@ -250,17 +250,19 @@ class Backend(ABC):
         return {}
 
 
-@functools.cache
-def _instance(name: str) -> Backend:
-    try:
+_backends: dict[str, Backend] = {}
+
+
+def _backend(name: str) -> Backend:
+    if name not in _backends:
+        if name not in _CLASSES:
+            raise ValueError(
+                f"Horovod works with Keras on {', '.join(sorted(_CLASSES))}, but Keras runs on {name}. "
+                "Set KERAS_BACKEND before Keras is imported."
+            )
         module, cls = _CLASSES[name]
-    except KeyError:
-        raise ValueError(
-            f"Horovod works with Keras on {', '.join(sorted(_CLASSES))}, but Keras runs on {name}. "
-            "Set KERAS_BACKEND before Keras is imported."
-        ) from None
-    backend: Backend = getattr(importlib.import_module(module), cls)()
-    return backend
+        _backends[name] = getattr(importlib.import_module(module), cls)()
+    return _backends[name]
 
 
 def backend_of(keras: ModuleType) -> Backend:
@@ -269,6 +271,9 @@ def backend_of(keras: ModuleType) -> Backend:
     Raises:
         ValueError: Horovod does not support this backend.
     """
-    if major_version(keras) < 3:
-        return _instance("tensorflow")
-    return _instance(keras.backend.backend())
+    return _backend("tensorflow" if major_version(keras) < 3 else keras.backend.backend())
+
+
+def may_be_of_operation(error: Exception) -> bool:
+    """Backend.may_be_of_operation() of the backends in use."""
+    return any(backend.may_be_of_operation(error) for backend in _backends.values())

@@ -1,9 +1,10 @@
 """The callbacks of ``horovod.keras.callbacks`` and ``horovod.tensorflow.keras.callbacks``, as mixins.
 
-The public classes put the ``Callback`` of their Keras behind each mixin, and that Keras into ``_hvd_keras``. They work
-with Keras 2 and 3 and on all backends. Keras calls them, on the thread that trains.
+``front_end.bind_module`` makes the public classes, each of which also derives from the class of its Keras. They work with
+Keras 2 and 3 and on all backends. Keras calls them, on the thread that trains.
 """
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,6 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from hvd_core import numpy_api
 from hvd_core._runtime import runtime
 
-if TYPE_CHECKING:
-    from keras.callbacks import Callback, ModelCheckpoint
-else:
-    Callback = ModelCheckpoint = object  # the public classes have those of their Keras
-
 # The public classes; see also the names at the end.
 __all__ = [
     "BestModelCheckpoint",
@@ -29,6 +25,25 @@ __all__ = [
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
 ]
+
+
+class Callback:
+    """The base of the mixins. Declares what they use of Keras' own Callback, as Keras has no types."""
+
+    _hvd_keras: ModuleType
+    model: Any
+    params: Any
+
+
+class ModelCheckpoint(Callback):
+    """The base of mixins for Keras' own ModelCheckpoint."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **options: Any) -> None: ...
+
+        def _save_model(self, *args: Any, **options: Any) -> Any: ...
+
 
 # Reading and changing the learning rate of an optimizer of any Keras while it trains.
 
@@ -106,8 +121,6 @@ class BroadcastGlobalVariablesCallback(Callback):
     Raises:
         ValueError: an element of `local_variables` is not a variable.
     """
-
-    _hvd_keras: ModuleType
 
     def __init__(
         self,
@@ -219,8 +232,6 @@ class LearningRateScheduleCallback(Callback):
         TypeError: in training: the optimizer has a LearningRateSchedule of Keras.
     """
 
-    _hvd_keras: ModuleType
-
     def __init__(
         self,
         initial_lr: float,
@@ -242,7 +253,7 @@ class LearningRateScheduleCallback(Callback):
         self.steps_per_epoch = steps_per_epoch
         self.current_epoch: int | None = None
         if callable(multiplier):
-            self.multiplier = multiplier
+            self.multiplier: Callable[[float], float] = multiplier
         else:
             self.staircase = True
             self.multiplier = lambda epoch: multiplier ** (epoch - self.start_epoch)
@@ -368,21 +379,6 @@ class BestModelCheckpoint(ModelCheckpoint):
             )
         return super()._save_model(*args, **kwargs)
 
-
-class BestModelCheckpointWeightsLast(BestModelCheckpoint):
-    # horovod.keras has Horovod's order of parameters, with save_weights_only at the end.
-    def __init__(
-        self,
-        monitor: str = "val_loss",
-        verbose: int = 0,
-        mode: str = "auto",
-        save_freq: Any = "epoch",
-        save_weights_only: bool = False,
-    ):
-        super().__init__(monitor, verbose, save_weights_only, mode, save_freq)
-
-
-BestModelCheckpointWeightsLast.__doc__ = BestModelCheckpoint.__doc__
 
 # The original's names, for isinstance(): its Spark estimators and their copies look for schedules among callbacks.
 BestModelCheckpointImpl = BestModelCheckpoint

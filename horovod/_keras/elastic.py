@@ -8,21 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from horovod._keras import callbacks
-from horovod._keras.backends import backend_of, keras_package, major_version
+from horovod._keras.backends import backend_of, keras_package, major_version, may_be_of_operation
+from horovod._keras.callbacks import Callback
 from horovod._keras.values import entries_of, optimizer_variables
 from horovod.common._elastic_state import VariablesState
 from horovod.common.elastic import commit_async, restart, run_fn, worker_id, workers
 from horovod.common.exports import rank
 from horovod.common.objects import broadcast_object, require_same
 from hvd_core._runtime import runtime
-
-if TYPE_CHECKING:
-    from keras.callbacks import Callback
-else:
-    Callback = object  # the public classes have that of their Keras
 
 __all__ = [
     "CommitStateCallback",
@@ -243,8 +239,6 @@ class RescaleLearningRateCallback(Callback):
         TypeError: in training: the optimizer has a LearningRateSchedule of Keras.
     """
 
-    _hvd_keras: ModuleType
-
     def __init__(self, initial_lr: float, warmup_batches: int = 0, momentum_correction: bool = True):
         super().__init__()
         if not initial_lr > 0 or warmup_batches < 0:
@@ -284,7 +278,7 @@ class RescaleLearningRateCallback(Callback):
             callbacks.correct_momentum(keras, optimizer, after / before)
 
 
-def run(keras: ModuleType, func: Callable[_P, _R]) -> Callable[_P, _R]:
+def run(func: Callable[_P, _R]) -> Callable[_P, _R]:
     """Decorate a training function whose first parameter is a state: it is called again when ranks have changed.
 
         state = hvd.elastic.KerasState(model, batch=0, epoch=0)
@@ -313,4 +307,4 @@ def run(keras: ModuleType, func: Callable[_P, _R]) -> Callable[_P, _R]:
     Returns:
         A function with the parameters and the result of `func`.
     """
-    return run_fn(func, restart, backend_of(keras_package(keras)).may_be_of_operation)
+    return run_fn(func, restart, may_be_of_operation)

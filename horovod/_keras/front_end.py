@@ -1,8 +1,8 @@
 """The functions of ``horovod.keras`` and ``horovod.tensorflow.keras``.
 
-The two modules offer the same for two Keras modules, `keras` and `tf.keras`. The functions here, in `values`, `saving`
-and `elastic` take the Keras module as their first parameter; bind() makes the public functions of them. The callbacks in
-`callbacks` and `elastic` are mixins.
+The two modules offer the same for two Keras modules, `keras` and `tf.keras`. The functions here, in `values` and `saving`
+take the Keras module as their first parameter; bind() makes the public functions of them. bind_module() makes the public
+classes of `callbacks` and `elastic`.
 """
 
 import inspect
@@ -11,13 +11,14 @@ from functools import wraps
 from types import ModuleType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from horovod._keras import patches
+from horovod._keras import callbacks, patches
+from horovod._keras.backends import keras_package
 from horovod._keras.compression import Compression
-from horovod._keras.optimizer import distribute, list_of_layers
-from horovod._keras.options import checked
+from horovod._keras.optimizer import distribute
+from horovod._keras.options import Options, from_arguments
 from horovod._keras.saving import load_model
 from horovod._keras.values import allgather, allreduce, broadcast, broadcast_global_variables, reducescatter
-from horovod.common.arguments import Average
+from horovod.common.arguments import Average, groups_from
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -106,20 +107,8 @@ def DistributedOptimizer(
             In the first training step, on all ranks: the ranks' models or arguments differ.
         TypeError: `optimizer` is not an optimizer of Keras.
     """
-    options = checked(
-        name=name,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        num_groups=num_groups,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
-    return distribute(keras, optimizer, options)
+    groups = groups_from(num_groups, groups, stacklevel=4)
+    return distribute(keras, optimizer, from_arguments(Options, locals()))
 
 
 def PartialDistributedOptimizer(
@@ -148,20 +137,26 @@ def PartialDistributedOptimizer(
     Raises:
         ValueError: `local_layers` is neither a layer nor a list of layers. The errors of DistributedOptimizer.
     """
-    options = checked(
-        name=name,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-        local_layers=list_of_layers(keras, local_layers),
-    )
-    return distribute(keras, optimizer, options)
+    local_layers = _list_of_layers(keras, local_layers)
+    return distribute(keras, optimizer, from_arguments(Options, locals()))
+
+
+def _list_of_layers(keras: ModuleType, local_layers: Any) -> tuple[Any, ...]:
+    """`local_layers` as a tuple of layers.
+
+    Raises:
+        ValueError: `local_layers` is neither None, nor a layer, nor a list of layers.
+    """
+    layer = keras_package(keras).layers.Layer
+    if local_layers is None:
+        return ()
+    listed = tuple(local_layers) if isinstance(local_layers, (list, tuple, set)) else (local_layers,)
+    for entry in listed:
+        if not isinstance(entry, layer):
+            raise ValueError(
+                f"local_layers takes a layer of Keras or a list of them, but found {type(entry).__name__}: {entry!r:.80}."
+            )
+    return listed
 
 
 def bind(
@@ -183,6 +178,26 @@ def bind(
     for name, value in own.items():
         setattr(bound, name, value)
     return bound
+
+
+def bind_module(module: ModuleType, keras: ModuleType, public: str) -> dict[str, Any]:
+    """The names of ``module.__all__``, where classes of the module get `keras`, and callbacks its classes as bases.
+
+    Args:
+        module: `callbacks` or `elastic`.
+        public: the name of the public module that has them.
+    """
+    names = {name: getattr(module, name) for name in module.__all__}
+    for name, value in names.items():
+        if isinstance(value, type) and value.__module__ == module.__name__:
+            bases: tuple[type, ...] = (value,)
+            for kind in (callbacks.ModelCheckpoint, callbacks.Callback):
+                if issubclass(value, kind):
+                    bases = value, getattr(keras.callbacks, kind.__name__)
+                    break
+            own = {"__module__": public, "__doc__": value.__doc__, "_hvd_keras": keras}
+            names[name] = type(value)(name, bases, own)
+    return names
 
 
 def init_for(keras: ModuleType, init: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -8,7 +8,7 @@ from horovod._keras.backends import keras_package, major_version
 from horovod._keras.compression import NoneCompressor
 from horovod._keras.distributed import Distributed, DistributedScaler
 from horovod._keras.optimizer import distribute
-from horovod._keras.options import checked
+from horovod._keras.options import Options
 
 
 def load_model(
@@ -34,7 +34,7 @@ def load_model(
     keras = keras_package(keras)
     model, optimizer = _loaded(keras, filepath, custom_optimizers, custom_objects, legacy_opts)
     if optimizer is not None:
-        model.optimizer = distribute(keras, optimizer, checked(name=None, compression=compression))
+        model.optimizer = distribute(keras, optimizer, Options(compression=compression))
     return model
 
 
