@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from horovod._keras.options import Options
+from horovod.common.objects import Entry
 from horovod.common.process_sets import ProcessSet, global_process_set
 
 
@@ -277,3 +278,15 @@ def backend_of(keras: ModuleType) -> Backend:
 def may_be_of_operation(error: Exception) -> bool:
     """Backend.may_be_of_operation() of the backends in use."""
     return any(backend.may_be_of_operation(error) for backend in _backends.values())
+
+
+def entries_of(backend: Backend, kind: str, variables: Sequence[Any]) -> list[Entry]:
+    """Variables for require_same(). They are known by their places: Keras counts the names of layers."""
+    described = [backend.description_of(variable) for variable in variables]
+    return [(f"{kind} {i}", tuple(shape), dtype) for i, (_, shape, dtype) in enumerate(described)]
+
+
+def optimizer_variables(optimizer: Any) -> list[Any]:
+    """The variables of an optimizer of any Keras: `variables` is a method of some optimizers and a list of others."""
+    variables = optimizer.variables
+    return list(variables() if callable(variables) else variables)

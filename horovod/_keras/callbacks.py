@@ -4,15 +4,15 @@
 Keras 2 and 3 and on all backends. Keras calls them, on the thread that trains.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from horovod._keras.agreement import require_same_everywhere
-from horovod._keras.backends import backend_of, keras_package, major_version
-from horovod._keras.values import broadcast_model
+from horovod._keras.backends import backend_of, entries_of, keras_package, major_version, optimizer_variables
+from horovod.common.objects import require_same
 from horovod.common.process_sets import ProcessSet, global_process_set
 from hvd_core import numpy_api
 from hvd_core._runtime import runtime
@@ -105,6 +105,40 @@ def _velocities(optimizer: Any) -> list[Any]:
     return []
 
 
+def _broadcast_model(
+    keras: ModuleType,
+    model: Any,
+    root_rank: int,
+    local_variables: Sequence[Any] = (),
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Assign the root's values to the weights of a model and the variables of its optimizer, on all ranks of the set.
+
+    The states of random generators and of metrics are not broadcast, nor are `local_variables`.
+
+    Raises:
+        ValueError: the model is not built. OperationFailedError: the ranks' models or optimizers differ; nothing has been
+            sent then. The errors of a broadcast: a rank is gone.
+    """
+    keras = keras_package(keras)
+    backend = backend_of(keras)
+    if not getattr(model, "built", True):
+        raise ValueError(
+            f"The model {getattr(model, 'name', '')!r} has no weights to be broadcast, as it is not built. Call it on "
+            "some data, or model.build(input_shape), before."
+        )
+    backend.sync_model(model)
+    local = {id(backend.identity(v)) for v in local_variables}
+    weights = [v for v in model.weights if id(backend.identity(v)) not in local]
+    optimizer = getattr(model, "optimizer", None)
+    of_optimizer = [] if optimizer is None else optimizer_variables(optimizer)
+    entries = entries_of(backend, "weight", weights) + entries_of(backend, "optimizer variable", of_optimizer)
+    require_same("The broadcast of the model", entries, "keras.broadcast", process_set)
+    backend.broadcast_variables(weights, root_rank, "keras.broadcast.model", process_set)
+    if of_optimizer:
+        backend.broadcast_variables(of_optimizer, root_rank, "keras.broadcast.optimizer", process_set)
+
+
 class BroadcastGlobalVariablesCallback(Callback):
     """Gives all ranks the weights of the root's model, and the variables of its optimizer, at the end of the first batch.
 
@@ -151,7 +185,7 @@ class BroadcastGlobalVariablesCallback(Callback):
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
         if self.broadcast_done:
             return
-        broadcast_model(self._hvd_keras, self.model, self.root_rank, self._local_variables, self.process_set)
+        _broadcast_model(self._hvd_keras, self.model, self.root_rank, self._local_variables, self.process_set)
         self.broadcast_done = True
 
 

@@ -11,9 +11,15 @@ from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 from horovod._keras import callbacks
-from horovod._keras.backends import backend_of, keras_package, major_version, may_be_of_operation
+from horovod._keras.backends import (
+    backend_of,
+    entries_of,
+    keras_package,
+    major_version,
+    may_be_of_operation,
+    optimizer_variables,
+)
 from horovod._keras.callbacks import Callback
-from horovod._keras.values import entries_of, optimizer_variables
 from horovod.common._elastic_state import VariablesState
 from horovod.common.elastic import commit_async, restart, run_fn, worker_id, workers
 from horovod.common.exports import rank

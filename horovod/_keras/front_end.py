@@ -1,6 +1,6 @@
 """The functions of ``horovod.keras`` and ``horovod.tensorflow.keras``.
 
-The two modules offer the same for two Keras modules, `keras` and `tf.keras`. The functions here, in `values` and `saving`
+The two modules offer the same for two Keras modules, `keras` and `tf.keras`. The functions here and in `saving`
 take the Keras module as their first parameter; bind() makes the public functions of them. bind_module() makes the public
 classes of `callbacks` and `elastic`.
 """
@@ -12,13 +12,12 @@ from types import ModuleType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from horovod._keras import callbacks, patches
-from horovod._keras.backends import keras_package
+from horovod._keras.backends import backend_of, keras_package
 from horovod._keras.compression import Compression
 from horovod._keras.optimizer import distribute
 from horovod._keras.options import Options, from_arguments
 from horovod._keras.saving import load_model
-from horovod._keras.values import allgather, allreduce, broadcast, broadcast_global_variables, reducescatter
-from horovod.common.arguments import Average, groups_from
+from horovod.common.arguments import Average, groups_from, op_from
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -139,6 +138,89 @@ def PartialDistributedOptimizer(
     """
     local_layers = _list_of_layers(keras, local_layers)
     return distribute(keras, optimizer, from_arguments(Options, locals()))
+
+
+def allreduce(
+    keras: ModuleType,
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: Any = Compression.none,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Reduce a value over all ranks.
+
+        accuracy = hvd.allreduce(accuracy)  # the mean of all ranks
+
+    Args:
+        value: a number, an array, a tensor or a keras.Variable; shape and dtype the same on all ranks.
+        name: identifies the operation across ranks; None numbers it.
+        average: True or None averages, False sums; instead of `op`.
+        prescale_factor, postscale_factor: multiply the value before and after the reduction.
+        op: hvd.Average, Sum, Min, Max or Product.
+        compression: how the value is compressed before it is sent, such as hvd.Compression.fp16.
+        process_set: the ranks that take part.
+
+    Returns:
+        The reduced value, a tensor of the framework that Keras runs on.
+
+    Raises:
+        ValueError: `average` and `op` are both given. The errors of the framework's own allreduce.
+    """
+    backend = backend_of(keras_package(keras))
+    with backend.reported("allreduce", name, process_set):
+        op = op_from(op, average, deprecated=False)
+    return backend.allreduce(value, name, op, prescale_factor, postscale_factor, compression, process_set)
+
+
+def allgather(
+    keras: ModuleType, value: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """The ranks' values, one after the other along dimension 0, in which they may differ; see allreduce."""
+    return backend_of(keras_package(keras)).allgather(value, name, process_set)
+
+
+def broadcast(
+    keras: ModuleType,
+    value: Any,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The value of the rank `root_rank`, counted over all ranks; see allreduce."""
+    return backend_of(keras_package(keras)).broadcast(value, root_rank, name, process_set)
+
+
+def reducescatter(
+    keras: ModuleType,
+    value: Any,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """This rank's share of the rows of the value reduced over all ranks, by hvd.Average or hvd.Sum; see allreduce."""
+    return backend_of(keras_package(keras)).reducescatter(value, name, op, process_set)
+
+
+def broadcast_global_variables(
+    keras: ModuleType, root_rank: int, process_set: ProcessSet = global_process_set
+) -> None:
+    """Assign the root's values to the global variables of a TensorFlow 1 graph, on all ranks of the set.
+
+    Raises:
+        RuntimeError: there is no such graph: it exists only with tf.compat.v1 and Keras 2. Use
+            callbacks.BroadcastGlobalVariablesCallback.
+    """
+    backend = backend_of(keras_package(keras))
+    if not backend.has_global_variables():
+        raise RuntimeError(
+            "hvd.broadcast_global_variables() needs the collection of variables of a TensorFlow 1 graph, which does not "
+            "exist when executing eagerly. Use hvd.callbacks.BroadcastGlobalVariablesCallback(root_rank)."
+        )
+    backend.broadcast_global_variables(root_rank, process_set)
 
 
 def _list_of_layers(keras: ModuleType, local_layers: Any) -> tuple[Any, ...]:

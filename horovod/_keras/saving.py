@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
-from horovod._keras.backends import keras_package, major_version
+from horovod._keras.backends import keras_package, major_version, optimizer_variables
 from horovod._keras.compression import NoneCompressor
 from horovod._keras.distributed import Distributed, DistributedScaler
 from horovod._keras.optimizer import distribute
@@ -59,14 +59,9 @@ def load_and_wrap(
     if optimizer is not None:
         model.optimizer = wrap_optimizer(type(optimizer))(**optimizer.get_config())
         model.optimizer.build(model.trainable_variables)
-        for variable, saved in zip(_variables_of(model.optimizer), _variables_of(optimizer)):
+        for variable, saved in zip(optimizer_variables(model.optimizer), optimizer_variables(optimizer)):
             variable.assign(saved)
     return model
-
-
-def _variables_of(optimizer: Any) -> list[Any]:
-    found = optimizer.variables
-    return list(found() if callable(found) else found)
 
 
 def _loaded(
