@@ -11,8 +11,8 @@ from horovod._keras.front_end import (
     broadcast_global_variables,
     reducescatter,
 )
+from horovod._keras.front_end import load_and_wrap as load_model
 from horovod._keras.optimizer import create_distributed_optimizer
-from horovod._keras.saving import load_and_wrap as load_model
 
 __all__ = [
     "allgather",

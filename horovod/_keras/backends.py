@@ -272,7 +272,7 @@ def backend_of(keras: ModuleType) -> Backend:
     Raises:
         ValueError: Horovod does not support this backend.
     """
-    return _backend("tensorflow" if major_version(keras) < 3 else keras.backend.backend())
+    return _backend("tensorflow" if major_version(keras) < 3 else keras_package(keras).backend.backend())
 
 
 def may_be_of_operation(error: Exception) -> bool:

@@ -6,26 +6,20 @@ classes of `callbacks` and `elastic`.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from types import ModuleType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from horovod._keras import callbacks, patches
-from horovod._keras.backends import backend_of, keras_package
-from horovod._keras.compression import Compression
+from horovod._keras.backends import backend_of, keras_package, major_version, optimizer_variables
+from horovod._keras.compression import Compression, NoneCompressor
+from horovod._keras.gradients import Distributed, DistributedScaler
 from horovod._keras.optimizer import distribute
-from horovod._keras.options import Options, from_arguments
-from horovod._keras.saving import load_model
+from horovod._keras.options import Options, from_arguments, list_of_layers
 from horovod.common.arguments import Average, groups_from, op_from
-from horovod.common.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
+from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 
-# The names of the two modules, beside those of horovod.common.exports and their submodules.
 __all__ = [
     "Compression",
     "DistributedOptimizer",
@@ -41,6 +35,10 @@ __all__ = [
     "reducescatter",
     "remove_process_set",
 ]
+
+
+# The names of the two modules, beside those of horovod.common.exports and their submodules.
+
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -136,7 +134,7 @@ def PartialDistributedOptimizer(
     Raises:
         ValueError: `local_layers` is neither a layer nor a list of layers. The errors of DistributedOptimizer.
     """
-    local_layers = _list_of_layers(keras, local_layers)
+    local_layers = list_of_layers(local_layers)
     return distribute(keras, optimizer, from_arguments(Options, locals()))
 
 
@@ -170,7 +168,7 @@ def allreduce(
     Raises:
         ValueError: `average` and `op` are both given. The errors of the framework's own allreduce.
     """
-    backend = backend_of(keras_package(keras))
+    backend = backend_of(keras)
     with backend.reported("allreduce", name, process_set):
         op = op_from(op, average, deprecated=False)
     return backend.allreduce(value, name, op, prescale_factor, postscale_factor, compression, process_set)
@@ -180,7 +178,7 @@ def allgather(
     keras: ModuleType, value: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """The ranks' values, one after the other along dimension 0, in which they may differ; see allreduce."""
-    return backend_of(keras_package(keras)).allgather(value, name, process_set)
+    return backend_of(keras).allgather(value, name, process_set)
 
 
 def broadcast(
@@ -191,7 +189,7 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """The value of the rank `root_rank`, counted over all ranks; see allreduce."""
-    return backend_of(keras_package(keras)).broadcast(value, root_rank, name, process_set)
+    return backend_of(keras).broadcast(value, root_rank, name, process_set)
 
 
 def reducescatter(
@@ -202,7 +200,7 @@ def reducescatter(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """This rank's share of the rows of the value reduced over all ranks, by hvd.Average or hvd.Sum; see allreduce."""
-    return backend_of(keras_package(keras)).reducescatter(value, name, op, process_set)
+    return backend_of(keras).reducescatter(value, name, op, process_set)
 
 
 def broadcast_global_variables(
@@ -214,7 +212,7 @@ def broadcast_global_variables(
         RuntimeError: there is no such graph: it exists only with tf.compat.v1 and Keras 2. Use
             callbacks.BroadcastGlobalVariablesCallback.
     """
-    backend = backend_of(keras_package(keras))
+    backend = backend_of(keras)
     if not backend.has_global_variables():
         raise RuntimeError(
             "hvd.broadcast_global_variables() needs the collection of variables of a TensorFlow 1 graph, which does not "
@@ -223,28 +221,11 @@ def broadcast_global_variables(
     backend.broadcast_global_variables(root_rank, process_set)
 
 
-def _list_of_layers(keras: ModuleType, local_layers: Any) -> tuple[Any, ...]:
-    """`local_layers` as a tuple of layers.
-
-    Raises:
-        ValueError: `local_layers` is neither None, nor a layer, nor a list of layers.
-    """
-    layer = keras_package(keras).layers.Layer
-    if local_layers is None:
-        return ()
-    listed = tuple(local_layers) if isinstance(local_layers, (list, tuple, set)) else (local_layers,)
-    for entry in listed:
-        if not isinstance(entry, layer):
-            raise ValueError(
-                f"local_layers takes a layer of Keras or a list of them, but found {type(entry).__name__}: {entry!r:.80}."
-            )
-    return listed
-
-
 def bind(
     function: Callable[Concatenate[ModuleType, _P], _R], keras: ModuleType, module: str
 ) -> Callable[_P, _R]:
     """`function` without its first parameter, for which it gets `keras`. `module`: the public module that has it."""
+    keras = keras_package(keras)
 
     @wraps(function)
     def bound(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -269,6 +250,7 @@ def bind_module(module: ModuleType, keras: ModuleType, public: str) -> dict[str,
         module: `callbacks` or `elastic`.
         public: the name of the public module that has them.
     """
+    keras = keras_package(keras)
     names = {name: getattr(module, name) for name in module.__all__}
     for name, value in names.items():
         if isinstance(value, type) and value.__module__ == module.__name__:
@@ -287,7 +269,119 @@ def init_for(keras: ModuleType, init: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @wraps(init)
     def init_and_patch(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        patches.accept_older_calls(keras)
+        patches.accept_older_calls(keras_package(keras))
         return init(*args, **kwargs)
 
     return init_and_patch
+
+
+# load_model: loads a saved model and makes its optimizer a distributed one.
+
+
+def load_model(
+    keras: ModuleType,
+    filepath: Any,
+    custom_optimizers: Iterable[type] | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+    compression: Any = NoneCompressor,
+    legacy_opts: bool = False,
+) -> Any:
+    """Load a saved model, and make its optimizer a distributed one, with its saved state.
+
+    Args:
+        filepath: anything that this Keras loads: a .keras or .h5 file, with Keras 2 also the folder of a SavedModel.
+        custom_optimizers: classes of optimizers that Keras does not know.
+        custom_objects: as in keras.models.load_model.
+        compression: as in DistributedOptimizer.
+        legacy_opts: look for the optimizer's class in keras.optimizers.legacy (Keras 2).
+
+    Returns:
+        The model. Its optimizer, if it has one, is a DistributedOptimizer.
+    """
+    model, optimizer = _loaded(keras, filepath, custom_optimizers, custom_objects, legacy_opts)
+    if optimizer is not None:
+        model.optimizer = distribute(keras, optimizer, Options(compression=compression))
+    return model
+
+
+def load_and_wrap(
+    keras: ModuleType,
+    wrap_optimizer: Callable[[type], Callable[..., Any]],
+    optimizer_modules: Any,
+    filepath: Any,
+    custom_optimizers: Iterable[type] | None,
+    custom_objects: Mapping[str, Any] | None,
+) -> Any:
+    """``horovod._keras.load_model``: a saved model whose optimizer is made by the caller's function.
+
+    Args:
+        wrap_optimizer: from an optimizer's class, a function that makes the new optimizer from its configuration as
+            keyword arguments. The new optimizer gets the saved state.
+        optimizer_modules: accepted for compatibility; Keras knows its optimizers.
+        filepath, custom_optimizers, custom_objects: as in load_model().
+    """
+    keras = keras_package(keras)
+    model, optimizer = _loaded(keras, filepath, custom_optimizers, custom_objects)
+    if optimizer is not None:
+        model.optimizer = wrap_optimizer(type(optimizer))(**optimizer.get_config())
+        model.optimizer.build(model.trainable_variables)
+        for variable, saved in zip(optimizer_variables(model.optimizer), optimizer_variables(optimizer)):
+            variable.assign(saved)
+    return model
+
+
+def _loaded(
+    keras: ModuleType, filepath: Any, custom_optimizers: Any, custom_objects: Any, legacy: bool = False
+) -> tuple[Any, Any]:
+    """(the model, its optimizer). The optimizer is None if there is no optimizer, or if it is distributed already."""
+    # Files of Horovod 0.28 name classes of `horovod._keras`, which Keras finds among the custom objects.
+    known = {cls.__name__: cls for cls in _optimizer_classes(keras, legacy)}
+    known |= {cls.__name__: cls for cls in custom_optimizers or ()}
+    known |= dict(custom_objects or {})
+    model = keras.models.load_model(filepath, custom_objects=known)
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None or isinstance(optimizer, (Distributed, DistributedScaler)):
+        return model, None
+    if _lacks_its_variables(keras, model, optimizer):
+        optimizer = _from_h5(optimizer, model, filepath)
+    return model, optimizer
+
+
+def _optimizer_classes(keras: ModuleType, legacy: bool) -> list[type]:
+    module = keras.optimizers
+    if legacy and major_version(keras) < 3:
+        module = getattr(module, "legacy", module)
+    base = module.Optimizer
+    found = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, base)]
+    found = [cls for cls in found if cls is not base and cls.__name__ != "LossScaleOptimizer"]
+    if major_version(keras) < 3:
+        # They have no public names, so files of distributed ones name `horovod._keras`.
+        found += keras.mixed_precision.LossScaleOptimizer.__subclasses__()
+    return found
+
+
+def _lacks_its_variables(keras: ModuleType, model: Any, optimizer: Any) -> bool:
+    """Whether Keras 3 has built the optimizer without variables, as it does for .h5 files (seen in 3.15). It would refuse
+    to train the model."""
+    if major_version(keras) < 3 or not optimizer.built:
+        return False
+    return not getattr(optimizer, "_trainable_variables", True) and bool(model.trainable_variables)
+
+
+def _from_h5(optimizer: Any, model: Any, filepath: Any) -> Any:
+    """A new optimizer of the same configuration, with the state that is in the file, if that state fits."""
+    result = type(optimizer).from_config(optimizer.get_config())
+    result.build(model.trainable_variables)
+    try:
+        import h5py
+        from keras.src.legacy.saving.legacy_h5_format import load_optimizer_weights_from_hdf5_group
+
+        with h5py.File(filepath, "r") as file:
+            values = [value[()] for value in load_optimizer_weights_from_hdf5_group(file)]
+    except (ImportError, KeyError, OSError):
+        return result
+    variables = list(result.variables)
+    if [tuple(v.shape) for v in variables] == [value.shape for value in values]:
+        for variable, value in zip(variables, values):
+            variable.assign(value)
+    return result

@@ -11,7 +11,7 @@ from typing import Any
 
 from horovod._keras import patches
 from horovod._keras.backends import backend_of, keras_package, major_version, version
-from horovod._keras.distributed import Distributed, DistributedScaler
+from horovod._keras.gradients import Distributed, DistributedScaler
 from horovod._keras.options import Options
 
 _FRAMEWORKS = frozenset(("keras", "tf_keras", "tensorflow", "torch", "jax"))
@@ -24,17 +24,12 @@ def create_distributed_optimizer(keras: ModuleType, optimizer: Any, **arguments:
 
 
 def distribute(keras: ModuleType, optimizer: Any, options: Options) -> Any:
-    """A distributed optimizer made from `optimizer`.
-
-    Args:
-        keras: the Keras module of the optimizer, or `tf.keras`.
-        optimizer: one of Keras' optimizers. If it has been used already (it has slot variables, or has counted steps) the
-            result shares its state, and the original should not be used any more. Otherwise the result is independent:
-            it is made from the configuration, and gets the attributes that the program has set on the original.
+    """A distributed optimizer made from `optimizer`, which shares its state if it has been used already (it has slot
+    variables, or has counted steps). Otherwise it is made from the configuration, and gets the attributes that the
+    program has set on the original.
 
     Raises:
-        ValueError: an optimizer that is distributed already.
-        TypeError: `optimizer` is not an optimizer of this Keras.
+        ValueError: an optimizer that is distributed already. TypeError: not an optimizer of this Keras.
     """
     keras = keras_package(keras)
     patches.accept_older_calls(keras)

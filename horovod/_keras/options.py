@@ -73,3 +73,16 @@ class Options:
             "sparse_as_dense": bool(self.sparse_as_dense),
             "groups": groups,
         }
+
+
+def list_of_layers(local_layers: Any) -> tuple[Any, ...]:
+    """The argument `local_layers` (a layer of Keras or a list of them) as a tuple. Raises ValueError for other values."""
+    if local_layers is None:
+        return ()
+    listed = tuple(local_layers) if isinstance(local_layers, (list, tuple, set)) else (local_layers,)
+    for entry in listed:
+        if not hasattr(entry, "trainable_weights"):
+            raise ValueError(
+                f"local_layers takes a Keras layer or a list of them, but found {type(entry).__name__}: {entry!r:.80}."
+            )
+    return listed
