@@ -268,6 +268,7 @@ class guarded:
     failure of the call, under the name that the call has in a program. Raises the errors of failed()."""
 
     __slots__ = ("_is_traced", "_operation", "_process_set", "name")
+    name: Any
 
     def __init__(self, operation: str, name: Any, process_set: Any) -> None:
         self._operation, self.name, self._process_set = operation, name, process_set

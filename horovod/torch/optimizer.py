@@ -139,7 +139,10 @@ class DeltaOptimizer(torch.optim.Optimizer):
         self.process_set = process_set
         self._starts: dict[torch.Tensor, torch.Tensor] = {}  # the weights before the step
 
-    find_duplicates = staticmethod(find_duplicates)
+    @staticmethod
+    def find_duplicates(values: Iterable[Any]) -> set[Any]:
+        """The values that are there more than once."""
+        return find_duplicates(values)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change the number of backward passes per step()."""
@@ -373,7 +376,10 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         """The ranks that take part."""
         return self._reducer.process_set
 
-    find_duplicates = staticmethod(find_duplicates)
+    @staticmethod
+    def find_duplicates(values: Iterable[Any]) -> set[Any]:
+        """The values that are there more than once."""
+        return find_duplicates(values)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change the number of backward passes per step(). Call it between steps, on all ranks."""
