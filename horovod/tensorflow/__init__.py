@@ -24,7 +24,7 @@ from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import *  # noqa: F403
 from horovod.tensorflow.functions import BroadcastGlobalVariablesHook
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
-from horovod.tensorflow.mpi_ops import *  # noqa: F403  # noqa: F403
+from horovod.tensorflow.mpi_ops import *  # noqa: F403
 from horovod.tensorflow.util import *  # noqa: F403
 from horovod.tensorflow.util import (
     _cache,
@@ -58,7 +58,6 @@ __all__ = [
     "gpu_available",
     "mpi_ops",
 ]
-__all__ += mpi_ops.__all__
 __all__ += functions.__all__
 __all__ += mpi_ops.__all__
 __all__ += util.__all__
