@@ -161,7 +161,7 @@ class StructuresDiffer(OperationFailedError):
 @contextmanager
 def prepared(name: str, process_set: ProcessSet) -> Iterator[None]:
     """A guard around everything that comes before require_same(): an exception that leaves it lets the other ranks'
-    require_same() fail. Raises the errors of failed_calls.failed()."""
+    require_same() fail. Raises the errors of failed_calls.reported_for_each()."""
     with reported_for_each("allreduce", "allreduce", [f"{name}.structure"], process_set):
         yield
 

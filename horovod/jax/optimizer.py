@@ -7,9 +7,10 @@ from typing import Any
 import jax
 
 from horovod.common.arguments import Average, check_predivide_factor, check_registered, predivide_factors
+from horovod.common.failed_calls import reported_for_each
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.jax.compression import Compression, Compressor
-from horovod.jax.mpi_ops import allreduce, guarded
+from horovod.jax.mpi_ops import allreduce
 
 __all__ = ["DistributedGradientTransformation", "allreduce_gradients", "value_and_grad"]
 
@@ -45,7 +46,7 @@ def allreduce_gradients(
         ValueError: as in allreduce(), and for a factor that makes no sense.
         NotImplementedError, HorovodInternalError: as in allreduce().
     """
-    with guarded("allreduce", name, process_set):
+    with reported_for_each("allreduce", "allreduce", [name], process_set):
         check_predivide_factor(gradient_predivide_factor, op)
         factors = predivide_factors(gradient_predivide_factor)
         leaves, structure = jax.tree_util.tree_flatten(gradients)
