@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import enum
-import errno
 import hashlib
 import io
 import logging
@@ -274,7 +273,6 @@ class DurableCommits:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(new, self._path)
-            self._sync_folder()
         except OSError as error:
             _log.error("horovod: commit %d could not be written: %s", self.commits, error)
         finally:
@@ -288,17 +286,6 @@ class DurableCommits:
             if entry.startswith(f"{name}.") and re.fullmatch(r"[0-9]+\.new", entry[len(name) + 1 :]):
                 with contextlib.suppress(OSError):
                     os.unlink(os.path.join(folder, entry))
-
-    def _sync_folder(self) -> None:
-        """Until the folder is on the disk too, a machine that fails has the file of the commit before."""
-        folder = os.open(os.path.dirname(self._path) or os.curdir, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # some file systems of networks do it by themselves
-                raise
-        finally:
-            os.close(folder)
 
     def _check(self) -> None:
         for group, values in self._state.durable_parts().items():

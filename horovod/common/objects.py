@@ -11,7 +11,7 @@ import hashlib
 import pickle
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 
 import hvd_core
 from horovod.common.basics import runtime
-from horovod.common.exceptions import HorovodInternalError, OperationFailedError
+from horovod.common.exceptions import OperationFailedError
 from horovod.common.failed_calls import reported_for_each
 from horovod.common.process_sets import ProcessSet, global_process_set
 from hvd_core._runtime.failures import report_failure
@@ -52,6 +52,8 @@ def broadcast_object(
 ) -> Any:
     """Send a Python object of the root to all ranks.
 
+        settings = hvd.broadcast_object(settings, root_rank=0)
+
     Args:
         obj: the object that the root sends, of any type that cloudpickle takes; ignored on the other ranks.
         root_rank: the GLOBAL rank that sends, also within a process set.
@@ -69,32 +71,23 @@ def broadcast_object(
     # The original names it after the object's type, which stalls where the others pass None.
     name = "broadcast_object" if name is None else name
     me = runtime().rank()  # before init() the missing init() is the better message
-    with report_failure("broadcast", name_of_size(name), process_set):
-        name = f"{name}"
-        is_root = bool(me == root_rank)
+    is_root = bool(me == root_rank)
+    with report_failure("broadcast", f"broadcast.{name}.sz", process_set):
         data = _bytes_of(obj) if is_root else np.empty(0, np.uint8)
-        length = np.array([data.size], np.int64)
+    length = np.array([data.size], np.int64)
     hvd_core.broadcast_(length, root_rank, f"{name}.sz", process_set)
-    with report_failure("broadcast", f"broadcast.{name}.t", process_set):
-        if not is_root:
-            data = np.empty(int(length[0]), np.uint8)
+    if not is_root:
+        data = np.empty(int(length[0]), np.uint8)
     hvd_core.broadcast_(data, root_rank, f"{name}.t", process_set)
     return obj if is_root else pickle.loads(data.data)
-
-
-def name_of_size(name: Any) -> str:
-    """The name of the first request of broadcast_object(): the number of bytes. A name that cannot be converted
-    to a string counts as the default."""
-    try:
-        return f"broadcast.{name}.sz"
-    except Exception:
-        return "broadcast.broadcast_object.sz"
 
 
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
     """Gather one Python object of every rank.
+
+        hosts = hvd.allgather_object(socket.gethostname())
 
     Args:
         obj: an object of any type that cloudpickle takes.
@@ -108,23 +101,12 @@ def allgather_object(
         ValueError: Horovod is not initialized. HorovodInternalError: a rank is gone. The errors of pickling; the other
             ranks' calls fail then.
     """
-    parts = ["allgather_object.sz", "allgather_object.t"]
+    name = "allgather_object" if name is None else name
     runtime().rank()  # before init() the missing init() is the better message
-    with reported_for_each("allgather", "allgather", parts, process_set):
-        if name is not None:
-            parts[:] = [f"{name}.sz", f"{name}.t"]
+    with report_failure("allgather", f"allgather.{name}.sz", process_set):
         data = _bytes_of(obj)
-        length = np.array([data.size], np.int64)
-    # The engine reports its own refusal of the first of the two operations.
-    with reported_for_each("allgather", "allgather", parts[1:], process_set):
-        handle = hvd_core.allgather_async(length, parts[0], process_set)
-    try:
-        everything = hvd_core.allgather(data, parts[1], process_set)
-    except HorovodInternalError:
-        with suppress(HorovodInternalError):
-            hvd_core.synchronize(handle)  # so that the handle is released
-        raise
-    lengths = hvd_core.synchronize(handle)
+    lengths = hvd_core.allgather(np.array([data.size], np.int64), f"{name}.sz", process_set)
+    everything = hvd_core.allgather(data, f"{name}.t", process_set)
     return [pickle.loads(everything[end - n : end].data) for n, end in zip(lengths, np.cumsum(lengths))]
 
 
