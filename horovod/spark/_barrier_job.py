@@ -24,7 +24,7 @@ from horovod._runner.failures import EndedRanks, RankFailure, failure_of
 from horovod._runner.functions import checked, get, pickled, result_key
 from horovod._runner.job import Job, Outcome
 from horovod._runner.output import Output, Sink
-from horovod._runner.site import Site
+from horovod._runner.site import RankSpec, Site
 from horovod.spark._channel import DESCRIPTOR, MessageReader
 from horovod.spark._cluster import (
     active_context,
@@ -159,8 +159,8 @@ def run_barrier_job(context: Any, function: bytes, options: Options) -> list[Any
             places = assign([task.facts for task in tasks])
             sites = []
             for task, place in zip(tasks, places):
-                own = {place.slot.rank: place.variables()}
-                sites.append(TaskRanks(place.slot.hostname, task.peer, own, None, DESCRIPTOR, secret))
+                spec = RankSpec(place.slot.rank, [], place.variables(), channel=DESCRIPTOR)
+                sites.append(TaskRanks(place.slot.hostname, task.peer, spec, secret))
             job = RankJob(sites, output, EndedRanks(server.address, secret), stage)
             outcome = job.run()
             end_s = STAGE_END_S

@@ -15,14 +15,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from horovod._runner.elastic_discovery import FixedHosts, HostNames
+from horovod._runner.elastic_discovery import FixedHosts
 from horovod._runner.elastic_driver import ElasticJob
 from horovod._runner.elastic_membership import Failure, Limits, Phase
-from horovod._runner.event_loop import EventLoop, Member
+from horovod._runner.event_loop import Member
 from horovod._runner.failures import failure_of
 from horovod._runner.functions import FunctionMemory, checked, pickled, read_all
 from horovod._runner.job import Outcome
 from horovod._runner.output import Output
+from horovod._runner.site import RankSpec
 from horovod.spark._barrier_job import (
     STAGE_END_S,
     DriverOutput,
@@ -53,22 +54,6 @@ _PAUSE_S = (1.0, 60.0)
 _LOOK_S = 0.5
 
 
-class _Names(HostNames):
-    """Each host is another machine, whose name is only shown."""
-
-    def __init__(self) -> None:
-        super().__init__(resolve=str)
-
-    def begin(self, loop: EventLoop, changed: Callable[[], None], note: Callable[[str], None]) -> None:
-        pass
-
-    def merged(self, hosts: dict[str, int]) -> dict[str, int]:
-        return hosts
-
-    def preferred(self, hosts: dict[str, int]) -> dict[str, int]:
-        return hosts
-
-
 class SparkElasticJob(ElasticJob):
     """The hosts' slots are the workers and the tasks that wait for one. `begin_s`: how long the first ones may take."""
 
@@ -86,8 +71,7 @@ class SparkElasticJob(ElasticJob):
     ) -> None:
         self._pool, self._stage, self._address, self._secret = pool, stage, address, secret
         self._memory, self._begin_s, self._since = memory, begin_s, time.monotonic()
-        slots, ends = _Slots(self.slots), memory.drop_if_empty
-        super().__init__(limits, slots, self._make_site, ends, self._open_store, _Names(), output, verbose)
+        super().__init__(limits, _Slots(self.slots), None, output, verbose)
         pool.register(self._loop.selector)
 
     def host_of(self, number: int) -> str:
@@ -106,8 +90,11 @@ class SparkElasticJob(ElasticJob):
         self._pool.take(task)
         self._memory.add(number)
         devices = task.facts.devices
-        own = {number: {"HOROVOD_HOSTNAME": host} | device_variables(devices, devices)}
-        return TaskRanks(host, task.peer, own, self._memory, DESCRIPTOR, self._secret)
+        own = {"HOROVOD_HOSTNAME": host} | device_variables(devices, devices)
+        return TaskRanks(host, task.peer, RankSpec(number, [], own, self._memory, DESCRIPTOR), self._secret)
+
+    def _site_ended(self, number: int) -> None:
+        self._memory.drop_if_empty(number)
 
     def _open_store(self, hosts: Sequence[str], secret: bytes) -> tuple[StoreServer, Mapping[str, str], str]:
         listen, name = self._address

@@ -25,7 +25,6 @@ from horovod._runner.failures import failure_of
 from horovod._runner.functions import FunctionMemory, put, read_all, result_key, write_all
 from horovod._runner.local_ranks import LocalRanks
 from horovod._runner.output import Output, OutputClosedError, RankStream
-from horovod._runner.protocol import decode_env
 from horovod._runner.site import STREAMS, Event, RankSpec, Site
 from horovod.spark._ranks import TaskFacts, base_environment, rank_command
 from hvd_core._base.auth import NO_RANK, client_handshake
@@ -198,14 +197,11 @@ class TaskAgent(Agent):
         write_all(memory.function, self._function)
         env = base_environment(os.environ, plan.variables, plan.python)
         env |= {"HOROVOD_ELASTIC": "1"} if plan.store is None else store_environment(plan.store, plan.secret)
-        specs = []
+        command, specs = rank_command(plan.python), []
         for entry in job["ranks"]:
-            rank = entry["rank"]
-            own = {**decode_env(entry["env"]), **memory.variables(rank)}
-            specs.append(
-                RankSpec(rank, rank_command(plan.python), own, memory.descriptors(rank), job["channel"])
-            )
-            self._shown |= {(rank, i): output.stream(rank, name) for i, name in enumerate(STREAMS)}
+            specs.append(RankSpec(entry["rank"], command, entry["env"], memory, job["channel"]))
+            for index, name in enumerate(STREAMS):
+                self._shown[entry["rank"], index] = output.stream(entry["rank"], name)
         self._ranks = LocalRanks(specs, env)
 
     def _follow(self) -> None:

@@ -12,13 +12,12 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from horovod._runner.event_loop import EventLoop
-from horovod._runner.functions import FunctionMemory
-from horovod._runner.protocol import Outgoing
+from horovod._runner.event_loop import EventLoop, LoopWriter
 from horovod._runner.remote_ranks import RemoteRanks
+from horovod._runner.site import RankSpec
 from horovod.spark._ranks import TaskFacts
 from horovod.spark._stage import Stage, stage_failure
 from horovod.spark._task import PURPOSE, masked, notice_silence
@@ -170,9 +169,8 @@ class TaskRanks(RemoteRanks):
     Args:
         host: the name of its host.
         task: the connection, which this object owns from now on.
-        ranks: the variables of each rank. The task has the command, the other variables and the function.
-        results: where the task sends results; None: to the job's store.
-        channel: see RankSpec.
+        rank: its number, its own variables and its channel; the memory for its result, None if that goes to the job's
+            store. The task has the command, the other variables and the function.
         secret: the job's.
     """
 
@@ -180,16 +178,14 @@ class TaskRanks(RemoteRanks):
         self,
         host: str,
         task: socket.socket,
-        ranks: Mapping[int, Mapping[str, str]],
-        results: FunctionMemory | None,
-        channel: str,
+        rank: RankSpec,
         secret: bytes,
     ) -> None:
-        super().__init__(host, [], [], ranks, {}, None, results, channel)
+        super().__init__(host, [], [rank], {}, None)
         self._task, self._secret = task, secret
 
     def _connect(self) -> None:
-        self._outgoing = Outgoing(os.dup(self._task.fileno()), self._introduction())
+        self._outgoing = LoopWriter(self._selector, os.dup(self._task.fileno()), self._introduction())
         self._readers = {"stdout": os.dup(self._task.fileno())}
 
     def send(self, rank: int, data: bytes) -> None:

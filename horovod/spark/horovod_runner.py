@@ -80,9 +80,8 @@ def _run_here(num_proc: int, function: bytes) -> Any:
             env = base_environment(os.environ, store_environment(server.address, secret))
             specs = []
             for place in assign([TaskFacts(host, "")] * num_proc):
-                rank = place.slot.rank
-                own = place.variables() | memory.variables(rank)
-                specs.append(RankSpec(rank, rank_command(None), own, memory.descriptors(rank), DESCRIPTOR))
+                own = place.variables()
+                specs.append(RankSpec(place.slot.rank, rank_command(None), own, memory, DESCRIPTOR))
             ends = EndedRanks(server.address, secret)
             outcome = RankJob([LocalRanks(specs, env)], DriverOutput(num_proc), ends).run()
         results = [read_all(memory.results[rank]) or None for rank in range(num_proc)]
