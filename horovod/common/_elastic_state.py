@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import enum
+import glob
 import hashlib
 import io
 import logging
 import os
 import pickle
 import queue
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -281,11 +281,9 @@ class DurableCommits:
 
     def _remove_leftovers(self) -> None:
         """Removes what processes left that were killed while they wrote. No other process may write: this is rank 0."""
-        folder, name = os.path.split(self._path)
-        for entry in os.listdir(folder or os.curdir):
-            if entry.startswith(f"{name}.") and re.fullmatch(r"[0-9]+\.new", entry[len(name) + 1 :]):
-                with contextlib.suppress(OSError):
-                    os.unlink(os.path.join(folder, entry))
+        for left in glob.glob(f"{glob.escape(self._path)}.*.new"):
+            with contextlib.suppress(OSError):
+                os.unlink(left)
 
     def _check(self) -> None:
         for group, values in self._state.durable_parts().items():

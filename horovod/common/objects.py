@@ -12,7 +12,6 @@ import pickle
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -215,8 +214,7 @@ def _differences(of_ranks: dict[int, Sequence[Entry]]) -> list[str]:
     by_name = {rank: {key: (shape, dtype) for key, shape, dtype in own} for rank, own in of_ranks.items()}
     for key in dict.fromkeys(key for own in by_name.values() for key in own):
         having = {rank: own[key] for rank, own in by_name.items() if key in own}
-        missing = [rank for rank in by_name if rank not in having]
-        if missing:
+        if missing := [rank for rank in by_name if rank not in having]:
             found.append(f"{key!r} is on {_text_of(having)}, but not on {_text_of(missing)}")
             continue
         kinds: dict[tuple[Any, str], list[int]] = {}
@@ -230,13 +228,12 @@ def _differences(of_ranks: dict[int, Sequence[Entry]]) -> list[str]:
             ]
             found.append(f"{key!r} is " + ", but ".join(texts))
     if not found:
-        orders = {rank: [key for key, _, _ in own] for rank, own in of_ranks.items()}
-        first = next(iter(orders))
-        for rank, order in orders.items():
-            for place, (a, b) in enumerate(zip_longest(orders[first], order)):
-                if a != b:
-                    found.append(f"entry {place} is {a!r} on rank {first}, but {b!r} on rank {rank}")
-                    break
+        first, own = next(iter(of_ranks.items()))
+        for rank, other in of_ranks.items():
+            differ = (i for i, (a, b) in enumerate(zip(own, other)) if a[0] != b[0])
+            if (place := next(differ, None)) is not None:
+                here, there = own[place][0], other[place][0]
+                found.append(f"entry {place} is {here!r} on rank {first}, but {there!r} on rank {rank}")
     return found
 
 
