@@ -42,8 +42,8 @@ from horovod.torch._operations import (
     forget,
     forget_each,
     settle_each,
-    start,
     start_sparse,
+    submit,
 )
 from horovod.torch.compression import Compression, Compressor
 from hvd_core._frontend.operations import ENGINE_NUMBERS
@@ -376,10 +376,10 @@ class GradientReducer:
                 slot.sent = sent
                 _gradients.note_sent(slot)
                 self.on_device = self.on_device or not sent.is_cpu
-                slot.handle = start(
-                    ALLREDUCE, sent, slot.name, self.process_set, (self.op, *self.factors), in_place=True
-                )
-                self._handles.append(slot.handle)
+                arguments = (self.op, *self.factors)
+                handle = submit(ALLREDUCE, sent, slot.name, self.process_set, arguments, in_place=True)
+                slot.handle = handle
+                self._handles.append(handle)
             self.active.append(slot)
         except Exception as error:
             self._failed([slot], error)
@@ -413,7 +413,7 @@ class GradientReducer:
                 self._unannounced.announce(f"grouped_allreduce.{group.name}", self.process_set)
             reported = True
             arguments = (self.op, *self.factors)
-            handle = start(
+            handle = submit(
                 ALLREDUCE, sent, group.name, self.process_set, arguments, grouped=True, in_place=True
             )
         except Exception as error:
