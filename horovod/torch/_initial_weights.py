@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from horovod.common.process_sets import ProcessSet
-from horovod.torch._gradients import Slot
 from hvd_core._frontend import initial_weights
 
 REMEDY = "hvd.broadcast_parameters(model.state_dict(), root_rank=0)"
@@ -32,31 +31,6 @@ def announce(name: str, weights: Iterable[tuple[str, torch.Tensor]], process_set
     if number is not None:
         readers = [(label, lambda tensor=tensor: values_of(tensor)) for label, tensor in weights]
         initial_weights.announce(name, readers, REMEDY, number)
-
-
-class Unannounced(dict[str, list[Slot]]):
-    """The requests of a reducer that have not been sent yet, with the parameters whose gradients they reduce. Empty
-    unless HOROVOD_CHECK_CONSISTENCY is set, and when each request has been sent once. A dict, because hooks ask whether
-    it is empty."""
-
-    def add(self, slot: Slot) -> None:
-        """A parameter whose gradient is reduced by itself."""
-        if checked():
-            self[slot.wire_name] = [slot]
-
-    def add_group(self, name: str, slots: list[Slot]) -> None:
-        """Parameters that were added before, and whose gradients the request `name` reduces together."""
-        if self:
-            for slot in slots:
-                self.pop(slot.wire_name, None)
-            self[name] = slots
-
-    def announce(self, name: str, process_set: ProcessSet, is_sparse: bool = False) -> None:
-        """Announce the weights of the request `name`, before it is sent for the first time."""
-        slots = self.pop(name, None)
-        if slots is not None:
-            sent = f"allgather.{slots[0].name}.indices" if is_sparse else name
-            announce(sent, [(slot.name, slot.param) for slot in slots], process_set)
 
 
 def values_of(tensor: torch.Tensor) -> np.ndarray | None:
