@@ -214,6 +214,10 @@ class Operand:
         if self._device is not None:
             self._device.begin(core, handle, wait)
 
+    def poll(self, core: Engine, handle: int) -> bool:
+        """Whether the results are complete."""
+        return core.poll(handle) if self._device is None else self._device.poll(core, handle)
+
     def finish(self, core: Engine, handle: int) -> Any:
         """The results of an operation that is done, or on a device enqueued: then the current stream waits for it."""
         results: Sequence[torch.Tensor] = ()

@@ -18,7 +18,6 @@ from horovod.common.arguments import BOTH_GIVEN, Adasum, Average, Sum, op_from
 from horovod.common.basics import call_after_the_job, engine
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.torch import _staging
 from horovod.torch._dtypes import MOVABLE, REDUCIBLE
 from horovod.torch._operand import BY_ADDRESS, Operand, are_plain, check, dense, empty_like
 from hvd_core._frontend import operations
@@ -307,8 +306,8 @@ def poll(handle: int) -> bool:
     """
     if handle not in _handle_map:
         raise ValueError(f"Handle {handle} was not created or has been cleared.")
-    staged = _staging.STAGED.get(handle) if _staging.STAGED else None
-    return engine().poll(handle) if staged is None else staged.poll(engine(), handle)
+    output = _handle_map[handle]
+    return output.poll(engine(), handle) if output.__class__ is Operand else engine().poll(handle)
 
 
 def synchronize(handle: Any) -> Any:
@@ -347,22 +346,24 @@ def synchronize(handle: Any) -> Any:
     return output
 
 
-def settle(core: Engine, handle: int) -> None:
-    """Let the current stream wait for an operation on a device that `core` has enqueued. In host memory, do nothing."""
-    output = _handle_map[handle]
-    if isinstance(output, Operand):
-        output.finish(core, handle)
-
-
 def settle_each(core: Engine, handles: list[int]) -> None:
-    """Wait for operations on devices, and settle() each of them. Raises HorovodInternalError if one has failed, when all
-    have ended."""
-    if any(handle in _staging.STAGED for handle in handles):
-        _staging.wait_for_each(core, handles, settle)
-        return
-    core.wait_many(handles)
+    """Wait for operations, and let the current stream wait for those on devices. Results that are copied by the host are
+    copied back while later operations are carried out.
+
+    Raises:
+        HorovodInternalError: an operation has failed. All of them have ended nevertheless.
+    """
+    failure = None
     for handle in handles:
-        settle(core, handle)
+        try:
+            core.wait(handle)
+            output = _handle_map[handle]
+            if isinstance(output, Operand):
+                output.finish(core, handle)
+        except HorovodInternalError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 def forget(core: Engine, handle: int) -> None:

@@ -191,11 +191,8 @@ class Taken:
             return
         if text := _devices.several_devices([*inputs, *outputs]):
             raise ValueError(f"hvd: {text}")
-        if _devices.is_served(first, core):
-            self.device = _devices.Submitted(inputs, outputs)
-        else:
-            # Results that are not those of an operation in place must not be written to the copies of the inputs.
-            self.device = _staging.Staged(inputs, outputs, sent, received, outputs is not inputs)
+        # Results that are not those of an operation in place must not be written to the copies of the inputs.
+        self.device = _staging.submitted(inputs, outputs, core, sent, received, outputs is not inputs)
         self.sources, self.targets = self.device.sources, self.device.targets
 
 
