@@ -293,7 +293,8 @@ class Work(_Base):
 
 
 class Works(_Base):
-    """Several operations as one Work: of coalesced calls, and of calls that need several operations."""
+    """Several operations as one Work: of coalesced calls, and of calls that need several operations; or none, of a call
+    that has nothing left to do."""
 
     def __init__(self, works: Sequence[Any], results: Any = None):
         super().__init__()
@@ -348,39 +349,6 @@ class Works(_Base):
                 future.set_result(self.result())
 
         gathered.add_done_callback(hand_on)
-        return future
-
-    get_future_result = get_future
-
-
-class Done(_Base):
-    """The Work of a call that has nothing left to do."""
-
-    devices: Sequence[Any] = ()
-
-    def __init__(self, results: Any = ()):
-        super().__init__()
-        self._results = list(results)
-
-    def wait(self, timeout: Any = None) -> bool:
-        return True
-
-    synchronize = block_current_stream = wait
-
-    def is_completed(self) -> bool:
-        return True
-
-    is_success = is_completed
-
-    def exception(self) -> None:
-        return None
-
-    def result(self) -> Any:
-        return self._results
-
-    def get_future(self) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(self._results)
         return future
 
     get_future_result = get_future
