@@ -36,7 +36,7 @@ __all__ = [
     "mpi_ops",
     "register_stream_provider",
 ]
-__all__ += mpi_ops.__all__
+__all__ += mpi_ops._PACKAGE
 
 
 def _check_has_gpu() -> bool:

@@ -66,15 +66,7 @@ Splits = Sequence[int] | torch.Tensor
 
 __all__ = [
     "Compression",
-    "HorovodAllgather",
-    "HorovodAllreduce",
-    "HorovodAlltoall",
-    "HorovodBroadcast",
-    "HorovodGroupedAllgather",
-    "HorovodGroupedAllreduce",
-    "HorovodGroupedReducescatter",
     "HorovodInternalError",
-    "HorovodReducescatter",
     "ProcessSet",
     "add_process_set",
     "allgather",
@@ -91,7 +83,6 @@ __all__ = [
     "broadcast_async",
     "broadcast_async_",
     "global_process_set",
-    "gpu_available",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -100,10 +91,8 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
-    "handle_average_backwards_compatibility",
     "init",
     "join",
-    "num_rank_is_power_2",
     "poll",
     "reducescatter",
     "reducescatter_async",
@@ -112,6 +101,20 @@ __all__ = [
     "synchronize",
 ]
 __all__ += exports.__all__
+_PACKAGE = tuple(__all__)  # the names that horovod.torch has too
+__all__ += [
+    "HorovodAllgather",
+    "HorovodAllreduce",
+    "HorovodAlltoall",
+    "HorovodBroadcast",
+    "HorovodGroupedAllgather",
+    "HorovodGroupedAllreduce",
+    "HorovodGroupedReducescatter",
+    "HorovodReducescatter",
+    "gpu_available",
+    "handle_average_backwards_compatibility",
+    "num_rank_is_power_2",
+]
 
 
 def _run(
