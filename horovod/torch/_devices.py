@@ -92,10 +92,6 @@ class DeviceStreams:
         event.record(stream)
         return event
 
-    def let_wait(self, stream: Any, event: Any) -> None:
-        """Let the work that `stream` is given from now on wait for `event`."""
-        stream.wait_event(event)
-
     @contextmanager
     def copying_after(self, event: Any) -> Iterator[Any]:
         """Make the stream for copies current, whose work waits for `event`. Yields the stream."""

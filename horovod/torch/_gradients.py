@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 
 from horovod.common._elastic_job import ranks_may_change
@@ -21,6 +22,7 @@ from horovod.torch._devices import come_after
 from horovod.torch._dtypes import REDUCIBLE
 from horovod.torch._operations import SparseReduction
 from horovod.torch.compression import Compression, Compressor
+from hvd_core._frontend import initial_weights
 from hvd_core._frontend.memory import shared_array
 from hvd_core._frontend.operations import DTYPE_NUMBERS
 
@@ -143,13 +145,17 @@ def gradient_of(slot: Slot, sparse_as_dense: bool) -> torch.Tensor:
     return grad
 
 
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose memory holds its values, a complex tensor as pairs of numbers."""
+    tensor = tensor.resolve_conj().resolve_neg()
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
 def wire_form(slot: Slot, grad: torch.Tensor, compression: type[Compressor]) -> torch.Tensor:
     """The tensor that is sent for `grad`: itself if possible, so that it is reduced in place."""
     if slot.sparse_dim:
         grad = grad.to_dense()
-    if grad.is_complex():
-        grad = torch.view_as_real(grad.resolve_conj())
-    grad = grad.resolve_neg()
+    grad = as_real(grad)
     slot.context = None
     wire = slot.wire
     if wire is not None and wire.shape == grad.shape and grad.dtype in _HALVED:
@@ -364,3 +370,33 @@ def bring_home(slots: Iterable[Slot]) -> None:
         torch._foreach_copy_(homes, grads)
     for slot, home in zip(moved, homes, strict=True):
         slot.param.grad = home
+
+
+# The weights that an optimizer announces before it reduces their gradients for the first time, so that the engine can
+# compare them between ranks (HOROVOD_CHECK_CONSISTENCY=1; see hvd_core/_frontend/initial_weights.py).
+
+REMEDY = "hvd.broadcast_parameters(model.state_dict(), root_rank=0)"
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
+
+
+def announce(name: str, weights: Iterable[tuple[str, torch.Tensor]], process_set: ProcessSet) -> None:
+    """Announce the weights whose gradients (or changes) the next request `name` reduces.
+
+    Args:
+        name: of the request, with its prefix.
+        weights: (name, parameter) pairs.
+    """
+    number: Any = process_set.process_set_id
+    if number is not None:
+        readers = [(label, lambda tensor=tensor: values_of(tensor)) for label, tensor in weights]
+        initial_weights.announce(name, readers, REMEDY, number)
+
+
+def values_of(tensor: torch.Tensor) -> np.ndarray | None:
+    """The bits of a tensor's elements as integers, in one dimension; a complex number is two elements, as in a broadcast.
+    None for a tensor without values, or with another layout than strides."""
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return None
+    plain = as_real(tensor.detach()).cpu()
+    return plain.contiguous().reshape(-1).view(_INTEGERS[plain.element_size()]).numpy()

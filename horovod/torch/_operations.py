@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from horovod.common.arguments import BOTH_GIVEN, Adasum, Average, Sum, op_from
+from horovod.common.arguments import Adasum, Average, Sum, op_from
 from horovod.common.basics import call_after_the_job, engine
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch._dtypes import MOVABLE, REDUCIBLE
 from horovod.torch._operand import BY_ADDRESS, Operand, are_plain, check, dense, empty_like
 from hvd_core._frontend import operations
-from hvd_core._frontend.operations import ENGINE_NUMBERS, engine_number, request_name, row_counts
-from hvd_core._runtime.failures import refuse, report_failure, send_failure
+from hvd_core._frontend.operations import ENGINE_NUMBERS, engine_number, row_counts
+from hvd_core._runtime.failures import report_failure, send_failure
 
 if TYPE_CHECKING:
     from hvd_core._core import Engine
@@ -39,8 +39,6 @@ def resolve_op(op: int | None, average: Any, prefix: str, name: str | None, proc
     Raises:
         ValueError: both are given. The other ranks' calls fail too.
     """
-    if op is not None and average is not None:
-        refuse("allreduce", request_name(prefix, name), process_set, BOTH_GIVEN)
     with report_failure("allreduce", name, process_set, prefix):
         return op_from(op, average, stacklevel=4)
 
@@ -254,10 +252,11 @@ def submit(
         if not in_place:
             given = [dense(tensor) for tensor in given]
         outputs = given if in_place else operation.outputs(given, process_set)
+        plain = not BY_ADDRESS and are_plain(given, operation.types, process_set)
         operand = None
-        if BY_ADDRESS or outputs is None or not are_plain(given, operation.types, process_set):
+        if not plain or outputs is None:
             root_rank = arguments[0] if operation.has_root else None
-            operand = Operand(given, outputs, operation.types, process_set, grouped, root_rank)
+            operand = Operand(given, outputs, operation.types, process_set, grouped, plain, root_rank)
         values = arguments if operation.values is None else operation.values(arguments)
         set_id = process_set.process_set_id
     except BaseException as error:  # as report_failure, which would cost more

@@ -24,6 +24,7 @@ from horovod.torch._devices import stream_of
 from horovod.torch._gradients import (
     Group,
     Slot,
+    announce,
     come_after_gradient,
     gradient_of,
     is_quick,
@@ -31,7 +32,6 @@ from horovod.torch._gradients import (
     store,
     wire_form,
 )
-from horovod.torch._initial_weights import announce, checked
 from horovod.torch._operand import BY_ADDRESS
 from horovod.torch._operations import (
     ALLREDUCE,
@@ -45,6 +45,7 @@ from horovod.torch._operations import (
     submit,
 )
 from horovod.torch.compression import Compression, Compressor
+from hvd_core._frontend.initial_weights import checked
 from hvd_core._frontend.operations import ENGINE_NUMBERS
 from hvd_core._runtime.failures import send_failure
 

@@ -233,13 +233,13 @@ class Staged:
         now = streams.current()
         if self._back is not None:
             if now != self._back_on:
-                streams.let_wait(now, self._back)
+                now.wait_event(self._back)
                 _devices.record(outputs, self.device)
             return
         if now != self._called_on:
             # The memory of the outputs belongs to the stream of the call: its earlier use has ended, and it is notified
             # of the use by this stream.
-            streams.let_wait(now, self._called)
+            now.wait_event(self._called)
             _devices.record(outputs, self.device)
         for output, host in zip(outputs, self._results):
             if output.numel():

@@ -134,31 +134,6 @@ def _run(
     is_checked = not grouped or (isinstance(tensors, list) and len(tensors) > 0)
     if compression is Compression.none and is_checked and (in_place or not _needs_grad(tensors, grouped)):
         return submit(operation, tensors, name, process_set, arguments, grouped, in_place, True)
-    return _run_checked(operation, tensors, name, process_set, arguments, compression, grouped, in_place)
-
-
-_one: Callable[..., torch.Tensor] = _run
-_several: Callable[..., list[torch.Tensor]] = _run
-
-
-def _needs_grad(tensors: Any, grouped: bool) -> bool:
-    if not torch.is_grad_enabled():
-        return False
-    if grouped:
-        return any(getattr(tensor, "requires_grad", False) for tensor in tensors)
-    return bool(getattr(tensors, "requires_grad", False))
-
-
-def _run_checked(
-    operation: Operation,
-    tensors: Any,
-    name: str | None,
-    process_set: ProcessSet,
-    arguments: tuple[Any, ...],
-    compression: type[Compressor],
-    grouped: bool,
-    in_place: bool,
-) -> Any:
     engine()  # fails before init()
     prefix = operation.grouped_name if grouped else operation.name
     with report_failure(operation.name, name, process_set, prefix):
@@ -172,9 +147,8 @@ def _run_checked(
         needs_grad = not in_place and _needs_grad(given, grouped=True)
     if not given:
         # Nothing is sent. If the groups of other ranks have tensors, their calls fail.
-        send_failure(
-            operation.name, name, process_set, f"{prefix}() was called there with an empty list.", prefix
-        )
+        text = f"{prefix}() was called there with an empty list."
+        send_failure(operation.name, name, process_set, text, prefix)
         return []
     if needs_grad:
         result = differentiable(Call(operation, name, process_set, arguments, grouped), given)
@@ -184,6 +158,18 @@ def _run_checked(
     if not grouped:
         return compression.decompress(result, contexts[0])
     return [compression.decompress(each, context) for each, context in zip(result, contexts)]
+
+
+_one: Callable[..., torch.Tensor] = _run
+_several: Callable[..., list[torch.Tensor]] = _run
+
+
+def _needs_grad(tensors: Any, grouped: bool) -> bool:
+    if not torch.is_grad_enabled():
+        return False
+    if grouped:
+        return any(getattr(tensor, "requires_grad", False) for tensor in tensors)
+    return bool(getattr(tensors, "requires_grad", False))
 
 
 # ------------------------------------------------------------------------------------------ the synchronous operations

@@ -27,9 +27,9 @@ from horovod.common.arguments import (
 )
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
-from horovod.torch import _gradients, _initial_weights
+from horovod.torch import _gradients
 from horovod.torch._compile import leave_alone
-from horovod.torch._gradients import check_gradient_buffers, refuse_gradient_buffers
+from horovod.torch._gradients import as_real, check_gradient_buffers, refuse_gradient_buffers
 from horovod.torch._operations import forget_finished
 from horovod.torch._reducer import GradientReducer, keep_until_done
 from horovod.torch.compression import Compression, Compressor
@@ -45,6 +45,7 @@ from horovod.torch.mpi_ops import (  # noqa: F401 (modified optimizers import th
     sparse_allreduce_async,
     synchronize,
 )
+from hvd_core._frontend.initial_weights import checked
 
 __all__ = ["DistributedOptimizer"]
 
@@ -273,18 +274,16 @@ class _DistributedAdasumOptimizer(_Wrapper):
     def _combine(self, params: list[torch.Tensor]) -> None:
         """Replace the change that the step made to each parameter by the Adasum of all ranks' changes."""
         pending = []
-        checked = _initial_weights.checked()
+        compared = checked()
         try:
             for param in params:
                 change = param.detach().sub(self._starts[param])
-                plain = (
-                    torch.view_as_real(change.resolve_conj()) if change.is_complex() else change.resolve_neg()
-                )
+                plain = as_real(change)
                 sent, context = self._compression.compress(plain.contiguous())
                 name = self._parameter_names[param]
-                if checked:
+                if compared:
                     start = self._starts[param]
-                    _initial_weights.announce(f"allreduce.{name}", [(name, start)], self.process_set)
+                    _gradients.announce(f"allreduce.{name}", [(name, start)], self.process_set)
                 handle = allreduce_async_(sent, name=name, op=Adasum, process_set=self.process_set)
                 pending.append((param, handle, context))
             for param, handle, context in pending:

@@ -36,39 +36,6 @@ from hvd_core.errors import HorovodInternalError
 # the first call with a tensor of such a device. Called by the methods of a group.
 
 
-class Others:
-    """The other backends of one group.
-
-    Args:
-        names: type of device -> the backend's name. ranks: the job's ranks of the members. seconds: the group's limit.
-    """
-
-    def __init__(self, names: dict[str, str], ranks: list[int], seconds: float):
-        self.names, self._ranks, self._seconds = names, ranks, seconds
-        self.made: dict[str, Any] = {}
-
-    def group(self, device_type: str) -> Any:
-        """The group that serves a type of device; None if hvd does. All members come here at the same call."""
-        name = self.names.get(device_type)
-        if name is not None and device_type not in self.made:
-            self.made[device_type] = dist.new_group(
-                self._ranks,
-                timeout=timedelta(seconds=self._seconds),
-                backend=f"{device_type}:{name}",
-                use_local_synchronization=True,
-            )
-        return self.made.get(device_type)
-
-
-def others_of(group: Any, ranks: list[int], seconds: float) -> Others | None:
-    """The other backends that the program has named with this group; None while torch does not know the group yet."""
-    text = dist.distributed_c10d._world.pg_backend_config.get(group)
-    if text is None:
-        return None
-    pairs = [pair.split(":") for pair in text.split(",") if pair.count(":") == 1]
-    return Others({device: name for device, name in pairs if name != group.name()}, ranks, seconds)
-
-
 def served_by_device(*names: str) -> Callable[[type], type]:
     """A decorator for a class of groups, whose methods of these names hand calls on if their tensors are on a device of
     another backend."""
@@ -86,9 +53,8 @@ def by_device(method: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def call(self: Any, *arguments: Any, **more: Any) -> Any:
-        others = self.others()
-        if others is not None and others.names and (tensor := _first_tensor(arguments)) is not None:
-            group = others.group(tensor.device.type)
+        if self.others() and (tensor := _first_tensor(arguments)) is not None:
+            group = self.group_for(tensor.device)
             if group is not None:
                 return getattr(group, name)(*arguments, **more)
         return method(self, *arguments, **more)
@@ -152,7 +118,9 @@ class Group(Collectives, _ProcessGroup):
         # Messages so far: (this rank sends, other rank, tag) -> their number.
         self._messages: dict[tuple[bool, int, int], int] = {}
         self._ended = False
-        self._others: Others | None = None
+        # Type of device -> another backend's name; None while torch is making the group. The groups of these backends.
+        self._others: dict[str, str] | None = None
+        self._made: dict[str, Any] = {}
         self._default = not dist.is_initialized()
 
     # ------------------------------------------------------------------------------------------- what torch asks for
@@ -186,17 +154,33 @@ class Group(Collectives, _ProcessGroup):
     # Of the tensors that a group takes; objects go through host memory.
     _device_types = (torch.device("cpu"),)
 
-    def others(self) -> Others | None:
-        """The other backends of the group; None while torch is making the group."""
+    def others(self) -> dict[str, str]:
+        """The other backends that the program has named with this group, by types of devices."""
         if self._others is None:
-            self._others = others_of(self, self._ranks, self._calls.seconds)
-            if self._others is not None and "cpu" not in self._others.names:
+            text = dist.distributed_c10d._world.pg_backend_config.get(self)
+            if text is None:  # torch is making the group
+                return {}
+            pairs = [pair.split(":") for pair in text.split(",") if pair.count(":") == 1]
+            self._others = {device: name for device, name in pairs if name != self.name()}
+            if "cpu" not in self._others:
                 self._calls.enable_short_way()
         return self._others
 
+    def group_for(self, device: Any) -> Any:
+        """The group of another backend that serves a device; None if hvd does. All members come here at the same call."""
+        kind: Any = None if device is None else device.type
+        name = self.others().get(kind)
+        if name is not None and kind not in self._made:
+            self._made[kind] = dist.new_group(
+                self._ranks,
+                timeout=timedelta(seconds=self._calls.seconds),
+                backend=f"{kind}:{name}",
+                use_local_synchronization=True,
+            )
+        return self._made.get(kind)
+
     def _get_backend(self, device: Any) -> Any:
-        others, device = self.others(), torch.device(device)
-        group = None if others is None else others.made.get(device.type)
+        group = self._made.get(torch.device(device).type)
         return self if group is None else group._get_backend(device)
 
     def _has_hooks(self) -> bool:
@@ -214,17 +198,14 @@ class Group(Collectives, _ProcessGroup):
     _set_timeout = _set_default_timeout = set_timeout
 
     def _start_coalescing(self, device: Any = None) -> None:
-        others = self.others()
-        group = None if device is None or others is None else others.group(device.type)
+        group = self.group_for(device)
         if group is None:
             self._calls.start_coalescing()
         else:
             group._start_coalescing(device)
 
     def _end_coalescing(self, device: Any = None) -> Any:
-        if self._calls.coalesces or device is None or self._others is None:
-            return self._calls.end_coalescing()
-        group = self._others.group(device.type)
+        group = None if self._calls.coalesces else self.group_for(device)
         return self._calls.end_coalescing() if group is None else group._end_coalescing(device)
 
     def shutdown(self) -> None:

@@ -224,7 +224,7 @@ class Work(_Base):
         streams = streams_of(device)
         now = None if streams is None else streams.current()
         if streams is not None and now != self._stream:
-            streams.let_wait(now, self._complete)
+            now.wait_event(self._complete)
             _devices.record([t for t in self._results if isinstance(t, torch.Tensor)], device)
 
     def is_completed(self) -> bool:
