@@ -17,16 +17,16 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from horovod._runner.elastic_discovery import FixedHosts, HostNames
+from horovod._runner.elastic_discovery import FixedHosts
 from horovod._runner.elastic_driver import ElasticJob
 from horovod._runner.elastic_membership import Failure, Limits, Phase
-from horovod._runner.event_loop import EventLoop
+from horovod._runner.event_loop import LoopWriter
 from horovod._runner.failures import failure_of
 from horovod._runner.functions import FunctionMemory, checked, pickled, read_all
 from horovod._runner.job import Outcome
 from horovod._runner.output import Output
-from horovod._runner.protocol import Outgoing
 from horovod._runner.remote_ranks import RemoteRanks
+from horovod._runner.site import RankSpec
 from horovod.spark._barrier_job import DriverOutput, driver_variables, interface_variables, start_seconds
 from horovod.spark._cluster import (
     active_context,
@@ -157,17 +157,15 @@ class TaskRanks(RemoteRanks):
         self,
         host: str,
         task: socket.socket,
-        ranks: Mapping[int, Mapping[str, str]],
-        function: FunctionMemory,
-        channel: str,
+        ranks: Sequence[RankSpec],
         secret: bytes,
     ) -> None:
         # The task has the command, the other variables and the function.
-        super().__init__(host, [], [], ranks, {}, None, function, channel)
+        super().__init__(host, [], ranks, {}, None)
         self._task, self._secret = task, secret
 
     def _connect(self) -> None:
-        self._outgoing = Outgoing(os.dup(self._task.fileno()), self._introduction())
+        self._outgoing = LoopWriter(self._selector, os.dup(self._task.fileno()), self._introduction())
         self._readers = {"stdout": os.dup(self._task.fileno())}
 
     def send(self, rank: int, data: bytes) -> None:
@@ -203,22 +201,6 @@ _PAUSE_S = (1.0, 60.0)
 _STAGE_END_S = 5.0
 
 
-class _Names(HostNames):
-    """Each host is another machine, whose name is only shown."""
-
-    def __init__(self) -> None:
-        super().__init__(resolve=str)
-
-    def begin(self, loop: EventLoop, changed: Callable[[], None], note: Callable[[str], None]) -> None:
-        pass
-
-    def merged(self, hosts: dict[str, int]) -> dict[str, int]:
-        return hosts
-
-    def preferred(self, hosts: dict[str, int]) -> dict[str, int]:
-        return hosts
-
-
 class SparkElasticJob(ElasticJob):
     """The hosts' slots are the workers and the tasks that wait for one. `begin_s`: how long the first ones may take."""
 
@@ -237,9 +219,7 @@ class SparkElasticJob(ElasticJob):
         self._pool, self._listen, self._name, self._secret = pool, listen, name, secret
         self._memory, self._begin_s, self._since = memory, begin_s, time.monotonic()
         self._stage_ended: Callable[[], bool] = lambda: False
-        slots = _Slots(self.slots)
-        ends = memory.drop_if_empty
-        super().__init__(limits, slots, self._make_site, ends, self._open_store, _Names(), output, verbose)
+        super().__init__(limits, _Slots(self.slots), None, output, verbose)
         pool.begin(self._loop.selector, self._note)
 
     def watch(self, stage_ended: Callable[[], bool]) -> None:
@@ -269,8 +249,11 @@ class SparkElasticJob(ElasticJob):
         if task is None:
             raise OSError(f"no task waits on {host}")
         self._memory.add(number)
-        own = {number: {"HOROVOD_HOSTNAME": host}}
-        return TaskRanks(host, task, own, self._memory, DESCRIPTOR, self._secret)
+        ranks = [RankSpec(number, [], {"HOROVOD_HOSTNAME": host}, self._memory, DESCRIPTOR)]
+        return TaskRanks(host, task, ranks, self._secret)
+
+    def _site_ended(self, number: int) -> None:
+        self._memory.drop_if_empty(number)
 
     def _open_store(self, hosts: Sequence[str], secret: bytes) -> tuple[StoreServer, Mapping[str, str], str]:
         from hvd_core._base.sockets import join_address

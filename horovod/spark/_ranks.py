@@ -146,10 +146,10 @@ class Ranks:
         specs = []
         for place in places:
             rank = place.slot.rank
-            own = {**rank_environment(place.slot), **self._memory.variables(rank)}
+            own = rank_environment(place.slot)
             if place.devices is not None:
                 own |= {"CUDA_VISIBLE_DEVICES": ",".join(place.devices), DEVICES: ",".join(place.own_devices)}
-            specs.append(RankSpec(rank, command, own, self._memory.descriptors(rank), DESCRIPTOR))
+            specs.append(RankSpec(rank, command, own, self._memory, DESCRIPTOR))
         self.site = LocalRanks(specs, env)
 
     def result(self, rank: int) -> bytes | None:

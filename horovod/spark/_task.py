@@ -24,7 +24,7 @@ from horovod._runner.environment import SECRET, backend_environment, python_path
 from horovod._runner.functions import FunctionMemory, write_all
 from horovod._runner.local_ranks import LocalRanks
 from horovod._runner.output import Output
-from horovod._runner.protocol import Kind, decode_env
+from horovod._runner.protocol import Kind
 from horovod._runner.site import RankSpec
 from horovod.spark._logs import LogSender
 from horovod.spark._ranks import (
@@ -228,9 +228,7 @@ class TaskAgent(Agent):
         command = [sys.executable, "-m", "horovod.spark._rank_main"]
         specs = []
         for entry in job["ranks"]:
-            own = {**decode_env(entry["env"]), **self._memory.variables(entry["rank"])}
-            keep = self._memory.descriptors(entry["rank"])
-            specs.append(RankSpec(entry["rank"], command, own, keep, job["channel"]))
+            specs.append(RankSpec(entry["rank"], command, entry["env"], self._memory, job["channel"]))
         self._ranks = LocalRanks(specs, env)
 
     def _send(self, rank: int, data: bytes) -> None:

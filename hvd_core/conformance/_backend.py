@@ -112,10 +112,13 @@ def watch(calls: Calls, patience: float, report: Callable[[str], None]) -> None:
 class BackendFailure(Exception):
     """A slot returned a code that the contract does not allow here. ``code``, ``flags``, ``text``: its answer."""
 
-    def __init__(self, what: str, code: int, error: Error) -> None:
-        self.what, self.code, self.flags = what, code, error.flags
-        self.text = error.text.decode(errors="replace")
+    def __init__(self, what: str, code: int, text: str = "", flags: int = 0) -> None:
+        self.what, self.code, self.text, self.flags = what, code, text, flags
         super().__init__(f"{what} answered {code_name(code)}" + (f": {self.text}" if self.text else ""))
+
+
+def _failure(what: str, code: int, error: Error) -> BackendFailure:
+    return BackendFailure(what, code, error.text.decode(errors="replace"), error.flags)
 
 
 def code_name(code: int) -> str:
@@ -283,9 +286,9 @@ class Backend:
         with self.calls.running("hvd_backend_entry_v1"):
             code = self.entry(C.byref(self.host.table), C.byref(table), C.byref(error))
         if code != OK:
-            raise BackendFailure("hvd_backend_entry_v1", code, error)
+            raise _failure("hvd_backend_entry_v1", code, error)
         if not table:
-            raise BackendFailure("hvd_backend_entry_v1 (OK, but no table)", _abi.ABI, error)
+            raise BackendFailure("hvd_backend_entry_v1 (OK, but no table)", _abi.ABI)
         self.table = table
         self.api = table.contents
         self.comm: CommApi | None = self.api.comm.contents if self.api.comm else None
@@ -320,7 +323,7 @@ class Backend:
         with self.calls.running(slot):
             code: int = function(*args, C.byref(error))
         if code not in allowed:
-            raise BackendFailure(slot, code, error)
+            raise _failure(slot, code, error)
         return code
 
     def query(

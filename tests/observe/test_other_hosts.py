@@ -1,11 +1,8 @@
 """The connections between the watchers of a job's hosts take only what a watcher of the job has sent."""
 
 import json
-import os
-import resource
 import socket
 import struct
-import time
 
 import pytest
 
@@ -51,21 +48,3 @@ def test_an_answer_without_the_right_signature_is_not_taken(asker):
     connection.sendall(struct.pack("<Q", len(body)) + bytes(32) + body)
     assert connection.recv(1) == b""
     assert figures.for_page(0, "page")["ranks"] == []
-
-
-def test_a_process_without_a_free_descriptor_takes_connections_later(asker, caplog):
-    _, connection = asker
-    recv_exact(connection, CHALLENGE_BYTES, Deadline(PATIENCE_S))
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with socket.socket() as first, socket.socket() as second:
-        os.close(free := os.dup(0))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
-        try:
-            # The thread waits for this connection with a descriptor that it holds already.
-            first.connect(connection.getpeername())
-            while "trying again" not in caplog.text:
-                time.sleep(0.01)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        second.connect(connection.getpeername())
-        recv_exact(second, CHALLENGE_BYTES, Deadline(PATIENCE_S))

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvd_core._base.sockets import join_address
+from hvd_core._base.sockets import DescriptorSet, join_address
 
 if TYPE_CHECKING:
     from hvd_core._bootstrap import World
@@ -30,7 +30,8 @@ CONFIG = "HVD_WATCHER"
 """The variable in which the watcher gets its configuration."""
 _MEETING_S = 30.0
 _log = logging.getLogger("horovod")
-_owner: int | None = None
+_owner = DescriptorSet()
+"""A pipe to the watcher of this process, which ends when it is closed, and not because of a forked child."""
 
 
 def start(settings: EngineSettings, world: World, place: dict[str, Any], backends: list[str]) -> None:
@@ -152,12 +153,9 @@ def facts(world: World, observes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _launch(config: dict[str, Any]) -> None:
-    global _owner
-    if _owner is not None:  # of a job before this one: its watcher gives up the ports
-        os.close(_owner)
-        _owner = None
+    _owner.close()  # of a job before this one: its watcher gives up the ports
     ours, theirs = os.pipe2(os.O_CLOEXEC)
-    _owner = theirs
+    _owner.own(theirs)
     try:
         root = str(Path(__file__).resolve().parents[3])
         given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
@@ -188,14 +186,3 @@ def _launch(config: dict[str, Any]) -> None:
         )
     finally:
         os.close(ours)
-
-
-def in_forked_child() -> None:
-    """The pipe to the watcher is the parent's."""
-    global _owner
-    if _owner is not None:
-        os.close(_owner)
-    _owner = None
-
-
-os.register_at_fork(after_in_child=in_forked_child)
