@@ -199,6 +199,9 @@ class _OwnHandler(StateHandler):
 class ModelStateHandler(_OwnHandler):
     """For torch.nn.Module."""
 
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(model)
+
     def save(self) -> None:
         self._saved = copied(self.value.state_dict(), self._saved)
 
@@ -225,6 +228,9 @@ class ModelStateHandler(_OwnHandler):
 class OptimizerStateHandler(_OwnHandler):
     """For torch.optim.Optimizer, also one that DistributedOptimizer() has made."""
 
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(optimizer)
+
     def save(self) -> None:
         self._saved = copied(self.value.state_dict(), self._saved)
 
@@ -247,6 +253,9 @@ class OptimizerStateHandler(_OwnHandler):
 class SamplerStateHandler(_OwnHandler):
     """For ElasticSampler. All ranks continue where rank 0 is: it holds the newest commit."""
 
+    def __init__(self, sampler: ElasticSampler) -> None:
+        super().__init__(sampler)
+
     def save(self) -> None:
         self._saved = copy.deepcopy(self.value.state_dict())
 
@@ -264,6 +273,9 @@ class SamplerStateHandler(_OwnHandler):
 
 class GradScalerStateHandler(_OwnHandler):
     """For torch.amp.GradScaler. After a failure in the middle of a step it would take the next gradients for unscaled."""
+
+    def __init__(self, scaler: torch.amp.GradScaler) -> None:
+        super().__init__(scaler)
 
     def save(self) -> None:
         self._saved = self.value.state_dict()
