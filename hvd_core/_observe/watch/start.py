@@ -79,20 +79,20 @@ def _meeting(world: World, is_shown: bool) -> tuple[socket.socket | None, str]:
     if world.rank != 0:
         told = world.store.get(key, _MEETING_S) if is_shown else None
         return None, (told or b"").decode()
-    listener = _listen(world.store.local_host()) if is_shown else None
-    address = join_address(*listener.getsockname()[:2]) if listener else ""
+    listener, address = None, ""
+    if is_shown:
+        from hvd_core._base.listener import listen
+
+        host = world.store.local_host()  # of the interface that leads to the store, as for the links
+        try:
+            listener = listen(host)
+            address = join_address(*listener.getsockname()[:2])
+        except OSError as error:
+            _log.warning(
+                "the live timeline shows each host by itself: no port of %s can be had: %s", host, error
+            )
     world.store.set(key, address.encode())
     return listener, ""
-
-
-def _listen(host: str) -> socket.socket | None:
-    """Listens on the interface that leads to the store, as the links do."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, 0), family=family)
-    except OSError as error:
-        _log.warning("the live timeline shows each host by itself: no port of %s can be had: %s", host, error)
-        return None
 
 
 def _key_of(secret: bytes, job: str) -> str:
