@@ -161,9 +161,13 @@ class DeviceSpace(Space):
         """A separate stream; None for a table without streams."""
         if not self.backend.has("device", "stream_create"):
             return None
-        stream = P()
-        self.backend.call("device", "stream_create", self.device, 0, C.byref(stream))
-        return stream
+        return self.create("stream_create", 0)
+
+    def create(self, slot: str, *args: Any) -> P:
+        """The stream or event that a slot returns. Raises BackendFailure."""
+        made = P()
+        self.backend.call("device", slot, self.device, *args, C.byref(made))
+        return made
 
     def sync(self, stream: P | None = None, seconds: float = 60.0) -> None:
         """Until the stream has done its work. Raises BackendFailure."""
@@ -281,8 +285,8 @@ class Pending:
         self.done = comm.stream_mode is False and request.value is None
         self.event: P | None = None
         if comm.stream_mode:
-            self.event = P()
-            comm.backend.call("device", "event_create", comm.space.device, 0, C.byref(self.event))
+            assert isinstance(comm.space, DeviceSpace)
+            self.event = comm.space.create("event_create", 0)
             comm.backend.call("device", "event_record", self.event, stream)
 
     def test(self) -> bool:

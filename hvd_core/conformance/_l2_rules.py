@@ -455,13 +455,13 @@ class Window:
         args.key, args.store = prefix.encode(), kit.backend.host.scope(prefix)
         args.memory = Buf(None, 0, nbytes)
         args.deadline_ns = deadline(kit.limit(20))
-        self.code = kit.backend.call(
+        code = kit.backend.call(
             "comm", "window_create", comm.handle, C.byref(args), C.byref(self.handle), C.byref(part),
             allowed=(OK, UNSUPPORTED),
         )  # fmt: skip
         C.memset(C.byref(args, C.sizeof(_abi.Hdr)), 0xEE, C.sizeof(args) - C.sizeof(_abi.Hdr))
-        if self.code == UNSUPPORTED:
-            return
+        if code == UNSUPPORTED:
+            raise Composed("windows on memory that the host brings: the kit does not try them yet")
         kit.expect(bool(self.handle.value), "window_create answers OK, but returned no window")
         kit.expect(bool(part.base) and part.bytes >= nbytes, f"the part has {part.bytes} bytes of {nbytes}")
         address = part.base + part.offset
@@ -490,13 +490,6 @@ def _communicator(kit: Kit) -> Comm:
         if space.kind == "host":
             return kit.comm(space)
     raise Composed("windows of device memory: the kit does not try them yet")
-
-
-def _window(kit: Kit, comm: Comm, nbytes: int, tag: str) -> Window:
-    window = Window(kit, comm, nbytes, tag)
-    if window.code == UNSUPPORTED:
-        raise Composed("windows on memory that the host brings: the kit does not try them yet")
-    return window
 
 
 def _types(kit: Kit) -> list[str]:
@@ -528,7 +521,7 @@ def _verify_in(comm: Comm, dtype: str, buffer: Region, salt: int, where: str = "
 @case("L2.windows", "buffers in windows, on all ranks or some, at equal and at other places", ranks=2)
 def windows(kit: Kit) -> None:
     comm = _communicator(kit)
-    first, second = (_window(kit, comm, 1 << 18, tag) for tag in ("first", "second"))
+    first, second = (Window(kit, comm, 1 << 18, tag) for tag in ("first", "second"))
     ordinary = HostSpace()
     for turn, dtype in enumerate(_types(kit)[: 2 if kit.quick else None]):
         alignment = max(64, alignment_of(kit, ALLREDUCE, dtype))
@@ -573,7 +566,7 @@ def windows(kit: Kit) -> None:
 def outlives(kit: Kit) -> None:
     for aborted in (False, True):
         comm = _communicator(kit)
-        window = _window(kit, comm, 1 << 18, "outlives")
+        window = Window(kit, comm, 1 << 18, "outlives")
         window.memory[:] = 7
         _verify_in(comm, _types(kit)[0], window.region(65_536, 512), 1)
         kit.meet()
