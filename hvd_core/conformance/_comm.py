@@ -281,10 +281,10 @@ class Pending:
             return self._ask("device", "event_query", self.event)
         return self._ask("comm", "req_test", self.request)
 
-    def wait(self, how: str = "wait", until: int | None = None) -> None:
+    def wait(self, how: str = "wait") -> None:
         """Until it is complete; ``how`` is wait or poll. Raises BackendFailure when it failed, Failed when it is
-        neither complete nor failed five seconds after its deadline (or at ``until``)."""
-        limit, pause = until or self.until + 5 * 10**9, _FIRST_PAUSE_S
+        neither complete nor failed five seconds after its deadline."""
+        limit, pause = self.until + 5 * 10**9, _FIRST_PAUSE_S
         while not (
             self.test() if how == "poll" or self.event else self._ask("comm", "req_wait", self.request, limit)
         ):

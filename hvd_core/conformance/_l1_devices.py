@@ -186,8 +186,8 @@ BUSY_S = 0.08
 class Slow:
     """A chain of copies on a stream that takes the device a while, ending in a host buffer that NumPy may look at."""
 
-    def __init__(self, kit: Kit, space: DeviceSpace, megabytes: int = 4) -> None:
-        self.size, self.steps, self.space = megabytes << 20, 1, space
+    def __init__(self, kit: Kit, space: DeviceSpace) -> None:
+        self.size, self.steps, self.space = 4 << 20, 1, space
         self.source = space.of(np.full(self.size, 1, np.uint8))
         self.other = space.of(np.zeros(self.size, np.uint8))
         self.host, self.seen = space.host_buffer(self.size)
