@@ -14,7 +14,7 @@ from typing import Any
 
 from hvd_core.flight_records import SET_OPERATIONS
 
-# Numbers of kinds, see hvd_core/engine/observe/event.h.
+# Numbers of kinds, see hvd_core/engine/recorder/event.h.
 SUBMITTED, ENTRY, MEMBERS, MEMBER, BEGIN, STEP, PHASE, ENQUEUED, DONE = 2, 4, 5, 6, 7, 8, 9, 10, 11
 WAITS, WAITED, FAILED, SET_ADDED, SET_REMOVED, CLOSED, ABORTED = 12, 13, 14, 15, 16, 18, 19
 

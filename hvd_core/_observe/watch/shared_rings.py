@@ -2,7 +2,7 @@
 
     for ring in SharedRings(Place(segment="/proc/4711/fd/12", slots=2)).look(): events, lost = ring.take()
 
-The layout is hvd_core/engine/observe/event_ring.h's. Any thread may ask; one thread at a time may take events.
+The layout is hvd_core/engine/recorder/event_ring.h's. Any thread may ask; one thread at a time may take events.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Process:
 
 # For so long a record that a rank has begun to write is waited for.
 _PATIENCE_S = 2.0
-# Behind the rings of the control plane, see engine/control/segment.cc.
+# Behind the rings of the control plane, see engine/agreement/segment.cc.
 _RING_AT = 4096 + (256 << 10) + (512 << 10)
 _RECORD = np.dtype(
     [
