@@ -11,14 +11,16 @@ It does no I/O of its own accord: an event loop registers and advances it.
         listener.advance(time.monotonic())
     listener.close()
 
-Callbacks run on the loop's thread. All sockets are closed in a forked child.
+or a `ListenerThread` does that. Callbacks run on the loop's thread. All sockets are closed in a forked child.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
 import socket
+import threading
 import time
 from collections.abc import Callable
 
@@ -168,3 +170,32 @@ class AuthenticatedListener:
     def _refuse(self, sock: socket.socket, reason: str) -> None:
         self._drop(sock)
         self._on_refused(reason)
+
+
+class ListenerThread:
+    """A daemon thread that runs one listener until close(), which closes it too."""
+
+    def __init__(self, listener: AuthenticatedListener, name: str) -> None:
+        self._listener, self._closing = listener, False
+        self._descriptors = DescriptorSet()
+        self._wake = self._descriptors.own(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        self._selector = self._descriptors.own(selectors.EpollSelector())
+        self._selector.register(self._wake, selectors.EVENT_READ, lambda: None)
+        listener.register(self._selector)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread, and closes the listener. Not to be called by a callback of the listener."""
+        if not self._closing:
+            self._closing = True
+            os.eventfd_write(self._wake, 1)
+            self._thread.join()
+            self._listener.close()
+            self._descriptors.close()
+
+    def _run(self) -> None:
+        while not self._closing:
+            for key, _ in self._selector.select(self._listener.wait_s()):
+                key.data()
+            self._listener.advance(time.monotonic())

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import ipaddress
 import os
-import resource
 import socket
 import struct
 import time
@@ -41,15 +40,6 @@ class StoreLost(BootstrapError):
 
 class RankLost(BootstrapError, JobEndedError):
     """Another rank, or the process with the job's store, has ended while this rank was in init()."""
-
-
-def too_few_descriptors(need: str) -> BootstrapError:
-    """The error for a process that has no descriptor left. ``need``: what it needs them for, as a clause."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return BootstrapError(
-        f"this process may have {soft} open files (ulimit -n), and all of them are in use. {need}: raise the limit with "
-        "'ulimit -n'"
-    )
 
 
 class Closable(Protocol):

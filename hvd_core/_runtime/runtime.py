@@ -138,11 +138,16 @@ def init(
 
 def _explain_limit(error: Exception) -> None:
     """Raises the error that names the limit of the operating system and the need, if `error` is about a limit."""
-    from hvd_core._base.sockets import BootstrapError, too_few_descriptors
+    import resource
+
+    from hvd_core._base.sockets import BootstrapError
 
     if any(isinstance(e, OSError) and e.errno == errno.EMFILE for e in (error, error.__cause__)):
-        need = "init() needs about 16 more, and 4 for each neighbour on this host"
-        raise too_few_descriptors(need) from error
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise BootstrapError(
+            f"this process may have {soft} open files (ulimit -n), and all of them are in use. init() needs about 16 "
+            "more, and 4 for each neighbour on this host: raise the limit with 'ulimit -n'"
+        ) from error
     if str(error).startswith("can't start new thread") or (
         isinstance(error, OSError) and "thread" in str(error)
     ):

@@ -1,18 +1,17 @@
 """Authenticated listeners: known ranks are accepted once, other connections are refused and delay no rank."""
 
 import os
-import selectors
 import socket
 import struct
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
 from hvd_core._base import listener as listener_module
 from hvd_core._base.auth import client_handshake
-from hvd_core._base.listener import AuthenticatedListener, listen
+from hvd_core._base.listener import AuthenticatedListener, ListenerThread, listen
 from hvd_core._base.sockets import AuthenticationError, Deadline
 from hvd_core._bootstrap.links import RankListener
 
@@ -102,37 +101,16 @@ def test_link_port_takes_each_rank_once(link_port):
         first.result().close()
 
 
-class Loop:
-    """A listener in a loop of a thread of its own."""
-
-    def __init__(self, accepting):
-        self.accepting, self.selector, self.closing = accepting, selectors.DefaultSelector(), False
-        accepting.register(self.selector)
-        self.thread = threading.Thread(target=self.run)
-
-    def run(self):
-        while not self.closing:
-            for key, _ in self.selector.select(0.01):
-                key.data()
-            self.accepting.advance(time.monotonic())
-
-    def __enter__(self):
-        self.thread.start()
-
-    def __exit__(self, *_):
-        self.closing = True
-        self.thread.join()
-        self.accepting.close()
-        self.selector.close()
-
-
 def test_a_silent_connection_is_closed_in_time(monkeypatch):
     monkeypatch.setattr(listener_module, "HANDSHAKE_SECONDS", 0.2)
     refused = []
     accepting = AuthenticatedListener(
         listening := listen("127.0.0.1"), SECRET, b"link", lambda *_: None, on_refused=refused.append
     )
-    with Loop(accepting), socket.create_connection(listening.getsockname()) as silent:
+    with (
+        closing(ListenerThread(accepting, "test")),
+        socket.create_connection(listening.getsockname()) as silent,
+    ):
         while silent.recv(100):
             pass
     assert refused == ["no proof of the secret in time"]
@@ -144,7 +122,7 @@ def test_a_peer_that_leaves_is_no_refusal(reset):
     accepting = AuthenticatedListener(
         listening := listen("127.0.0.1"), SECRET, b"link", lambda *_: None, on_refused=refused.append
     )
-    with Loop(accepting):
+    with closing(ListenerThread(accepting, "test")):
         with socket.create_connection(listening.getsockname()) as probe:
             probe.recv(100)  # the challenge
             if reset:
@@ -166,7 +144,7 @@ def test_the_oldest_silent_connection_makes_room():
         on_refused=refused.append,
         max_pending=2,
     )
-    with Loop(accepting):
+    with closing(ListenerThread(accepting, "test")):
         silent = [socket.create_connection(listening.getsockname()) for _ in range(2)]
         for sock in silent:
             assert len(sock.recv(100)) == 40
