@@ -1,4 +1,4 @@
-"""A request, seen by other threads while it is completed: tests/engine/native/lifecycle_test.cc."""
+"""The states of an engine: tests/engine/native/lifecycle_test.cc."""
 
 import pytest
 
@@ -11,9 +11,9 @@ def program():
 
 
 @pytest.mark.parametrize("check", native_program.checks_of("lifecycle_test"))
-def test_request(program, check):
+def test_lifecycle(program, check):
     native_program.expect_check_passes(program, check)
 
 
-def test_request_all_checks_are_listed(program):
+def test_lifecycle_all_checks_are_listed(program):
     native_program.expect_all_checks_are_listed(program, "lifecycle_test")
