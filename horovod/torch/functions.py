@@ -8,7 +8,7 @@ from torch.nn.parameter import is_lazy
 
 from horovod.common.exports import rank
 from horovod.common.failed_calls import reported_for_each
-from horovod.common.objects import allgather_object, broadcast_object, name_of_size, prepared, require_same
+from horovod.common.objects import allgather_object, broadcast_object, prepared, require_same
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch._gradients import as_real, empty_sparse
 from horovod.torch._operations import BROADCAST, submit, synchronize
@@ -152,7 +152,7 @@ def broadcast_optimizer_state(
             for j, param in enumerate(group["params"])
         ]
     require_same("broadcast_optimizer_state()", entries, name, process_set)
-    with report_failure("broadcast", name_of_size(name), process_set):
+    with report_failure("broadcast", f"broadcast.{name}.sz", process_set):
         description = None
         if rank() == root_rank:
             description = {

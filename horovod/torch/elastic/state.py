@@ -145,7 +145,7 @@ class StateHandler:
     """Saves, restores and sends one value. Derive from it for types of your own; see set_handler_registry()."""
 
     def __init__(self, value: Any) -> None:
-        self.value = value
+        self.value: Any = value
 
     def save(self) -> None:
         """Keep a copy of the value's state in memory."""
