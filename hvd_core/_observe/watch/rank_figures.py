@@ -1,7 +1,7 @@
 """What one rank does, from its events: spans to draw, and figures. Plain bookkeeping, one event after the other.
 
-Times are nanoseconds of the host's clock. When events were lost, what was open is forgotten, and the figures go on from
-there.
+Times are nanoseconds of the host's clock. When events were lost, what was open is forgotten, and the figures continue
+from there.
 """
 
 from __future__ import annotations
