@@ -391,19 +391,14 @@ def _option_faults(name: str, schema: list[dict[str, Any]]) -> str:
 
 
 def _diagnosed(backend: InstalledBackend) -> list[str]:
-    """Details from opening the library in a child process, in addition to the loader's message."""
+    """Details about the library, in addition to the loader's message."""
     from hvd_core.backends._discovery.diagnosis import load_diagnosis
 
     try:
-        found = load_diagnosis(backend.path())
+        path = Path(backend.path())
     except BackendError:
         return []
-    lines = [f"library {found.path}"]
-    lines += [f"needs {soname}: {place or why}" for soname, (place, why) in found.needed.items()]
-    lines += [f"undefined symbol that no library defines: {symbol}" for symbol in found.missing]
-    lines += [f"searched: {', '.join(found.searched)}"] if found.searched else []
-    lines += [f"supports backend ABI {', '.join(f'{m}.x' for m in found.majors)}"] if found.majors else []
-    return lines
+    return [f"library {path}", *load_diagnosis(path)]
 
 
 def _failed(name: str, phase: str, error: BaseException) -> Step:

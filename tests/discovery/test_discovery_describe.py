@@ -106,7 +106,7 @@ def test_a_broken_import_keeps_its_cause(site):
         ("def describe(): return given(probe=1)", "probe = 1, which is not a function"),
         ("def describe(): return given(priority='high')", "priority = 'high', which is not a whole number"),
         ("def describe(): return given(requires='libx')", "requires = 'libx', which is not a tuple of texts"),
-        ("def describe(): return given(spans_hosts=1)", "spans_hosts = 1, which is neither True nor False"),
+        ("def describe(): return given(spans_hosts=1)", "spans_hosts = 1, which is not true or false"),
         ("def describe(): return given(launchers='mpich')", "launchers = 'mpich', which is not a tuple of"),
     ],
 )
