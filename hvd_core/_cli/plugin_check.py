@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from hvd_core._cli import output
-from hvd_core._cli.plugin_list import config, export
+from hvd_core._cli.examination import config, export
 
 _KIT_REFUSES = (2, 3)  # wrong arguments, backend not found
 

@@ -125,8 +125,8 @@ class _Reader:
         return self.file
 
     def _source(self, key: Key) -> str:
-        """File and line of a key, for messages: the standard parser does not give it. Each part is searched from the line of the
-        part before it, so an unusual layout may give the line of a key of the same name."""
+        """File and line of a key, for messages: the standard parser does not give it. Each part is searched from the
+        line of the part before it, so an unusual layout may give the line of a key of the same name."""
         at = 0
         for part in key:
             wanted = re.compile(rf"""(?:^|[\[.{{,])\s*["']?{re.escape(part)}["']?\s*[=.\]]""")

@@ -4,21 +4,16 @@ A value that cannot be understood is an error that names the variable, because a
 become a default. Ranks, launchers and tools read a variable with the functions here, so that it means the same to all of
 them: ``30``, ``30.5`` and ``3e1`` are times everywhere. ``EngineSettings`` holds what the engine gets, read once per
 ``init()``; ``OTHERS`` lists the other variables that have a default or a range.
-
-``python hvd_core/_config/settings.py FILE`` writes the table of the engine's settings into FILE (docs/environment.md).
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
-BEGIN, END = "<!-- engine settings: begin (generated) -->", "<!-- engine settings: end -->"
 
 Parser = Callable[[str, str], Any]
 """(text, name of the variable or option) -> value. Raises ValueError, which names the variable."""
@@ -380,6 +375,11 @@ def encryption_wanted(environ: Mapping[str, str]) -> bool:
     return flag_of(environ, "HOROVOD_TLS")
 
 
+def engine_settings() -> list[Setting]:
+    """The settings of EngineSettings, for docs/environment.md."""
+    return list(_ENGINE.values())
+
+
 def variable_of(name: str) -> str:
     """The environment variable of a field of EngineSettings."""
     return _ENGINE[name].variable
@@ -412,25 +412,3 @@ def read_log_settings(environ: Mapping[str, str]) -> tuple[int | None, bool]:
     if environ.get("HOROVOD_LOG_HIDE_TIME", "").strip():
         return level, read("HOROVOD_LOG_HIDE_TIME", environ)
     return level, read("HOROVOD_LOG_TIMESTAMP", environ) is not False
-
-
-def markdown() -> str:
-    """The table of the engine's settings in docs/environment.md."""
-    lines = ["| variable | default | meaning |", "|---|---|---|"]
-    lines += [f"| `{s.variable}` | {s.shown} | {s.doc} |" for s in _ENGINE.values()]
-    return "\n".join(lines) + "\n"
-
-
-def with_table(page: str) -> str:
-    """``page`` with the table between the markers written anew. Raises ValueError if the page has no markers."""
-    if BEGIN not in page or END not in page:
-        raise ValueError(f"the page lacks the lines '{BEGIN}' and '{END}'")
-    head, rest = page.split(BEGIN, 1)
-    return f"{head}{BEGIN}\n{markdown()}{END}{rest.split(END, 1)[1]}"
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python hvd_core/_config/settings.py FILE")
-    file = Path(sys.argv[1])
-    file.write_text(with_table(file.read_text(encoding="utf-8")), encoding="utf-8")

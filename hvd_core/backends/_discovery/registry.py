@@ -124,11 +124,14 @@ def installed() -> tuple[InstalledBackend, ...]:
     return (*near, *(WheelBackend(c) for c in wheels() if c.name not in taken))
 
 
-def lookup(name: str, source: str, pin: str | None = None) -> InstalledBackend:
+def lookup(
+    name: str, source: str, pin: str | None = None, policy: str = "", wheel: str | None = None
+) -> InstalledBackend:
     """The one backend of this name. Wheels are searched only if no local backend has the name.
 
     ``source``: where the name was given, for messages (``HOROVOD_BACKEND``). ``pin``: the distribution to use, as
-    plugins.toml writes it: ``hvd-backend-x`` or ``hvd-backend-x>=0.3``.
+    plugins.toml writes it: ``hvd-backend-x`` or ``hvd-backend-x>=0.3``. ``policy``, ``wheel``: as in
+    messages.not_installed().
 
     Raises BackendNotInstalled; BackendDuplicate if several distributions have the name and no pin decides.
     """
@@ -142,7 +145,7 @@ def lookup(name: str, source: str, pin: str | None = None) -> InstalledBackend:
         same = [c for c in _scan()[0] if c.name == name]
     if not same:
         known = [p for p in problems() if p.name == name]
-        raise BackendNotInstalled(_messages.not_installed(name, source, candidates(), problems=known))
+        raise BackendNotInstalled(_messages.not_installed(name, source, candidates(), policy, wheel, known))
     kept = [c for c in same if _meets(c, pin)] if pin else same
     if not kept:
         raise BackendNotInstalled(_messages.pinned_away(name, source, str(pin), same))
