@@ -133,16 +133,10 @@ class EngineSettings:
         "as it is. See [performance.md](performance.md#autotuning)",
     )
     autotune_log: str = _setting(
-        "",
-        "HOROVOD_AUTOTUNE_LOG",
-        _as_text,
-        "file to which rank 0 writes what the search has tried, as CSV",
+        "", "HOROVOD_AUTOTUNE_LOG", _as_text, "file to which rank 0 writes what the search has tried, as CSV"
     )
     autotune_warmup_samples: int = _setting(
-        3,
-        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
-        _WHOLE_16,
-        "samples at the beginning that do not count",
+        3, "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", _WHOLE_16, "samples at the beginning that do not count"
     )
     autotune_steps_per_sample: int = _setting(
         10, "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", _WHOLE_16, "steps of a sample"
@@ -194,11 +188,7 @@ class EngineSettings:
     )
     """Index of LOG_LEVELS."""
     log_with_time: bool = _setting(
-        True,
-        "HOROVOD_LOG_HIDE_TIME",
-        _inverse,
-        "1: no time in the lines of the log",
-        "0",
+        True, "HOROVOD_LOG_HIDE_TIME", _inverse, "1: no time in the lines of the log", "0"
     )
     """Without HOROVOD_LOG_HIDE_TIME, HOROVOD_LOG_TIMESTAMP decides, which says the opposite."""
     log_to_python: bool = _setting(
@@ -208,10 +198,7 @@ class EngineSettings:
         "1: lines of the engine's log go to Python's logger `horovod`, in place of stderr",
     )
     start_timeout_s: float = _setting(
-        30.0,
-        "HOROVOD_START_TIMEOUT",
-        positive_seconds,
-        "seconds until all ranks must have called `init()`",
+        30.0, "HOROVOD_START_TIMEOUT", positive_seconds, "seconds until all ranks must have called `init()`"
     )
     spin_us: float | None = _setting(
         None,
@@ -268,10 +255,7 @@ class EngineSettings:
         "`start_timeline()`",
     )
     timeline_mark_cycles: bool = _setting(
-        False,
-        "HOROVOD_TIMELINE_MARK_CYCLES",
-        _flag,
-        "1: rounds of the engine with work are marked in it",
+        False, "HOROVOD_TIMELINE_MARK_CYCLES", _flag, "1: rounds of the engine with work are marked in it"
     )
     timeline_all_ranks: bool = _setting(
         False, "HOROVOD_TIMELINE_ALL_RANKS", _flag, "1: every rank writes a timeline"
