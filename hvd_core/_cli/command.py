@@ -6,11 +6,9 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from importlib import import_module
 
 from hvd_core._cli import output
-from hvd_core._cli.output import documents_only
 
 _EPILOG = "exit codes: 0 no fault; 1 a fault; 2 could not run (wrong arguments, unknown name); 130 Ctrl-C"
 _CHECK = "plugin check"  # its arguments are those of the kit
@@ -81,8 +79,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
             return check(arguments[2:])
         options = _parser(arguments).parse_args(arguments)
-        with documents_only() if options.json else nullcontext():
-            code: int = options.run(options)
+        code: int = options.run(options)
         sys.stdout.flush()
         return code
     except SystemExit as end:  # argparse has printed its message

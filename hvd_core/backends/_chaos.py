@@ -54,7 +54,7 @@ class Star(PythonCommunicator):
         rank: int,
         size: int,
         deadline: float,
-        message_timeout_s: float | None,
+        message_timeout_s: float | None = None,
     ) -> None:
         self.world_ranks, self.rank, self.size = list(ranks), rank, size
         self.message_timeout_s = message_timeout_s
@@ -301,7 +301,8 @@ class ChaosCommunicator(Star):
     def __init__(self, faults: dict[str, Any], key: str, *arguments: Any) -> None:
         self.faults = faults
         self.aborted = threading.Event()
-        super().__init__(*arguments, faults["timeout_ms"] / 1e3 or None)
+        super().__init__(*arguments)
+        self.message_timeout_s = faults["timeout_ms"] / 1e3 or None
         self.global_rank = self.world_ranks[self.rank]
         self.random = random.Random(f"{faults['seed']}/{self.global_rank}/{key}")
         self.drops_message = False

@@ -133,10 +133,10 @@ class ClassBackend(InstalledBackend):
         self, candidate: Candidate, make: Callable[[], RegisteredBackend], spans_hosts: bool, version: str
     ) -> None:
         super().__init__(candidate)
-        self._make, self.spans_hosts, self.version = make, spans_hosts, version
+        self.make, self.spans_hosts, self.version = make, spans_hosts, version
 
     def path(self) -> str:
-        return self._make().path
+        return self.make().path
 
 
 # Describe and probe. Describing imports the plugin's small module.
@@ -161,32 +161,19 @@ def describe(candidate: Candidate) -> BackendDescriptor:
 
 def _described(candidate: Candidate) -> BackendDescriptor:
     try:
-        function = _load(candidate)
+        descriptor = _load(candidate)()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise _broken(candidate, f"importing {candidate.entry} failed: {of_exception(error)}") from error
-    if isinstance(function, BackendDescriptor):
-        raise _broken(candidate, f"{candidate.entry} is a descriptor; it must be a function that returns one")
-    if not callable(function):
-        raise _broken(
-            candidate, f"{candidate.entry} is {function!r}, not a function that returns a descriptor"
-        )
-    try:
-        descriptor = function()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise _broken(
-            candidate, f"calling {candidate.entry} failed: {of_exception(error)}", _upgrade_fix(error)
-        ) from error
+        cause = f"{candidate.entry} failed: {of_exception(error)}"
+        raise _broken(candidate, cause, _upgrade_fix(error)) from error
     if not isinstance(descriptor, BackendDescriptor):
         raise _broken(candidate, f"{candidate.entry} returned {descriptor!r}, not a BackendDescriptor")
-    faults = _faults(candidate.name, descriptor)
-    if not faults and candidate.static is not None:
-        faults = candidate.static.differences(descriptor)
-    if faults:
-        raise _broken(candidate, "its descriptor says " + "; ".join(faults))
+    wrong = _faults(candidate.name, descriptor)
+    if not wrong and candidate.static is not None:
+        wrong = candidate.static.differences(descriptor)
+    if wrong:
+        raise _broken(candidate, "its descriptor says " + "; ".join(wrong))
     return descriptor
 
 

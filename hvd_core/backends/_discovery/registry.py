@@ -205,7 +205,6 @@ def _meets(candidate: Candidate, pin: str) -> bool:
 
 
 _registering = threading.RLock()
-_registered: dict[type, RegisteredBackend] = {}
 
 
 def register_python_backend(cls: type[PythonBackend]) -> RegisteredBackend:
@@ -216,19 +215,16 @@ def register_python_backend(cls: type[PythonBackend]) -> RegisteredBackend:
     from hvd_core.backends.python_backend import entry_of  # imports NumPy
 
     with _registering:
-        if cls in _registered:
-            return _registered[cls]
-        for other in local():
-            if other.name == getattr(cls, "name", ""):
-                raise ValueError(
-                    f"register_python_backend({cls.__qualname__}): the backend name '{cls.name}' is taken already "
-                    f"({other.origin}); give the class another name"
-                )
         made = entry_of(cls)
-        candidate = Candidate(made.name, PYTHON)
+        for other in (backend for backend in local() if backend.name == made.name):
+            if isinstance(other, ClassBackend) and other.candidate.origin == PYTHON and other.make() is made:
+                return made
+            raise ValueError(
+                f"register_python_backend({cls.__qualname__}): the backend name '{cls.name}' is taken already "
+                f"({other.origin}); give the class another name"
+            )
         one_host, version = made.backend.one_host, str(made.backend.version)
-        _added.append(ClassBackend(candidate, lambda: made, spans_hosts=not one_host, version=version))
-        _registered[cls] = made
+        _added.append(ClassBackend(Candidate(made.name, PYTHON), lambda: made, not one_host, version))
         return made
 
 
