@@ -98,7 +98,7 @@ def read_file(path: str | Path) -> StaticDescription:
 
     try:
         return of_table(tomllib.loads(Path(path).read_text(encoding="utf-8")))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 

@@ -92,7 +92,6 @@ def _announced(path: list[str], problems: list[Problem]) -> Iterator[Candidate]:
     """The entry points of the distributions on the path; of two with one name the first, which an import finds."""
     from importlib.metadata import distributions
 
-    seen = {OWN_DISTRIBUTION}
     for distribution in distributions(path=path):
         location, folder = _place(distribution)
         try:
@@ -100,9 +99,9 @@ def _announced(path: list[str], problems: list[Problem]) -> Iterator[Candidate]:
                 continue
             metadata = distribution.metadata  # each look at it parses the file
             name, version = metadata["Name"], metadata["Version"]
-            if not name or canonical(name) in seen:
+            first = next(iter(distributions(name=name, path=path)), distribution)
+            if not name or canonical(name) == OWN_DISTRIBUTION or _place(first) != (location, folder):
                 continue
-            seen.add(canonical(name))
             entries = [e for e in distribution.entry_points if e.group == GROUP]
         except Exception as error:  # one distribution's broken metadata must not hide the others
             text = (
@@ -133,21 +132,13 @@ def _description_file(candidate: Candidate) -> Path | None:
     """``NAME.hvd.toml`` beside the entry point's module: in the package, or in the folder of a module that is a file.
     Imports nothing."""
     parts = str(candidate.entry).partition(":")[0].partition("[")[0].strip().split(".")
-    name = candidate.name + SUFFIX
-    root = Path(candidate.location or os.devnull)
-    roots = [root]
-    if not (root / parts[0]).is_dir() and not (root / f"{parts[0]}.py").is_file():
-        # An editable installation has its modules in another folder, which the import system knows.
-        try:
-            spec = find_spec(parts[0])
-        except (ImportError, ValueError):
-            spec = None
-        places = list(spec.submodule_search_locations or ()) if spec is not None else []
-        if spec is not None and spec.origin and not places:
-            places = [os.path.join(os.path.dirname(spec.origin), parts[0])]
-        roots = [Path(place).parent for place in places]
+    spec = find_spec(parts[0])  # of a package or module at the top, which this does not import
+    if spec is None:
+        return None
+    roots = [Path(place).parent for place in spec.submodule_search_locations or [str(spec.origin)]]
     folders = [folder for root in roots for folder in (root.joinpath(*parts), root.joinpath(*parts[:-1]))]
-    return next((folder / name for folder in folders if (folder / name).is_file()), None)
+    files = (folder / f"{candidate.name}{SUFFIX}" for folder in folders)
+    return next((file for file in files if file.is_file()), None)
 
 
 def _place(distribution: Distribution) -> tuple[str | None, str | None]:
