@@ -85,7 +85,7 @@ def choice_for(
     hierarchical = (read(f"HOROVOD_HIERARCHICAL_{name}", environ) for name in ("ALLREDUCE", "ALLGATHER"))
     choice = Choice(levels, backends, world, *hierarchical)
     plan = choice.plan()
-    options.check(plan.backends(), environ, backends.names, config)
+    options.check(plan.backends(), environ, backends.names)
     return choice, plan
 
 

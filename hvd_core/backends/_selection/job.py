@@ -37,9 +37,9 @@ class JobBackends:
     names, which are looked for when this process has the first tensor of the type. The engine compares the choices of
     the ranks then."""
 
-    def __init__(self, choice: Choice, plan: BackendPlan, config: PluginsConfig, local_rank: int) -> None:
+    def __init__(self, choice: Choice, plan: BackendPlan, local_rank: int) -> None:
         self.plan = plan
-        self._choice, self._config, self._local_rank = choice, config, local_rank
+        self._choice, self._local_rank = choice, local_rank
         self._why_not: dict[str, str] = {}
         self._lock = threading.Lock()
 
@@ -66,8 +66,7 @@ class JobBackends:
         try:
             found = self._choice.automatic(device_type, self.plan)
             if found is not None:
-                names = self._choice.backends.names
-                options.check(found.backends(), os.environ, names, self._config)
+                options.check(found.backends(), os.environ, self._choice.backends.names)
         except (BackendError, ValueError) as error:
             self._why_not[device_type] = reason(error)
             return None
@@ -96,7 +95,7 @@ def decide(
         agreement.agree(world, agreement.failure(reason(error), topic, os.environ), settings.start_timeout_s)
         raise
     agreement.agree(world, agreement.statement(plan, os.environ, sets), settings.start_timeout_s)
-    return JobBackends(choice, plan, config, world.local_rank), config, static
+    return JobBackends(choice, plan, world.local_rank), config, static
 
 
 def for_set(job: Any, ranks: Sequence[int], backend: Argument) -> tuple[dict[str, Any], str]:
