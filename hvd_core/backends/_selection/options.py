@@ -90,7 +90,7 @@ def _check_option(
     where = key if source == key else f"{source}: option '{option}'"
     if key not in schema:
         names = [o["name"] for o in schema.values()]
-        near = did_you_mean(key, schema) if source == key else did_you_mean(option, names)
+        near = did_you_mean(option, names)
         raise ValueError(
             f"horovod: {where}: backend '{backend.name}' ({backend.origin}) has no option '{option}'.{near}\n"
             f"  options: {', '.join(names)}        show: hvd plugin show {backend.name}"
