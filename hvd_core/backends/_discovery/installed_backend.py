@@ -94,12 +94,11 @@ def _failed_to_load(backend: InstalledBackend, cause: str, fix: str) -> BackendL
 
 
 def _other_abi(backend: InstalledBackend, major: int) -> BackendLoadError:
-    newer = (
-        "hvd-core" if major > ABI[0] else str(backend.candidate.distribution or f"the backend {backend.name}")
-    )
+    wheel = "hvd-core" if major > ABI[0] else backend.candidate.distribution
+    fix = pip_install(wheel, "-U") if wheel else "build it against this hvd-core"
     return BackendLoadError(
         f"horovod: backend '{backend.name}' ({backend.origin}) needs backend ABI {major}.x; this hvd-core {__version__} "
-        f"offers {ABI[0]}.{ABI[1]}.  fix: {pip_install(newer, '-U')}"
+        f"offers {ABI[0]}.{ABI[1]}.  fix: {fix}"
     )
 
 
