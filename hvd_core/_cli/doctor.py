@@ -13,22 +13,21 @@ import argparse
 import json
 import os
 import socket
-import struct
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hvd_core._base.sockets import peer_credentials
 from hvd_core._cli import output, plugin_doctor
 from hvd_core._runtime.doctor_endpoint import PREFIX, prefix_of
 
 _CONNECT_SECONDS = 2.0
 _FACTS_SECONDS, _ANSWER_SECONDS = 10.0, 15.0
 _LONGEST_ANSWER = 64 << 20
-_CREDENTIALS = struct.Struct("3i")
 _NEEDED = frozenset(("job", "rank", "size", "hosts", "host_names", "pids", "backends"))
 _LEAST_WAIT_SECONDS = 1.0
 _SHOWN_SUBMISSIONS = 5
@@ -337,7 +336,7 @@ def ask_each(found: list[str], question: str) -> list[Answer]:
 def pid_at(address: str) -> int | None:
     """The process that serves a socket; None if it may not be asked."""
     with suppress(OSError), _connected(address) as connection:
-        pid, user = _peer(connection)
+        pid, user = peer_credentials(connection)
         return pid if is_ours(user) else None
     return None
 
@@ -345,7 +344,7 @@ def pid_at(address: str) -> int | None:
 def ask(address: str, question: str) -> Answer | None:
     """The answer of the process at an address; None if it does not answer, or is another user's."""
     with suppress(OSError, ValueError), _connected(address) as connection:
-        pid, user = _peer(connection)
+        pid, user = peer_credentials(connection)
         if not is_ours(user):
             return None
         connection.settimeout(_FACTS_SECONDS if question == "facts" else _ANSWER_SECONDS)
@@ -359,22 +358,12 @@ def ask(address: str, question: str) -> Answer | None:
     return None
 
 
-def _connected(address: str) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(_CONNECT_SECONDS)
-    try:
+@contextmanager
+def _connected(address: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_CONNECT_SECONDS)
         connection.connect("\0" + address)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _peer(connection: socket.socket) -> tuple[int, int]:
-    """(pid, user) of the process at the other end, as the kernel knows them."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, user, _ = _CREDENTIALS.unpack(raw)
-    return pid, user
+        yield connection
 
 
 def is_ours(user: int) -> bool:
