@@ -3,7 +3,7 @@
 
     python benchmarks/control_plane.py [--ranks 8,64,256,1024] [--per-host 8] [--json result.json]
 
-Runs the engine's own control-plane code (the nodes, coordinator, merger and messages of hvd_core/engine/control) of all
+Runs the engine's own control-plane code (the nodes, coordinator, merger and messages of hvd_core/engine/agreement) of all
 ranks in this process, in the tree that the ranks of a job form: the ranks of a host below its leader, leaders below
 leaders with the fan-out of hvd_core/_bootstrap/hosts.py. Queues take the place of shared memory and
 sockets, no data is

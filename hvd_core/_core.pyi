@@ -349,7 +349,7 @@ def limit_phase(
 
 def printable(text: bytes) -> str:
     """`text`, of which the sender is not trusted, as text that is safe to show; see
-    engine/observe/printable.h."""
+    engine/base/text.h."""
 
 def query_backend(name: str, path: str, coll: int, dtype: int, op: int) -> dict[str, int]:
     """How a collective would be served, by the backend interface's numbers: a dict of support (0 unserved,

@@ -3,8 +3,8 @@
     for ring in flight_records.load_job(folder):
         for event in ring.events: print(flight_records.describe(event))
 
-The layout is hvd_core/engine/observe/event_ring.h's, the meaning of an event's fields event.h's. A ring may be read while
-its rank writes to it: a record that is being written is left out.
+The layout is hvd_core/engine/recorder/event_ring.h's, the meaning of an event's fields event.h's. A ring may be read
+while its rank writes to it: a record that is being written is left out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Writes hvd_core/_core.pyi, the type stub of the native module, from the signatures in its docstrings.
 
-    python tools/native_stub.py            # after a change of hvd_core/engine/bind; build first
+    python tools/native_stub.py            # after a change of hvd_core/engine/python; build first
 
 pybind11 puts the signature of each function into its docstring. TYPES has the types that C++ leaves open: parameters
 that the engine checks itself, because the other ranks must hear of a wrong one, and containers. tests/exports compares

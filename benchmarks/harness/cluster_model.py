@@ -4,11 +4,11 @@ A message of N bytes over a link takes alpha + N / beta. A collective of n ranks
 NCCL's algorithms and protocols, with the latencies and the factors of bandwidth by which NCCL 2.8 itself chooses
 (src/graph/tuning.cc, ncclTopoTuneModel). `flat`: one collective over all ranks, whose ring enters and leaves each
 host once. `hierarchical`: reducescatter within each host, L lanes between the hosts that share the host's network
-bandwidth, allgather within each host, as hvd_core/engine/data/hierarchical.cc does it. Before a batch starts, all ranks
-agree on it: an entry of the log is with the last rank after two hops per level of the control tree.
+bandwidth, allgather within each host, as hvd_core/engine/dataplane/hierarchical.cc does it. Before a batch starts, all
+ranks agree on it: an entry of the log is with the last rank after two hops per level of the control tree.
 
 A step computes forward, then backward, in which the gradients appear one by one; batches form as in
-hvd_core/engine/control/fusion.cc, and follow each other on one stream. Not modelled: differences between ranks, other
+hvd_core/engine/agreement/fusion.cc, and follow each other on one stream. Not modelled: differences between ranks, other
 traffic of a network, the cost of reading data, the share of a device that a collective takes from the computation.
 """
 
@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-# Bytes at which a batch stops to wait for more, and the longest batch: engine/control/fusion.{cc,h}.
+# Bytes at which a batch stops to wait for more, and the longest batch: engine/agreement/fusion.{cc,h}.
 COALESCE_BYTES, COALESCE_S, THRESHOLD = 256 << 10, 1e-3, 128 << 20
 _FAN_OUT = 8
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvd_core.bench._conductor import Unavailable
-from hvd_core.bench.alternative import Alternative, Bound, Call, Place
+from hvd_core.bench.alternative import Alternative, Bound, Call, Place, horovod_call
 
 if TYPE_CHECKING:
     import torch
@@ -73,25 +73,10 @@ class HorovodTorch(_OnTorch):
 
         hvd.init()
         self.hvd: Any = hvd
-        self.ops: dict[str, int] = {
-            "sum": hvd.Sum,
-            "prod": hvd.Product,
-            "min": hvd.Min,
-            "max": hvd.Max,
-            "avg": hvd.Average,
-        }
 
     def bind(self, call: Call) -> Bound:
-        if call.in_place and call.collective not in ("allreduce", "broadcast"):
-            raise Unavailable("the API has no form in place")
-        hvd, tensor = self.hvd, self.zeros(call, call.sent(self.place.size))
-        form = getattr(hvd, call.collective + "_" * call.in_place)
-        more: dict[str, Any] = {"name": f"bench.{call.collective}.{call.elements}.{call.dtype}"}
-        if call.kind.reduces:
-            more["op"] = self.ops[call.op]
-        if call.kind.has_root:
-            more["root_rank"] = call.root
-        once = partial(form, tensor, **more)
+        tensor = self.zeros(call, call.sent(self.place.size))
+        once = horovod_call(self.hvd, call, tensor)
         kept = [tensor]
 
         def run() -> None:

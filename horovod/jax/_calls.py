@@ -58,8 +58,6 @@ _PROBE = {
 
 def _load() -> None:
     """Load the library and register its handlers. Raises ImportError; the text says why the library cannot be used."""
-    if not hasattr(jax, "ffi"):
-        raise ImportError("it has no module jax.ffi")
     if not PATH.exists():
         raise ImportError(
             f"{PATH} is not there. Reinstall hvd-core; in a source checkout: cmake --build BUILD_FOLDER --target hvd_jax"
@@ -123,11 +121,6 @@ def _why_callbacks() -> str:
         text,
     )
     return text
-
-
-def ffi_call(shapes: list[jax.ShapeDtypeStruct], vmap_method: str) -> Any:
-    """A function of arrays and attributes that adds a call of the handler to the program that is being traced."""
-    return jax.ffi.ffi_call(TARGET, shapes, vmap_method=vmap_method)
 
 
 _ADASUM = ENGINE_NUMBERS[Adasum]
@@ -210,7 +203,8 @@ def perform(call: Call, arrays: list[Any]) -> tuple[list[Any], list[int] | None]
     if is_traced(arrays):
         with _reported(call):  # the other ranks wait, or will, when they run their programs
             return _in_program(call, arrays), None
-    return _at_once(call, arrays)
+    results, received = _reduced(call, arrays)
+    return [jnp.asarray(result) for result in results], received
 
 
 def _reported(call: Call) -> report_failure:
@@ -238,10 +232,9 @@ def _in_program(call: Call, arrays: list[Any]) -> list[Any]:
     is_elementwise = not moves_rows and call.reduce_op != _ADASUM
     vmap_method = "broadcast_all" if is_elementwise else "sequential"
     if why_callbacks():
-        options = {"vmap_method": vmap_method} if hasattr(jax, "ffi") else {"vectorized": is_elementwise}
-        return list(jax.pure_callback(_Callback(call, shapes), shapes, *arrays, **options))
+        return list(jax.pure_callback(_Callback(call, shapes), shapes, *arrays, vmap_method=vmap_method))
     return list(
-        ffi_call(shapes, vmap_method)(
+        jax.ffi.ffi_call(TARGET, shapes, vmap_method=vmap_method)(
             *arrays,
             name=call.name,
             op=np.int32(OPERATION_NUMBERS[call.operation]),
@@ -290,11 +283,6 @@ class _Callback:
                     "of jit."
                 )
         return tuple(results)
-
-
-def _at_once(call: Call, arrays: list[Any]) -> tuple[list[Any], list[int] | None]:
-    results, received = _reduced(call, arrays)
-    return [jnp.asarray(result) for result in results], received
 
 
 def _reduced(call: Call, given: Sequence[Any]) -> tuple[list[np.ndarray], list[int] | None]:

@@ -34,17 +34,13 @@ from horovod.torch._operations import (
     BROADCAST,
     REDUCESCATTER,
     Operation,
-    complete,
+    submit,
 )
 from horovod.torch.compression import Compression, Compressor
 from hvd_core._frontend.operations import gradient_name, scattered_rows
 
-# Before PyTorch 2.4 gradients and shapes cannot be registered this way. There a call ends the graph.
-SUPPORTED = hasattr(getattr(torch, "library", None), "register_autograd")
 # Whether ops can be marked effectful: effects in backward graphs do not work before PyTorch 2.11.
-HAS_EFFECTS = hasattr(getattr(torch, "library", None), "_register_effectful_op") and tuple(
-    int(number) for number in torch.__version__.split(".")[:2]
-) >= (2, 11)
+HAS_EFFECTS = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 11)
 
 _library: Any = None
 _overloads: list[Any] = []
@@ -73,7 +69,7 @@ def _runs(operation: Operation, grouped: bool) -> Callable[..., Any]:
         # A compiler chooses the strides of the tensors that it computes, so the caller cannot answer for them.
         given = [each.contiguous() for each in tensors] if grouped else tensors.contiguous()
         process_set = process_set_of(number)
-        result = complete(operation, given, name, process_set, tuple(arguments_only), grouped=grouped)
+        result = submit(operation, given, name, process_set, tuple(arguments_only), grouped, wait=True)
         # A list, not a pair: inductor (2.13) loses unknown sizes of effectful ops that return several tensors.
         return list(result) if grouped or operation is ALLTOALL else result
 
@@ -82,7 +78,7 @@ def _runs(operation: Operation, grouped: bool) -> Callable[..., Any]:
 
 def _allgather_known(tensor: torch.Tensor, rows: int, name: str | None, number: int) -> Any:
     # For layers whose ranks contribute equal shares: the known number of `rows` spares the graph an unknown size.
-    return complete(ALLGATHER, tensor.contiguous(), name, process_set_of(number))
+    return submit(ALLGATHER, tensor.contiguous(), name, process_set_of(number), wait=True)
 
 
 def _runs_gradient(operation: Operation, grouped: bool) -> Callable[..., Any]:
@@ -278,15 +274,8 @@ def _register() -> None:
 # ----------------------------------------------------------------------------------------------------------- tracing
 
 
-def _never() -> bool:
-    return False
-
-
-# True while Dynamo traces the caller.
-tracing: Callable[[], bool] = _never
-if SUPPORTED:
-    _register()
-    tracing = torch.compiler.is_dynamo_compiling
+_register()
+tracing: Callable[[], bool] = torch.compiler.is_dynamo_compiling  # whether Dynamo traces the caller
 
 
 def _number(process_set: ProcessSet) -> int:
@@ -308,7 +297,7 @@ def traced(
 
     Args:
         operation: its name; Dynamo compares texts in every version.
-        tensors, name, process_set, arguments, grouped, in_place: as for `_operations.complete`.
+        tensors, name, process_set, arguments, grouped, in_place: as for `_operations.submit`.
         compression: of the public operation.
     """
     given = list(tensors) if grouped else [tensors]

@@ -92,10 +92,6 @@ class DeviceStreams:
         event.record(stream)
         return event
 
-    def let_wait(self, stream: Any, event: Any) -> None:
-        """Let the work that `stream` is given from now on wait for `event`."""
-        stream.wait_event(event)
-
     @contextmanager
     def copying_after(self, event: Any) -> Iterator[Any]:
         """Make the stream for copies current, whose work waits for `event`. Yields the stream."""
@@ -241,9 +237,10 @@ class Submitted:
                 record(self.outputs, self.device)
         return now
 
-    def first(self, core: Any, handle: int) -> torch.Tensor:
-        """Settle, and return the output of an operation with one tensor."""
-        return self.all(core, handle)[0]
+    def poll(self, core: Any, handle: int) -> bool:
+        """Whether the operation is complete."""
+        complete: bool = core.poll(handle)
+        return complete
 
     def all(self, core: Any, handle: int) -> Sequence[torch.Tensor]:
         """Settle, and return the outputs. Outputs that the engine allocated are copied to new tensors on the device."""

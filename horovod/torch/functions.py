@@ -8,10 +8,10 @@ from torch.nn.parameter import is_lazy
 
 from horovod.common.exports import rank
 from horovod.common.failed_calls import reported_for_each
-from horovod.common.objects import allgather_object, broadcast_object, name_of_size, prepared, require_same
+from horovod.common.objects import allgather_object, broadcast_object, prepared, require_same
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch._gradients import empty_sparse
-from horovod.torch._operations import BROADCAST, start, synchronize
+from horovod.torch._operations import BROADCAST, submit, synchronize
 from hvd_core._runtime.failures import report_failure
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
@@ -60,9 +60,9 @@ def broadcast_parameters(
             target = param.detach()
             plain = target.resolve_conj().resolve_neg().contiguous()
             sent = _as_real(plain)
-            wire_name = waiting.pop(0)  # start() reports its own failure
+            wire_name = waiting.pop(0)  # submit() reports its own failure
             pending.append(
-                (start(BROADCAST, sent, wire_name, process_set, (root_rank,), in_place=True), plain, target)
+                (submit(BROADCAST, sent, wire_name, process_set, (root_rank,), in_place=True), plain, target)
             )
         for handle, plain, target in pending:
             synchronize(handle)
@@ -163,7 +163,7 @@ def broadcast_optimizer_state(
             for j, param in enumerate(group["params"])
         ]
     require_same("broadcast_optimizer_state()", entries, name, process_set)
-    with report_failure("broadcast", name_of_size(name), process_set):
+    with report_failure("broadcast", f"broadcast.{name}.sz", process_set):
         description = None
         if rank() == root_rank:
             description = {

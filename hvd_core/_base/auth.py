@@ -9,7 +9,7 @@ nonces and the client's identity, so that no message can be reflected or used on
 
 The only flag is 1: the client wants the connection encrypted, which the store's server does; if it cannot, it answers
 with another m2. ServerHandshake does no I/O (event loops feed it); client_handshake blocks. Both sides know a key of
-their connection then, with which messages are signed or encrypted (engine/sealing/seal.h).
+their connection then, with which messages are signed or encrypted (engine/rendezvous/seal.h).
 """
 
 from __future__ import annotations

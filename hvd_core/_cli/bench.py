@@ -149,7 +149,7 @@ def _by_itself(options: argparse.Namespace, sizes: list[int], chosen: dict[str, 
     backends = [name for name in (options.backend or "").split(",") if name]
     with Launched(size, options.device, options.pin, options.patience) as teams:
         for name, load in chosen.items():
-            teams.start(name, load, backends)
+            teams.start_entry(name, load, backends)
         return _measured(options, plan, teams, True)
 
 

@@ -22,10 +22,10 @@ DYNAMIC = "DYNAMIC"
 _KEPT_JOBS = 32
 
 
-def flight_folder(environ: dict[str, str] | os._Environ[str] = os.environ) -> Path:
+def flight_folder() -> Path:
     """The folder with one folder for each job whose flight recorders were saved: HOROVOD_FLIGHT_RECORDER_DIR, or
     ``horovod-flight-UID`` in the folder for temporary files."""
-    named = environ.get("HOROVOD_FLIGHT_RECORDER_DIR", "").strip()
+    named = os.environ.get("HOROVOD_FLIGHT_RECORDER_DIR", "").strip()
     return Path(named) if named else Path(tempfile.gettempdir()) / f"horovod-flight-{os.getuid()}"
 
 

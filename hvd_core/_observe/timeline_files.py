@@ -1,4 +1,4 @@
-"""Timeline files: reads and checks them, merges those of several ranks, and tells figures of a job.
+"""Timeline files: reads them, merges those of several ranks, and sums up what a rank did.
 
 A file whose rank was killed in the middle of a write is read up to its last whole event.
 """
@@ -14,7 +14,6 @@ from statistics import median
 from typing import Any
 
 Event = dict[str, Any]
-_PHASES = ("B", "E", "X", "i", "M")
 
 
 def load(path: str | Path) -> list[Event]:
@@ -66,57 +65,6 @@ def about_rank(events: list[Event]) -> dict[str, Any]:
     return facts
 
 
-def faults(events: list[Event], complete: bool = True) -> list[str]:
-    """The places where the events break the format: types of fields, spans that do not nest, times that go back within a
-    tensor. ``complete``: all spans must have ended, as after an orderly end. An empty list for a good file."""
-    found: list[str] = []
-    open_: dict[tuple[Any, Any], list[str]] = {}
-    last: dict[tuple[Any, Any], float] = {}
-    for number, event in enumerate(events):
-        where = f"event {number} {json.dumps(event)[:120]}"
-        fault = _fault_of_fields(event)
-        if fault:
-            found.append(f"{where}: {fault}")
-            continue
-        if event["ph"] == "M":
-            continue
-        lane = (event.get("pid"), event.get("tid"))
-        if event["ph"] in "BE" or event.get("dur") == 0:
-            if event["ts"] < last.get(lane, 0):
-                found.append(f"{where}: the time goes back")
-            last[lane] = event["ts"]
-        spans = open_.setdefault(lane, [])
-        if event["ph"] == "B":
-            spans.append(event["name"])
-        elif event["ph"] == "E":
-            if not spans:
-                found.append(f"{where}: ends a span that did not begin")
-            else:
-                spans.pop()
-    if complete:
-        found += [f"pid {lane[0]}: {spans} did not end" for lane, spans in open_.items() if spans]
-    return found
-
-
-def _fault_of_fields(event: Event) -> str:
-    phase = event.get("ph")
-    if phase not in _PHASES:
-        return f"'ph' must be one of {', '.join(_PHASES)}"
-    if phase != "E" and not isinstance(event.get("name"), str):
-        return "'name' must be a text"
-    if not isinstance(event.get("pid", 0), int):
-        return "'pid' must be a whole number"
-    if phase == "M":
-        return "" if isinstance(event.get("args"), dict) else "'args' must be an object"
-    if not isinstance(event.get("ts"), (int, float)) or event["ts"] < 0:
-        return "'ts' must be a number of microseconds, 0 or greater"
-    if phase == "X" and not (isinstance(event.get("dur"), (int, float)) and event["dur"] >= 0):
-        return "'dur' must be a number of microseconds, 0 or greater"
-    if phase == "i" and event.get("s") not in ("g", "p", "t"):
-        return "'s' must be g, p or t"
-    return ""
-
-
 def is_rank_tick(event: Event) -> bool:
     """Whether the event says that a rank is ready."""
     return event["ph"] == "X" and event.get("dur") == 0 and re.fullmatch(r"\d+", event["name"]) is not None
@@ -161,7 +109,7 @@ def _of_rank(path: str | Path, events: list[Event], shift: int) -> list[Event]:
         raise ValueError(f"{path} does not say which rank has written it")
     rank = facts["rank"]
     names = tensor_names(events)
-    told: list[Event] = [
+    made: list[Event] = [
         {"name": "process_name", "ph": "M", "pid": rank, "args": {"name": f"rank {rank} ({facts['host']})"}},
         {"name": "process_sort_index", "ph": "M", "pid": rank, "args": {"sort_index": rank}},
         {"name": "horovod_rank", "ph": "M", "pid": rank, "args": facts},
@@ -171,19 +119,19 @@ def _of_rank(path: str | Path, events: list[Event], shift: int) -> list[Event]:
         ("wait", event.get("tid", 0)) for event in events if event["ph"] == "X" and event.get("pid") == 0
     }
     for _, lane in sorted(lanes):
-        told.append(
+        made.append(
             _thread_name(rank, lane, "waiting callers" if lane == 0 else f"waiting callers {lane + 1}")
         )
     first = len(lanes)
     for pid, name in sorted(names.items()):
-        told.append(_thread_name(rank, first + pid, name))
+        made.append(_thread_name(rank, first + pid, name))
     for event in events:
         if event["ph"] == "M":
             continue
         pid = event.get("pid", 0)
         lane = first + pid if pid else event.get("tid", 0)
-        told.append({**event, "pid": rank, "tid": lane, "ts": event["ts"] + shift})
-    return told
+        made.append({**event, "pid": rank, "tid": lane, "ts": event["ts"] + shift})
+    return made
 
 
 def _thread_name(rank: int, lane: int, name: str) -> Event:
@@ -192,7 +140,6 @@ def _thread_name(rank: int, lane: int, name: str) -> Event:
 
 # Figures of a job: communication that callers waited for, overlap, stragglers, the tensors that took the longest.
 
-_OPERATION = re.compile(r"[A-Z_]+")
 _NEGOTIATE = "NEGOTIATE_"
 _BYTES = {"bool": 1, "bfloat16": 2}
 

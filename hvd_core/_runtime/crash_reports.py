@@ -133,7 +133,7 @@ def _one_line(error: BaseException) -> str:
 # (horovod/_runner/failures.py makes it).
 #
 # The rank notes there which phase of which plugin runs (`follow()`), and its engine notes the calls into backends
-# (engine/plugin/call_record.h, struct LastCall; engine/plugin/side_call.h, struct SideSlot).
+# (engine/plugins/call_record.h, struct LastCall; engine/plugins/call_record.h, struct SideSlot).
 
 VARIABLE = "HOROVOD_LAST_CALL"
 _NAME = "hvd-last-call"

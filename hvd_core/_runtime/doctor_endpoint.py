@@ -1,6 +1,6 @@
 """The endpoint of this process for `hvd doctor`: the name of its socket, and facts that do not change while the job runs.
 
-Called by init(), on its thread. The engine serves the socket (engine/doctor.h),
+Called by init(), on its thread. The engine serves the socket (engine/watch/doctor.h),
 hvd_core/_cli/doctor.py finds it.
 """
 

@@ -1,5 +1,5 @@
 """EngineConfig: all that init() gives to the engine, in one typed object. The native module reads it as a dict
-(engine/bind/engine_config.cc), which as_dict() makes at the one place where an engine is created."""
+(engine/python/engine_config.cc), which as_dict() makes at the one place where an engine is created."""
 
 from __future__ import annotations
 

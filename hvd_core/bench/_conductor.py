@@ -7,7 +7,6 @@ memfds of the conductor, opened through /proc by the ranks, so that nothing name
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -18,7 +17,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -57,7 +58,7 @@ class Quiet:
         self.repeated = 0  # turns thrown away
         self.disturbed = 0  # turns that count although others were busy, since patience had ended
 
-    def turn(self, pids: Iterable[int], take: Callable[[], float]) -> float:
+    def turn(self, pids: Iterable[int], take: Callable[[], _T]) -> _T:
         """The result of `take()`, in which the processes `pids` work, from a quiet moment if there is one."""
         if not self.patience_s:
             return take()
@@ -86,6 +87,7 @@ class Quiet:
 
 
 BARRIER_BYTES = 4096
+START_TIMEOUT_S = 90.0
 
 
 class Unavailable(Exception):
@@ -107,56 +109,33 @@ class Spec:
     )  # settings to choose from by measuring
 
 
-class Line:
-    """JSON messages, one a line, to and from one rank."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection, self.pending = connection, b""
-
-    def send(self, message: dict[str, Any]) -> None:
-        self.connection.settimeout(10)
-        self.connection.sendall(json.dumps(message).encode() + b"\n")
-
-    def receive(self, deadline: float, patience: float | None = None) -> dict[str, Any] | None:
-        """The next message; None when none comes within `patience` s. OSError at the deadline or the end."""
-        while b"\n" not in self.pending:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError("the deadline has passed")
-            self.connection.settimeout(left if patience is None else min(left, patience))
-            try:
-                data = self.connection.recv(1 << 20)
-            except TimeoutError:
-                if patience is not None:
-                    return None
-                continue
-            if not data:
-                raise ConnectionError("the process has ended")
-            self.pending += data
-        text, _, self.pending = self.pending.partition(b"\n")
-        message: dict[str, Any] = json.loads(text)
-        return message
-
-
 class Team:
     """The running ranks of one alternative."""
 
-    def __init__(self, spec: Spec, size: int, scratch: Path, start_timeout: float) -> None:
+    def __init__(self, spec: Spec, size: int, scratch: Path) -> None:
         self.spec, self.size = spec, size
         self.scratch = scratch / spec.name
         self.scratch.mkdir()
         self.processes: list[subprocess.Popen[bytes]] = []
-        self.lines: dict[int, Line] = {}
+        self.connections: dict[int, Connection] = {}
         self.pids: dict[int, int] = {}
         self.memfd = os.memfd_create("hvd-benchmark", os.MFD_CLOEXEC)
         os.ftruncate(self.memfd, spec.shared_bytes)
+        self.log = open(self.scratch / "log", "w+b")  # noqa: SIM115 (closed by end)
         try:
-            self._start(start_timeout)
+            self._start()
         except BaseException:
             self.end()
             raise
 
-    def _start(self, timeout: float) -> None:
+    def _start(self) -> None:
+        env = os.environ | self.spec.env | {
+            "HVD_BENCH_SOCKET": "socket",
+            "HVD_BENCH_SCRATCH": str(self.scratch),
+            "HVD_BENCH_SHARED": f"/proc/{os.getpid()}/fd/{self.memfd}",
+            "HVD_BENCH_SIZE": str(self.size),
+            "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
         with socket.socket(socket.AF_UNIX) as listener:
             # A folder's path may be longer than a socket's name can be; the ranks are in the folder.
             folder = os.open(self.scratch, os.O_PATH | os.O_DIRECTORY)
@@ -166,23 +145,12 @@ class Team:
                 os.close(folder)
             listener.listen(self.size)
             listener.settimeout(0.2)
-            env = dict(os.environ, **self.spec.env)
-            env.update(
-                HVD_BENCH_NAME=self.spec.name,
-                HVD_BENCH_SOCKET="socket",
-                HVD_BENCH_SCRATCH=str(self.scratch),
-                HVD_BENCH_SHARED=f"/proc/{os.getpid()}/fd/{self.memfd}",
-                HVD_BENCH_SIZE=str(self.size),
-                OMP_NUM_THREADS="1",
-            )
-            self.log = open(self.scratch / "log", "w+b")  # noqa: SIM115
-            ranks = range(self.size) if self.spec.prefix is None else [None]
-            for rank in ranks:
-                mine = env if rank is None else dict(env, HVD_BENCH_RANK=str(rank))
+            own = [{"HVD_BENCH_RANK": str(rank)} for rank in range(self.size)]
+            for mine in own if self.spec.prefix is None else [{}]:
                 self.processes.append(
                     subprocess.Popen(
                         [*(self.spec.prefix or []), *self.spec.command],
-                        env=mine,
+                        env=env | mine,
                         stdin=subprocess.DEVNULL,
                         stdout=self.log,
                         stderr=subprocess.STDOUT,
@@ -190,27 +158,24 @@ class Team:
                         cwd=self.scratch,
                     )
                 )
-            deadline = time.monotonic() + timeout
-            while len(self.lines) < self.size:
+            deadline = time.monotonic() + START_TIMEOUT_S
+            while len(self.connections) < self.size:
                 try:
-                    connection, _ = listener.accept()
+                    accepted, _ = listener.accept()
                 except TimeoutError:
-                    dead = [p.returncode for p in self.processes if p.poll() is not None]
-                    if dead or time.monotonic() > deadline:
-                        why = (
-                            f"ended with code {dead[0]}"
-                            if dead
-                            else f"did not connect within {timeout:.0f} s"
-                        )
-                        raise Unavailable(
-                            f"{self.spec.name}: ranks {why}. Their output:\n{self.tail()}"
-                        ) from None
+                    self._check_start(deadline)
                     continue
-                line = Line(connection)
-                hello = line.receive(time.monotonic() + 10)
-                assert hello is not None  # without a patience there is an error instead
-                self.lines[hello["rank"]] = line
+                connection = Connection(accepted.detach())
+                hello = connection.recv()
+                self.connections[hello["rank"]] = connection
                 self.pids[hello["rank"]] = hello["pid"]
+
+    def _check_start(self, deadline: float) -> None:
+        """Raises Unavailable if the ranks that are missing will not connect."""
+        dead = [p.returncode for p in self.processes if p.poll() is not None]
+        if dead or time.monotonic() > deadline:
+            why = f"ended with code {dead[0]}" if dead else f"did not connect within {START_TIMEOUT_S:.0f} s"
+            raise Unavailable(f"{self.spec.name}: ranks {why}. Their output:\n{self.tail()}")
 
     def tail(self) -> str:
         self.log.seek(0)
@@ -219,21 +184,25 @@ class Team:
     def ask(self, command: dict[str, Any]) -> list[dict[str, Any]]:
         """Every rank's answer to the command, in rank order. Raises Unavailable when one fails."""
         answers: dict[int, dict[str, Any]] = {}
+        waiting = {connection: rank for rank, connection in self.connections.items()}
         deadline = time.monotonic() + 120
         try:
-            for line in self.lines.values():
-                line.send(command)
-            while len(answers) < self.size:
-                for rank, line in self.lines.items():
-                    if rank not in answers and (answer := line.receive(deadline, 0.002)) is not None:
-                        answers[rank] = answer
-                        if "error" in answer:  # the others may wait for this rank indefinitely
-                            raise Unavailable(f"{self.spec.name}, rank {rank}, {command}:\n{answer['error']}")
-        except OSError as error:
-            silent = sorted(set(self.lines) - set(answers))
+            for connection in waiting:
+                connection.send(command)
+            while waiting:
+                ready = wait(list(waiting), deadline - time.monotonic())
+                if not ready:
+                    raise TimeoutError("the deadline has passed")
+                for one in ready:
+                    assert isinstance(one, Connection)
+                    answer, rank = one.recv(), waiting.pop(one)
+                    answers[rank] = answer
+                    if "error" in answer:  # the others may wait for this rank indefinitely
+                        raise Unavailable(f"{self.spec.name}, rank {rank}, {command}:\n{answer['error']}")
+        except (OSError, EOFError) as error:
             raise Unavailable(
-                f"{self.spec.name}: no answer from ranks {silent} to {command}: {error}. "
-                f"Output:\n{self.tail()}"
+                f"{self.spec.name}: no answer from ranks {sorted(waiting.values())} to {command}: "
+                f"{error or 'the process has ended'}. Output:\n{self.tail()}"
             ) from error
         return [answers[rank] for rank in range(self.size)]
 
@@ -244,12 +213,10 @@ class Team:
         return [(end - start) / 1e9 for start, end in zip(starts, ends)]
 
     def end(self) -> None:
-        """Ask the ranks to go; make them after a while."""
-        for line in self.lines.values():
-            try:
-                line.send({"do": "quit"})
-            except OSError:
-                pass
+        """Ask the ranks to end, and kill them after a while."""
+        for connection in self.connections.values():
+            with suppress(OSError):
+                connection.send({"do": "quit"})
         deadline = time.monotonic() + 10
         for process in self.processes:
             try:
@@ -258,28 +225,25 @@ class Team:
                 kill_group(process.pid)
                 process.wait()
                 for pid in self.pids.values():  # a launcher may have given the ranks groups of their own
-                    try:
+                    with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-                    except ProcessLookupError:
-                        pass
-        for line in self.lines.values():
-            line.connection.close()
-        if hasattr(self, "log"):
-            self.log.close()
+        for connection in self.connections.values():
+            connection.close()
+        self.log.close()
         os.close(self.memfd)
 
 
 class Fleet:
     """All alternatives of one run. A context manager: leaving it ends every process it started."""
 
-    def __init__(self, size: int, patience_s: float = 0, start_timeout: float = 90) -> None:
-        self.size, self.start_timeout = size, start_timeout
+    def __init__(self, size: int, patience_s: float = 0) -> None:
+        self.size = size
         self.quiet = Quiet(patience_s)
         self.scratch = Path(tempfile.mkdtemp(prefix="hvd-benchmark-"))
         self.teams: dict[str, Team] = {}
         self.failed: dict[str, str] = {}
 
-    def __enter__(self) -> Fleet:
+    def __enter__(self: _T) -> _T:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave in order, with all ranks
         return self
 
@@ -291,8 +255,8 @@ class Fleet:
     def start(self, name: str, make_spec: Callable[[], Spec]) -> None:
         """Start the alternative `make_spec()` describes; note why where that is impossible."""
         try:
-            self.teams[name] = Team(make_spec(), self.size, self.scratch, self.start_timeout)
-        except (Unavailable, OSError) as error:  # a rank may end between its connection and its first word
+            self.teams[name] = Team(make_spec(), self.size, self.scratch)
+        except (Unavailable, OSError, EOFError) as error:  # a rank may end right after it has connected
             self.drop(name, str(error))
 
     def drop(self, name: str, why: str) -> None:

@@ -6,11 +6,10 @@ standard library only: benchmarks/harness/rank.py loads this file in environment
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import traceback
 from collections.abc import Callable
+from multiprocessing.connection import Client
 from typing import Any
 
 
@@ -35,22 +34,19 @@ def env_rank() -> tuple[int, int]:
 
 
 def serve(rank: int, answer: Callable[[dict[str, Any]], object], close: Callable[[], None]) -> None:
-    """Answer the conductor's commands with `answer` until it says quit or goes away; then `close`."""
-    with socket.socket(socket.AF_UNIX) as line:
-        line.connect(os.environ["HVD_BENCH_SOCKET"])
-        stream = line.makefile("rw", encoding="utf-8")
-
-        def say(message: object) -> None:
-            stream.write(json.dumps(message) + "\n")
-            stream.flush()
-
-        say({"name": os.environ["HVD_BENCH_NAME"], "rank": rank, "pid": os.getpid()})
-        for text in stream:
-            command = json.loads(text)
+    """Answer the conductor's commands with `answer` until it sends "quit" or is gone; then `close`."""
+    with Client(os.environ["HVD_BENCH_SOCKET"], "AF_UNIX") as conductor:
+        conductor.send({"rank": rank, "pid": os.getpid()})
+        while True:
+            try:
+                command = conductor.recv()
+            except (EOFError, ConnectionError):
+                break
             if command["do"] == "quit":
                 break
             try:
-                say(answer(command))
+                answered = answer(command)
             except Exception:
-                say({"error": traceback.format_exc()})
+                answered = {"error": traceback.format_exc()}
+            conductor.send(answered)
     close()

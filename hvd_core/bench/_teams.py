@@ -158,32 +158,25 @@ def mpirun(size: int) -> list[str]:
     return [found, "-np", str(size)]
 
 
-class Launched(Teams):
+class Launched(Fleet, Teams):
     """A context manager: leaving it ends every process that it started."""
 
     def __init__(self, size: int, device: str, pinned: bool, patience_s: float) -> None:
-        self.size = size
+        super().__init__(size, patience_s)
         self._env = {"HVD_BENCH_DEVICE": device, "HVD_BENCH_PIN": "1" if pinned else "0"}
-        self._device, self._fleet = device, Fleet(size, patience_s)
-        self.titles, self.failed = {}, self._fleet.failed
+        self._device = device
+        self.titles = {}
 
-    def __enter__(self) -> Launched:
-        self._fleet.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._fleet.__exit__(*error)
-
-    def start(self, entry: str, load: Callable[[], type[Alternative]], backends: list[str]) -> None:
+    def start_entry(self, entry: str, load: Callable[[], type[Alternative]], backends: list[str]) -> None:
         """Start an alternative, once for each backend if it runs over backends; note why where that is impossible."""
         try:
             kind = load()
         except Exception as error:  # a module of another distribution
-            return self._fleet.drop(entry, f"{type(error).__name__}: {error}")
+            return self.drop(entry, f"{type(error).__name__}: {error}")
         for backend in backends if kind.over_backends and backends else [""]:
             name = f"{entry}/{backend}" if backend else entry
-            self._fleet.start(name, partial(self._spec, name, entry, kind, backend))
-            if name in self._fleet.teams:
+            self.start(name, partial(self._spec, name, entry, kind, backend))
+            if name in self.teams:
                 self.titles[name] = kind.title + (f", backend {backend}" if backend else "")
         return None
 
@@ -200,21 +193,11 @@ class Launched(Teams):
         return Spec(name.replace("/", "."), kind.title, command, prefix, env)
 
     def names(self) -> list[str]:
-        return list(self._fleet.teams)
+        return list(self.teams)
 
     def ask(self, name: str, command: dict[str, Any]) -> list[dict[str, Any]]:
-        team = self._fleet.teams[name]
-        answers: list[dict[str, Any]] = []
-
-        def take() -> float:
-            answers[:] = team.ask(command)
-            return 0.0
-
-        self._fleet.quiet.turn(team.pids.values(), take)
-        return answers
-
-    def drop(self, name: str, why: str) -> None:
-        self._fleet.drop(name, why)
+        team = self.teams[name]
+        return self.quiet.turn(team.pids.values(), lambda: team.ask(command))
 
 
 # ---- `hvd bench` under a launcher: all alternatives take turns in the ranks of one job --------------------------------

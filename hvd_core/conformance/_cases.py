@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
+import numpy as np
+
 from hvd_core.conformance import _abi
-from hvd_core.conformance._abi import ALLREDUCE, SUM
+from hvd_core.conformance._abi import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCE, REDUCESCATTER, SUM
 from hvd_core.conformance._backend import Backend, deadline
 from hvd_core.conformance._comm import Comm, DeviceSpace, HostSpace, Pending, Region, Space
 from hvd_core.conformance._numerics import NUMBERS, compare, reduced, sample, stored
-from hvd_core.conformance._verdicts import CaseArgument, Composed, Row, Skip
+from hvd_core.conformance._verdicts import CaseArgument, Composed, Failed, Row, Skip
 
 LEVELS = {
     "L0": "lint",
@@ -303,27 +305,116 @@ def at_most(kit: Kit, dtype: str, count: int) -> int:
     return min(count, caps.max_count) if caps is not None and caps.max_count else count
 
 
-class Sum:
-    """An allreduce sum of ``count`` elements, ready to be started."""
+class Operation:
+    """One collective on known data, ready to be started, and its right result.
 
-    def __init__(self, kit: Kit, comm: Comm, count: int, salt: int = 0, region: Region | None = None) -> None:
-        self.dtype, alignment = plain_type(kit)
-        count = at_most(kit, self.dtype, count)
-        self.comm, self.count = comm, count
-        self.columns = [sample(self.dtype, r, count, salt) for r in range(comm.size)]
-        self.source = region or comm.space.of(self.columns[comm.rank], alignment)
-        self.out = comm.space.region(self.columns[0].nbytes, alignment)
-        self.out.poison()
+    Args:
+        comm: the communicator.
+        coll: the collective.
+        dtype: the name of the type.
+        inputs: the input of each rank.
+        op, root: of the call.
+        alignment: of the buffers.
+        parts: how many elements each rank gets (REDUCESCATTER), or each rank from each other one (ALLTOALL: parts[i][j]
+            from rank i to rank j).
+        varying: pass the lists of counts.
+        buffer: memory that is used as input and output; None for new memory.
+        in_place: one new buffer as input and output.
+    """
+
+    def __init__(
+        self, comm: Comm, coll: int, dtype: str, inputs: Sequence[np.ndarray], *, op: int = SUM, root: int = 0,
+        alignment: int = 1, parts: Sequence[Any] = (), varying: bool = False, buffer: Region | None = None,
+        in_place: bool = False,
+    ) -> None:  # fmt: skip
+        self.comm, self.coll, self.dtype, self.inputs = comm, coll, dtype, inputs
+        self.op, self.root, self.parts, self.varying = op, root, parts, varying
+        mine, before = inputs[comm.rank], sum(n.size for n in inputs[: comm.rank])
+        self.count = mine.size
+        size = mine.size
+        if coll == ALLGATHER:
+            size = sum(one.size for one in inputs)
+        elif coll == REDUCESCATTER:
+            size = parts[comm.rank]
+        elif coll == ALLTOALL:
+            size = sum(row[comm.rank] for row in parts)
+        if in_place or buffer is not None:
+            whole = np.zeros(size, mine.dtype)
+            at = before if coll == ALLGATHER else 0
+            whole[at : at + mine.size] = mine
+            self.out = self.source = buffer or comm.space.region(whole.nbytes, alignment)
+            self.source.write(whole)
+        else:
+            self.source = comm.space.of(mine, alignment)
+            self.out = comm.space.region(size * mine.itemsize, alignment)
+            self.out.poison()
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of Comm.enqueue."""
+        lists: dict[str, Any] = {}
+        if self.varying and self.coll == ALLTOALL:
+            rank = self.comm.rank
+            lists = {"in_counts": self.parts[rank], "out_counts": [row[rank] for row in self.parts]}
+        elif self.varying:
+            lists = {"out_counts": self.parts or [one.size for one in self.inputs]}
+        return {
+            **{"coll": self.coll, "dtype": NUMBERS[self.dtype], "op": self.op, "root": self.root},
+            **{"ins": [self.source], "outs": [self.out], "counts": [self.count], **lists},
+        }
 
     def start(self, **more: Any) -> Pending:
         """The pending operation."""
         return self.comm.start(**self.arguments(), **more)
 
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of Comm.enqueue."""
-        lists = {"ins": [self.source], "outs": [self.out], "counts": [self.count]}
-        return {"coll": ALLREDUCE, "dtype": NUMBERS[self.dtype], "op": SUM, **lists}
+    def complete(self, **more: Any) -> np.ndarray:
+        """Starts and completes it; the output."""
+        self.start(**more).wait()
+        return self.out.read(stored(self.dtype))
+
+    def check(self, how: str = "wait", **more: Any) -> str:
+        """Starts and completes it; "" when the result is right."""
+        self.start(**more).wait(how)
+        return self.wrong()
+
+    def verify(self, where: str = "", how: str = "wait", **more: Any) -> None:
+        """Starts and completes it. Raises Failed when the result is wrong."""
+        self.start(**more).wait(how)
+        self.expect_right(where)
 
     def wrong(self) -> str:
         """ "" when the result is right."""
-        return compare(self.dtype, self.out.read(stored(self.dtype)), *reduced(self.dtype, SUM, self.columns))
+        got, expected = self.out.read(stored(self.dtype)), self.expected()
+        return "" if expected is None else compare(self.dtype, got, *expected)
+
+    def expect_right(self, where: str = "") -> None:
+        """Raises Failed when the result is wrong."""
+        if wrong := self.wrong():
+            raise Failed(f"{where}: {wrong}" if where else wrong)
+
+    def expected(self) -> tuple[np.ndarray, np.ndarray | None] | None:
+        """The right result and the allowed error, as compare() takes them; None for any."""
+        rank = self.comm.rank
+        if self.coll == BROADCAST:
+            return self.inputs[self.root], None
+        if self.coll == ALLGATHER:
+            return np.concatenate(self.inputs), None
+        if self.coll == ALLTOALL:
+            starts = [sum(row[:rank]) for row in self.parts]
+            pieces = zip(self.inputs, starts, self.parts)
+            return np.concatenate([one[at : at + row[rank]] for one, at, row in pieces]), None
+        if self.coll == REDUCE and rank != self.root:
+            return None
+        at, end = 0, None
+        if self.coll == REDUCESCATTER:
+            at, end = sum(self.parts[:rank]), sum(self.parts[: rank + 1])
+        return reduced(self.dtype, self.op, [one[at:end] for one in self.inputs])
+
+
+class Sum(Operation):
+    """An allreduce sum of ``count`` elements, ready to be started."""
+
+    def __init__(self, kit: Kit, comm: Comm, count: int, salt: int = 0) -> None:
+        dtype, alignment = plain_type(kit)
+        count = at_most(kit, dtype, count)
+        inputs = [sample(dtype, r, count, salt) for r in range(comm.size)]
+        super().__init__(comm, ALLREDUCE, dtype, inputs, alignment=alignment)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes as C
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from hvd_core.conformance._abi import (
     MEM_HOST,
     MEM_PINNED,
     OK,
-    TIMEOUT,
     UNSUPPORTED,
     Buf,
     CollArgs,
@@ -45,16 +45,22 @@ _BEFORE, _POISON = 0xA5, 0xDB
 class Region:
     """``nbytes`` bytes within guarded memory. ``buf``: the buffer for the backend."""
 
-    def __init__(self, space: Space, nbytes: int, offset: int) -> None:
-        self.space, self.nbytes, self.offset = space, nbytes, offset
-        self.total = offset + nbytes + GUARD
-        self.buf: Buf  # is set by the space
+    def __init__(self, nbytes: int, offset: int, buf: Buf) -> None:
+        self.nbytes, self.offset, self.buf = nbytes, offset, buf
+
+    def put(self, raw: np.ndarray) -> None:
+        """Writes the whole memory, guards included."""
+        raise NotImplementedError
+
+    def take(self) -> np.ndarray:
+        """A copy of the whole memory."""
+        raise NotImplementedError
 
     def write(self, data: np.ndarray) -> None:
         """The payload becomes ``data``; guards are renewed."""
-        raw = np.full(self.total, _BEFORE, np.uint8)
+        raw = np.full(self.offset + self.nbytes + GUARD, _BEFORE, np.uint8)
         raw[self.offset : self.offset + self.nbytes] = np.ascontiguousarray(data).view(np.uint8).reshape(-1)
-        self.space.put(self, raw)
+        self.put(raw)
 
     def poison(self) -> None:
         """Fills the payload with a pattern that no operation leaves."""
@@ -62,7 +68,7 @@ class Region:
 
     def read(self, dtype: np.dtype[Any] | str = "uint8") -> np.ndarray:
         """A copy of the payload. Raises Failed when a guard was written to."""
-        raw = self.space.take(self)
+        raw = self.take()
         before = np.flatnonzero(raw[: self.offset] != _BEFORE)
         behind = np.flatnonzero(raw[self.offset + self.nbytes :] != _BEFORE)
         if before.size or behind.size:
@@ -87,22 +93,11 @@ class Space:
         """A region of ``nbytes`` bytes at a multiple of ``alignment`` (0 and 1: an odd address), plus ``skew``."""
         raise NotImplementedError
 
-    def put(self, region: Region, raw: np.ndarray) -> None:
-        """Writes the whole piece, guards included."""
-        raise NotImplementedError
-
-    def take(self, region: Region) -> np.ndarray:
-        """The whole piece."""
-        raise NotImplementedError
-
     def of(self, data: np.ndarray, alignment: int = 1) -> Region:
         """A region that holds ``data``."""
         made = self.region(data.nbytes, alignment)
         made.write(data)
         return made
-
-    def close(self) -> None:
-        """Gives everything back."""
 
 
 class HostSpace(Space):
@@ -115,23 +110,23 @@ class HostSpace(Space):
         start = -(-(address + GUARD) // step) * step - address
         if step == 1 and (address + start) % 2 == 0:
             start += 1  # any address means any address
-        region = HostRegion(self, nbytes, start + skew)
-        region.room = room[: region.total]
-        region.buf = Buf(address, region.offset, nbytes)
-        return region
-
-    def put(self, region: Region, raw: np.ndarray) -> None:
-        assert isinstance(region, HostRegion)
-        region.room[:] = raw
-
-    def take(self, region: Region) -> np.ndarray:
-        assert isinstance(region, HostRegion)
-        raw: np.ndarray = region.room.copy()
-        return raw
+        start += skew
+        return HostRegion(room[: start + nbytes + GUARD], nbytes, start, Buf(address, start, nbytes))
 
 
 class HostRegion(Region):
-    room: np.ndarray
+    """In memory that NumPy reads and writes. ``room``: the memory with its guards."""
+
+    def __init__(self, room: np.ndarray, nbytes: int, offset: int, buf: Buf) -> None:
+        super().__init__(nbytes, offset, buf)
+        self.room = room
+
+    def put(self, raw: np.ndarray) -> None:
+        self.room[:] = raw
+
+    def take(self) -> np.ndarray:
+        raw: np.ndarray = self.room.copy()
+        return raw
 
 
 class DeviceSpace(Space):
@@ -153,7 +148,6 @@ class DeviceSpace(Space):
         self.alignment = max(1, props.alignment)
         self.stream = self.new_stream()
         self._free: dict[tuple[int, int], list[tuple[P, Buf]]] = {}
-        self._owned: list[P] = []
         self._pinned = backend_allocates(self, MEM_PINNED)
         # The host as a device has no other memory than the host's.
         self.memory_kind = MEM_DEVICE if backend_allocates(self, MEM_DEVICE) else MEM_HOST
@@ -162,9 +156,13 @@ class DeviceSpace(Space):
         """A separate stream; None for a table without streams."""
         if not self.backend.has("device", "stream_create"):
             return None
-        stream = P()
-        self.backend.call("device", "stream_create", self.device, 0, C.byref(stream))
-        return stream
+        return self.create("stream_create", 0)
+
+    def create(self, slot: str, *args: Any) -> P:
+        """The stream or event that a slot returns. Raises BackendFailure."""
+        made = P()
+        self.backend.call("device", slot, self.device, *args, C.byref(made))
+        return made
 
     def sync(self, stream: P | None = None, seconds: float = 60.0) -> None:
         """Until the stream has done its work. Raises BackendFailure."""
@@ -179,7 +177,6 @@ class DeviceSpace(Space):
             return waiting.pop()
         mem, buf = P(), Buf()
         self.backend.call("device", "mem_alloc", self.device, kind, size, C.byref(mem), C.byref(buf))
-        self._owned.append(mem)
         return mem, buf
 
     def release(self, kind: int, nbytes: int, mem: P, buf: Buf) -> None:
@@ -190,30 +187,8 @@ class DeviceSpace(Space):
     def region(self, nbytes: int, alignment: int = 1, skew: int = 0) -> Region:
         step = max(alignment, 1)
         offset = -(-GUARD // step) * step + (1 if step == 1 else 0) + skew
-        region = _DeviceRegion(self, nbytes, offset)
-        region.memory = self.allocate(self.memory_kind, region.total)
-        base = region.memory[1]
-        region.buf = Buf(base.base, base.offset + offset, nbytes)
-        return region
-
-    def put(self, region: Region, raw: np.ndarray) -> None:
-        assert isinstance(region, _DeviceRegion)
-        mem, staging, view = self._staging(region.total)
-        view[:] = raw
-        whole = Buf(region.memory[1].base, region.memory[1].offset, region.total)
-        self.copy(whole, staging, region.total)
-        self.sync()
-        self._done(mem, staging, region.total)
-
-    def take(self, region: Region) -> np.ndarray:
-        assert isinstance(region, _DeviceRegion)
-        mem, staging, view = self._staging(region.total)
-        whole = Buf(region.memory[1].base, region.memory[1].offset, region.total)
-        self.copy(staging, whole, region.total)
-        self.sync()
-        got: np.ndarray = view.copy()
-        self._done(mem, staging, region.total)
-        return got
+        memory = self.allocate(self.memory_kind, offset + nbytes + GUARD)
+        return _DeviceRegion(self, memory, nbytes, offset)
 
     def copy(self, to: Buf, source: Buf, nbytes: int, stream: P | None = None) -> None:
         """Enqueues a copy. Raises BackendFailure."""
@@ -234,26 +209,37 @@ class DeviceSpace(Space):
         view = np.ctypeslib.as_array((C.c_uint8 * max(nbytes, 1)).from_address(buf.base + buf.offset))
         return mem, Buf(buf.base, buf.offset, nbytes), view[:nbytes]
 
-    def _done(self, mem: P | None, buf: Buf, nbytes: int) -> None:
+    @contextmanager
+    def staging(self, nbytes: int) -> Iterator[tuple[Buf, np.ndarray]]:
+        """As host_buffer(), inside of the block."""
+        mem, buf, view = self._staging(nbytes)
+        yield buf, view
         if mem is not None:
             self.release(MEM_PINNED, nbytes, mem, buf)
 
-    def close(self) -> None:
-        for mem in self._owned:
-            self.backend.call("device", "mem_free", mem)
-        self._owned, self._free = [], {}
-        if self.stream is not None:
-            self.backend.call("device", "stream_destroy", self.stream)
-        self.backend.call("device", "close", self.device)
-
 
 class _DeviceRegion(Region):
-    space: DeviceSpace
-    memory: tuple[P, Buf]
+    def __init__(self, space: DeviceSpace, memory: tuple[P, Buf], nbytes: int, offset: int) -> None:
+        base = memory[1]
+        super().__init__(nbytes, offset, Buf(base.base, base.offset + offset, nbytes))
+        self._space, self._memory, self._total = space, memory, offset + nbytes + GUARD
+        self._whole = Buf(base.base, base.offset, self._total)
+
+    def put(self, raw: np.ndarray) -> None:
+        with self._space.staging(self._total) as (staging, view):
+            view[:] = raw
+            self._space.copy(self._whole, staging, self._total)
+            self._space.sync()
+
+    def take(self) -> np.ndarray:
+        with self._space.staging(self._total) as (staging, view):
+            self._space.copy(staging, self._whole, self._total)
+            self._space.sync()
+            raw: np.ndarray = view.copy()
+        return raw
 
     def __del__(self) -> None:
-        if hasattr(self, "memory"):
-            self.space.release(self.space.memory_kind, self.total, *self.memory)
+        self._space.release(self._space.memory_kind, self._total, *self._memory)
 
 
 def backend_allocates(space: DeviceSpace, kind: int) -> bool:
@@ -285,24 +271,23 @@ class Pending:
         self.done = comm.stream_mode is False and request.value is None
         self.event: P | None = None
         if comm.stream_mode:
-            self.event = P()
-            comm.backend.call("device", "event_create", comm.space.device, 0, C.byref(self.event))
+            assert isinstance(comm.space, DeviceSpace)
+            self.event = comm.space.create("event_create", 0)
             comm.backend.call("device", "event_record", self.event, stream)
 
     def test(self) -> bool:
         """Whether it is complete. Raises BackendFailure when it failed."""
-        if self.done:
-            return True
-        table, slot, what = (
-            ("device", "event_query", self.event) if self.event else ("comm", "req_test", self.request)
-        )
-        return self._settle(lambda: self.comm.backend.call(table, slot, what, allowed=(OK, INPROGRESS)) == OK)
+        if self.event:
+            return self._ask("device", "event_query", self.event)
+        return self._ask("comm", "req_test", self.request)
 
-    def wait(self, how: str = "wait", until: int | None = None) -> None:
+    def wait(self, how: str = "wait") -> None:
         """Until it is complete; ``how`` is wait or poll. Raises BackendFailure when it failed, Failed when it is
-        neither complete nor failed five seconds after its deadline (or at ``until``)."""
-        limit, pause = until or self.until + 5 * 10**9, _FIRST_PAUSE_S
-        while not (self.test() if how == "poll" or self.event else self._sleep(limit)):
+        neither complete nor failed five seconds after its deadline."""
+        limit, pause = self.until + 5 * 10**9, _FIRST_PAUSE_S
+        while not (
+            self.test() if how == "poll" or self.event else self._ask("comm", "req_wait", self.request, limit)
+        ):
             if time.monotonic_ns() > limit:
                 raise Failed("neither complete nor failed by its deadline + 5 s")
             if self.event:
@@ -310,17 +295,11 @@ class Pending:
                 time.sleep(pause)
                 pause = min(pause * _NEXT_PAUSE, _LONGEST_PAUSE_S)
 
-    def _sleep(self, limit: int) -> bool:
+    def _ask(self, table: str, slot: str, *args: Any) -> bool:
         if self.done:
             return True
-        call = self.comm.backend.call
-        return self._settle(
-            lambda: call("comm", "req_wait", self.request, limit, allowed=(OK, INPROGRESS)) == OK
-        )
-
-    def _settle(self, ask: Callable[[], bool]) -> bool:
         try:
-            self.done = ask()
+            self.done = self.comm.backend.call(table, slot, *args, allowed=(OK, INPROGRESS)) == OK
         except BackendFailure:
             self.done = True
             self.free()
@@ -341,7 +320,7 @@ class Pending:
             with self.comm.backend.calls.running("req_free"):
                 code = self.comm.backend.comm_api.req_free(self.request)
             if code != OK:
-                raise BackendFailure("req_free", code, new(_abi.Error))
+                raise BackendFailure("req_free", code)
         self.event, self.request = None, P()
 
 
@@ -498,9 +477,7 @@ class Comm:
         """Raises BackendFailure if async_error reports a failure."""
         code, text = self.async_error()
         if code not in (OK, _abi.UNSUPPORTED):
-            error = new(_abi.Error)
-            error.text = text.encode()[:900]
-            raise BackendFailure("async_error", code, error)
+            raise BackendFailure("async_error", code, text)
 
     def abort(self) -> None:
         """From any thread."""
@@ -517,14 +494,3 @@ class Comm:
             handle, self.handle = self.handle, None
             self.backend.call("comm", "destroy", handle)
             self.buffers.clear()
-
-
-def ending(pending: Pending) -> tuple[int, str]:
-    """(code, text) with which an operation ends; TIMEOUT with the text "hangs" if it does not end."""
-    try:
-        pending.wait()
-        return OK, ""
-    except BackendFailure as problem:
-        return problem.code, problem.text
-    except Failed:
-        return TIMEOUT, "hangs"

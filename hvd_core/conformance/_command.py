@@ -69,15 +69,14 @@ def parser() -> argparse.ArgumentParser:
 
 def select(cases: Sequence[Case], levels: Sequence[str] | None, ids: Sequence[str] | None) -> list[Case]:
     """The chosen cases. ValueError for an id that does not exist."""
-    import difflib
+    from hvd_core._config.hints import did_you_mean
 
     names = [c.name for c in cases]
     for wanted in ids or ():
         if wanted not in names:
-            close = difflib.get_close_matches(wanted, names, n=1)
-            hint = f" Did you mean '{close[0]}'?" if close else ""
             raise ValueError(
-                f"horovod: conformance: there is no case '{wanted}'.{hint}\n  list: python -m hvd_core.conformance --list"
+                f"horovod: conformance: there is no case '{wanted}'.{did_you_mean(wanted, names)}\n"
+                "  list: python -m hvd_core.conformance --list"
             )
     if not levels and not ids:
         return list(cases)
@@ -106,8 +105,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"horovod: conformance: --env takes NAME=VALUE, not '{odd[0]}'", file=sys.stderr)
         return 2
     if options.matrix:
-        from hvd_core.conformance import _report
-
         try:  # before the cases run, not after
             _report.check(Path(options.matrix))
         except (ValueError, OSError) as problem:

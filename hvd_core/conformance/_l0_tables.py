@@ -9,6 +9,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import struct
 import sys
 import tempfile
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from hvd_core.conformance._worker import Bare
 
 ENTRY = "hvd_backend_entry_v1"
-NAME = re.compile(r"[a-z0-9_-]{1,32}")
+_WORD = "[a-z][a-z0-9_]*"
 MOST_ALIGNMENT, MOST_SCORE = 1 << 20, 1000
 
 
@@ -127,22 +128,15 @@ def capabilities(bare: Bare) -> None:
         has["STREAM"] != has["REQUEST"],
         "exactly one of STREAM and REQUEST is declared; a communicator completes in one way",
     )
-    for name, slot in (
-        ("REQUEST", "req_wait"), ("ABORT", "abort"), ("GROUP_SAME", "group_begin"), ("GROUP_MIXED", "group_begin"),
+    for names, slot in (
+        (("REQUEST",), "req_wait"), (("REQUEST",), "req_test"), (("ABORT",), "abort"),
+        (("GROUP_SAME", "GROUP_MIXED"), "group_begin"),
     ):  # fmt: skip
+        declared, there = [name for name in names if has[name]], backend.has("comm", slot)
+        bare.expect(there or not declared, f"{', '.join(declared)} is declared, but the slot {slot} is empty")
         bare.expect(
-            not has[name] or backend.has("comm", slot), f"{name} is declared, but the slot {slot} is empty"
+            declared or not there, f"the slot {slot} is filled, but {' or '.join(names)} is not declared"
         )
-    for name, slot in (("ABORT", "abort"), ("REQUEST", "req_test")):
-        bare.expect(
-            has[name] or not backend.has("comm", slot),
-            f"the slot {slot} is filled, but {name} is not declared",
-        )
-    grouped = has["GROUP_SAME"] or has["GROUP_MIXED"]
-    bare.expect(
-        grouped or not backend.has("comm", "group_begin"),
-        "the slot group_begin is filled, but neither GROUP_* is declared",
-    )
     bare.expect(has["MEM_HOST"] or has["MEM_DEVICE"], "neither MEM_HOST nor MEM_DEVICE is declared")
     bare.expect(
         not has["MEM_DEVICE"] or backend.comm_api.device_types,
@@ -159,30 +153,20 @@ def capabilities(bare: Bare) -> None:
 @case("L0.identity", "name, tag, version", ranks=0)
 def identity(bare: Bare) -> None:
     api = bare.backend.api
-    name, tag, version = ((text or b"").decode() for text in (api.name, api.tag, api.version))
+    device = bare.backend.device
+    for what, text, pattern, rule in (
+        ("name", api.name, "[a-z0-9_-]{1,32}", "it must have 1 to 32 characters of a-z, 0-9, '_' and '-'"),
+        ("tag", api.tag, "[A-Z0-9_]{1,16}", "timelines need 1 to 16 of A-Z, 0-9 and '_'"),
+        ("version", api.version, r"\d+\.\d+.*", "ranks compare it, so it must be a version"),
+        ("device_type", device.device_type if device else b"x", _WORD, "it must consist of a-z, 0-9 and '_'"),
+    ):
+        found = (text or b"").decode()
+        bare.expect(re.fullmatch(pattern, found), f"the {what} is {found!r}; {rule}")
     bare.expect(
-        NAME.fullmatch(name),
-        f"the name is {name!r}; it must have 1 to 32 characters of a-z, 0-9, '_' and '-'",
-    )
-    bare.expect(
-        name == bare.target.name,
-        f"the library's name is '{name}', but the backend is installed as '{bare.target.name}'",
-    )
-    bare.expect(
-        re.fullmatch(r"[A-Z0-9_]{1,16}", tag),
-        f"the tag is {tag!r}; timelines need 1 to 16 of A-Z, 0-9 and '_'",
-    )
-    bare.expect(
-        re.match(r"\d+\.\d+", version),
-        f"the version is {version!r}; ranks compare it, so it must be a version",
+        api.name.decode() == bare.target.name,
+        f"the library's name is '{api.name.decode()}', but the backend is installed as '{bare.target.name}'",
     )
     bare.expect(api.vendor_lib is not None, 'vendor_lib is NULL; it must be "" if there is no vendor library')
-    for which in ("device_type",) if bare.backend.device else ():
-        kind = (getattr(bare.backend.device, which) or b"").decode()
-        bare.expect(
-            re.fullmatch(r"[a-z][a-z0-9_]*", kind),
-            f"{which} is {kind!r}; it must consist of a-z, 0-9 and '_'",
-        )
 
 
 @case("L0.options", "every option has a name, a type, a default within its range, and a sentence", ranks=0)
@@ -202,7 +186,7 @@ def options(bare: Bare) -> None:
         name = (row.name or b"").decode()
         bare.expect(row.hdr.struct_size == stride, f"option {i} has another struct_size than the first")
         bare.expect(
-            re.fullmatch(r"[a-z][a-z0-9_]*", name),
+            re.fullmatch(_WORD, name),
             f"option {i} has the name {name!r}; it must consist of a-z, 0-9 and '_'",
         )
         bare.expect(name not in seen, f"option '{name}' occurs twice")
@@ -281,7 +265,7 @@ def process_state() -> dict[str, Any]:
         "umask": f"{mask:04o}",
         "rounding mode": libc.fegetround() if hasattr(libc, "fegetround") else 0,
         "arithmetic of denormal numbers": _denormals(),
-        "processor cores": _ranges(sorted(os.sched_getaffinity(0))),
+        "processor cores": sorted(os.sched_getaffinity(0)),
         "resource limits": _resource_limits(),
     }
 
@@ -295,17 +279,6 @@ def _denormals() -> str:
         *(["taken as zero"] if struct.pack("d", denormal * large) == bytes(8) else []),
     ]
     return ", ".join(faults) or "kept"
-
-
-def _ranges(numbers: list[int]) -> str:
-    """``0-3, 6``."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
 
 
 def _resource_limits() -> list[str]:
@@ -365,26 +338,9 @@ def query(bare: Bare) -> None:
         for dtype in range(15):
             for op in range(5):
                 one, two = backend.query(coll, dtype, op), backend.query(coll, dtype, op)
-                bare.expect(
-                    bytes(one) == bytes(two),
-                    f"two equal questions got different answers: {_asked(coll, dtype, op)}",
-                )
-                bare.expect(
-                    one.support in (0, 1, 2),
-                    f"support {one.support} is not a valid answer: {_asked(coll, dtype, op)}",
-                )
-                bare.expect(
-                    one.alignment & (one.alignment - 1) == 0 and one.alignment <= MOST_ALIGNMENT,
-                    f"alignment {one.alignment} is not a power of two up to {MOST_ALIGNMENT}: {_asked(coll, dtype, op)}",
-                )
-                bare.expect(
-                    0 <= one.score <= MOST_SCORE,
-                    f"score {one.score} is not in 0 to {MOST_SCORE}: {_asked(coll, dtype, op)}",
-                )
-                bare.expect(
-                    not one.flags or newer(bare),
-                    f"flags {one.flags:#x} of the answer are not in the header: {_asked(coll, dtype, op)}",
-                )
+                fault = "two equal questions got different answers" if bytes(one) != bytes(two) else ""
+                fault = fault or _fault_of_answer(one, newer(bare))
+                bare.expect(not fault, f"{fault}: {_asked(coll, dtype, op)}")
     for coll, dtype, op in ((99, 7, 0), (0, 99, 0), (0, 7, 99), (-1, -1, -1)):
         bare.expect(
             backend.query(coll, dtype, op).support == 0,
@@ -402,6 +358,18 @@ def query(bare: Bare) -> None:
         caps.max_count == 0x5A5A5A5A, f"query writes beyond the {short} bytes of an older host's struct"
     )
     _newer_arguments(bare)
+
+
+def _fault_of_answer(caps: CollCaps, is_newer: bool) -> str:
+    if caps.support not in (0, 1, 2):
+        return f"support {caps.support} is not a valid answer"
+    if caps.alignment & (caps.alignment - 1) or caps.alignment > MOST_ALIGNMENT:
+        return f"alignment {caps.alignment} is not a power of two up to {MOST_ALIGNMENT}"
+    if not 0 <= caps.score <= MOST_SCORE:
+        return f"score {caps.score} is not in 0 to {MOST_SCORE}"
+    if caps.flags and not is_newer:
+        return f"flags {caps.flags:#x} of the answer are not in the header"
+    return ""
 
 
 def _asked(coll: int, dtype: int, op: int) -> str:
@@ -440,19 +408,14 @@ def required(bare: Bare) -> None:
     backend = bare.backend
     if backend.comm is None:
         bare.skip("the backend has no communicator table")
-    served = {
-        (coll, varying): [d for d in range(15) if backend.query(coll, d, 0, varying=varying).support]
-        for coll, varying in (
-            (_abi.ALLREDUCE, False),
-            (_abi.BROADCAST, False),
-            (_abi.ALLGATHER, False),
-            (_abi.ALLGATHER, True),
-        )
-    }
-    some = served[_abi.ALLGATHER, False] or served[_abi.ALLGATHER, True]
+
+    def served(coll: int, varying: bool = False) -> bool:
+        return any(backend.query(coll, dtype, 0, varying=varying).support for dtype in range(15))
+
+    some = served(_abi.ALLGATHER) or served(_abi.ALLGATHER, varying=True)
     bare.expect(some, "query serves no allgather of any type; hvd-core cannot compose operations without one")
-    for name, key in (("allreduce", (_abi.ALLREDUCE, False)), ("broadcast", (_abi.BROADCAST, False))):
-        if not served[key]:
+    for name, coll in (("allreduce", _abi.ALLREDUCE), ("broadcast", _abi.BROADCAST)):
+        if not served(coll):
             bare.note(
                 name, "served for no type: hvd-core composes it from allgather, which moves many more bytes"
             )
@@ -461,6 +424,7 @@ def required(bare: Bare) -> None:
 # ---- the description: what it says, and what it costs -----------------------------------------------------------------
 
 IMPORT_SECONDS = 0.1
+_ANSWER_S = 60.0
 
 _MEASURE = """
 import sys, os, json, time, threading, importlib
@@ -478,6 +442,19 @@ outside = sorted({n.split(".")[0] for n in new if compiled(sys.modules[n])} - se
 print(json.dumps({"seconds": took, "compiled": outside, "threads": len(os.listdir("/proc/self/task")),
     "environment": changed}))
 """
+
+
+def _answer_of(interpreter: list[str], program: str, argument: str) -> dict[str, Any]:
+    """What a program prints, as JSON in its last line; {"fault": the reason} if it does not."""
+    done = sandbox.run([*interpreter, "-c", program, argument], timeout_s=_ANSWER_S)
+    if done.returncode is None:
+        return {"fault": f"it timed out after {_ANSWER_S:g} s"}
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return answer
+    except (IndexError, ValueError):
+        words = "".join(done.stderr.strip().splitlines()[-1:])
+        return {"fault": f"it {sandbox.describe_exit(done.returncode)}: {words}"}
 
 
 def described(bare: Bare) -> BackendDescriptor:
@@ -547,10 +524,8 @@ def importing(bare: Bare) -> None:
     described(bare)
     seconds = []
     for _ in range(3):
-        done = sandbox.run([sys.executable, "-c", _MEASURE, bare.target.entry or ""], timeout_s=60)
-        bare.expect(not done.timed_out, "describing timed out after 60 s")
-        bare.expect(done.returncode == 0, f"describing failed: {done.stderr.strip().splitlines()[-1:]}")
-        seen = json.loads(done.stdout.splitlines()[-1])
+        seen = _answer_of([sys.executable], _MEASURE, bare.target.entry or "")
+        bare.expect("fault" not in seen, f"describing failed: {seen.get('fault')}")
         seconds.append(seen["seconds"])
     bare.expect(
         not seen["compiled"], f"describing imports {', '.join(seen['compiled'])}; leave that to probe or load"
@@ -587,8 +562,6 @@ def probing(bare: Bare) -> None:
 
 ODD = "a blank, ä and 中"
 _COPIED = (".py", ".toml", ".json", ".txt")
-_MOST_FILES = 10_000
-_ANSWER_S = 60.0
 
 # Describes and probes. The answer has no messages of the plugin, because they may show its path.
 _ASK = """
@@ -659,44 +632,31 @@ def _mirror(top: str, site: Path) -> bool:
     if spec is None or spec.origin is None:
         return False
     if not spec.submodule_search_locations:
-        (site / Path(spec.origin).name).write_bytes(Path(spec.origin).read_bytes())
-        for beside in Path(spec.origin).parent.glob("*.hvd.toml"):
-            (site / beside.name).write_bytes(beside.read_bytes())
+        for file in (Path(spec.origin), *Path(spec.origin).parent.glob("*.hvd.toml")):
+            shutil.copy(file, site)
         return False
-    package, found, libraries = Path(spec.origin).parent, 0, False
-    for folder, _, files in os.walk(package):
-        here = site / top / Path(folder).relative_to(package)
-        here.mkdir(parents=True, exist_ok=True)
-        for name in files:
-            found += 1
-            if found > _MOST_FILES:
-                return libraries
-            libraries |= ".so" in name
-            source = Path(folder, name)
-            if source.suffix in _COPIED:
-                (here / name).write_bytes(source.read_bytes())
-            elif source.suffix != ".pyc":
-                (here / name).symlink_to(source)
+    package, libraries = Path(spec.origin).parent, []
+
+    def copy_or_link(source: str, target: str) -> None:
+        if ".so" in os.path.basename(source):
+            libraries.append(source)
+        if source.endswith(_COPIED):
+            shutil.copy(source, target)
+        else:
+            os.symlink(source, target)
+
+    ignore = shutil.ignore_patterns("*.pyc")
+    shutil.copytree(package, site / top, copy_function=copy_or_link, ignore=ignore)
     for libs in package.parent.glob(f"{top}*.libs"):  # where auditwheel puts what it has found
         (site / libs.name).symlink_to(libs)
-    return libraries
+    return bool(libraries)
 
 
 def _ask(place: str, entry: str, folder: str, variable: str = "") -> dict[str, Any]:
-    question = json.dumps([place, entry, folder, variable])
-    done = sandbox.run([*INTERPRETER, "-c", _ASK, question], timeout_s=_ANSWER_S)
-    if done.returncode is None:
-        return {"said": f"a timeout after {_ANSWER_S:g} s", "why": "", "library": False}
-    try:
-        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return answer
-    except (IndexError, ValueError):
-        said = done.stderr.strip().splitlines()[-1:] or [""]
-        return {
-            "said": f"a process that {sandbox.describe_exit(done.returncode)}",
-            "why": said[0],
-            "library": False,
-        }
+    seen = _answer_of(INTERPRETER, _ASK, json.dumps([place, entry, folder, variable]))
+    if "fault" in seen:
+        return {"said": "a process that failed", "why": seen["fault"], "library": False}
+    return seen
 
 
 def _in_words(answer: dict[str, Any]) -> str:

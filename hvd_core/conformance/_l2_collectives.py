@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -24,9 +25,9 @@ from hvd_core.conformance._abi import (
     SEND,
 )
 from hvd_core.conformance._backend import BackendFailure, code_name
-from hvd_core.conformance._cases import Kit, case
-from hvd_core.conformance._comm import Comm, Region
-from hvd_core.conformance._numerics import NUMBERS, OPS, compare, reduced, sample, stored
+from hvd_core.conformance._cases import Kit, Operation, case
+from hvd_core.conformance._comm import Comm
+from hvd_core.conformance._numerics import NUMBERS, OPS, compare, sample, stored
 from hvd_core.conformance._verdicts import EMULATED, FAIL, NATIVE, REFUSED, Composed, Failed
 
 COUNTS = (0, 1, 17, 1023)
@@ -36,16 +37,21 @@ LARGE_TYPES = {"sum": ("float32", "bfloat16", "float64", "int8"), "": ("float32"
 
 
 class Try:
-    """One combination of memory, collective and alignment. ``digests`` are compared across ranks."""
+    """One combination of memory, type and alignment. ``digests`` are compared across ranks."""
 
     def __init__(self, kit: Kit, comm: Comm, dtype: str, op: int, alignment: int, seconds: float) -> None:
         self.kit, self.comm, self.dtype, self.op = kit, comm, dtype, op
-        self.number, self.alignment, self.seconds = NUMBERS[dtype], alignment, seconds
+        self.alignment, self.seconds = alignment, seconds
         self.digests: list[str] = []
 
     def note_bits(self, got: np.ndarray) -> None:
         """The bits that all ranks must have alike."""
         self.digests.append(hashlib.sha256(got.tobytes()).hexdigest()[:16])
+
+    def operation(self, coll: int, lengths: list[int], **more: Any) -> Operation:
+        """A collective of samples, of ``lengths[rank]`` elements each."""
+        inputs = [sample(self.dtype, r, n) for r, n in enumerate(lengths)]
+        return Operation(self.comm, coll, self.dtype, inputs, op=self.op, alignment=self.alignment, **more)
 
 
 Attempt = Callable[[Try, int], str]
@@ -171,25 +177,13 @@ def query(kit: Kit) -> None:
                 )
 
 
-def _check(t: Try, got: np.ndarray, columns: list[np.ndarray]) -> str:
-    value, allowed = reduced(t.dtype, t.op, columns)
-    return compare(t.dtype, got, value, allowed)
-
-
-def _buffers(t: Try, mine: np.ndarray, elements: int) -> tuple[Region, Region]:
-    return t.comm.space.of(mine, t.alignment), _out(t, elements)
-
-
 @case("L2.allreduce", "every type and reduction, out of place, the same bits on all ranks", seconds=180)
 def allreduce(kit: Kit) -> None:
     def attempt(t: Try, count: int) -> str:
-        columns = [sample(t.dtype, r, count) for r in range(t.comm.size)]
-        source, out = _buffers(t, columns[t.comm.rank], count)
-        t.comm.run(ALLREDUCE, t.number, [source], [out], op=t.op, counts=[count], seconds=t.seconds)
-        got = out.read(stored(t.dtype))
-        t.note_bits(got)
-        changed = compare(t.dtype, source.read(stored(t.dtype)), columns[t.comm.rank])
-        return _check(t, got, columns) or (changed and f"the input changed: {changed}")
+        operation = t.operation(ALLREDUCE, [count] * t.comm.size)
+        t.note_bits(operation.complete(seconds=t.seconds))
+        changed = compare(t.dtype, operation.source.read(stored(t.dtype)), operation.inputs[t.comm.rank])
+        return operation.wrong() or (changed and f"the input changed: {changed}")
 
     sweep(kit, ALLREDUCE, attempt, OPS, replicated=True)
 
@@ -197,31 +191,18 @@ def allreduce(kit: Kit) -> None:
 @case("L2.reduce", "every type and reduction to every root", seconds=180)
 def reduce(kit: Kit) -> None:
     def attempt(t: Try, count: int) -> str:
-        columns = [sample(t.dtype, r, count) for r in range(t.comm.size)]
-        wrong = ""
+        first = ""
         for root in range(t.comm.size) if count == 17 else (t.comm.size - 1,):
-            source, out = _buffers(t, columns[t.comm.rank], count)
-            t.comm.run(
-                REDUCE, t.number, [source], [out], op=t.op, counts=[count], root=root, seconds=t.seconds
-            )
-            got = out.read(stored(t.dtype))
-            if t.comm.rank == root and not wrong:
-                wrong = _check(t, got, columns)
-                wrong = wrong and f"at root {root}: {wrong}"
-        return wrong
+            wrong = t.operation(REDUCE, [count] * t.comm.size, root=root).check(seconds=t.seconds)
+            first = first or (wrong and f"at root {root}: {wrong}")
+        return first
 
     sweep(kit, REDUCE, attempt, OPS)
 
 
 def _scatter(t: Try, parts: list[int], varying: bool) -> str:
-    total, at = sum(parts), sum(parts[: t.comm.rank])
-    columns = [sample(t.dtype, r, total) for r in range(t.comm.size)]
-    source, out = _buffers(t, columns[t.comm.rank], parts[t.comm.rank])
-    t.comm.run(
-        REDUCESCATTER, t.number, [source], [out], op=t.op, counts=[total],
-        out_counts=parts if varying else None, seconds=t.seconds,
-    )  # fmt: skip
-    return _check(t, out.read(stored(t.dtype)), [c[at : at + parts[t.comm.rank]] for c in columns])
+    lengths = [sum(parts)] * t.comm.size
+    return t.operation(REDUCESCATTER, lengths, parts=parts, varying=varying).check(seconds=t.seconds)
 
 
 @case("L2.reducescatter", "every type and reduction, equal parts", seconds=180)
@@ -242,39 +223,22 @@ def reducescatterv(kit: Kit) -> None:
 # ---- collectives that only move data ----------------------------------------------------------------------------------
 
 
-def _out(t: Try, elements: int) -> Region:
-    out = t.comm.space.region(elements * stored(t.dtype).itemsize, t.alignment)
-    out.poison()
-    return out
-
-
 @case("L2.broadcast", "every type from every root, in and out of place", seconds=120)
 def broadcast(kit: Kit) -> None:
     def attempt(t: Try, count: int) -> str:
-        wrong = ""
+        first = ""
         for root in range(t.comm.size) if count == 17 else (0,):
-            value = sample(t.dtype, root, count)
-            source, out = t.comm.space.of(value, t.alignment), _out(t, count)
-            if t.comm.rank != root:
-                source.poison()
-            t.comm.run(BROADCAST, t.number, [source], [out], counts=[count], root=root, seconds=t.seconds)
-            got = compare(t.dtype, out.read(stored(t.dtype)), value)
-            t.comm.run(BROADCAST, t.number, [source], [source], counts=[count], root=root, seconds=t.seconds)
-            again = compare(t.dtype, source.read(stored(t.dtype)), value)
-            wrong = wrong or (got and f"root {root}: {got}") or (again and f"in place, root {root}: {again}")
-        return wrong
+            for in_place, form in ((False, ""), (True, "in place, ")):
+                made = t.operation(BROADCAST, [count] * t.comm.size, root=root, in_place=in_place)
+                wrong = made.check(seconds=t.seconds)
+                first = first or (wrong and f"{form}root {root}: {wrong}")
+        return first
 
     sweep(kit, BROADCAST, attempt)
 
 
 def _gather(t: Try, parts: list[int], varying: bool) -> str:
-    pieces = [sample(t.dtype, r, n) for r, n in enumerate(parts)]
-    source, out = t.comm.space.of(pieces[t.comm.rank], t.alignment), _out(t, sum(parts))
-    t.comm.run(
-        ALLGATHER, t.number, [source], [out], counts=[parts[t.comm.rank]],
-        out_counts=parts if varying else None, seconds=t.seconds,
-    )  # fmt: skip
-    return compare(t.dtype, out.read(stored(t.dtype)), np.concatenate(pieces))
+    return t.operation(ALLGATHER, parts, varying=varying).check(seconds=t.seconds)
 
 
 @case("L2.allgather", "every type, equal parts", seconds=120)
@@ -287,18 +251,14 @@ def allgatherv(kit: Kit) -> None:
     sweep(kit, ALLGATHER, lambda t, n: _gather(t, uneven(n, t.comm.size), True), varying=True)
 
 
-def _exchange(t: Try, table: list[list[int]], varying: bool) -> str:
-    """table[i][j]: elements from rank i to rank j."""
-    me = t.comm.rank
-    gives, gets = table[me], [row[me] for row in table]
-    pieces = [sample(t.dtype, me, n, salt=to + 1) for to, n in enumerate(gives)]
-    wanted = [sample(t.dtype, r, n, salt=me + 1) for r, n in enumerate(gets)]
-    source, out = t.comm.space.of(np.concatenate(pieces), t.alignment), _out(t, sum(gets))
-    t.comm.run(
-        ALLTOALL, t.number, [source], [out], counts=[sum(gives)], in_counts=gives if varying else None,
-        out_counts=gets if varying else None, seconds=t.seconds,
-    )  # fmt: skip
-    return compare(t.dtype, out.read(stored(t.dtype)), np.concatenate(wanted))
+def _exchange(t: Try, parts: list[list[int]], varying: bool) -> str:
+    """parts[i][j]: elements from rank i to rank j."""
+    inputs = [
+        np.concatenate([sample(t.dtype, r, n, salt=to + 1) for to, n in enumerate(gives)])
+        for r, gives in enumerate(parts)
+    ]
+    made = Operation(t.comm, ALLTOALL, t.dtype, inputs, alignment=t.alignment, parts=parts, varying=varying)
+    return made.check(seconds=t.seconds)
 
 
 @case("L2.alltoall", "every type, equal parts", seconds=120)
@@ -309,10 +269,8 @@ def alltoall(kit: Kit) -> None:
 @case("L2.alltoallv", "every type, uneven parts, some empty", seconds=120)
 def alltoallv(kit: Kit) -> None:
     def attempt(t: Try, count: int) -> str:
-        size = t.comm.size
-        return _exchange(
-            t, [[(i * 3 + j + 1) % 4 * count // 2 for j in range(size)] for i in range(size)], True
-        )
+        ranks = range(t.comm.size)
+        return _exchange(t, [[(i * 3 + j + 1) % 4 * count // 2 for j in ranks] for i in ranks], True)
 
     sweep(kit, ALLTOALL, attempt, varying=True)
 
@@ -320,16 +278,17 @@ def alltoallv(kit: Kit) -> None:
 @case("L2.send_recv", "every type from each rank to the next", ranks=2, seconds=120)
 def send_recv(kit: Kit) -> None:
     def attempt(t: Try, count: int) -> str:
-        wrong = ""
+        wrong, number = "", NUMBERS[t.dtype]
         for turn in range(t.comm.size):
             to = (turn + 1) % t.comm.size
             value = sample(t.dtype, turn, count)
             if t.comm.rank == turn:
                 source = t.comm.space.of(value, t.alignment)
-                t.comm.run(SEND, t.number, ins=[source], counts=[count], peer=to, seconds=t.seconds)
+                t.comm.run(SEND, number, ins=[source], counts=[count], peer=to, seconds=t.seconds)
             elif t.comm.rank == to:
-                out = _out(t, count)
-                t.comm.run(RECV, t.number, outs=[out], counts=[count], peer=turn, seconds=t.seconds)
+                out = t.comm.space.region(value.nbytes, t.alignment)
+                out.poison()
+                t.comm.run(RECV, number, outs=[out], counts=[count], peer=turn, seconds=t.seconds)
                 wrong = wrong or compare(t.dtype, out.read(stored(t.dtype)), value)
         return wrong
 

@@ -15,9 +15,7 @@ from hvd_core.conformance._abi import (
     AVG,
     BROADCAST,
     MAX,
-    MIN,
     OK,
-    PROD,
     REDUCE,
     SUM,
     UNSUPPORTED,
@@ -27,7 +25,7 @@ from hvd_core.conformance._abi import (
     new,
 )
 from hvd_core.conformance._backend import BackendFailure, deadline
-from hvd_core.conformance._cases import Kit, alignment_of, at_most, case, plain_type, served
+from hvd_core.conformance._cases import Kit, Operation, alignment_of, at_most, case, plain_type, served
 from hvd_core.conformance._comm import GUARD, Comm, HostRegion, HostSpace, Region
 from hvd_core.conformance._numerics import (
     NUMBERS,
@@ -42,18 +40,15 @@ from hvd_core.conformance._numerics import (
 )
 from hvd_core.conformance._verdicts import EMULATED, FAIL, NATIVE, Composed
 
-
-def allreduce(comm: Comm, dtype: str, mine: np.ndarray, op: int, alignment: int, **more: Any) -> np.ndarray:
-    """The result of one allreduce out of place."""
-    source, out = comm.space.of(mine, alignment), comm.space.region(mine.nbytes, alignment)
-    out.poison()
-    comm.run(ALLREDUCE, NUMBERS[dtype], [source], [out], op=op, counts=[mine.size], **more)
-    return out.read(stored(dtype))
-
-
 Body = Callable[[Comm, str, int, _abi.CollCaps], str]
 """(communicator, type, reduction, the answer of query) -> the fault, or "".
 """
+
+
+def _allreduce(
+    comm: Comm, dtype: str, op: int, columns: Sequence[np.ndarray], caps: _abi.CollCaps
+) -> Operation:
+    return Operation(comm, ALLREDUCE, dtype, columns, op=op, alignment=caps.alignment)
 
 
 def _columns(kit: Kit, dtype: str, rows: Sequence[tuple[float, ...]]) -> list[np.ndarray]:
@@ -106,9 +101,8 @@ def narrowing(kit: Kit) -> None:
 
     def body(comm: Comm, dtype: str, op: int, caps: _abi.CollCaps) -> str:
         columns = _columns(kit, dtype, traps[dtype])
-        got = allreduce(comm, dtype, columns[comm.rank], op, caps.alignment)
         with np.errstate(over="ignore"):
-            return compare(dtype, got, *reduced(dtype, op, columns))
+            return _allreduce(comm, dtype, op, columns, caps).check()
 
     _try_all(kit, traps, ("sum", "min", "max"), body)
 
@@ -120,7 +114,7 @@ def special_values(kit: Kit) -> None:
 
     def body(comm: Comm, dtype: str, op: int, caps: _abi.CollCaps) -> str:
         columns = _columns(kit, dtype, rows)
-        got = to_real(dtype, allreduce(comm, dtype, columns[comm.rank], op, caps.alignment))
+        got = to_real(dtype, _allreduce(comm, dtype, op, columns, caps).complete())
         with np.errstate(all="ignore"):
             value = to_real(dtype, to_stored(dtype, reduced(dtype, op, columns)[0]))
         lost = np.isnan(value) & ~np.isnan(got)
@@ -177,7 +171,7 @@ def _moved_bits(kit: Kit) -> None:
 def booleans(kit: Kit) -> None:
     def body(comm: Comm, dtype: str, op: int, caps: _abi.CollCaps) -> str:
         columns = [np.array([r == 0, r == 1, True, False, r > 0] * 7, bool) for r in range(kit.size)]
-        got = allreduce(comm, dtype, columns[comm.rank], op, caps.alignment)
+        got = _allreduce(comm, dtype, op, columns, caps).complete()
         raw = got.view(np.uint8)
         if (raw > 1).any():
             return f"a bool result has the value {raw.max()}"
@@ -200,7 +194,7 @@ def average(kit: Kit) -> None:
         if limits.min < 0:
             rows += [(-3, 0), (-7, 2), (limits.min, limits.min)]
         columns = _columns(kit, dtype, rows)
-        got = allreduce(comm, dtype, columns[comm.rank], op, caps.alignment)
+        got = _allreduce(comm, dtype, op, columns, caps).complete()
         exact = [sum(int(c[i]) for c in columns) for i in range(len(rows))]
         value = np.array([abs(t) // kit.size * (1 if t >= 0 else -1) for t in exact], stored(dtype))
         return compare(dtype, got, value)
@@ -232,7 +226,7 @@ def scaling(kit: Kit) -> None:
                 ALLREDUCE, NUMBERS[dtype], op, kit.size, comm=comm.handle, factors=(pre, post)
             )
             try:
-                got = allreduce(comm, dtype, columns[comm.rank], op, caps.alignment, pre=pre, post=post)
+                got = _allreduce(comm, dtype, op, columns, caps).complete(pre=pre, post=post)
             except BackendFailure as problem:
                 if caps.support or problem.code != _abi.UNSUPPORTED or problem.flags & _abi.COMM_DEAD:
                     raise
@@ -260,26 +254,17 @@ def in_place(kit: Kit) -> None:
                     caps = served(kit, coll, dtype)
                     if caps is None or (caps.max_count and count * kit.size > caps.max_count):
                         continue
-                    wrong = _in_place(comm, coll, dtype, count, caps.alignment)
+                    wrong = _samples(
+                        comm, coll, dtype, count, alignment=caps.alignment, root=kit.size - 1, in_place=True
+                    ).check()
                     kit.row(f"{name} of {count} {dtype} [{space.name}]", FAIL if wrong else NATIVE, wrong)
     if not kit.rows:
         raise Composed("none of these collectives is declared for any of these types; hvd-core composes them")
 
 
-def _in_place(comm: Comm, coll: int, dtype: str, count: int, alignment: int) -> str:
-    columns = [sample(dtype, r, count) for r in range(comm.size)]
-    if coll == ALLGATHER:
-        room = np.zeros(count * comm.size, stored(dtype))
-        room[comm.rank * count : (comm.rank + 1) * count] = columns[comm.rank]
-        buffer = comm.space.of(room, alignment)
-        comm.run(coll, NUMBERS[dtype], [buffer], [buffer], counts=[count])
-        return compare(dtype, buffer.read(stored(dtype)), np.concatenate(columns))
-    buffer = comm.space.of(columns[comm.rank], alignment)
-    comm.run(coll, NUMBERS[dtype], [buffer], [buffer], op=SUM, counts=[count], root=comm.size - 1)
-    got = buffer.read(stored(dtype))
-    if coll == REDUCE and comm.rank != comm.size - 1:
-        return ""
-    return compare(dtype, got, *reduced(dtype, SUM, columns))
+def _samples(comm: Comm, coll: int, dtype: str, count: int, salt: int = 0, **more: Any) -> Operation:
+    """A collective of ``count`` elements of each rank."""
+    return Operation(comm, coll, dtype, [sample(dtype, r, count, salt) for r in range(comm.size)], **more)
 
 
 # ---- several at the same time: lists of buffers, groups, communicators over parts of the ranks ------------------------
@@ -291,6 +276,8 @@ def vectored(kit: Kit) -> None:
         kit.need_comm()
         raise Composed("VECTORED is not declared; hvd-core packs lists into one buffer")
     dtype = next((d for d in ("float32", "int32", "uint8") if served(kit, ALLREDUCE, d)), None)
+    kinds = [(ALLREDUCE, "allreduce", dtype)] if dtype else []
+    kinds += [(BROADCAST, "broadcast", "uint8")] if served(kit, BROADCAST, "uint8") else []
     lists = (
         [1, 0, 5, 1000, 0, 3],
         [0, 0, 0],
@@ -301,43 +288,23 @@ def vectored(kit: Kit) -> None:
     for space in kit.spaces():
         comm = kit.comm(space)
         for lengths in lists:
-            what = f"{len(lengths)} buffers of {min(lengths)} to {max(lengths)} [{space.name}]"
-            if dtype:
-                _reduce_list(kit, comm, dtype, lengths, what)
-            _broadcast_list(kit, comm, lengths, what)
+            for coll, name, dtype in kinds:
+                how: dict[str, Any] = {"alignment": alignment_of(kit, coll, dtype), "root": comm.size - 1}
+                how["in_place"] = coll == BROADCAST
+                wrong = _run_list([_samples(comm, coll, dtype, n, i, **how) for i, n in enumerate(lengths)])
+                what = f"{len(lengths)} buffers of {min(lengths)} to {max(lengths)} [{space.name}]"
+                kit.row(f"{name} of {what}", FAIL if wrong else NATIVE, wrong)
 
 
-def _reduce_list(kit: Kit, comm: Comm, dtype: str, lengths: list[int], what: str) -> None:
-    alignment = alignment_of(kit, ALLREDUCE, dtype)
-    columns = [[sample(dtype, r, n, salt=i) for i, n in enumerate(lengths)] for r in range(comm.size)]
-    ins = [comm.space.of(c, alignment) for c in columns[comm.rank]]
-    outs = [comm.space.region(r.nbytes, alignment) for r in ins]
-    for out in outs:
-        out.poison()
-    comm.run(ALLREDUCE, NUMBERS[dtype], ins, outs, op=SUM, counts=lengths)
-    wrong = ""
-    for i, out in enumerate(outs):
-        wrong = wrong or compare(
-            dtype, out.read(stored(dtype)), *reduced(dtype, SUM, [c[i] for c in columns])
-        )
-        wrong = wrong and f"buffer {i}: {wrong}"
-    kit.row(f"allreduce of {what}", FAIL if wrong else NATIVE, wrong)
-
-
-def _broadcast_list(kit: Kit, comm: Comm, lengths: list[int], what: str) -> None:
-    caps = served(kit, BROADCAST, "uint8")
-    if caps is None:
-        return
-    root = comm.size - 1
-    values = [sample("uint8", root, n, salt=i) for i, n in enumerate(lengths)]
-    buffers = [comm.space.region(n, caps.alignment) for n in lengths]
-    for buffer, value in zip(buffers, values):
-        buffer.poison()
-        if comm.rank == root:
-            buffer.write(value)
-    comm.run(BROADCAST, NUMBERS["uint8"], buffers, buffers, counts=lengths, root=root)
-    bad = [i for i, (b, v) in enumerate(zip(buffers, values)) if compare("uint8", b.read(), v)]
-    kit.row(f"broadcast of {what}", FAIL if bad else NATIVE, f"buffers {bad[:5]} are wrong" if bad else "")
+def _run_list(made: list[Operation]) -> str:
+    """Runs operations of one kind as one call with lists of buffers; the fault of the result, or ""."""
+    lists = {
+        "ins": [m.source for m in made],
+        "outs": [m.out for m in made],
+        "counts": [m.count for m in made],
+    }
+    made[0].comm.run(**made[0].arguments() | lists)
+    return next((f"buffer {i}: {wrong}" for i, m in enumerate(made) if (wrong := m.wrong())), "")
 
 
 @case("L2.groups", "several collectives between group_begin and group_end", ranks=2)
@@ -368,27 +335,16 @@ def groups(kit: Kit) -> None:
 
 
 def _grouped(kit: Kit, comm: Comm, dtype: str, kinds: list[int]) -> str:
-    calls: list[dict[str, Any]] = []
-    wanted: list[tuple[np.ndarray, np.ndarray | None]] = []
-    for i, coll in enumerate(kinds):
-        count = 50 * i + (i % 3)
-        columns = [sample(dtype, r, count, salt=i) for r in range(comm.size)]
-        alignment = alignment_of(kit, coll, dtype)
-        out = comm.space.region(columns[0].nbytes * (comm.size if coll == ALLGATHER else 1), alignment)
-        out.poison()
-        lists = {"ins": [comm.space.of(columns[comm.rank], alignment)], "outs": [out], "counts": [count]}
-        calls.append({"coll": coll, "dtype": NUMBERS[dtype], **lists, "root": i % comm.size})
-        if coll == ALLREDUCE:
-            wanted.append(reduced(dtype, SUM, columns))
-        else:
-            wanted.append((columns[i % comm.size] if coll == BROADCAST else np.concatenate(columns), None))
-    for pending in comm.group(calls):
+    calls = [
+        _samples(
+            comm, coll, dtype, 50 * i + i % 3, i, alignment=alignment_of(kit, coll, dtype), root=i % comm.size
+        )
+        for i, coll in enumerate(kinds)
+    ]
+    for pending in comm.group([call.arguments() for call in calls]):
         pending.wait()
-    for i, (call, (value, allowed)) in enumerate(zip(calls, wanted)):
-        wrong = compare(dtype, call["outs"][0].read(stored(dtype)), value, allowed)
-        if wrong:
-            return f"call {i} of {len(calls)}: {wrong}"
-    return ""
+    wrong = [f"call {i} of {len(calls)}: {wrong}" for i, call in enumerate(calls) if (wrong := call.wrong())]
+    return wrong[0] if wrong else ""
 
 
 @case(
@@ -412,19 +368,13 @@ def process_sets(kit: Kit) -> None:
         for turn in range(5):
             for comm in (half, all_ranks, backwards, half):
                 columns = [sample(dtype, m, 100 + turn) for m in comm.members]
-                got = allreduce(comm, dtype, columns[comm.rank], (SUM, PROD, MIN, MAX, AVG)[0], alignment)
-                wrong = compare(dtype, got, *reduced(dtype, SUM, columns))
-                kit.expect(not wrong, f"set {comm.members}: {wrong}")
+                made = Operation(comm, ALLREDUCE, dtype, columns, alignment=alignment)
+                made.verify(f"set {comm.members}")
         if served(kit, BROADCAST, dtype):
-            value = sample(dtype, 77, 64)
-            buffer = space.of(
-                value if backwards.rank == 0 else value * 0, alignment_of(kit, BROADCAST, dtype)
-            )
-            backwards.run(BROADCAST, NUMBERS[dtype], [buffer], [buffer], counts=[64], root=0)
-            wrong = compare(dtype, buffer.read(stored(dtype)), value)
-            kit.expect(
-                not wrong,
-                f"root 0 of a set in reverse order is its first member, global rank {kit.size - 1}: {wrong}",
+            first = f"root 0 of a set in reverse order is its first member, global rank {kit.size - 1}"
+            alignment_there = alignment_of(kit, BROADCAST, dtype)
+            _samples(backwards, BROADCAST, dtype, 64, 7, alignment=alignment_there, in_place=True).verify(
+                first
             )
 
 
@@ -433,52 +383,21 @@ def process_sets(kit: Kit) -> None:
 
 @case("L2.agreed", "operations marked HVD_COLL_AGREED: the same results, small and large", ranks=2)
 def agreed(kit: Kit) -> None:
-    dtype, alignment = plain_type(kit)
+    dtype, _ = plain_type(kit)
     for space in kit.spaces():
         comm = kit.comm(space)
         for turn, count in enumerate((1, 17, 40_000, 17, 0, 300_001)):
             count = at_most(kit, dtype, count)
-            for how in ("wait", "poll"):
-                wrong = _sum(comm, dtype, count, alignment, turn, how=how, flags=_abi.COLL_AGREED)
-                kit.expect(not wrong, f"allreduce of {count}: {wrong}")
-            _move(kit, comm, dtype, count, turn)
-
-
-def _sum(
-    comm: Comm, dtype: str, count: int, alignment: int, salt: int, out: Region | None = None, **more: Any
-) -> str:
-    """The fault of an allreduce's result, in words; in place in ``out`` where that is given."""
-    columns = [sample(dtype, r, count, salt) for r in range(comm.size)]
-    if out is None:
-        source, out = (
-            comm.space.of(columns[comm.rank], alignment),
-            comm.space.region(columns[0].nbytes, alignment),
-        )
-        out.poison()
-    else:
-        source = out
-        out.write(columns[comm.rank])
-    comm.run(ALLREDUCE, NUMBERS[dtype], [source], [out], op=SUM, counts=[count], **more)
-    return compare(dtype, out.read(stored(dtype)), *reduced(dtype, SUM, columns))
-
-
-def _move(kit: Kit, comm: Comm, dtype: str, count: int, turn: int) -> None:
-    """A broadcast and an allgather, where they are served."""
-    for coll, parts in ((BROADCAST, 1), (ALLGATHER, kit.size)):
-        caps = served(kit, coll, dtype)
-        if caps is None or (caps.max_count and count * parts > caps.max_count):
-            continue
-        root = turn % kit.size
-        columns = [sample(dtype, r, count, turn) for r in range(kit.size)]
-        source = comm.space.of(columns[comm.rank], caps.alignment)
-        out = comm.space.region(columns[0].nbytes * parts, caps.alignment)
-        out.poison()
-        comm.run(coll, NUMBERS[dtype], [source], [out], counts=[count], root=root, flags=_abi.COLL_AGREED)
-        got = out.read(stored(dtype))
-        for part in range(parts):
-            wanted = columns[part if parts > 1 else root]
-            wrong = compare(dtype, got[part * count : (part + 1) * count], wanted)
-            kit.expect(not wrong, f"{'broadcast' if parts == 1 else 'allgather'} of {count}: {wrong}")
+            calls = [(ALLREDUCE, "allreduce", "wait"), (ALLREDUCE, "allreduce", "poll")]
+            calls += [(BROADCAST, "broadcast", "wait"), (ALLGATHER, "allgather", "wait")]
+            for coll, name, how in calls:
+                caps, parts = served(kit, coll, dtype), kit.size if coll == ALLGATHER else 1
+                if caps is None or (caps.max_count and count * parts > caps.max_count):
+                    continue
+                made = _samples(
+                    comm, coll, dtype, count, turn, alignment=caps.alignment, root=turn % kit.size
+                )
+                made.verify(f"{name} of {count}", how, flags=_abi.COLL_AGREED)
 
 
 @case("L2.registered", "memory that is registered, used and deregistered: the same results", ranks=2)
@@ -500,12 +419,13 @@ def registered(kit: Kit) -> None:
             untouched = compare(dtype, room.read(stored(dtype)), sample(dtype, kit.rank, count, turn))
             kit.expect(not untouched, f"mem_register changes the buffer: {untouched}")
             for salt in (turn, turn + 100):
-                wrong = _sum(comm, dtype, count, alignment, salt, out=room)
-                kit.expect(not wrong, f"turn {turn}, registered, in place: {wrong}")
+                made = _samples(comm, ALLREDUCE, dtype, count, salt, buffer=room)
+                made.verify(f"turn {turn}, registered, in place")
             if code == OK:
                 kit.backend.call("comm", "mem_deregister", comm.handle, handle)
-            wrong = _sum(comm, dtype, count, alignment, turn, out=room)
-            kit.expect(not wrong, f"turn {turn}, no longer registered: {wrong}")
+            _samples(comm, ALLREDUCE, dtype, count, turn, buffer=room).verify(
+                f"turn {turn}, no longer registered"
+            )
 
 
 # L2 and L4: windows: memory of all ranks of a communicator that they reach without copies.
@@ -525,13 +445,13 @@ class Window:
         args.key, args.store = prefix.encode(), kit.backend.host.scope(prefix)
         args.memory = Buf(None, 0, nbytes)
         args.deadline_ns = deadline(kit.limit(20))
-        self.code = kit.backend.call(
+        code = kit.backend.call(
             "comm", "window_create", comm.handle, C.byref(args), C.byref(self.handle), C.byref(part),
             allowed=(OK, UNSUPPORTED),
         )  # fmt: skip
         C.memset(C.byref(args, C.sizeof(_abi.Hdr)), 0xEE, C.sizeof(args) - C.sizeof(_abi.Hdr))
-        if self.code == UNSUPPORTED:
-            return
+        if code == UNSUPPORTED:
+            raise Composed("windows on memory that the host brings: the kit does not try them yet")
         kit.expect(bool(self.handle.value), "window_create answers OK, but returned no window")
         kit.expect(bool(part.base) and part.bytes >= nbytes, f"the part has {part.bytes} bytes of {nbytes}")
         address = part.base + part.offset
@@ -539,10 +459,8 @@ class Window:
 
     def region(self, nbytes: int, start: int) -> Region:
         """A guarded buffer of `nbytes` bytes whose payload begins at byte `start` of the part."""
-        region = HostRegion(HostSpace(), nbytes, GUARD)
-        region.room = self.memory[start - GUARD : start + nbytes + GUARD]
-        region.buf = Buf(self.memory.ctypes.data, start, nbytes)
-        return region
+        room = self.memory[start - GUARD : start + nbytes + GUARD]
+        return HostRegion(room, nbytes, GUARD, Buf(self.memory.ctypes.data, start, nbytes))
 
     def destroy(self) -> None:
         """On all ranks."""
@@ -564,35 +482,20 @@ def _communicator(kit: Kit) -> Comm:
     raise Composed("windows of device memory: the kit does not try them yet")
 
 
-def _window(kit: Kit, comm: Comm, nbytes: int, tag: str) -> Window:
-    window = Window(kit, comm, nbytes, tag)
-    if window.code == UNSUPPORTED:
-        raise Composed("windows on memory that the host brings: the kit does not try them yet")
-    return window
-
-
 def _types(kit: Kit) -> list[str]:
     return [d for d in _DTYPES if served(kit, ALLREDUCE, d) is not None]
 
 
-def _wrong(comm: Comm, dtype: str, op: int, buffers: list[Region], salt: int) -> str:
-    """Reduces the buffers in place; the fault of the result, or ""."""
-    counts = [b.nbytes // stored(dtype).itemsize for b in buffers]
-    columns = [[sample(dtype, r, n, salt=salt + i) for i, n in enumerate(counts)] for r in range(comm.size)]
-    for buffer, value in zip(buffers, columns[comm.rank], strict=True):
-        buffer.write(value)
-    comm.run(ALLREDUCE, NUMBERS[dtype], buffers, buffers, op=op, counts=counts)
-    for i, buffer in enumerate(buffers):
-        wrong = compare(dtype, buffer.read(stored(dtype)), *reduced(dtype, op, [c[i] for c in columns]))
-        if wrong:
-            return f"buffer {i}: {wrong}"
-    return ""
+def _verify_in(comm: Comm, dtype: str, buffer: Region, salt: int, where: str = "", op: int = SUM) -> None:
+    """An allreduce in place in a buffer of a window."""
+    count = buffer.nbytes // stored(dtype).itemsize
+    _samples(comm, ALLREDUCE, dtype, count, salt, op=op, buffer=buffer).verify(where)
 
 
 @case("L2.windows", "buffers in windows, on all ranks or some, at equal and at other places", ranks=2)
 def windows(kit: Kit) -> None:
     comm = _communicator(kit)
-    first, second = (_window(kit, comm, 1 << 18, tag) for tag in ("first", "second"))
+    first, second = (Window(kit, comm, 1 << 18, tag) for tag in ("first", "second"))
     ordinary = HostSpace()
     for turn, dtype in enumerate(_types(kit)[: 2 if kit.quick else None]):
         alignment = max(64, alignment_of(kit, ALLREDUCE, dtype))
@@ -612,26 +515,25 @@ def windows(kit: Kit) -> None:
                     else first.region(nbytes, 8 * alignment),
                 ),
             ):
-                wrong = _wrong(comm, dtype, op, [buffer], turn)
-                kit.expect(not wrong, f"{what}, {places}: {wrong}")
+                _verify_in(comm, dtype, buffer, turn, f"{what}, {places}", op)
     if kit.backend.caps & _abi.CAP_VECTORED:
         dtype = _types(kit)[0]
         width = stored(dtype).itemsize
         sizes = [width * n for n in (3, 5000, 1, 700, 9001, 16)]
         starts = np.cumsum([512, *((n + 2 * GUARD) // 64 * 64 + 64 for n in sizes)])
         buffers = [first.region(n, int(place)) for n, place in zip(sizes, starts)][::-1]
-        wrong = _wrong(comm, dtype, SUM, buffers, 7)
+        wrong = _run_list(
+            [_samples(comm, ALLREDUCE, dtype, b.nbytes // width, i, buffer=b) for i, b in enumerate(buffers)]
+        )
         kit.expect(not wrong, f"a list of buffers in one window: {wrong}")
     kept = first.memory.copy()
     first.destroy()
     kit.expect(bool((kept == first.memory).all()), "window_destroy changes this rank's memory")
     # An ordinary buffer now, beside one in a window.
     dtype = _types(kit)[0]
-    wrong = _wrong(comm, dtype, SUM, [first.region(65_536, 512)], 3)
-    kit.expect(not wrong, f"after window_destroy: {wrong}")
+    _verify_in(comm, dtype, first.region(65_536, 512), 3, "after window_destroy")
     first.free()
-    wrong = _wrong(comm, dtype, SUM, [second.region(65_536, 512)], 4)
-    kit.expect(not wrong, f"another window was destroyed and freed: {wrong}")
+    _verify_in(comm, dtype, second.region(65_536, 512), 4, "another window was destroyed and freed")
     second.destroy()
     second.free()
 
@@ -640,10 +542,9 @@ def windows(kit: Kit) -> None:
 def outlives(kit: Kit) -> None:
     for aborted in (False, True):
         comm = _communicator(kit)
-        window = _window(kit, comm, 1 << 18, "outlives")
+        window = Window(kit, comm, 1 << 18, "outlives")
         window.memory[:] = 7
-        wrong = _wrong(comm, _types(kit)[0], SUM, [window.region(65_536, 512)], 1)
-        kit.expect(not wrong, wrong)
+        _verify_in(comm, _types(kit)[0], window.region(65_536, 512), 1)
         kit.meet()
         if aborted and kit.backend.caps & _abi.CAP_ABORT:
             comm.abort()

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hvd_core.conformance import _abi
-from hvd_core.conformance._abi import ALLREDUCE, BROADCAST, OK, SUM, P
+from hvd_core.conformance._abi import BROADCAST, OK, P
 from hvd_core.conformance._backend import Phase, deadline
-from hvd_core.conformance._cases import Kit, Sum, at_most, case, plain_type, served
+from hvd_core.conformance._cases import Kit, Operation, Sum, case, plain_type, served
 from hvd_core.conformance._comm import DeviceSpace, Pending, Space
 from hvd_core.conformance._l0_tables import process_state
 from hvd_core.conformance._l1_devices import Slow
-from hvd_core.conformance._numerics import NUMBERS, compare, reduced, sample, stored
+from hvd_core.conformance._numerics import sample
 from hvd_core.conformance._verdicts import Failed
 
 
@@ -37,7 +37,7 @@ def two_comms(kit: Kit) -> None:
             order = (0, 1) if (kit.rank + turn) % 2 else (1, 0)
             _complete_all(kit, [pending[i] for i in order])
             for s in sums:
-                kit.expect(not s.wrong(), f"communicator {pair.index(s.comm)}: {s.wrong()}")
+                s.expect_right(f"communicator {pair.index(s.comm)}")
 
 
 def _complete_all(kit: Kit, pending: list[Pending]) -> None:
@@ -77,16 +77,13 @@ def two_streams(kit: Kit) -> None:
     busy.enqueue(1, streams[1])
     for i, (s, (buffer, _)) in enumerate(zip(sums, staged)):
         space.copy(s.source.buf, buffer, s.source.nbytes, streams[i % 2])
-        s.comm.enqueue(
-            ALLREDUCE, NUMBERS[s.dtype], [s.source], [s.out], op=SUM, counts=[s.count], stream=streams[i % 2],
-            seconds=kit.limit(60),
-        )  # fmt: skip
+        s.comm.enqueue(**s.arguments(), stream=streams[i % 2], seconds=kit.limit(60))
     for stream in streams:
         space.sync(stream, kit.limit(60))
     for comm in pair:
         comm.raise_async_error()
     for i, s in enumerate(sums):
-        kit.expect(not s.wrong(), f"operation {i}: {s.wrong()}")
+        s.expect_right(f"operation {i}")
 
 
 @case(
@@ -95,7 +92,7 @@ def two_streams(kit: Kit) -> None:
     seconds=120,
 )
 def producer_consumer(kit: Kit) -> None:
-    dtype, alignment = plain_type(kit)
+    _, alignment = plain_type(kit)
     if not kit.backend.caps & _abi.CAP_MEM_DEVICE:
         kit.skip("the communicators read host memory, where there is no work in streams")
     kit.need_device()
@@ -104,60 +101,43 @@ def producer_consumer(kit: Kit) -> None:
     busy = Slow(kit, space)
     Sum(kit, comm, 10).start().wait()  # on the space's own stream, which later ones have nothing to do with
     for turn in range(3):
-        count = at_most(kit, dtype, 50_000)
-        columns = [sample(dtype, r, count, salt=turn + 1) for r in range(kit.size)]
-        nbytes = columns[0].nbytes
+        step = Sum(kit, comm, 50_000, turn + 1)
+        nbytes = step.source.nbytes
         staged, raw = space.host_buffer(nbytes)
-        raw[:] = columns[comm.rank].view(np.uint8)
-        source, result, after = (space.region(nbytes, alignment) for _ in range(3))
-        for region in (source, result, after):
-            region.poison()
+        raw[:] = step.source.read()
+        step.source.poison()
+        after = space.region(nbytes, alignment)
+        after.poison()
         # In sequence, behind long work: a backend that ignores the stream reads data that have not arrived.
         busy.enqueue(turn + 1, stream)
-        space.copy(source.buf, staged, nbytes, stream)
+        space.copy(step.source.buf, staged, nbytes, stream)
         if not comm.stream_mode:
             space.sync(stream)
-        pending = comm.start(
-            ALLREDUCE,
-            NUMBERS[dtype],
-            [source],
-            [result],
-            op=SUM,
-            counts=[count],
-            stream=stream,
-            seconds=kit.limit(60),
-        )
+        pending = step.start(stream=stream, seconds=kit.limit(60))
         if not comm.stream_mode:
             pending.wait()
-        space.copy(after.buf, result.buf, nbytes, stream)
+        space.copy(after.buf, step.out.buf, nbytes, stream)
         pending.wait()
         space.sync(stream)
-        wrong = compare(dtype, after.read(stored(dtype)), *reduced(dtype, SUM, columns))
-        kit.expect(not wrong, f"turn {turn}: {wrong}")
+        step.out = after
+        step.expect_right(f"turn {turn}")
 
 
 @case("L3.small_ops", "ten thousand small operations, one after the other", seconds=240)
 def small_ops(kit: Kit) -> None:
-    dtype, alignment = plain_type(kit)
+    plain_type(kit)
     turns = 500 if kit.quick else 10_000
     for space in kit.spaces():
         comm = kit.comm(space)
-        columns = [sample(dtype, r, 4) for r in range(kit.size)]
-        # Apart from rounding, the sums stay equal: the input is the same every time, and the result is compared.
-        ins = [space.of(columns[comm.rank], alignment) for _ in range(8)]
-        outs = [space.region(columns[0].nbytes, alignment) for _ in range(8)]
+        steps = [Sum(kit, comm, 4) for _ in range(8)]
         for turn in range(0, turns, 8):
-            for out in outs if turn % 800 == 0 else ():
-                out.poison()
-            for i in range(8):
-                comm.run(
-                    ALLREDUCE, NUMBERS[dtype], [ins[i]], [outs[i]], op=SUM, counts=[4],
-                    how="poll" if turn % 64 == 0 else "wait", seconds=kit.limit(20),
-                )  # fmt: skip
-            if turn % 800 == 0:
-                for out in outs:
-                    wrong = compare(dtype, out.read(stored(dtype)), *reduced(dtype, SUM, columns))
-                    kit.expect(not wrong, f"after {turn} operations: {wrong}")
+            is_checked = turn % 800 == 0
+            for step in steps if is_checked else ():
+                step.out.poison()
+            for step in steps:
+                step.start(seconds=kit.limit(20)).wait("poll" if turn % 64 == 0 else "wait")
+            for step in steps if is_checked else ():
+                step.expect_right(f"after {turn} operations")
 
 
 @case("L3.threads", "calls from changing threads, one call at a time")
@@ -169,7 +149,7 @@ def threads(kit: Kit) -> None:
             step = Sum(kit, comm, 100 + turn, turn)
             pending = _in_a_thread(kit, step.start, turn)
             _in_a_thread(kit, pending.wait, turn)
-            kit.expect(not step.wrong(), f"turn {turn}: {step.wrong()}")
+            step.expect_right(f"turn {turn}")
 
 
 _T = TypeVar("_T")
@@ -216,14 +196,11 @@ def ownership(kit: Kit) -> None:
                 kit.tell(f"called {space.kind} {turn}")
                 del junk
             pending.wait()
-            kit.expect(not step.wrong(), f"turn {turn}: {step.wrong()}")
+            step.expect_right(f"turn {turn}")
         caps = served(kit, BROADCAST, dtype)
         if caps is not None:
-            value = sample(dtype, 0, 1000)
-            region = space.of(value if comm.rank == 0 else value * 0, caps.alignment)
-            comm.run(BROADCAST, NUMBERS[dtype], [region], [region], counts=[1000])
-            wrong = compare(dtype, region.read(stored(dtype)), value)
-            kit.expect(not wrong, wrong)
+            inputs = [sample(dtype, r, 1000) for r in range(kit.size)]
+            Operation(comm, BROADCAST, dtype, inputs, alignment=caps.alignment, in_place=True).verify()
 
 
 @case("L3.no_waiting", "collective returns although the other ranks have not called it", ranks=2)
@@ -247,7 +224,7 @@ def no_waiting(kit: Kit) -> None:
         for p in pending:
             p.wait()
         for s in steps:
-            kit.expect(not s.wrong(), s.wrong())
+            s.expect_right()
         kit.expect(
             not waited, "rank 0's collective did not return before the other ranks had made the same call"
         )
@@ -271,7 +248,7 @@ def host_calls(kit: Kit) -> None:
             for pending in [step.start() for step in steps]:
                 pending.wait("poll" if turn % 2 else "wait")
             for step in steps:
-                kit.expect(not step.wrong(), step.wrong())
+                step.expect_right()
         kit.pause(0.05)  # a notification may be a little late
         strangers = set(host.notified) - host.tokens
         kit.expect(
@@ -317,7 +294,7 @@ def calls(kit: Kit) -> None:
         for how in ("wait", "poll"):
             step = Sum(kit, comm, 1000)
             step.start(seconds=long).wait(how)
-            kit.expect(not step.wrong(), step.wrong())
+            step.expect_right()
         comm.async_error()
         if kit.backend.has("comm", "group_begin"):
             step = Sum(kit, comm, 40)
@@ -350,9 +327,7 @@ def process(kit: Kit) -> None:
     for space in kit.spaces():
         before, variables = _state(), _variables()
         comm = kit.comm(space)
-        step = Sum(kit, comm, 1000)
-        step.start().wait()
-        kit.expect(not step.wrong(), step.wrong())
+        Sum(kit, comm, 1000).verify()
         now, later = _state(), _variables()
         for what, value in now.items():
             kit.expect(

@@ -18,10 +18,10 @@ import numpy as np
 from hvd_core.conformance import _abi
 from hvd_core.conformance._abi import ABORTED, ALLREDUCE, BROADCAST, OK, SUM, UNSUPPORTED
 from hvd_core.conformance._backend import BackendFailure, code_name
-from hvd_core.conformance._cases import Kit, Sum, at_most, case, plain_type, served
+from hvd_core.conformance._cases import Kit, Operation, Sum, at_most, case, plain_type, served
 from hvd_core.conformance._comm import Comm, Pending, Region
 from hvd_core.conformance._leaks import SharedNames, leaked, settled
-from hvd_core.conformance._numerics import NUMBERS, compare
+from hvd_core.conformance._numerics import NUMBERS
 from hvd_core.conformance._verdicts import NATIVE
 
 LATE_S = 5.0  # beyond a deadline
@@ -172,9 +172,7 @@ def abort_idle(kit: Kit) -> None:
         _is_dead(kit, comm, (ABORTED,), "after abort")
         local_and_bounded(kit, comm)
         again = kit.comm(space)
-        step = Sum(kit, again, 1000)
-        step.start().wait()
-        kit.expect(not step.wrong(), f"a new communicator after an abort: {step.wrong()}")
+        Sum(kit, again, 1000).verify("a new communicator after an abort")
 
 
 @case("L4.async_error", "async_error: no error before a failure, its cause after it")
@@ -347,14 +345,8 @@ def _two_broadcasts(kit: Kit, comm: Comm, dtype: str, buffer: Region) -> Pending
     )  # fmt: skip
     code, text = outcome(kit, lambda: first)
     if code != OK:
-        raise BackendFailure("broadcast", code, _said(text))
+        raise BackendFailure("broadcast", code, text)
     return Sum(kit, comm, 100).start(seconds=2.0)
-
-
-def _said(text: str) -> _abi.Error:
-    error = _abi.new(_abi.Error)
-    error.text = text.encode()[:900]
-    return error
 
 
 # ---- communicators made repeatedly, in other sizes, after failures; leaks ---------------------------------------------
@@ -362,9 +354,7 @@ def _said(text: str) -> _abi.Error:
 
 def _use(kit: Kit, comm: Comm, turn: int) -> None:
     for count in (40, 20_000):
-        step = Sum(kit, comm, count, turn)
-        step.start(seconds=kit.limit(20)).wait()
-        kit.expect(not step.wrong(), f"turn {turn}: {step.wrong()}")
+        Sum(kit, comm, count, turn).verify(f"turn {turn}", seconds=kit.limit(20))
 
 
 @case(
@@ -452,7 +442,5 @@ def _first_member_is_root_0(kit: Kit, comm: Comm) -> str:
     caps = served(kit, BROADCAST, "uint8")
     if caps is None:
         return ""
-    mine = np.full(64, comm.members[comm.rank], np.uint8)
-    buffer = comm.space.of(mine, caps.alignment)
-    comm.run(BROADCAST, NUMBERS["uint8"], [buffer], [buffer], counts=[64], root=0)
-    return compare("uint8", buffer.read(), np.full(64, comm.members[0], np.uint8))
+    inputs = [np.full(64, member, np.uint8) for member in comm.members]
+    return Operation(comm, BROADCAST, "uint8", inputs, alignment=caps.alignment, in_place=True).check()

@@ -24,12 +24,12 @@ def _seconds(
     comm: Comm,
     elements: int,
     rounds: int,
-    width: int,
     dtype: str,
     alignment: int,
     together: bool = True,
 ) -> float:
     """The median of ``rounds`` allreduces. ``together``: the ranks meet before each of them, otherwise once."""
+    width = stored(dtype).itemsize
     source = comm.space.of(np.ones(elements * width, np.uint8), alignment)
     out = comm.space.region(elements * width, alignment)
     took = []
@@ -53,10 +53,10 @@ def bandwidth(kit: Kit) -> None:
     width = stored(dtype).itemsize
     nbytes = at_most(kit, dtype, ((4 if kit.quick else 16) << 20) // width) * width
     host_name, reference = _reference(kit)
-    base = _seconds(kit, reference, nbytes // 4, 5, 4, "float32", 64)
+    base = _seconds(kit, reference, nbytes // 4, 5, "float32", 64)
     reference.destroy()
     for space in kit.spaces():
-        took = _seconds(kit, kit.comm(space), nbytes // width, 5, width, dtype, max(alignment, 64))
+        took = _seconds(kit, kit.comm(space), nbytes // width, 5, dtype, max(alignment, 64))
         ratio = base / took
         text = f"{nbytes / took / 1e9:.2f} GB/s; {host_name} on host memory {nbytes / base / 1e9:.2f} GB/s in this run"
         kit.note(f"[{space.name}]", text)
@@ -84,12 +84,12 @@ def _reference(kit: Kit) -> tuple[str, Comm]:
 )
 def latency(kit: Kit) -> None:
     dtype, alignment = plain_type(kit)
-    width, rounds = stored(dtype).itemsize, 10 if kit.quick else 200
+    rounds = 10 if kit.quick else 200
     name, reference = _reference(kit)
-    base = _seconds(kit, reference, 1, rounds, 4, "float32", 64, together=False)
+    base = _seconds(kit, reference, 1, rounds, "float32", 64, together=False)
     reference.destroy()
     for space in kit.spaces():
-        took = _seconds(kit, kit.comm(space), 1, rounds, width, dtype, max(alignment, 64), together=False)
+        took = _seconds(kit, kit.comm(space), 1, rounds, dtype, max(alignment, 64), together=False)
         here = f"{name} on host memory {base * 1e6:.1f} us in this run"
         kit.note(
             f"one {dtype} [{space.name}]", f"{took * 1e6:.1f} us; {here}: {took / base:.1f} times as long"
@@ -159,7 +159,7 @@ def asynchronous(kit: Kit) -> None:
         p.wait()
     space.sync(stream)
     for step in steps:
-        kit.expect(not step.wrong(), step.wrong())
+        step.expect_right()
     kit.expect(
         (after.read() == copy.out.read()).all(),
         "a copy behind a collective on the same stream saw something else",

@@ -14,20 +14,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from hvd_core._base import sandbox
 from hvd_core._bootstrap import BootstrapTimeout, StoreClient, World, connect
-from hvd_core.conformance._session import GRACE_S, RanksBroken, resolve
+from hvd_core.conformance._session import GRACE_S, Answers, Ranks, RanksBroken, resolve
 from hvd_core.conformance._verdicts import FAIL
 from hvd_core.conformance._worker import Worker
 
 
-class LaunchedRanks:
+class LaunchedRanks(Ranks):
     """The ranks of a launcher's job, for a Session. Used by a second thread of rank 0; ``store`` is that thread's
     connection."""
-
-    can_restart = False
 
     def __init__(self, store: StoreClient, size: int) -> None:
         self.size, self._store, self._turn, self._started = size, store, 0, False
@@ -46,9 +43,9 @@ class LaunchedRanks:
         self._turn += 1
         self._store.set(f"kit/order/{self._turn}", json.dumps({"case": case, "serial": serial}).encode())
 
-    def collect(self, seconds: float, deaths: bool = False) -> dict[int, sandbox.Message | None]:
+    def collect(self, seconds: float, deaths: bool = False) -> Answers:
         """One answer of each rank; absent for one that does not answer in time."""
-        answers: dict[int, sandbox.Message | None] = {}
+        answers: Answers = {}
         until = time.monotonic() + seconds
         while len(answers) < self.size and time.monotonic() < until:
             for rank in set(range(self.size)) - set(answers):
@@ -60,17 +57,6 @@ class LaunchedRanks:
                 if found.get("verdict") == FAIL:
                     until = min(until, time.monotonic() + GRACE_S)
         return answers
-
-    def exit_description(self, rank: int) -> str:
-        """How a rank ended, which is unknown here."""
-        return "it does not answer"
-
-    def where(self, rank: int) -> str:
-        """The place where a rank hangs, which is unknown here."""
-        return ""
-
-    def stop(self) -> None:
-        """Does nothing: these ranks belong to the launcher."""
 
     def close(self) -> None:
         """Lets the ranks end."""
@@ -113,7 +99,7 @@ def _store(world: World) -> StoreClient:
 
 def _serve(options: argparse.Namespace, world: World) -> None:
     turn, store = 0, _store(world)
-    answer: sandbox.Message = {}
+    answer: dict[str, Any] = {}
     try:
         target = resolve(options.backend, options.library)
         config = {

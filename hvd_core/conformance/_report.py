@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+from rich.console import Console
+from rich.text import Text
+
 from hvd_core.conformance._numerics import NUMBERS
 from hvd_core.conformance._session import Target
 from hvd_core.conformance._verdicts import EMULATED, FAIL, NATIVE, NOTE, PASS, REFUSED, SKIPPED, Result
 from hvd_core.version import __version__
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hvd_core.conformance._cases import Case
 
 # ---- the support matrix: collectives by element types, from the rows of the L2 cases ----------------------------------
@@ -114,12 +115,6 @@ def print_list(cases: Sequence[Case]) -> None:
         print(f"{c.name:<{width}}  {c.says}")
 
 
-def cases_markdown(cases: Sequence[Case]) -> str:
-    """The table of cases in docs/conformance.md."""
-    lines = ["| case | what it shows |", "|---|---|"]
-    return "\n".join([*lines, *(f"| `{c.name}` | {c.says} |" for c in cases)]) + "\n"
-
-
 def summary(result: Result) -> str:
     """The text beside the verdict: the reason, or a count of the rows."""
     if result.verdict == FAIL or (result.verdict == SKIPPED and result.text):
@@ -139,7 +134,7 @@ class Table:
 
     def __init__(self, target: Target, size: int, verbose: bool, quiet: bool = False) -> None:
         self.verbose, self.quiet = verbose, quiet
-        self._console = _console()
+        self._console = Console(markup=False, highlight=False, emoji=False)
         ranks = "1 rank" if size == 1 else f"{size} ranks"
         self._say(f"hvd-core {__version__} conformance: backend {target.name} ({target.origin}), {ranks}")
         self._say(f"  {target.python or target.path}")
@@ -154,7 +149,8 @@ class Table:
             title = LEVELS.get(self._level)
             self._say(f"{self._level} {title}" if title else self._level, "bold")
         text = summary(result) or says
-        self._line(result.verdict, f"{result.case:<22}", f"{result.seconds:6.1f} s", text)
+        line = Text(f"  {result.verdict:<9}", _STYLE[result.verdict])
+        self._say(line.append(f"{result.case:<22} {result.seconds:6.1f} s  {text}", "default"))
         rows = [r for r in result.rows if r.verdict == FAIL or (self.verbose and r.verdict != NOTE)]
         for row in rows if self.verbose else rows[:_SHOWN_ROWS]:
             self._say(f"      {row.verdict:<8} {row.what}" + (f": {row.text}" if row.text else ""))
@@ -172,36 +168,9 @@ class Table:
         verdict = "FAIL" if count[FAIL] else "PASS"
         self._say(f"{verdict}: {', '.join(parts) or 'no cases'}", _STYLE[verdict])
 
-    def _line(self, verdict: str, name: str, took: str, text: str) -> None:
-        if self.quiet:
-            return
-        if self._console:
-            from rich.text import Text
-
-            line = Text("  ")
-            line.append(f"{verdict:<9}", _STYLE[verdict])
-            line.append(f"{name} ").append(took, "dim").append(f"  {text}")
-            self._console.print(line)
-        else:
-            print(f"  {verdict:<9}{name} {took}  {text}", flush=True)
-
-    def _say(self, text: str, style: str = "") -> None:
-        if self.quiet:
-            return
-        if self._console:
-            self._console.print(text, style=style or None, markup=False, highlight=False)
-        else:
-            print(text, flush=True)
-
-
-def _console() -> Console | None:
-    if not sys.stdout.isatty():
-        return None
-    try:
-        from rich.console import Console
-    except ImportError:
-        return None
-    return Console()
+    def _say(self, text: str | Text, style: str = "") -> None:
+        if not self.quiet:
+            self._console.print(text, style=style or None, soft_wrap=True)
 
 
 def as_json(target: Target, size: int, results: Sequence[Result]) -> dict[str, Any]:

@@ -10,10 +10,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hvd_core._base import sandbox
 from hvd_core._base.auth import new_secret
@@ -85,70 +85,91 @@ GRACE_S = 3.0
 # Variables that would make a process of the kit a rank of an outer job. The kit sets those of this project itself.
 _IDENTITY = tuple(prefix for prefix in VARIABLE_PREFIXES if prefix not in ("HOROVOD_", "SLURM_"))
 
+Answers = dict[int, sandbox.Message | None]
+"""Rank -> its answer; None for a rank that died, absent for one that has not answered in time."""
+
 
 class RanksBroken(RuntimeError):
-    """The ranks could not open the backend; the text is the reason."""
+    """The ranks could not open the backend; the message is the reason."""
 
 
-class Ranks(Protocol):
-    """The ranks of a session: those of LocalRanks, or of launched.LaunchedRanks."""
+class Ranks:
+    """The processes that run a session's cases."""
 
     size: int
-    can_restart: bool
+    can_restart = False
 
     def start(self) -> None:
         """Make the ranks open the backend. Raises RanksBroken."""
+        raise NotImplementedError
 
     def order(self, case: str, serial: int) -> None:
-        """Make all ranks run a case."""
+        """Make all ranks run a case. ``serial`` is never used twice."""
+        raise NotImplementedError
 
-    def collect(self, seconds: float, deaths: bool = False) -> dict[int, sandbox.Message | None]:
-        """The answers by rank."""
+    def collect(self, seconds: float, deaths: bool = False) -> Answers:
+        """One answer of each rank. After a failure the others are not waited for much longer; a death is one unless
+        ``deaths`` belong to the case."""
+        raise NotImplementedError
 
     def exit_description(self, rank: int) -> str:
         """How a rank ended."""
+        return "it does not answer"
 
     def where(self, rank: int) -> str:
         """Where a rank hangs."""
+        return ""
 
     def stop(self) -> None:
-        """End the ranks."""
+        """End the ranks, if that is possible."""
 
     def close(self) -> None:
         """End everything."""
 
 
-class LocalRanks:
-    """``size`` processes of this machine. ``environment``: variables for them; {rank} in a value is each one's own."""
+class LocalRanks(Ranks):
+    """Processes of this machine: ``size`` ranks, or a single process without ranks if ``size`` is 0. A crash, or a side
+    effect of loading, stays there.
+
+    ``environment``: variables for them; {rank} in a value is each one's own. ``settings``: of the kit.
+    """
 
     can_restart = True
 
     def __init__(
-        self, target: Target, size: int, environment: Mapping[str, str] | None = None, **settings: object
+        self,
+        target: Target,
+        size: int,
+        settings: Mapping[str, object],
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.target, self.size, self.settings = target, size, settings
         self.environment = dict(environment or {})
         self._secret = new_secret()
-        self._server = StoreServer(secret=self._secret)
+        self._server = StoreServer(secret=self._secret) if size else None
         self._children: list[sandbox.Child] = []
+        self._cases: list[str] = []  # that these processes have run
 
     def start(self) -> None:
-        """Starts the ranks that do not run. Raises RanksBroken if a rank does not start."""
+        """Starts the processes that do not run. Raises RanksBroken if one does not start."""
         if self._children:
             return
         target = self.target
-        config = {
+        config: dict[str, Any] = {
             **self.settings,
-            **{"name": target.name, "path": target.path, "python": target.python, "search": sys.path},
-            **{"size": self.size, "hosts": [0] * self.size},
-            **{"store": self._server.address, "secret": self._secret.hex()},
+            **{"name": target.name, "path": target.path, "python": target.python, "origin": target.origin},
+            **{"described": target.descriptor is not None, "search": sys.path, "interpreter": INTERPRETER},
         }
+        if self._server is not None:
+            config |= {"size": self.size, "hosts": [0] * self.size}
+            config |= {"store": self._server.address, "secret": self._secret.hex()}
         environment = {k: v for k, v in os.environ.items() if not k.startswith(_IDENTITY)}
         environment.setdefault("OMP_NUM_THREADS", "1")
         # Each thread that a communicator starts may get an arena of glibc's malloc, up to eight per core: memory that is
         # bounded, but looks like a leak (L4.recreate).
         environment.setdefault("MALLOC_ARENA_MAX", "1")
-        for rank in range(self.size):
+        self._cases = []
+        for rank in range(self.size or 1):
             mine = {name: value.replace("{rank}", str(rank)) for name, value in self.environment.items()}
             argv = [*INTERPRETER, "-m", "hvd_core.conformance._worker"]
             # In this process's group: who kills the kit's group ends the ranks too.
@@ -156,23 +177,19 @@ class LocalRanks:
             self._children.append(child)
             child.send({**config, "rank": rank})
         answers = self.collect(60.0)
-        for rank in range(self.size):
+        for rank in range(len(self._children)):
             if "ready" not in (answers.get(rank) or {}):
                 reason = (answers.get(rank) or {}).get("broken") or self.exit_description(rank)
                 self.stop()
                 raise RanksBroken(reason)
 
     def order(self, case: str, serial: int) -> None:
-        """Tells all ranks to run a case."""
+        self._cases.append(case)
         for child in self._children:
             child.send({"case": case, "serial": serial})
 
-    def collect(self, seconds: float, deaths: bool = False) -> dict[int, sandbox.Message | None]:
-        """One answer of each rank; None for a rank that died, absent for one that does not answer in time.
-
-        After a failure the others are not waited for much longer; a death is one unless ``deaths`` belong to the case.
-        """
-        answers: dict[int, sandbox.Message | None] = {}
+    def collect(self, seconds: float, deaths: bool = False) -> Answers:
+        answers: Answers = {}
         until = time.monotonic() + seconds
         waiting = {child: rank for rank, child in enumerate(self._children)}
         while waiting and (left := until - time.monotonic()) > 0:
@@ -190,7 +207,10 @@ class LocalRanks:
         if code is None:
             return "it still runs"
         words = shown_output(child.errors())
-        return f"it {sandbox.describe_exit(code)}" + (f"; it wrote: {words}" if words else "")
+        text = f"it {sandbox.describe_exit(code)}"
+        if not self.size and len(self._cases) > 1:
+            text += f", perhaps because of the case before it, {self._cases[-2]}"
+        return text + (f"; it wrote: {words}" if words else "")
 
     def where(self, rank: int) -> str:
         """Where a rank that hangs is, as far as Python knows."""
@@ -202,7 +222,7 @@ class LocalRanks:
         return f"; it is in {' < '.join(places)}" if places else ""
 
     def stop(self) -> None:
-        """Ends all ranks, those that hang or compute too."""
+        """Ends all processes, those that hang or compute too."""
         for child in self._children:
             child.close_requests()
         for child in self._children:
@@ -211,9 +231,9 @@ class LocalRanks:
         self._children = []
 
     def close(self) -> None:
-        """Ends all."""
         self.stop()
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
 
 
 class Session:
@@ -243,11 +263,9 @@ class Session:
         self.cases: dict[str, Case] = {c.name: c for c in all_cases(modules)}
         self.target: Target = target
         self.patience: float = patience
-        self.modules: Sequence[str] = modules
-        self._bare: SingleProcess | None = None
-        self.ranks: Ranks = ranks or LocalRanks(
-            target, size, environment, modules=list(modules), quick=quick, patience=patience
-        )
+        settings = {"modules": list(modules), "quick": quick, "patience": patience}
+        self._single = LocalRanks(target, 0, settings)
+        self.ranks: Ranks = ranks or LocalRanks(target, size, settings, environment)
         self._serial, self._broken, self._over = 0, "", ""
         self._missing: str | None = None  # until the backend was probed
 
@@ -256,8 +274,7 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.ranks.close()
-        if self._bare is not None:
-            self._bare.close()
+        self._single.close()
 
     def unavailable(self) -> str:
         """The reason of the backend's own probe why it cannot work on this machine; "" if it can."""
@@ -282,119 +299,61 @@ class Session:
             KeyError: there is no such case.
         """
         case = self.cases[name]
-        self.unavailable()  # the probe may find the vendor's library
+        missing = self.unavailable()  # the probe may find the vendor's library
         if case.ranks == 0:
-            return self._alone(case)
+            if case.fresh:
+                self._single.stop()
+            return self._run_on(self._single, case)
+        skipped = ""
         if case.ranks > self.ranks.size:
-            return Result(name, SKIPPED, f"needs {case.ranks} ranks; start the kit with -np {case.ranks}")
-        if self._over:
-            return Result(name, SKIPPED, self._over)
-        if missing := self.unavailable():
-            return Result(name, SKIPPED, f"unavailable here: {missing}")
-        if case.kills and not self.ranks.can_restart:
-            return Result(
-                name, SKIPPED, "kills ranks, and the launcher would end the job; run the kit without it"
-            )
-        if self._broken:
-            return Result(name, FAIL, self._broken)
-        try:
-            self.ranks.start()
-        except RanksBroken as problem:
-            self._broken = f"the ranks do not open the backend: {problem}"
-            return Result(name, FAIL, self._broken)
-        return self._on_ranks(case)
+            skipped = f"needs {case.ranks} ranks; start the kit with -np {case.ranks}"
+        elif self._over:
+            skipped = self._over
+        elif missing:
+            skipped = f"unavailable here: {missing}"
+        elif case.kills and not self.ranks.can_restart:
+            skipped = "kills ranks, and the launcher would end the job; run the kit without it"
+        if skipped:
+            return Result(name, SKIPPED, skipped)
+        return Result(name, FAIL, self._broken) if self._broken else self._run_on(self.ranks, case)
 
-    def _on_ranks(self, case: Case) -> Result:
+    def _run_on(self, ranks: Ranks, case: Case) -> Result:
+        try:
+            ranks.start()
+        except RanksBroken as problem:
+            broken = f"the ranks do not open the backend: {problem}"
+            if ranks is self.ranks:
+                self._broken = broken
+            return Result(case.name, FAIL, broken)
         self._serial += 1
-        self.ranks.order(case.name, self._serial)
+        ranks.order(case.name, self._serial)
         started = time.monotonic()
         limit = case.seconds * self.patience
-        answers = self.ranks.collect(limit, case.kills)
+        answers = ranks.collect(limit, case.kills)
         took = time.monotonic() - started
         by_rank = {r: Result.from_dict(a) for r, a in answers.items() if a}
-        lost = case.kills and any(r.verdict != FAIL for r in by_rank.values())
-        for rank in range(self.ranks.size):
-            if rank in by_rank:
-                continue
+        survivors = case.kills and any(r.verdict != FAIL for r in by_rank.values())
+        for rank in set(range(ranks.size or 1)) - set(by_rank):
             if rank in answers:
-                if lost and not self._was_killed(rank):
-                    lost = False
-                if not lost:
-                    by_rank[rank] = Result(case.name, FAIL, f"died: {self.ranks.exit_description(rank)}")
-            elif any(r.verdict == FAIL for r in by_rank.values()):
-                pass  # the others' failure has left it waiting
-            else:
-                text = f"did not end within {limit:.0f} s{self.ranks.where(rank)}"
+                how = ranks.exit_description(rank)
+                if not (survivors and "SIGKILL" in how):
+                    by_rank[rank] = Result(case.name, FAIL, f"died: {how}")
+            elif not any(r.verdict == FAIL for r in by_rank.values()):  # a failure leaves others waiting
+                text = f"did not end within {limit:.0f} s{ranks.where(rank)}"
                 by_rank[rank] = Result(case.name, FAIL, text, [], took)
         result = merge(case.name, by_rank)
-        if case.kills or result.verdict == FAIL or len(answers) < self.ranks.size:
-            if self.ranks.can_restart:
-                self.ranks.stop()
-            elif len(answers) < self.ranks.size:
+        silent = len(answers) < (ranks.size or 1)
+        if case.kills or result.verdict == FAIL or silent:
+            if ranks.can_restart:
+                ranks.stop()
+            elif silent:
                 self._over = (
                     f"{case.name} has left ranks hanging, and the launcher's ranks cannot be replaced"
                 )
         return result
-
-    def _was_killed(self, rank: int) -> bool:
-        return "SIGKILL" in self.ranks.exit_description(rank)
-
-    def _alone(self, case: Case) -> Result:
-        if self._bare is None:
-            self._bare = SingleProcess(self.target, self.modules, self.patience)
-        return self._bare.run(case)
 
 
 def inside_job() -> bool:
     """Whether a launcher has started this process as one of several ranks."""
     identity = identify(os.environ)
     return bool(identity.launcher != "single" and identity.size != 1)
-
-
-class SingleProcess:
-    """The process that runs the cases without ranks, one after the other. It is replaced after a crash, and for cases
-    that need a fresh one."""
-
-    def __init__(self, target: Target, modules: Iterable[str], patience: float) -> None:
-        self._target, self._modules, self._patience = target, list(modules), patience
-        self._child: sandbox.Child | None = None
-        self._earlier = ""  # the case that this process has run last
-
-    def run(self, case: Case) -> Result:
-        """Runs a case without ranks to its verdict."""
-        if case.fresh:
-            self.close()
-        if self._child is None:
-            self._child = self._start()
-        limit = case.seconds * self._patience
-        after = f", perhaps because of the case before it, {self._earlier}" if self._earlier else ""
-        self._earlier = case.name
-        child = self._child
-        child.send({"case": case.name})
-        answers = sandbox.receive_any([child], limit)
-        if answer := answers.get(child):
-            return Result.from_dict(answer)
-        code = child.wait(limit) if answers else None
-        words = shown_output(child.errors())
-        self.close()
-        if code is None:
-            return Result(case.name, FAIL, f"did not end within {limit:g} s", [], limit)
-        return Result(case.name, FAIL, f"the process {sandbox.describe_exit(code)}{after}: {words}")
-
-    def _start(self) -> sandbox.Child:
-        target = self._target
-        config = {
-            **{"name": target.name, "path": target.path, "python": target.python, "origin": target.origin},
-            **{"described": target.descriptor is not None, "modules": self._modules, "search": sys.path},
-            **{"patience": self._patience, "interpreter": INTERPRETER},
-        }
-        self._earlier = ""
-        child = sandbox.Child([*INTERPRETER, "-m", "hvd_core.conformance._worker"], own_group=False)
-        child.send(config)
-        return child
-
-    def close(self) -> None:
-        """Ends the process. Nothing happens the second time."""
-        if self._child is not None:
-            self._child.kill()
-            self._child = None

@@ -40,39 +40,44 @@ from hvd_core.conformance._verdicts import (
 
 
 class Worker:
-    """One rank.
+    """One process that runs cases: a rank, or one without ranks.
 
     Args:
-        config: the target (name, path, python), this process's place (rank, size, hosts), and the options of the kit.
-        store: an open connection to the job's store.
+        config: the target, this process's place (rank, size, hosts) if it is a rank, and the options of the kit.
+        store: a rank's open connection to the job's store.
         calls: the calls into the backend, for ``watch()``.
 
     Raises:
-        The exceptions of Backend if the backend does not open.
+        The exceptions of Backend if the backend of a rank does not open.
     """
 
     def __init__(self, config: dict[str, Any], store: Any, calls: Calls | None = None) -> None:
         self.cases = {c.name: c for c in all_cases(config.get("modules", ()))}
-        path = python_backend(config["python"]) if config["python"] else config["path"]
-        self.kit = Kit(config, Backend(config["name"], path, store, calls), store)
         self.case = ""
+        self._argument: Kit | Bare
+        if store is None:
+            target = Target(config["name"], config["path"], config["origin"], config["python"])
+            self._argument = Bare(resolve(config["name"]) if config["described"] else target, calls)
+        else:
+            path = python_backend(config["python"]) if config["python"] else config["path"]
+            self._argument = Kit(config, Backend(config["name"], path, store, calls), store)
 
     def run(self, name: str, serial: int) -> Result:
         """Run a case. Never raises; the result holds the failure."""
-        kit, result, started = self.kit, Result(name, PASS), time.monotonic()
+        argument, result, started = self._argument, Result(name, PASS), time.monotonic()
         self.case = name
-        kit.begin(name, serial)
+        argument.begin(name, serial)
         try:
-            self.cases[name].run(kit)
-            kit.end()
+            self.cases[name].run(argument)
+            argument.end()
         except Exception as problem:
             _fail(result, problem)
         if result.verdict in (EMULATED, SKIPPED):
             try:
-                kit.end()
+                argument.end()
             except BackendFailure as problem:
                 _fail(result, problem)
-        result.rows, result.seconds = kit.rows, time.monotonic() - started
+        result.rows, result.seconds = argument.rows, time.monotonic() - started
         return result
 
 
@@ -80,10 +85,15 @@ class Bare(CaseArgument):
     """The argument of a case without ranks: the target, and the backend, which is loaded at the first use."""
 
     def __init__(self, target: Target, calls: Calls | None = None) -> None:
-        self.target = target
+        self.target, self._calls = target, calls
         self.rows: list[Row] = []
         self._backend: Backend | None = None
-        self._calls = calls
+
+    def begin(self, case_name: str, serial: int) -> None:
+        self.rows = []
+
+    def end(self) -> None:
+        """There is nothing to destroy."""
 
     @property
     def backend(self) -> Backend:
@@ -126,66 +136,39 @@ def main() -> None:
     os.dup2(2, 1)
     config = json.loads(sys.stdin.readline())
     sys.path += [place for place in config["search"] if place not in sys.path]
-    if "store" in config:
-        _serve_as_rank(config, answers)
-    else:
-        _serve_without_ranks(config, answers)
+    _session.INTERPRETER[:] = config["interpreter"]
+    _serve(config, answers)
     # Exit handlers of a backend are not run, because the process must not hang in them.
     sys.stderr.flush()
     os._exit(0)
 
 
-def _serve_as_rank(config: dict[str, Any], answers: TextIO) -> None:
-    # So that the session can find out where this rank hangs.
+def _serve(config: dict[str, Any], answers: TextIO) -> None:
+    # So that the session can find out where this process hangs.
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     worker, calls = None, Calls()
 
+    def write(answer: dict[str, Any]) -> None:
+        answers.write(json.dumps(answer) + "\n")
+
     def stuck(words: str) -> None:
         # The session takes the first line, so it does not matter if the call comes back meanwhile.
-        _write(answers, {"broken": words} if worker is None else Result(worker.case, FAIL, words).as_dict())
+        write({"broken": words} if worker is None else Result(worker.case, FAIL, words).as_dict())
         os._exit(1)
 
     try:
-        store = StoreClient(config["store"], bytes.fromhex(config["secret"]))
-        watch(calls, config.get("patience", 1.0), stuck)
+        secret = bytes.fromhex(config.get("secret", ""))
+        store = StoreClient(config["store"], secret) if "store" in config else None
+        watch(calls, config["patience"], stuck)
         worker = Worker(config, store, calls)
     except BaseException as problem:
-        _write(answers, {"broken": f"{type(problem).__name__}: {problem}"})
+        write({"broken": f"{type(problem).__name__}: {problem}"})
         traceback.print_exc()
         os._exit(1)
-    _write(answers, {"ready": os.getpid()})
+    write({"ready": os.getpid()})
     for line in sys.stdin:
         order = json.loads(line)
-        _write(answers, worker.run(order["case"], order["serial"]).as_dict())
-
-
-def _serve_without_ranks(config: dict[str, Any], answers: TextIO) -> None:
-    _session.INTERPRETER[:] = config["interpreter"]
-    cases = {case.name: case for case in all_cases(config["modules"])}
-    target = Target(config["name"], config["path"], config["origin"], config["python"])
-    if config["described"]:
-        target = resolve(config["name"])
-    calls, name = Calls(), ""
-    bare = Bare(target, calls)
-
-    def stuck(words: str) -> None:
-        _write(answers, Result(name, FAIL, words).as_dict())
-        os._exit(1)
-
-    watch(calls, config["patience"], stuck)
-    for line in sys.stdin:
-        name, bare.rows = json.loads(line)["case"], []
-        result, started = Result(name, PASS), time.monotonic()
-        try:
-            cases[name].run(bare)
-        except Exception as problem:
-            _fail(result, problem)
-        result.rows, result.seconds = bare.rows, time.monotonic() - started
-        _write(answers, result.as_dict())
-
-
-def _write(answers: TextIO, answer: dict[str, Any]) -> None:
-    answers.write(json.dumps(answer) + "\n")
+        write(worker.run(order["case"], order["serial"]).as_dict())
 
 
 if __name__ == "__main__":

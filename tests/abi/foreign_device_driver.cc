@@ -2,9 +2,9 @@
 // foreign_device_driver LIBRARY
 #include "device_sugar.h"
 
-using hvd::plugin::Backend;
-using hvd::plugin::Collective;
-using hvd::plugin::OpenDevice;
+using hvd::plugins::Backend;
+using hvd::plugins::Collective;
+using hvd::plugins::OpenDevice;
 using test::contains;
 using test::thrown;
 
@@ -18,11 +18,11 @@ hvd_device opened(const hvd_device_api* table) {
   return d;
 }
 
-std::unique_ptr<hvd::plugin::Communicator> join(Backend& b, const char* key, const OpenDevice& device = {}) {
+std::unique_ptr<hvd::plugins::Communicator> join(Backend& b, const char* key, const OpenDevice& device = {}) {
   return b.create_comm(key, g_store, {0}, {0}, 0, test::in_seconds(5), nullptr, device);
 }
 
-hvd_coll_caps asked(const hvd::plugin::Communicator& comm, int32_t coll, std::string* why = nullptr) {
+hvd_coll_caps asked(const hvd::plugins::Communicator& comm, int32_t coll, std::string* why = nullptr) {
   Collective c;
   c.coll = coll;
   c.dtype = HVD_FLOAT32;

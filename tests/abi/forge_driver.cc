@@ -7,7 +7,7 @@
 
 namespace {
 
-using hvd::plugin::Backend;
+using hvd::plugins::Backend;
 
 hvd_rc device_count(int32_t* n, hvd_error*) {
   *n = 1;

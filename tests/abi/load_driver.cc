@@ -4,7 +4,7 @@
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
   const std::string error = test::thrown([&] {
-    auto b = hvd::plugin::Backend::load_library(argv[1], argv[2]);
+    auto b = hvd::plugins::Backend::load_library(argv[1], argv[2]);
     std::printf("%s %s %s%s%s\n", b->name().c_str(), b->version().c_str(), b->tag().c_str(),
                 b->has_device() ? " device" : "", b->has_comm() ? " comm" : "");
   });

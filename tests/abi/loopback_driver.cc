@@ -4,12 +4,12 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "engine/plugin/host_api.h"
+#include "engine/plugins/host_api.h"
 #include "support.h"
 
-using hvd::plugin::Backend;
-using hvd::plugin::Collective;
-using hvd::plugin::Communicator;
+using hvd::plugins::Backend;
+using hvd::plugins::Collective;
+using hvd::plugins::Communicator;
 using test::check;
 using test::contains;
 using test::in_seconds;
@@ -243,7 +243,7 @@ void raw_calls(Backend& b) {
   } out{};
   out.canary = 0xC0FFEE;
   out.caps.hdr.struct_size = sizeof(hvd_coll_caps);
-  hvd_error error = hvd::plugin::empty_error();
+  hvd_error error = hvd::plugins::empty_error();
   check(api->query(nullptr, &longer.args, &out.caps, &error) == HVD_OK && out.caps.support == HVD_NATIVE, "zero tail");
   longer.tail[1] = 1;
   check(api->query(nullptr, &longer.args, &out.caps, &error) == HVD_E_UNSUPPORTED, "a tail with something in it");
@@ -272,7 +272,7 @@ void raw_calls(Backend& b) {
 void two_libraries(Backend& one, Backend& two) {
   std::mutex mutex;
   std::vector<std::string> lines;
-  hvd::plugin::set_log_sink([&](int32_t level, const std::string& who, const char*, int32_t, const std::string& text) {
+  hvd::plugins::set_log_sink([&](int32_t level, const std::string& who, const char*, int32_t, const std::string& text) {
     std::lock_guard<std::mutex> lock(mutex);
     lines.push_back(std::to_string(level) + " " + who + ": " + text);
   });
@@ -281,7 +281,7 @@ void two_libraries(Backend& one, Backend& two) {
   test::MapStore store;
   test::join_comm(one, store, "one", 0, 1);
   test::join_comm(two, store, "two", 0, 1);
-  hvd::plugin::set_log_sink(nullptr);
+  hvd::plugins::set_log_sink(nullptr);
   check(lines.size() == 2, "two greetings");
   check(lines.size() == 2 && lines[0] == "2 loopback: hello from one", "each library has its own host table");
   check(lines.size() == 2 && lines[1] == "2 loopback2: " + std::string(700, 'x'), "options of any length");

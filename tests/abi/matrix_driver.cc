@@ -2,11 +2,11 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "engine/plugin/loader.h"
+#include "engine/plugins/loader.h"
 #include "support.h"
 
-using hvd::plugin::Backend;
-using hvd::plugin::Collective;
+using hvd::plugins::Backend;
+using hvd::plugins::Collective;
 using test::check;
 using test::contains;
 
@@ -133,7 +133,7 @@ void host_slot(hvd_backend_entry_fn entry, int minor) {
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
   const int minor = std::atoi(argv[2]);
-  host_slot(hvd::plugin::open_library(argv[1], "matrix"), minor);
+  host_slot(hvd::plugins::open_library(argv[1], "matrix"), minor);
   auto backend = Backend::load_library(argv[1], "matrix");
   check(backend->abi_minor() == minor, "the minor is reported");
   check(backend->version() == "no now", "a host slot that is absent is seen as absent");
@@ -142,7 +142,7 @@ int main(int argc, char** argv) {
         "array of options");
   test::MapStore store;
   auto comm = test::join_comm(*backend, store, "matrix", 0, 1);
-  slots(hvd::plugin::handshake(hvd::plugin::open_library(argv[1], "matrix"), "matrix", argv[1]), minor);
+  slots(hvd::plugins::handshake(hvd::plugins::open_library(argv[1], "matrix"), "matrix", argv[1]), minor);
   arguments(backend->comm_api(), comm->handle(), minor);
   out_structs(backend->comm_api(), comm->handle(), minor);
   arrays(backend->device_api(), minor);

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/plugin/backend.h"
+#include "engine/plugins/backend.h"
 
 namespace test {
 
@@ -23,7 +23,7 @@ inline int64_t in_seconds(double s) {
   return int64_t{1000000000} * t.tv_sec + t.tv_nsec + static_cast<int64_t>(s * 1e9);
 }
 
-class MapStore : public hvd::plugin::Store {
+class MapStore : public hvd::plugins::Store {
  public:
   void set(const std::string& key, std::string_view value) override {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -34,7 +34,7 @@ class MapStore : public hvd::plugin::Store {
     std::unique_lock<std::mutex> lock(mutex_);
     const auto until = std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline_ns));
     if (!changed_.wait_until(lock, until, [&] { return values_.count(key) > 0; })) {
-      throw hvd::plugin::BackendError(HVD_E_TIMEOUT, 0, 0, "no rank set '" + key + "' in time");
+      throw hvd::plugins::BackendError(HVD_E_TIMEOUT, 0, 0, "no rank set '" + key + "' in time");
     }
     return values_[key];
   }
@@ -73,8 +73,8 @@ inline void check(bool good, const std::string& what) {
 inline std::string thrown(const std::function<void()>& body) {
   try {
     body();
-  } catch (const hvd::plugin::BackendError& e) {
-    return hvd::plugin::rc_name(e.code) + " " + e.what();
+  } catch (const hvd::plugins::BackendError& e) {
+    return hvd::plugins::rc_name(e.code) + " " + e.what();
   } catch (const std::exception& e) {
     return e.what();
   }
@@ -94,9 +94,9 @@ inline void on_ranks(int n, const std::function<void(int)>& body) {
   for (auto& t : ranks) t.join();
 }
 
-inline std::unique_ptr<hvd::plugin::Communicator> join_comm(hvd::plugin::Backend& backend, hvd::plugin::Store& store,
-                                                            const std::string& key, int rank, int size,
-                                                            double seconds = 20) {
+inline std::unique_ptr<hvd::plugins::Communicator> join_comm(hvd::plugins::Backend& backend, hvd::plugins::Store& store,
+                                                             const std::string& key, int rank, int size,
+                                                             double seconds = 20) {
   std::vector<int32_t> ranks(static_cast<size_t>(size)), hosts(static_cast<size_t>(size), 0);
   for (int r = 0; r < size; ++r) ranks[static_cast<size_t>(r)] = r;
   return backend.create_comm(key, store, ranks, hosts, rank, in_seconds(seconds));

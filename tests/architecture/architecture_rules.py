@@ -97,14 +97,14 @@ def backend_includes(backend: Path, shared: str | None = None) -> list[str]:
 
 
 def binding_includes(engine: Path) -> list[str]:
-    """Files of the engine outside bind/ that know pybind11 or Python."""
+    """Files of the engine outside python/ that know pybind11 or Python."""
     found = []
     for path in sources(engine, *CXX_SUFFIXES):
-        if path.relative_to(engine).parts[0] == "bind":
+        if path.relative_to(engine).parts[0] == "python":
             continue
         for number, _, name in includes(path):
             if name.startswith("pybind11") or name in ("Python.h", "structmember.h"):
-                found.append(f"{path}:{number}: includes {name}; only engine/bind may")
+                found.append(f"{path}:{number}: includes {name}; only engine/python may")
     return found
 
 

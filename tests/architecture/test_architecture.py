@@ -36,17 +36,27 @@ OF_ITS_OWN = {
 
 # The folders of the engine from the bottom to the top: {folder: folders whose headers it may include}.
 ENGINE_ORDER = {
-    "types": set(),
-    "observe": {"types"},
-    "sealing": set(),
-    "store": {"observe", "sealing"},
-    "plugin": {"types"},
-    "control": {"types", "observe", "plugin", "sealing"},
-    "queue": {"types", "observe", "control", "plugin"},
-    "data": {"types", "observe", "plugin", "control", "queue"},
-    "engine": {"types", "observe", "sealing", "plugin", "control", "queue", "data"},
-    "calls": {"types", "observe", "plugin", "control", "queue", "engine"},
-    "bind": {"types", "observe", "sealing", "store", "plugin", "control", "queue", "engine", "calls"},
+    "base": set(),
+    "recorder": {"base"},
+    "plugins": {"base"},
+    "rendezvous": {"base", "plugins"},
+    "agreement": {"base", "recorder", "rendezvous"},
+    "calls": {"base", "recorder", "plugins", "agreement"},
+    "dataplane": {"base", "recorder", "plugins", "agreement", "calls"},
+    "watch": {"base", "plugins", "agreement", "calls"},
+    "core": {"base", "recorder", "plugins", "rendezvous", "agreement", "calls", "dataplane", "watch"},
+    "frontend": {"base", "calls", "core"},
+    "python": {
+        "base",
+        "recorder",
+        "plugins",
+        "rendezvous",
+        "agreement",
+        "calls",
+        "watch",
+        "core",
+        "frontend",
+    },
 }
 
 
@@ -91,7 +101,7 @@ def test_backends_include_only_the_contract_and_themselves():
         check(rules.backend_includes(backend, shared))
 
 
-def test_only_bind_knows_pybind11():
+def test_only_the_binding_knows_pybind11():
     check(rules.binding_includes(ROOT / "hvd_core" / "engine"))
 
 
@@ -201,7 +211,7 @@ class TestTheRulesThemselves:
         (tmp_path / "own.h").write_text("")
         (tmp_path / "a.cc").write_text(
             '#include <hvd/backend_abi.h>\n#include <vector>\n#include "own.h"\n'
-            '#include "engine/queue/queue.h"\n#include <pybind11/pybind11.h>\n#include "../other/own.h"\n'
+            '#include "engine/calls/request.h"\n#include <pybind11/pybind11.h>\n#include "../other/own.h"\n'
         )
         assert [entry.split(":")[1] for entry in rules.backend_includes(tmp_path)] == ["4", "5", "6"]
         (tmp_path / "a.cc").write_text('#include "host_kernels/kernels.h"\n#include "other/kernels.h"\n')
@@ -210,12 +220,12 @@ class TestTheRulesThemselves:
         assert [entry.split(":")[1] for entry in found] == ["2"]
 
     def test_binding_includes(self, tmp_path):
-        for folder in ("bind", "queue"):
+        for folder in ("python", "calls"):
             (tmp_path / folder).mkdir()
             (tmp_path / folder / "a.cc").write_text("#include <pybind11/pybind11.h>\n#include <vector>\n")
         found = rules.binding_includes(tmp_path)
         assert len(found) == 1
-        assert "queue" in found[0]
+        assert "calls" in found[0]
 
     def test_imports(self, tmp_path):
         folder = tmp_path / "horovod" / "torch"

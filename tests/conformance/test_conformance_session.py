@@ -44,8 +44,8 @@ def test_a_process_that_dies_between_two_cases_fails_the_next_one(monkeypatch):
     monkeypatch.setattr(session_module, "INTERPRETER", [sys.executable])
     with Session(resolve("shm"), 2, quick=True) as made:
         assert made.run("L0.tables").verdict == PASS
-        made._bare._child.signal(signal.SIGKILL)
-        made._bare._child.wait(60)
+        made._single._children[0].signal(signal.SIGKILL)
+        made._single._children[0].wait(60)
         result = made.run("L0.symbol")
         assert result.verdict == FAIL
         assert "was killed by SIGKILL, perhaps because of the case before it, L0.tables" in result.text
@@ -87,5 +87,5 @@ def test_nothing_is_left_running():
     with Session(resolve("shm"), 2, quick=True) as made:
         assert made.run("L2.barrier").verdict == PASS
         assert made.run("L0.tables").verdict == PASS
-        pids = [child.pid for child in (*made.ranks._children, made._bare._child)]
+        pids = [child.pid for child in (*made.ranks._children, *made._single._children)]
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)

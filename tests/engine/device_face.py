@@ -37,7 +37,7 @@ OPS = {hvd.Average: 4, hvd.Sum: 0, hvd.Adasum: 100, hvd.Min: 2, hvd.Max: 3, hvd.
 
 
 def configure(devices: list[dict], host_routes: dict | None = None) -> None:
-    """What init() will tell the engine about devices (engine/bind/engine_config.cc says how it is written)."""
+    """What init() will tell the engine about devices (engine/python/engine_config.cc says how it is written)."""
     plain = _core.Engine
 
     def with_devices(config: dict) -> Any:

@@ -22,9 +22,11 @@ def build() -> Path:
     sources = [
         Path(__file__).with_name("native") / "stress" / "format_fuzz.cc",
         *(tcp / name for name in ("extent.cc", "handshake.cc", "link.cc", "stream.cc")),
-        *sorted((engine / "store").glob("*.cc")),
-        engine / "sealing" / "seal.cc",
-        *(engine / "observe" / name for name in ("log.cc", "printable.cc")),
+        *(
+            engine / "rendezvous" / name
+            for name in ("gather.cc", "handshake.cc", "seal.cc", "store_server.cc", "store_service.cc")
+        ),
+        *(engine / "base" / name for name in ("log.cc", "text.cc")),
         ROOT / "horovod" / "tensorflow" / "native" / "xla_call_text.cc",
     ]
     folders = [ROOT / "hvd_core", ROOT / "hvd_core" / "include", ROOT / "backends", tcp]

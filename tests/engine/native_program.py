@@ -13,50 +13,38 @@ from compiled import ROOT, compiled, cxx
 
 PACKAGE = ROOT / "hvd_core"
 NATIVE = Path(__file__).with_name("native")
-PLUGIN = sorted(str(p.relative_to(PACKAGE / "engine")) for p in (PACKAGE / "engine" / "plugin").glob("*.cc"))
-# What every transport stands on.
-COMMON = [*(f"data/{p}.cc" for p in ("abilities", "aligned", "direct", "host_math", "parts", "schedule"))]
-COMMON += ["control/signature.cc", "types/rank_list.cc", "observe/log.cc", "observe/printable.cc"]
-COMMON += [f"observe/{p}.cc" for p in ("event_ring", "observer", "timeline", "timeline_format")]
+PLUGINS = sorted(
+    str(p.relative_to(PACKAGE / "engine")) for p in (PACKAGE / "engine" / "plugins").glob("*.cc")
+)
 
 
-# The further parts of the engine that each program needs.
-_EMULATED = [*(f"data/{p}.cc" for p in ("emulated", "emulated_move", "emulated_reduce", "composition"))]
-_CONTROL = [
-    *(
-        f"control/{p}.cc"
-        for p in (
-            "autotune",
-            "coordinator",
-            "coordinator_known",
-            "fusion",
-            "messages",
-            "participant",
-            "weights_check",
-        )
-    )
+def parts(folder: str, *names: str) -> list[str]:
+    return [f"{folder}/{name}.cc" for name in names]
+
+
+# What every lowering needs.
+COMMON = [
+    *parts("base", "log", "rank_list", "text"),
+    *parts("recorder", "event_ring", "observer", "timeline", "timeline_format"),
+    *parts("agreement", "signature"),
+    *parts("dataplane", "abilities", "aligned", "direct", "host_math", "parts", "schedule"),
 ]
+# The further parts of the engine that each program needs.
+_EMULATED = parts("dataplane", "composition", "emulated")
+_AGREEMENT = parts(
+    "agreement", "autotune", "coordinator", "fusion", "messages", "participant", "weights_check"
+)
 PROGRAMS = {
-    "adasum_test": ["data/adasum.cc", "data/adasum_math.cc"],
-    "control_test": _CONTROL,
-    "autotune_test": _CONTROL,
-    "stall_test": [
-        *(f"observe/{p}.cc" for p in ("looker", "process_copy", "snapshot", "sources", "stacks", "stall")),
-        "control/snapshot_wire.cc",
-    ],
-    "call_watch_test": ["call_watch.cc"],
-    "request_test": ["queue/request.cc"],
-    "observer_test": ["observe/timeline_end.cc"],
+    "adasum_test": parts("dataplane", "adasum"),
+    "control_test": _AGREEMENT,
+    "autotune_test": _AGREEMENT,
+    "stall_test": parts("watch", "snapshot", "stack_sampler", "stall_report"),
+    "call_watch_test": parts("watch", "call_watch"),
+    "request_test": parts("calls", "request"),
+    "observer_test": parts("recorder", "timeline_end"),
     "emulated_test": _EMULATED,
-    "staged_test": [*_EMULATED, "data/relocated.cc", "data/staged.cc"],
-    "hierarchical_test": [
-        *(
-            f"data/hierarchical{part}.cc"
-            for part in ("", "_alltoall", "_levels", "_move", "_reduce", "_scatter")
-        ),
-        *_EMULATED,
-        "data/layout.cc",
-    ],
+    "staged_test": [*_EMULATED, *parts("dataplane", "staged")],
+    "hierarchical_test": [*_EMULATED, *parts("dataplane", "hierarchical", "hierarchical_reduce", "layout")],
 }
 # For ranks that are threads: one that waits leaves its core to the others at once.
 PATIENT = {"HOROVOD_BACKEND_SHM_SPIN_US": "0"}
@@ -68,8 +56,8 @@ def build(name: str, flags: list[str] | None = None) -> Path:
     engine = PROGRAMS[name]
     library = None if flags else engine_library()
     flags = flags or ["-O2", "-g1"]
-    parts = () if library else dict.fromkeys([*PLUGIN, *COMMON, *engine])
-    sources = [NATIVE / f"{name}.cc", *(PACKAGE / "engine" / s for s in parts)]
+    own = [] if library else dict.fromkeys([*PLUGINS, *COMMON, *engine])
+    sources = [NATIVE / f"{name}.cc", *(PACKAGE / "engine" / s for s in own)]
     with ThreadPoolExecutor(2) as pool:
         objects = list(pool.map(lambda source: object_of(source, flags), sources))
     linked = [*objects, *filter(None, [library])]

@@ -164,10 +164,10 @@ def test_the_page_has_this_table():
 
 
 def test_the_launcher_knows_the_engines_names_of_calls():
-    source = Path(hvd.__file__).with_name("engine") / "plugin" / "call_record.cc"
+    source = Path(hvd.__file__).with_name("engine") / "plugins" / "call_record.cc"
     names = source.read_text(encoding="utf-8").partition("kNames{")[2].partition("}")[0]
     assert re.findall(r'"([^"]*)"', names)[1:] == list(crash_reports._CALLS)[1:]
-    slots = re.search(r"kSlots = (\d+);", source.with_name("side_call.h").read_text(encoding="utf-8"))
+    slots = re.search(r"kSlots = (\d+);", source.with_suffix(".h").read_text(encoding="utf-8"))
     # More would not fit into the memory that the launcher makes.
     assert int(slots[1]) == crash_reports._SIDE_CALLS
 

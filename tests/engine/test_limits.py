@@ -1,4 +1,4 @@
-"""Limits of the operating system: init() names the limit and the need, and running out of memory ends no process."""
+"""Limits of the operating system: init() names the limit and what it needs."""
 
 import contextlib
 import errno
@@ -91,36 +91,6 @@ def test_settings_out_of_range_name_their_range():
             ValueError, match=f"{name}='{value}' is out of range: it must be between 0 and {most}"
         ):
             read_environment({name: str(value)})
-
-
-def submit_without_memory():
-    """Rank 1 may use 100 KiB more than it has, and submits until that is used up."""
-    arrays = np.ones(60_000, np.float32)
-    try:
-        hvd.barrier()  # on rank 0 it fails if rank 1 has left it, and has used up its memory, before it returns here
-        if hvd.rank() == 1:
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (100 << 10), -1))
-        handles = [hvd.allreduce_async_(arrays[i : i + 1], name="n" * 200 + str(i)) for i in range(60_000)]
-        for handle in handles:
-            hvd.synchronize(handle)
-        result = "done"
-    except (MemoryError, hvd.HorovodInternalError, ValueError) as error:
-        result = type(error).__name__
-    resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
-    hvd.shutdown()
-    hvd.init()
-    assert hvd.allreduce(np.ones(1), op=hvd.Sum, name="again") == 2
-    tell(f"ended.{hvd.rank()}")
-    print(f"rank {hvd.rank()}: {result}")
-
-
-# Which allocation fails first differs between runs. test_out_of_memory.py chooses it.
-@pytest.mark.slow
-def test_memory_that_runs_out_in_the_engine_ends_the_job_and_no_process():
-    out = run_to_the_end(2, submit_without_memory)
-    assert "terminate called" not in out, out
-    assert "rank 0: " in out and "rank 1: " in out, out
 
 
 def store_without_a_thread():

@@ -1,6 +1,6 @@
 """The root's half of the protocol model: it counts the ranks' messages and writes the log.
 
-Mirrors hvd_core/engine/control/coordinator.h. The words are in protocol.py, the R-numbers in
+Mirrors hvd_core/engine/agreement/coordinator.h. The words are in protocol.py, the R-numbers in
 docs/protocol.md.
 """
 

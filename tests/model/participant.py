@@ -1,6 +1,6 @@
 """A rank's half of the protocol model: its submissions, its known batches, and the replay of the log.
 
-Mirrors hvd_core/engine/control/participant.h. The words are in protocol.py, the R-numbers in
+Mirrors hvd_core/engine/agreement/participant.h. The words are in protocol.py, the R-numbers in
 docs/protocol.md.
 """
 

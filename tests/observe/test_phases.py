@@ -6,8 +6,8 @@ from pathlib import Path
 from compiled import ROOT, compiled, cxx
 
 import observed_ranks as ranks
+import timeline_rules
 from harness import run_on_ranks
-from hvd_core._observe import timeline_files
 
 
 def test_phases_of_a_backend_are_nested_activities(tmp_path):
@@ -23,7 +23,7 @@ def test_phases_of_a_backend_are_nested_activities(tmp_path):
     }
     run_on_ranks(2, ranks.ends_in_order, env=env)
     events = json.loads(path.read_text())
-    assert timeline_files.faults(events) == []
+    assert timeline_rules.faults(events) == []
     spans = [(e["ph"], e.get("name")) for e in events if e["ph"] in "BE" and e["pid"] == 1]
     at = spans.index(("B", "PHASED_ALLREDUCE"))
     assert spans[at + 1 : at + 3] == [("B", "PHASED_START"), ("E", None)]

@@ -24,10 +24,8 @@ def test_a_record_that_is_being_written_and_those_behind_it_are_taken_later():
     stamps[held] = held + 1
     rest, lost = ring.take()
     assert (len(rest), lost) == (4, 0)
-    ring.close()
     whole = SharedRing(memoryview(memory))
     assert whole.take() == (first + rest, 0)
-    whole.close()
 
 
 def test_a_batch_that_is_read_in_two_parts_has_all_its_members():

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 import observed_ranks as ranks
+import timeline_rules
 from harness import plain, run_on_ranks, run_to_the_end
 from hvd_core._observe import timeline_files
 
@@ -21,7 +22,7 @@ OPERATIONS = {
 
 def events_of(path, complete=True):
     events = json.loads(path.read_text())
-    assert timeline_files.faults(events, complete) == []
+    assert timeline_rules.faults(events, complete) == []
     return events
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import observed_ranks as ranks
+import timeline_rules
 from harness import run_on_ranks
 from hvd_core._cli.command import run as hvd
 from hvd_core._observe import timeline_files
@@ -68,7 +69,7 @@ def test_merging_puts_ranks_on_one_clock(tmp_path):
     out = tmp_path / "all.json"
     assert hvd(["timeline", "merge", str(tmp_path / "[01].json"), "-o", str(out)]) == 0
     events = timeline_files.load(out)
-    assert timeline_files.faults(events) == []
+    assert timeline_rules.faults(events) == []
     timed = [e for e in events if e["ph"] != "M"]
     assert timed == sorted(timed, key=lambda e: e["ts"])
     assert [e["ts"] for e in timed if e.get("name") == "NEGOTIATE_ALLREDUCE"] == [0, 300]
@@ -83,7 +84,7 @@ def test_merging_what_ranks_have_written(tmp_path):
     run_on_ranks(2, ranks.every_operation, env={"HOROVOD_TIMELINE": str(tmp_path / "{rank}.json")})
     timeline_files.merge([tmp_path / "0.json", tmp_path / "1.json"], tmp_path / "all.json")
     events = timeline_files.load(tmp_path / "all.json")
-    assert timeline_files.faults(events) == []
+    assert timeline_rules.faults(events) == []
     names = [e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"]
     assert names.count("allgather.two") == 2
     assert names.count("waiting callers") == 2
@@ -134,9 +135,9 @@ def test_a_file_that_is_cut_off_is_read_to_its_last_event(tmp_path):
     ],
 )
 def test_the_rules_find_their_faults(event, fault):
-    assert fault in timeline_files.faults([event])[0]
+    assert fault in timeline_rules.faults([event])[0]
 
 
 def test_the_rules_find_times_that_go_back():
     events = [record("a", "B", 5), {"ph": "E", "ts": 4, "pid": 1}]
-    assert "the time goes back" in timeline_files.faults(events)[0]
+    assert "the time goes back" in timeline_rules.faults(events)[0]

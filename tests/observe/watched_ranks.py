@@ -56,7 +56,6 @@ def counted_operations():
     tools.meet("counted", 120)
     rings = SharedRings(place())
     text = watcher.text(rings, ["shm within a host"]).decode()
-    rings.close()
     tools.meet("read", 120)
     return text
 
@@ -137,7 +136,7 @@ def more_events_than_a_ring_holds():
     from hvd_core._observe.watch import job_figures
 
     with mock.patch.object(
-        job_figures, "LOOKED_AT_S", 1000.0
+        job_figures, "VIEWER_TIMEOUT_S", 1000.0
     ):  # the page stays open, however long this takes
         figures = job_figures.HostFigures(SharedRings(place()))
         figures.for_page(0)

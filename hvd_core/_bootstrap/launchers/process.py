@@ -3,7 +3,7 @@
 The launcher's process tells two jobs on one machine apart, also where the launcher gives the job no name of its own. If
 it
 has ended, nothing ends this rank any more, so it is watched: by the session during init(), by the engine afterwards
-(hvd_core/engine/observe/process_watch.h). A plain program is never watched, nor one that another parent has taken over
+(hvd_core/engine/base/process.h). A plain program is never watched, nor one that another parent has taken over
 before init(). Reads /proc; any thread.
 """
 

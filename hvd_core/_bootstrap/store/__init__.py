@@ -1,8 +1,8 @@
 """The key-value store through which the processes of a job find each other.
 
-StoreServer runs one thread inside the launcher or rank 0, in native code (engine/store): while a process holds the GIL,
-its store continues to answer the other ranks. StoreClient blocks its caller. Both may be used from any thread. Nothing is
-parsed before the handshake of auth.py (purpose b'store').
+StoreServer runs one thread inside the launcher or rank 0, in native code (engine/rendezvous): while a process holds the
+GIL, its store continues to answer the other ranks. StoreClient blocks its caller. Both may be used from any thread.
+Nothing is parsed before the handshake of auth.py (purpose b'store').
 
 After the handshake, little endian, one answer per request, in order:
 
@@ -36,7 +36,7 @@ After the handshake, little endian, one answer per request, in order:
                      order of their first members: members | text (own)
 
 Keys have at most 1024 bytes, requests at most 16 MiB; a client that breaks a limit is cut off. On an encrypted connection
-the n bytes are ciphertext, and the cipher's tag, which n does not count, follows (16 bytes; engine/sealing/seal.h).
+the n bytes are ciphertext, and the cipher's tag, which n does not count, follows (16 bytes; engine/rendezvous/seal.h).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class StoreServer:
 
 
 # The codec of gathered values, which the members of a group put together in the store: the bytes of one member's part,
-# and the whole value. The store joins the parts (engine/store/gather.h).
+# and the whole value. The store joins the parts (engine/rendezvous/gather.h).
 
 _WORD = struct.Struct("<I")
 
@@ -171,7 +171,7 @@ _ANSWER_SECONDS = 30.0
 _ATTEMPTS = 4
 _PAUSE_SECONDS = 0.06
 _TAG_BYTES = 16
-# As in the engine (engine/control/store_client.cc).
+# As in the engine (engine/rendezvous/store_client.cc).
 MAX_ANSWER_BYTES = 64 << 20
 
 

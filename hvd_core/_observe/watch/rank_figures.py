@@ -1,7 +1,7 @@
 """What one rank does, from its events: spans to draw, and figures. Plain bookkeeping, one event after the other.
 
-Times are nanoseconds of the host's clock. When events were lost, what was open is forgotten, and the figures go on from
-there.
+Times are nanoseconds of the host's clock. When events were lost, what was open is forgotten, and the figures continue
+from there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from hvd_core.flight_records import SET_OPERATIONS
 
-# Numbers of kinds, see hvd_core/engine/observe/event.h.
+# Numbers of kinds, see hvd_core/engine/recorder/event.h.
 SUBMITTED, ENTRY, MEMBERS, MEMBER, BEGIN, STEP, PHASE, ENQUEUED, DONE = 2, 4, 5, 6, 7, 8, 9, 10, 11
 WAITS, WAITED, FAILED, SET_ADDED, SET_REMOVED, CLOSED, ABORTED = 12, 13, 14, 15, 16, 18, 19
 

@@ -2,68 +2,47 @@
 
     for ring in SharedRings(Place(segment="/proc/4711/fd/12", slots=2)).look(): events, lost = ring.take()
 
-The layout is hvd_core/engine/observe/event_ring.h's. Any thread may ask; one thread at a time may take events.
+The layout is hvd_core/engine/recorder/event_ring.h's. Any thread may ask; one thread at a time may take events.
 """
 
 from __future__ import annotations
 
 import mmap
-import os
-import select
 import struct
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from hvd_core import flight_records
+from hvd_core._base.processes import process_stat
 from hvd_core._bootstrap.links import HEADER_BYTES, SLOT_BYTES
 
 
 class Process:
-    """A process by its pid. Any thread may ask."""
+    """The process that has this pid now. Any thread may ask."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._descriptor = _descriptor_of(pid)
+        self._found = process_stat(pid)
 
     def alive(self) -> bool:
         """Whether it runs."""
-        if self._descriptor is None:
-            return os.path.exists(f"/proc/{self._pid}")
-        return self._descriptor >= 0 and not is_ready(self._descriptor)
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        if self._descriptor is not None and self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = None
-
-
-def is_ready(descriptor: int) -> bool:
-    """Whether a descriptor can be read or has come to its end. It may have any number: select() knows only those below
-    1,024."""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _descriptor_of(pid: int) -> int | None:
-    """A descriptor by which the end of a process is seen; -1: it has ended; None: the system refuses one."""
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        return -1
-    except OSError:
-        return None
+        now = process_stat(self._pid)
+        return (
+            now is not None
+            and now.is_running
+            and self._found is not None
+            and now.started == self._found.started
+        )
 
 
 # For so long a record that a rank has begun to write is waited for.
 _PATIENCE_S = 2.0
-# Behind the rings of the control plane, see engine/control/segment.cc.
+# Behind the rings of the control plane, see engine/agreement/segment.cc.
 _RING_AT = 4096 + (256 << 10) + (512 << 10)
 _RECORD = np.dtype(
     [
@@ -83,15 +62,11 @@ _RECORD = np.dtype(
 @dataclass(frozen=True)
 class Place:
     """Where the rings of a host's ranks are. ``segment``: a path of the control segment, with ``slots`` local ranks;
-    ``files``: rings in files of their own, of ranks that are alone on their host."""
+    ``file``: a ring in a file of its own, of a rank that is alone on its host."""
 
     segment: str = ""
     slots: int = 0
-    files: Sequence[str] = ()
-
-    def as_facts(self) -> dict[str, Any]:
-        """For JSON; Place(**facts) reads it."""
-        return asdict(self)
+    file: str = ""
 
 
 @dataclass
@@ -143,10 +118,6 @@ class SharedRing:
         """Whether the rank's process runs."""
         return self._process.alive()
 
-    def close(self) -> None:
-        """Give the descriptor back."""
-        self._process.close()
-
     def text(self, identity: int) -> str:
         """A text by its number."""
         if identity and identity not in self._texts:
@@ -176,8 +147,8 @@ class SharedRing:
         return [event[1:] for event in taken.tolist()], lost + sum(n < stop for n in missing)
 
     def _gives_up(self, number: int, end: int) -> bool:
-        """Whether an unfinished record is to be skipped: its thread does not go on, or newer events would be overwritten
-        meanwhile."""
+        """Whether an unfinished record is to be skipped: its thread does not continue, or newer events would be
+        overwritten meanwhile."""
         if number != self._unfinished:
             self._unfinished, self._unfinished_since = number, time.monotonic()
         late = time.monotonic() - self._unfinished_since > _PATIENCE_S
@@ -207,14 +178,10 @@ class SharedRing:
 
     def _read_texts(self) -> None:
         with self._texts_mutex:
-            self._read_new_texts()
-
-    def _read_new_texts(self) -> None:
-        memory = self._memory[self._texts_at : self._texts_at + self._texts_bytes]
-        used = min(flight_records.texts_used_in(self._memory), self._texts_bytes)
-        for identity, text in flight_records.texts(bytes(memory[self._texts_read : used])):
-            self._texts[identity] = text
-        self._texts_read = used
+            memory = self._memory[self._texts_at : self._texts_at + self._texts_bytes]
+            used = min(flight_records.texts_used_in(self._memory), self._texts_bytes)
+            self._texts.update(flight_records.texts(bytes(memory[self._texts_read : used])))
+            self._texts_read = used
 
 
 _KINDS, _STEPS = 16, 32
@@ -227,55 +194,37 @@ class SharedRings:
 
     def __init__(self, place: Place) -> None:
         """Raises OSError if the segment cannot be opened."""
-        self._unseen: list[tuple[str, memoryview | None]] = [(path, None) for path in place.files]
+        self._unseen: list[Callable[[], memoryview]] = []
         self._found: list[SharedRing] = []
         self._mutex = threading.Lock()
         if place.segment:
             memory = _mapped(place.segment)
-            for slot in range(place.slots):
-                at = HEADER_BYTES + slot * SLOT_BYTES
-                self._unseen.append(("", memory[at + _RING_AT : at + SLOT_BYTES]))
+
+            def part(at: int) -> Callable[[], memoryview]:
+                return lambda: memory[at + _RING_AT : at + SLOT_BYTES]
+
+            self._unseen = [part(HEADER_BYTES + slot * SLOT_BYTES) for slot in range(place.slots)]
+        elif place.file:
+            self._unseen.append(lambda: _mapped(place.file))
 
     def look(self) -> list[SharedRing]:
         """The rings that are there now, by rank."""
         with self._mutex:
-            self._look_for_new()
+            for memory_of in list(self._unseen):
+                # It may not be there yet, its rank may have deleted it, or it has another version.
+                with suppress(OSError, ValueError):
+                    if flight_records.is_ring(memory := memory_of()):
+                        self._found.append(SharedRing(memory))
+                        self._unseen.remove(memory_of)
+            self._found.sort(key=lambda ring: ring.rank)
             return list(self._found)
-
-    def _look_for_new(self) -> None:
-        unseen, self._unseen = self._unseen, []
-        for path, memory in unseen:
-            ring = _ring_of(path, memory)
-            if ring is not None:
-                self._found.append(ring)
-            else:
-                self._unseen.append((path, memory))
-        self._found.sort(key=lambda ring: ring.rank)
 
     @property
     def complete(self) -> bool:
         """Whether all rings are there."""
         return not self._unseen
 
-    def close(self) -> None:
-        for ring in self._found:
-            ring.close()
-
-
-def _ring_of(path: str, memory: memoryview | None) -> SharedRing | None:
-    """The ring in a file or in memory, or None: it is not there yet, its rank has deleted it, or it has another
-    version."""
-    try:
-        if path:
-            memory = _mapped(path)
-        return SharedRing(memory) if memory is not None and flight_records.is_ring(memory) else None
-    except (OSError, ValueError):
-        return None
-
 
 def _mapped(path: str) -> memoryview:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return memoryview(mmap.mmap(fd, os.fstat(fd).st_size, mmap.MAP_SHARED, mmap.PROT_READ))
-    finally:
-        os.close(fd)
+    with open(path, "rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ))

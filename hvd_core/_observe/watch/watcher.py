@@ -7,7 +7,6 @@ HVD_WATCHER. It ends by itself: with the job, some seconds later if a browser st
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import hmac
@@ -16,6 +15,7 @@ import logging
 import os
 import re
 import secrets
+import select
 import signal
 import socket
 import struct
@@ -27,10 +27,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvd_core._base.auth import HANDSHAKE_SECONDS, ServerHandshake, client_handshake
+from hvd_core._base.listener import AuthenticatedListener, ListenerThread
 from hvd_core._base.sockets import BootstrapError, Deadline, connect_tcp, recv_exact, send_exact
 from hvd_core._observe.watch.guarded_http import LOOPBACK, GuardedServer
-from hvd_core._observe.watch.job_figures import LOOKED_AT_S, HostFigures, JobFigures, ToldFigures
-from hvd_core._observe.watch.shared_rings import Place, Process, SharedRing, SharedRings, is_ready
+from hvd_core._observe.watch.job_figures import VIEWER_TIMEOUT_S, HostFigures, JobFigures, ReportedFigures
+from hvd_core._observe.watch.shared_rings import Place, Process, SharedRing, SharedRings
 from hvd_core._observe.watch.start import CONFIG
 from hvd_core.types import OPERATIONS
 
@@ -53,77 +54,83 @@ def text(rings: SharedRings, backends: Iterable[str] = ()) -> bytes:
     return exposition
 
 
+# Name without the prefix "horovod_": type, help, labels besides the rank.
+_METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "rank_up": ("gauge", "1: the rank's process runs", ()),
+    "operations": ("counter", "operations that the rank has submitted", ("operation",)),
+    "operation_bytes": ("counter", "bytes of the tensors of these operations", ("operation",)),
+    "batches": ("counter", "batches that the rank has got to carry out", ()),
+    "batched_requests": ("counter", "requests in these batches", ()),
+    "collectives": ("counter", "collectives that a backend has begun, and copies of the engine", ("name",)),
+    "waits": ("counter", "calls that had to wait for an operation", ()),
+    "wait_seconds": ("counter", "time for which calls have waited; waits of several threads add up", ()),
+    "failures": ("counter", "operations that have failed", ()),
+    "stall_reports": (
+        "counter",
+        "reports about operations that only some ranks have submitted; rank 0 makes them",
+        (),
+    ),
+    "pending_operations": (
+        "gauge",
+        "submitted operations that are not done, among the last 4,096 events of the rank",
+        (),
+    ),
+    "oldest_pending_seconds": ("gauge", "age of the oldest of these; 0 without any", ()),
+}
+
+
 class _Collector:
     def __init__(self, rings: list[SharedRing], backends: tuple[str, ...]) -> None:
         self._rings, self._backends = rings, backends
 
     def collect(self) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily as Counter
-        from prometheus_client.core import GaugeMetricFamily as Gauge
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        names = {operation.number: name for name, operation in OPERATIONS.items()}
-        names |= {8: "add_process_set", 9: "remove_process_set", 10: "create_window", 11: "send"}
-        up = Gauge("horovod_rank_up", "1: the rank's process runs", labels=["rank"])
-        operations = Counter(
-            "horovod_operations", "operations that the rank has submitted", labels=["rank", "operation"]
-        )
-        moved = Counter(
-            "horovod_operation_bytes",
-            "bytes of the tensors of these operations",
-            labels=["rank", "operation"],
-        )
-        batches = Counter("horovod_batches", "batches that the rank has got to carry out", labels=["rank"])
-        batched = Counter("horovod_batched_requests", "requests in these batches", labels=["rank"])
-        collectives = Counter(
-            "horovod_collectives",
-            "collectives that a backend has begun, and copies of the engine",
-            labels=["rank", "name"],
-        )
-        waits = Counter("horovod_waits", "calls that had to wait for an operation", labels=["rank"])
-        waited = Counter(
-            "horovod_wait_seconds",
-            "time for which calls have waited; waits of several threads add up",
-            labels=["rank"],
-        )
-        failures = Counter("horovod_failures", "operations that have failed", labels=["rank"])
-        stalls = Counter(
-            "horovod_stall_reports",
-            "reports about operations that only some ranks have submitted; rank 0 makes them",
-            labels=["rank"],
-        )
-        pending = Gauge(
-            "horovod_pending_operations",
-            "submitted operations that are not done, among the last 4,096 events of the rank",
-            labels=["rank"],
-        )
-        oldest = Gauge(
-            "horovod_oldest_pending_seconds", "age of the oldest of these; 0 without any", labels=["rank"]
-        )
-        info = Gauge("horovod_backend_info", "a backend that the job uses", labels=["backend", "serves"])
+        families = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+        made: dict[str, Any] = {
+            name: families[kind](f"horovod_{name}", text, labels=["rank", *labels])
+            for name, (kind, text, labels) in _METRICS.items()
+        }
         for ring in self._rings:
-            rank, counts = str(ring.rank), ring.counts()
-            up.add_metric([rank], float(ring.alive() and not ring.ended))
-            for number, count in counts.operations.items():
-                operation = names.get(number, str(number))
-                operations.add_metric([rank, operation], count)
-                moved.add_metric([rank, operation], counts.bytes[number])
-            batches.add_metric([rank], counts.batches)
-            batched.add_metric([rank], counts.requests)
-            for name, count in counts.collectives.items():
-                collectives.add_metric([rank, name], count)
-            waits.add_metric([rank], counts.waits)
-            waited.add_metric([rank], counts.wait_ns / 1e9)
-            failures.add_metric([rank], counts.failures)
-            stalls.add_metric([rank], counts.stall_reports)
-            open_ = ring.last_events().pending()
-            pending.add_metric([rank], len(open_))
-            since = min((event.time for event in open_), default=None)
-            oldest.add_metric([rank], 0.0 if since is None else (time.monotonic_ns() - since) / 1e9)
+            for name, values in _values(ring).items():
+                for labels, value in values.items():
+                    made[name].add_metric([str(ring.rank), *([labels] if labels else [])], value)
+        yield from made.values()
+        info = GaugeMetricFamily(
+            "horovod_backend_info", "a backend that the job uses", labels=["backend", "serves"]
+        )
         for line in self._backends:
             backend, _, serves = line.partition(" ")
             info.add_metric([backend, serves], 1)
-        yield from (up, operations, moved, batches, batched, collectives, waits, waited, failures, stalls)
-        yield from (pending, oldest, info)
+        yield info
+
+
+_OPERATION_NAMES = {operation.number: name for name, operation in OPERATIONS.items()}
+_OPERATION_NAMES |= {8: "add_process_set", 9: "remove_process_set", 10: "create_window", 11: "send"}
+
+
+def _values(ring: SharedRing) -> dict[str, dict[str, float]]:
+    """Of one rank: metric -> label, or "" -> value."""
+    counts, pending = ring.counts(), ring.last_events().pending()
+    since = min((event.time for event in pending), default=None)
+    names = {number: _OPERATION_NAMES.get(number, str(number)) for number in counts.operations}
+    single = {
+        "rank_up": float(ring.alive() and not ring.ended),
+        "batches": counts.batches,
+        "batched_requests": counts.requests,
+        "waits": counts.waits,
+        "wait_seconds": counts.wait_ns / 1e9,
+        "failures": counts.failures,
+        "stall_reports": counts.stall_reports,
+        "pending_operations": len(pending),
+        "oldest_pending_seconds": 0.0 if since is None else (time.monotonic_ns() - since) / 1e9,
+    }
+    return {
+        "operations": {names[number]: count for number, count in counts.operations.items()},
+        "operation_bytes": {names[number]: size for number, size in counts.bytes.items()},
+        "collectives": dict(counts.collectives),
+        **{name: {"": value} for name, value in single.items()},
+    }
 
 
 # The connections between the watchers of a job's hosts: the first host's asks, those of the others answer.
@@ -138,7 +145,6 @@ _MOST_BYTES = 64 << 20
 _PAUSE_S, _AGAIN_S = 0.25, 1.0
 _ANSWER_S = 10.0
 _QUIET_S = 3600.0  # no page is open
-_MOST_STRANGERS = 16
 _log = logging.getLogger("horovod")
 
 
@@ -172,69 +178,32 @@ class _Channel:
         return message
 
 
-class Asker:
+class HostPoller:
     """On the first host: asks the watchers that connect, while a page asks here. Has threads of its own."""
 
     def __init__(self, listener: socket.socket, key: bytes, figures: JobFigures) -> None:
-        self._listener, self._key, self._figures = listener, key, figures
-        self._room = threading.BoundedSemaphore(_MOST_STRANGERS)
-        self._closed = False
-        self._thread = threading.Thread(target=self._accept, name="hosts", daemon=True)
-        self._thread.start()
+        self._figures = figures
+        listening = AuthenticatedListener(listener, key, _PURPOSE, self._authenticated)
+        self._thread = ListenerThread(listening, "hosts")
 
     def close(self) -> None:
         """Ends the thread that takes connections."""
-        self._closed = True
-        # close() alone would leave the thread in accept(), with the port still open.
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._listener.close()
+        self._thread.close()
 
-    def _accept(self) -> None:
-        refused = False
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError as error:
-                if self._closed:
-                    return
-                if not refused:  # as a rule for want of a descriptor
-                    _log.warning("could not accept another host's watcher: %s; trying again", error)
-                refused = True
-                time.sleep(_PAUSE_S)
-                continue
-            refused = False
-            if self._room.acquire(blocking=False):
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-            else:
-                connection.close()
+    def _authenticated(self, connection: socket.socket, handshake: ServerHandshake) -> None:
+        threading.Thread(target=self._serve, args=(connection, handshake), daemon=True).start()
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, connection: socket.socket, handshake: ServerHandshake) -> None:
         with connection:
-            try:
-                handshake = self._proved(connection)
-            except (OSError, BootstrapError):
-                return
-            finally:
-                self._room.release()
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             try:
                 self._ask(handshake.rank, _Channel(connection, handshake.key, b"ask"))
             except (OSError, BootstrapError, ValueError):
                 self._figures.lose(handshake.rank)
 
-    def _proved(self, connection: socket.socket) -> ServerHandshake:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        handshake, deadline = ServerHandshake(self._key, _PURPOSE), Deadline(HANDSHAKE_SECONDS)
-        send_exact(connection, handshake.challenge, deadline)
-        while not handshake.done:
-            handshake.feed(recv_exact(connection, 1, deadline))
-        send_exact(connection, handshake.confirm, deadline)
-        return handshake
-
     def _ask(self, number: int, channel: _Channel) -> None:
         while True:
-            if self._figures.host.is_looked_at():
+            if self._figures.host.has_viewers():
                 asked = time.monotonic_ns()
                 channel.send({"after": self._figures.last_span(number)})
                 answer = channel.receive(_ANSWER_S)
@@ -242,10 +211,10 @@ class Asker:
             time.sleep(_PAUSE_S)
 
 
-class Teller:
+class HostReporter:
     """On another host: connects to the first host's watcher and answers it. Has a thread of its own."""
 
-    def __init__(self, address: str, key: bytes, number: int, figures: ToldFigures) -> None:
+    def __init__(self, address: str, key: bytes, number: int, figures: ReportedFigures) -> None:
         """``number``: the first rank of this host."""
         self._address, self._key, self._number, self._figures = address, key, number, figures
         threading.Thread(target=self._run, name="first host", daemon=True).start()
@@ -294,23 +263,23 @@ class Watcher:
         self._config = config
         self.rings = SharedRings(place_of(config["place"]))
         self._job: JobFigures | None = None
-        self._hosts: Asker | None = None
+        self._hosts: HostPoller | None = None
         key = bytes.fromhex(config.get("hosts key", ""))
         if config.get("listener", -1) >= 0:
             self._job = JobFigures(self.rings)
             self.figures = self._job.host
-            self._hosts = Asker(socket.socket(fileno=config["listener"]), key, self._job)
+            self._hosts = HostPoller(socket.socket(fileno=config["listener"]), key, self._job)
         elif config.get("first host"):
-            self.figures = ToldFigures(self.rings)
-            Teller(config["first host"], key, config["first rank"], self.figures)
+            self.figures = ReportedFigures(self.rings)
+            HostReporter(config["first host"], key, config["first rank"], self.figures)
         else:
             self.figures = HostFigures(self.rings)
         self.token = token_of(config["token_file"])
         self.addresses: dict[str, str] = {}
         self._servers: list[GuardedServer] = []
 
-    def serve(self, wait_s: float, in_vain: Callable[[], bool] = lambda: False) -> None:
-        """Open the ports; those that are taken are tried for ``wait_s`` seconds, unless that is ``in_vain()``. Raises
+    def serve(self, wait_s: float, gives_up: Callable[[], bool] = lambda: False) -> None:
+        """Open the ports; those that are taken are tried for ``wait_s`` seconds, until ``gives_up()``. Raises
         OSError."""
         config = self._config
         until = time.monotonic() + wait_s
@@ -321,13 +290,13 @@ class Watcher:
                 config["page_port"],
                 {**pages, "/data": self._data, "/closed": self._closed_page},
                 until,
-                in_vain,
+                gives_up,
             )
             self.addresses["live timeline"] = f"http://{LOOPBACK}:{server.port}/"
         if config["metrics_port"]:
             address = config["metrics_address"]
             server = self._server(
-                address, config["metrics_port"], {"/metrics": self._metrics}, until, in_vain
+                address, config["metrics_port"], {"/metrics": self._metrics}, until, gives_up
             )
             host = f"[{address}]" if ":" in address else address
             self.addresses["metrics"] = f"http://{host}:{server.port}/metrics"
@@ -345,7 +314,7 @@ class Watcher:
         return said
 
     def _server(
-        self, address: str, port: int, pages: dict[str, Any], until: float, in_vain: Callable[[], bool]
+        self, address: str, port: int, pages: dict[str, Any], until: float, gives_up: Callable[[], bool]
     ) -> GuardedServer:
         while True:
             try:
@@ -353,7 +322,7 @@ class Watcher:
                 self._servers.append(server)
                 return server
             except OSError as error:
-                if error.errno != errno.EADDRINUSE or time.monotonic() >= until or in_vain():
+                if error.errno != errno.EADDRINUSE or time.monotonic() >= until or gives_up():
                     raise
                 time.sleep(_LONG_PAUSE_S)
 
@@ -379,10 +348,8 @@ class Watcher:
         ended = None
         while not is_over():
             new = self.figures.read()
-            looked_at = self.figures.is_looked_at()
-            time.sleep(
-                next(pause for share, pause in _PAUSES if new >= share) if looked_at else _LONG_PAUSE_S
-            )
+            viewed = self.figures.has_viewers()
+            time.sleep(next(pause for share, pause in _PAUSES if new >= share) if viewed else _LONG_PAUSE_S)
             now = time.monotonic()
             if not self.rings.complete and now - began < _RINGS_S:
                 continue
@@ -397,7 +364,6 @@ class Watcher:
             server.close()
         if self._hosts is not None:
             self._hosts.close()
-        self.rings.close()
 
 
 def _file(name: str, kind: str) -> Callable[[Any], tuple[str, bytes]]:
@@ -409,7 +375,7 @@ def place_of(facts: dict[str, Any]) -> Place:
     """The place of the rings in start.facts() of a rank, whose descriptors this process has too, or may open."""
     if facts["segment_fd"] >= 0:
         return Place(f"/proc/{facts['pid']}/fd/{facts['segment_fd']}", facts["slots"])
-    return Place(files=[facts["file"]])
+    return Place(file=facts["file"])
 
 
 def token_of(path: str) -> str:
@@ -429,6 +395,13 @@ def _say(text: str) -> None:
     print(f"horovod: {text}", file=sys.stderr, flush=True)
 
 
+def _has_ended(pipe: int) -> bool:
+    """Whether nobody can write to a pipe any more."""
+    poll = select.poll()  # select() takes only descriptors below 1,024
+    poll.register(pipe, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 class _End:
     """When the process of a watcher has to end."""
 
@@ -443,19 +416,19 @@ class _End:
         self._asked_at = self._asked_at or time.monotonic()
 
     def __call__(self) -> bool:
-        looked_at = self._watcher.figures.is_looked_at()
+        viewed = self._watcher.figures.has_viewers()
         if self._asked_at is not None:
-            return not looked_at or time.monotonic() - self._asked_at > _LAST_LOOK_S
-        if self._handed_over_at is None and is_ready(self._owner):
+            return not viewed or time.monotonic() - self._asked_at > _LAST_LOOK_S
+        if self._handed_over_at is None and _has_ended(self._owner):
             self._handed_over_at = time.monotonic()
         if self._handed_over_at is None:
             return False
         since = time.monotonic() - self._handed_over_at
         if since > _HANDED_OVER_S and self._rank.alive():
             # It has begun another job, whose watcher waits for the ports.
-            return not looked_at or since > LOOKED_AT_S
+            return not viewed or since > VIEWER_TIMEOUT_S
         # It ends, and the other ranks of this host may still run.
-        return not looked_at and (self._watcher.figures.is_over() or not self._watcher.rings.look())
+        return not viewed and (self._watcher.figures.is_over() or not self._watcher.rings.look())
 
 
 def main() -> int:
@@ -471,7 +444,7 @@ def main() -> int:
         config["place"]["pid"] = "self"  # the descriptor was inherited
     try:
         watcher = Watcher(config)
-        watcher.serve(SERVER_S, lambda: is_ready(owner))
+        watcher.serve(SERVER_S, lambda: _has_ended(owner))
     except (OSError, ValueError) as error:
         _say(f"neither live timeline nor metrics are served: {error}")
         return 1

@@ -1,33 +1,47 @@
-// From a call to a submitted request: checks, the signature, and on a device the point at which the data are ready.
-// Python's binding and the table for native front ends (frontend.h) both submit here. Any thread.
+// An operation as a caller asks for it, in plain values: from a front end to the engine.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
-#include "engine/calls/frontend.h"
-#include "engine/engine.h"
-#include "engine/queue/call.h"
-#include "engine/types/operations.h"
-#include "engine/types/reductions.h"
+#include "engine/base/call_site.h"
+#include "engine/base/operations.h"
+#include "engine/calls/request.h"
+#include "engine/plugins/device.h"
 
 namespace hvd::calls {
 
-using queue::Call;
-
-// Submits a call. A call that is refused is reported to the other ranks, so that their matching calls fail and do not
-// wait. Throws InvalidRequest, RequestFailed, plugin::BackendError; then the call's listener is not called.
-queue::RequestRef submit(Frontend& frontend, Call&& call);
-
-// Reports a call that failed before submit(): the matching calls of the other ranks shall fail too.
-void refuse(Engine& engine, const Call& call, const std::string& why);
-
-// The number of rows that this rank gets from a reducescatter of `rows` rows. Throws InvalidRequest.
-int64_t scattered_rows(Engine& engine, int64_t rows, int32_t process_set);
-
-// Copies output `index` of a settled request to a tensor of its layout and device. On a device the copy is enqueued in
-// the tensor's own stream, after the operation, and the result is null. If the device cannot do that, the caller has to
-// wait for the returned mark. Throws InvalidRequest, plugin::BackendError.
-plugin::MarkRef copy_output(Engine& engine, queue::Request& request, size_t index, const queue::Tensor& to);
+struct Call {
+  base::OpKind kind = base::OpKind::Allreduce;  // never Adasum: that is an allreduce with reduce_op base::kAdasum
+  std::optional<std::string> name = {};         // without a name the process set counts the call
+  int32_t process_set = 0;                      // the number that users see
+  int32_t reduce_op = 0;                        // HVD_* or base::kAdasum
+  int32_t root = -1;                            // broadcast, send: the rank, in the job, that has the data
+  int32_t to = -1;  // send: the rank, in the job, that receives; allreduce: the only rank that gets the result, -1: all
+  double prescale = 1.0, postscale = 1.0;
+  // `out` is empty for barrier, and may be empty for allgather, alltoall and reducescatter: the engine allocates. An
+  // allgather with `out` takes equally many rows from all ranks, which must agree on their number.
+  std::vector<Tensor> in = {}, out = {};
+  // Alltoall: rows for each rank, one list per tensor. An empty list asks for equal shares.
+  std::vector<std::vector<int64_t>> splits = {};
+  // Alltoall with `out`: for each tensor the rows from each rank, behind each other. If `unit` is not negative, the
+  // ranks' splits follow from `unit` and `root`, on which all ranks must agree; otherwise the ranks compare their
+  // splits first.
+  std::vector<int64_t> received = {};
+  int64_t unit = -1;
+  // On a device: the points in the caller's streams at which the data are ready. frontend::submit() sets it.
+  std::vector<plugins::MarkRef> ready = {};
+  bool once = false;   // the name does not come again, so that it is not remembered
+  bool soon = false;   // the caller has nothing else to submit, so that coalescing would only delay the operation
+  bool waits = false;  // the calling thread is about to wait, and drives the request itself
+  bool stays = false;  // the calling thread is about to call Engine::stay(), and drives the request itself for a moment
+  bool more_follow = false;  // further calls follow at once, then Engine::announce()
+  bool deferred = false;     // the data come later: the request begins with Engine::begin(). Not together with waits
+  Listener* listener = nullptr;                              // is called when the request is settled
+  base::CallSite site = {};                                  // where the program made the call
+  std::shared_ptr<const dataplane::Backends> backends = {};  // add_process_set: those of the set; null: the job's
+};
 
 }  // namespace hvd::calls

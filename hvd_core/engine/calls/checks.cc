@@ -4,13 +4,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/types/dtypes.h"
-#include "engine/types/operations.h"
-#include "engine/types/reductions.h"
+#include "engine/base/dtypes.h"
+#include "engine/base/operations.h"
 
 namespace hvd::calls {
 
-void same_layout(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out) {
+void same_layout(const std::vector<calls::Tensor>& in, const std::vector<calls::Tensor>& out) {
   require(in.size() == out.size(), "as many outputs as inputs are needed: ", in.size(), " inputs, ", out.size(),
           " outputs");
   for (size_t i = 0; i < in.size(); ++i)
@@ -19,13 +18,13 @@ void same_layout(const std::vector<queue::Tensor>& in, const std::vector<queue::
   same_device(in, out);
 }
 
-void same_device(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out) {
+void same_device(const std::vector<calls::Tensor>& in, const std::vector<calls::Tensor>& out) {
   for (size_t i = 0; i < out.size(); ++i)
     require(in[i].device_type == out[i].device_type && in[i].device_id == out[i].device_id,
             "an output must be on the device of its input");
 }
 
-void check_apart(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out) {
+void check_apart(const std::vector<calls::Tensor>& in, const std::vector<calls::Tensor>& out) {
   if (out.size() < 2) return;
   struct Place {
     const char *begin, *end;
@@ -34,7 +33,7 @@ void check_apart(const std::vector<queue::Tensor>& in, const std::vector<queue::
   };
   std::vector<Place> places;
   places.reserve(in.size() + out.size());
-  const auto add = [&](const queue::Tensor& t, size_t tensor, bool written) {
+  const auto add = [&](const calls::Tensor& t, size_t tensor, bool written) {
     const char* const begin = static_cast<const char*>(t.data);
     if (const uint64_t bytes = t.bytes()) places.push_back({begin, begin + bytes, tensor, written});
   };
@@ -56,26 +55,26 @@ void check_apart(const std::vector<queue::Tensor>& in, const std::vector<queue::
   }
 }
 
-control::SignatureFields fields_of(types::OpKind kind, const std::vector<queue::Tensor>& in) {
-  require(!in.empty(), types::op_name(kind), " needs at least one tensor");
-  control::SignatureFields f;
+agreement::SignatureFields fields_of(base::OpKind kind, const std::vector<calls::Tensor>& in) {
+  require(!in.empty(), base::op_name(kind), " needs at least one tensor");
+  agreement::SignatureFields f;
   f.kind = kind;
   for (const auto& t : in) {
     require(t.device_type == in[0].device_type && t.device_id == in[0].device_id && t.staged_from == in[0].staged_from,
             "Tensors in list must be on same device.");
     f.tensors.push_back({t.dtype, t.shape});
   }
-  f.device_type = in[0].staged_from.empty() ? in[0].device_type : std::string(control::kStaged) + in[0].staged_from;
+  f.device_type = in[0].staged_from.empty() ? in[0].device_type : std::string(agreement::kStaged) + in[0].staged_from;
   return f;
 }
 
-void check_floating(const std::vector<queue::Tensor>& in) {
+void check_floating(const std::vector<calls::Tensor>& in) {
   for (const auto& t : in)
-    require(types::is_floating(t.dtype) && types::is_reducible(t.dtype),
-            "Adasum works on floating-point tensors; tensor type ", types::dtype_name(t.dtype), " is not supported.");
+    require(base::is_floating(t.dtype) && base::is_reducible(t.dtype),
+            "Adasum works on floating-point tensors; tensor type ", base::dtype_name(t.dtype), " is not supported.");
 }
 
-std::vector<int64_t> splits_of(const queue::Tensor& t, std::vector<int64_t> splits, size_t ranks) {
+std::vector<int64_t> splits_of(const calls::Tensor& t, std::vector<int64_t> splits, size_t ranks) {
   if (t.shape.empty()) return std::vector<int64_t>(ranks, 0);  // the coordinator refuses it, on all ranks alike
   const int64_t rows = t.shape[0];
   if (splits.empty()) {
@@ -97,11 +96,11 @@ std::vector<int64_t> splits_of(const queue::Tensor& t, std::vector<int64_t> spli
   return splits;
 }
 
-void check_reducible(const std::vector<queue::Tensor>& in, int op) {
-  require(types::is_reduce_op(op), "unknown reduce op ", op);
+void check_reducible(const std::vector<calls::Tensor>& in, int op) {
+  require(base::is_reduce_op(op), "unknown reduce op ", op);
   for (const auto& t : in) {
-    require(types::is_reducible(t.dtype), "Tensor type ", types::dtype_name(t.dtype), " is not supported.");
-    require(types::is_reducible(t.dtype, op), types::reduce_op_name(op), " of ", types::dtype_name(t.dtype),
+    require(base::is_reducible(t.dtype), "Tensor type ", base::dtype_name(t.dtype), " is not supported.");
+    require(base::is_reducible(t.dtype, op), base::reduce_op_name(op), " of ", base::dtype_name(t.dtype),
             " tensors is not defined; use Sum, Min or Max.");
   }
 }

@@ -7,14 +7,14 @@
 #include <sstream>
 #include <vector>
 
-#include "engine/control/signature.h"
-#include "engine/queue/process_sets.h"
-#include "engine/queue/request.h"
-#include "engine/types/operations.h"
+#include "engine/agreement/signature.h"
+#include "engine/base/operations.h"
+#include "engine/calls/process_sets.h"
+#include "engine/calls/request.h"
 
 namespace hvd::calls {
 
-using queue::InvalidRequest;
+using calls::InvalidRequest;
 
 // Throws unless `ok`. The text is made of the parts, strings and numbers, and only if it is needed.
 template <typename... Parts>
@@ -29,17 +29,17 @@ void require(bool ok, const Parts&... parts) {
 inline void check_factor(double factor, const char* name) {
   require(factor != 0, name, " must not be 0; multiply the result by 0 instead");
 }
-void same_layout(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out);
+void same_layout(const std::vector<calls::Tensor>& in, const std::vector<calls::Tensor>& out);
 // There are as many outputs as inputs, or no outputs.
-void same_device(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out);
+void same_device(const std::vector<calls::Tensor>& in, const std::vector<calls::Tensor>& out);
 // No result of a reduction goes to memory from which another tensor of the call is still to be read. With a result in
 // the memory of its own input, the reduction is in place.
-void check_apart(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out);
-control::SignatureFields fields_of(types::OpKind kind, const std::vector<queue::Tensor>& in);
-void check_floating(const std::vector<queue::Tensor>& in);
-void check_reducible(const std::vector<queue::Tensor>& in, int op);
+void check_apart(const std::vector<calls::Tensor>& in, const std::vector<calls::Tensor>& out);
+agreement::SignatureFields fields_of(base::OpKind kind, const std::vector<calls::Tensor>& in);
+void check_floating(const std::vector<calls::Tensor>& in);
+void check_reducible(const std::vector<calls::Tensor>& in, int op);
 // Returns the rows of `t` for each of `ranks` ranks. Horovod's rules: an empty list asks for equal shares; rows that no
 // entry covers are not sent.
-std::vector<int64_t> splits_of(const queue::Tensor& t, std::vector<int64_t> splits, size_t ranks);
+std::vector<int64_t> splits_of(const calls::Tensor& t, std::vector<int64_t> splits, size_t ranks);
 
 }  // namespace hvd::calls

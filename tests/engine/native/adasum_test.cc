@@ -6,7 +6,7 @@
 // Each line of stdin is a case: RANKS DTYPE PRESCALE POSTSCALE LOCAL_BYTES apart|inplace COUNT...
 // Case i reads FOLDER/i.in.0, i.in.1, ... (each rank's tensors, one behind the other) and writes FOLDER/i.out.0, ...
 // An error ends the program with status 1 and the error's text on stdout.
-#include "engine/data/adasum.h"
+#include "engine/dataplane/adasum.h"
 
 #include <condition_variable>
 #include <cstdio>
@@ -21,15 +21,15 @@
 #include <thread>
 #include <vector>
 
-#include "engine/data/direct.h"
-#include "engine/types/dtypes.h"
+#include "engine/base/dtypes.h"
+#include "engine/dataplane/direct.h"
 
 namespace {
 
 using namespace hvd;
 
 // The rendezvous of threads.
-class MapStore final : public plugin::Store {
+class MapStore final : public plugins::Store {
  public:
   void set(const std::string& key, std::string_view value) override {
     std::lock_guard lock(mutex_);
@@ -58,7 +58,7 @@ class MapStore final : public plugin::Store {
 };
 
 struct Job {
-  std::shared_ptr<plugin::Backend> backend;
+  std::shared_ptr<plugins::Backend> backend;
   MapStore store;
   std::string files;  // what the names of its files begin with
   int32_t ranks = 0, dtype = 0;
@@ -83,11 +83,11 @@ void run_rank(Job& job, int32_t rank) try {
   std::vector<int32_t> ranks, hosts(static_cast<size_t>(job.ranks), 0);
   for (int32_t r = 0; r < job.ranks; ++r) ranks.push_back(r);
   const auto comm = job.backend->create_comm("adasum", job.store, ranks, hosts, rank, 0);
-  data::DirectTransport transport(*comm);
-  const data::HostMath math(job.backend);
+  dataplane::DirectTransport transport(*comm);
+  const dataplane::HostMath math(job.backend);
 
   std::vector<char> in = read(file_of(job, "in", rank)), out(job.inplace ? 0 : in.size());
-  plugin::Collective c;
+  plugins::Collective c;
   c.coll = HVD_ALLREDUCE;
   c.dtype = job.dtype;
   c.prescale = job.prescale;
@@ -96,7 +96,7 @@ void run_rank(Job& job, int32_t rank) try {
   c.counts = job.counts;
   uint64_t at = 0;
   for (uint64_t n : job.counts) {
-    const uint64_t bytes = n * types::dtype_bytes(job.dtype);
+    const uint64_t bytes = n * base::dtype_bytes(job.dtype);
     c.in.push_back({in.data() + at, 0, bytes});
     // The base of a buffer is not always where it begins.
     c.out.push_back({job.inplace ? in.data() : out.data(), at, bytes});
@@ -104,9 +104,9 @@ void run_rank(Job& job, int32_t rank) try {
   }
   if (at != in.size()) throw std::runtime_error("the input file does not have the size of the tensors");
 
-  data::Schedule schedule;
+  dataplane::Schedule schedule;
   for (int round = 0; round < (job.inplace ? 1 : 2); ++round) {  // a schedule that is used again does the same again
-    data::write_adasum(schedule, transport, math, c, job.local_bytes);
+    dataplane::write_adasum(schedule, transport, math, c, job.local_bytes);
     while (!schedule.advance())
       if (schedule.in_flight()) schedule.wait(HVD_NO_DEADLINE);
     schedule.clear();
@@ -123,7 +123,7 @@ void run_rank(Job& job, int32_t rank) try {
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
-  const std::shared_ptr<plugin::Backend> backend = plugin::Backend::load_library(argv[1], "shm");
+  const std::shared_ptr<plugins::Backend> backend = plugins::Backend::load_library(argv[1], "shm");
   std::string line;
   for (int number = 0; std::getline(std::cin, line); ++number) {
     Job job;

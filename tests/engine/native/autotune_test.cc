@@ -2,7 +2,7 @@
 //
 //   autotune_test          prints the names of the checks
 //   autotune_test NAME     runs one; exits with 1 and a line for each failed expectation
-#include "engine/control/autotune.h"
+#include "engine/agreement/autotune.h"
 
 #include <algorithm>
 #include <cmath>

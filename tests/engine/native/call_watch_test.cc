@@ -2,7 +2,7 @@
 //
 //   call_watch_test          prints the names of the checks
 //   call_watch_test NAME     runs one; exits with 1 and a line for each failed expectation
-#include "engine/call_watch.h"
+#include "engine/watch/call_watch.h"
 
 #include <atomic>
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace {
 
-using hvd::plugin::Call;
+using hvd::plugins::Call;
 
 constexpr int64_t kSecond = 1'000'000'000, kHour = 3600 * kSecond, kLimit = 600 * kSecond, kEnd = 60 * kSecond;
 const std::string kName = "x";
@@ -23,11 +23,11 @@ const std::string kName = "x";
 bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
 // An engine that notes what it is asked for.
-struct Engine final : hvd::CallWatch::Host {
+struct Engine final : hvd::watch::CallWatch::Host {
   bool ended = false, closing = false;
   std::string job_end, left, process_end;
-  hvd::plugin::CallRecords records;
-  hvd::CallWatch watch{records, {0, kLimit, 30 * kSecond, kEnd}, *this};
+  hvd::plugins::CallRecords records;
+  hvd::watch::CallWatch watch{records, {0, kLimit, 30 * kSecond, kEnd}, *this};
   int64_t time = kHour;
 
   bool job_has_ended() const override { return ended; }
@@ -130,7 +130,7 @@ void a_driver_that_is_stuck_after_the_end_ends_the_process_that_closes() {
 // Either the call is left for good, or it has returned: whenever it ends meanwhile.
 void a_call_that_is_left_behind_does_not_return() {
   struct Shared {
-    hvd::plugin::CallRecord record;
+    hvd::plugins::CallRecord record;
     std::atomic<uint64_t> call{0};
     std::atomic<bool> returned{false};
   };

@@ -9,18 +9,17 @@
 #include <vector>
 
 #include "../../abi/support.h"
-#include "engine/data/host_math.h"
-#include "engine/data/parts.h"
-#include "engine/data/schedule.h"
-#include "engine/types/collectives.h"
-#include "engine/types/dtypes.h"
-#include "engine/types/reductions.h"
+#include "engine/base/dtypes.h"
+#include "engine/base/operations.h"
+#include "engine/dataplane/host_math.h"
+#include "engine/dataplane/parts.h"
+#include "engine/dataplane/schedule.h"
 
 namespace test {
 
 using namespace hvd;
-using data::Schedule;
-using plugin::Collective;
+using dataplane::Schedule;
+using plugins::Collective;
 
 inline constexpr int32_t kDtypes[] = {HVD_UINT8,    HVD_INT8,          HVD_UINT16,      HVD_INT16,   HVD_INT32,
                                       HVD_INT64,    HVD_FLOAT16,       HVD_FLOAT32,     HVD_FLOAT64, HVD_BOOL,
@@ -32,8 +31,9 @@ inline void run(Schedule& schedule) {
 }
 
 // Elements whose sums, products and averages of a few ranks are worth comparing.
-inline void fill(std::mt19937_64& random, const data::HostMath& math, char* to, uint64_t n, int32_t dtype, bool moves) {
-  const uint64_t width = types::dtype_bytes(dtype);
+inline void fill(std::mt19937_64& random, const dataplane::HostMath& math, char* to, uint64_t n, int32_t dtype,
+                 bool moves) {
+  const uint64_t width = base::dtype_bytes(dtype);
   const bool is_float = dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16 || dtype == HVD_FLOAT32 || dtype == HVD_FLOAT64;
   for (uint64_t i = 0; i < n; ++i) {
     if (dtype == HVD_BOOL) {
@@ -55,8 +55,8 @@ struct Case {
   uint64_t shift = 0;            // bytes by which buffers are misaligned
   std::vector<uint64_t> counts;  // per buffer; for a v form: the unit that the parts are made from
   std::string text() const {
-    std::string s = std::string(types::collective_name(coll)) + " " + types::dtype_name(dtype) + " " +
-                    types::reduce_op_name(op) + (in_place ? " in place" : "") + (varying ? " varying" : "") + " root " +
+    std::string s = std::string(base::collective_name(coll)) + " " + base::dtype_name(dtype) + " " +
+                    base::reduce_op_name(op) + (in_place ? " in place" : "") + (varying ? " varying" : "") + " root " +
                     std::to_string(root) + " factors " + std::to_string(pre) + ", " + std::to_string(post) + " shift " +
                     std::to_string(shift) + " counts";
     for (uint64_t n : counts) s += " " + std::to_string(n);
@@ -77,7 +77,7 @@ inline uint64_t part(const Case& x, size_t i, int from, int to, int size) {
                    : x.counts[i] + 0 * static_cast<uint64_t>(size);
 }
 
-inline Buffers make(const Case& x, int rank, int size, const data::HostMath& math, uint64_t seed) {
+inline Buffers make(const Case& x, int rank, int size, const dataplane::HostMath& math, uint64_t seed) {
   Buffers b;
   Collective& c = b.c;
   c.coll = x.coll;
@@ -88,7 +88,7 @@ inline Buffers make(const Case& x, int rank, int size, const data::HostMath& mat
   c.postscale = x.post;
   c.deadline_ns = HVD_NO_DEADLINE;
   if (x.coll == HVD_BARRIER) return b;
-  const uint64_t width = types::dtype_bytes(x.dtype);
+  const uint64_t width = base::dtype_bytes(x.dtype);
   std::mt19937_64 random(seed * 977 + static_cast<uint64_t>(rank));
   for (size_t i = 0; i < x.counts.size(); ++i) {
     uint64_t in = 0, out = 0, skip = 0;
@@ -122,7 +122,7 @@ inline Buffers make(const Case& x, int rank, int size, const data::HostMath& mat
     if (!x.in_place) q = b.memory.emplace_back(out * width + 64 + x.shift, '\x5a').data() + x.shift;
     const bool has = (x.coll != HVD_BROADCAST || rank == x.root);
     const bool at_place = x.in_place && x.coll == HVD_ALLGATHER;
-    if (has) fill(random, math, p + (at_place ? skip * width : 0), in, x.dtype, !types::has_reduction(x.coll));
+    if (has) fill(random, math, p + (at_place ? skip * width : 0), in, x.dtype, !base::has_reduction(x.coll));
     c.in.push_back({p, 0, room * width});
     c.out.push_back({q, 0, out * width});
     c.counts.push_back(in);
@@ -170,8 +170,8 @@ inline std::vector<Case> make_cases(int size, uint64_t seed, int reducing, int m
   size_t shape = 0;
   for (int32_t coll : {HVD_ALLREDUCE, HVD_REDUCE, HVD_BROADCAST, HVD_ALLGATHER, HVD_REDUCESCATTER, HVD_ALLTOALL}) {
     for (int32_t dtype : kDtypes) {
-      for (int32_t op = 0; op < (types::has_reduction(coll) ? HVD_REDOP_COUNT : 1); ++op) {
-        for (int k = 0; k < (types::has_reduction(coll) ? reducing : moving); ++k) {
+      for (int32_t op = 0; op < (base::has_reduction(coll) ? HVD_REDOP_COUNT : 1); ++op) {
+        for (int k = 0; k < (base::has_reduction(coll) ? reducing : moving); ++k) {
           Case x;
           x.coll = coll;
           x.dtype = dtype;
@@ -180,8 +180,8 @@ inline std::vector<Case> make_cases(int size, uint64_t seed, int reducing, int m
           x.varying = coll >= HVD_ALLGATHER && random() % 2;
           // The reference does not do these two in place with several ranks.
           x.in_place = coll < HVD_REDUCESCATTER && random() % 2;
-          if (types::has_reduction(coll) && random() % 3 == 0) x.pre = 1.5, x.post = 0.75;
-          x.shift = random() % 2 ? 0 : types::dtype_bytes(dtype);
+          if (base::has_reduction(coll) && random() % 3 == 0) x.pre = 1.5, x.post = 0.75;
+          x.shift = random() % 2 ? 0 : base::dtype_bytes(dtype);
           x.counts = shapes[shape++ % shapes.size()];
           all.push_back(x);
         }

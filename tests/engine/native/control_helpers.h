@@ -6,14 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "engine/control/coordinator.h"
-#include "engine/control/fusion.h"
+#include "engine/agreement/coordinator.h"
+#include "engine/agreement/fusion.h"
 #include "hvd/backend_abi.h"
 #include "named_checks.h"
 
 namespace hvd::native {
 
-using namespace hvd::control;
+using namespace hvd::agreement;
 
 constexpr int64_t kDelay = 1000;  // the coalescing delay in these checks
 
@@ -21,7 +21,7 @@ struct Options {
   int32_t dtype = HVD_FLOAT32;
   std::vector<int64_t> elements = {4};  // of each tensor; several make a group
   int32_t op = HVD_SUM;
-  types::OpKind kind = types::OpKind::Allreduce;
+  base::OpKind kind = base::OpKind::Allreduce;
   std::string device = "cpu";
   double prescale = 1.0;
   bool repeats = true;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "control_helpers.h"
-#include "engine/control/participant.h"
+#include "engine/agreement/participant.h"
 
 using namespace hvd;
 using namespace hvd::native;
@@ -46,7 +46,7 @@ void fusion_separates_what_cannot_share_a_batch() {
   const std::map<std::string, Options> other = {
       {"dtype", {.dtype = HVD_FLOAT64}},
       {"reduction", {.op = HVD_MAX}},
-      {"operation", {.kind = types::OpKind::Allgather}},
+      {"operation", {.kind = base::OpKind::Allgather}},
       {"device", {.device = "moon"}},
       {"factor", {.prescale = 0.5}},
   };
@@ -322,7 +322,7 @@ struct Rank1 final : Participant::Outbox, Participant::Events {
 
   void send(UpMessage m) override { sent.push_back(std::move(m)); }
   void execute(SetId, std::vector<BatchItem> items) override { executed += items.size(); }
-  void fail(RequestToken, types::Failure, const std::string&) override {}
+  void fail(RequestToken, base::Failure, const std::string&) override {}
   void joined(Rank) override {}
   void closed(Rank, const std::string&) override {}
   void set_added(SetId, const std::vector<Rank>&, RequestToken, const NameRef&) override {}

@@ -4,22 +4,21 @@
 //   emulated_test path/to/libhvd_backend_shm.so path/to/libminimal.so [seed [most_ranks]]
 //
 // With up to three ranks, each reduction of a type has one shape for each number of ranks; with more, several.
-#include "engine/data/emulated.h"
+#include "engine/dataplane/emulated.h"
 
 #include <cstdlib>
 #include <set>
 
 #include "collective_cases.h"
-#include "engine/data/direct.h"
-#include "engine/observe/log.h"
-#include "engine/types/collectives.h"
-#include "engine/types/dtypes.h"
-#include "engine/types/reductions.h"
+#include "engine/base/dtypes.h"
+#include "engine/base/log.h"
+#include "engine/base/operations.h"
+#include "engine/dataplane/direct.h"
 #include "masked_backend.h"
 
 using namespace hvd;
-using data::Schedule;
-using plugin::Collective;
+using dataplane::Schedule;
+using plugins::Collective;
 using test::Buffers;
 using test::Case;
 using test::make;
@@ -28,18 +27,18 @@ using test::same;
 
 namespace {
 
-std::shared_ptr<plugin::Backend> shm_backend;
+std::shared_ptr<plugins::Backend> shm_backend;
 uint64_t cases = 0;
 
 struct Setup {
   std::string name;
-  std::shared_ptr<plugin::Backend> backend;
+  std::shared_ptr<plugins::Backend> backend;
   uint64_t scratch = 64 << 20;
   uint64_t max_count = 0;
   bool complete = true;  // everything but reductions that do not exist must work
 };
 
-bool exists(const Case& x) { return !types::has_reduction(x.coll) || types::is_reducible(x.dtype, x.op); }
+bool exists(const Case& x) { return !base::has_reduction(x.coll) || base::is_reducible(x.dtype, x.op); }
 
 // One rank's data for each case, and the results of the shm backend.
 struct Reference {
@@ -48,8 +47,8 @@ struct Reference {
 
 Reference make_reference(test::MapStore& store, const std::vector<Case>& list, int rank, int size, uint64_t seed) {
   const auto comm = test::join_comm(*shm_backend, store, "reference", rank, size);
-  const data::HostMath math(shm_backend);
-  data::DirectTransport whole(*comm);
+  const dataplane::HostMath math(shm_backend);
+  dataplane::DirectTransport whole(*comm);
   Schedule schedule;
   Reference made;
   for (const Case& x : list) {
@@ -70,11 +69,11 @@ void run_setup(const Setup& setup, const std::vector<Case>& list, const std::vec
   test::on_ranks(size, [&](int rank) {
     const Reference& reference = references[static_cast<size_t>(rank)];
     const auto comm = test::join_comm(*setup.backend, store, "minimal", rank, size);
-    const data::HostMath math(shm_backend);
-    data::DirectTransport direct(*comm);
-    data::EmulationPolicy policy;
+    const dataplane::HostMath math(shm_backend);
+    dataplane::DirectTransport direct(*comm);
+    dataplane::EmulationPolicy policy;
     policy.scratch_bytes = setup.scratch;
-    data::EmulatedTransport emulated(direct, *comm, math, policy);
+    dataplane::EmulatedTransport emulated(direct, *comm, math, policy);
     Schedule schedule;
     for (size_t k = 0; k < list.size(); ++k) {
       const Case& x = list[k];
@@ -85,14 +84,14 @@ void run_setup(const Setup& setup, const std::vector<Case>& list, const std::vec
       try {
         emulated.write_steps(schedule, got.c);
         run(schedule);
-      } catch (const plugin::BackendError& e) {
+      } catch (const plugins::BackendError& e) {
         if (e.code != HVD_E_UNSUPPORTED) throw;
         refused = e.what();
       }
       schedule.clear();
       if (!exists(x) || !setup.complete) {
         const auto service = emulated.served(x.coll, x.dtype, x.op, x.varying);
-        const bool said = service.service == data::Service::Unsupported;
+        const bool said = service.service == dataplane::Service::Unsupported;
         test::check(said == !refused.empty(), where + x.text() + ": service() and write_steps() differ; " + refused);
         if (!exists(x)) test::check(!refused.empty(), where + x.text() + " was not refused");
         if (!refused.empty()) continue;
@@ -128,7 +127,7 @@ Setup masked(const char* shm_library, const std::string& name, Serves serves, ui
   B::mask.serves = serves;
   B::mask.alignment = alignment;
   B::mask.max_count = max_count;
-  return {.name = name, .backend = plugin::Backend::load_entry(&B::entry, name, "this test"), .max_count = max_count};
+  return {.name = name, .backend = plugins::Backend::load_entry(&B::entry, name, "this test"), .max_count = max_count};
 }
 
 // Collectives of several kinds at once: how many groups does it take?
@@ -139,7 +138,7 @@ void groups(const Setup& setup, int expected) {
   test::MapStore store;
   test::on_ranks(2, [&](int rank) {
     const auto comm = test::join_comm(*setup.backend, store, "groups", rank, 2);
-    data::DirectTransport direct(*comm);
+    dataplane::DirectTransport direct(*comm);
     Schedule schedule;
     std::vector<float> sums(12, 1.0f), words(12, static_cast<float>(rank));
     std::vector<Collective> members;
@@ -165,12 +164,12 @@ void groups(const Setup& setup, int expected) {
 void words(const Setup& minimal) {
   test::MapStore store;
   const auto comm = test::join_comm(*minimal.backend, store, "words", 0, 1);
-  const data::HostMath math(shm_backend);
-  data::DirectTransport direct(*comm);
-  data::EmulationPolicy off;
+  const dataplane::HostMath math(shm_backend);
+  dataplane::DirectTransport direct(*comm);
+  dataplane::EmulationPolicy off;
   off.allowed = false;
-  data::EmulatedTransport emulated(direct, *comm, math), forbidden(direct, *comm, math, off);
-  using data::Service;
+  dataplane::EmulatedTransport emulated(direct, *comm, math), forbidden(direct, *comm, math, off);
+  using dataplane::Service;
   test::check(emulated.served(HVD_ALLREDUCE, HVD_FLOAT32, HVD_SUM).service == Service::Native, "native");
   const auto gathered = emulated.served(HVD_ALLREDUCE, HVD_INT64, HVD_SUM);
   test::check(gathered.service == Service::Emulated && gathered.how == "allgather + local reduction", gathered.how);
@@ -206,14 +205,14 @@ void said_once(const Setup& minimal) {
   const int saved = dup(2);
   FILE* file = std::tmpfile();
   dup2(fileno(file), 2);
-  observe::set_log(observe::Level::Info, false, -1);
+  base::set_log(base::Level::Info, false, -1);
   test::MapStore store;
   test::on_ranks(2, [&](int rank) {
     const auto comm = test::join_comm(*minimal.backend, store, "once", rank, 2);
-    const data::HostMath math(shm_backend);
-    data::DirectTransport direct(*comm);
-    data::EmulationPolicy policy;
-    data::EmulatedTransport first(direct, *comm, math, policy), second(direct, *comm, math, policy);
+    const dataplane::HostMath math(shm_backend);
+    dataplane::DirectTransport direct(*comm);
+    dataplane::EmulationPolicy policy;
+    dataplane::EmulatedTransport first(direct, *comm, math, policy), second(direct, *comm, math, policy);
     Schedule schedule;
     for (int k = 0; k < 4; ++k) {
       int64_t value = 1 + rank;
@@ -228,7 +227,7 @@ void said_once(const Setup& minimal) {
       schedule.clear();
     }
   });
-  observe::set_log(observe::Level::Error, false, -1);
+  base::set_log(base::Level::Error, false, -1);
   dup2(saved, 2);
   close(saved);
   std::rewind(file);
@@ -251,14 +250,14 @@ void said_once(const Setup& minimal) {
 
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
-  observe::set_log(observe::Level::Error, false, -1);
+  base::set_log(base::Level::Error, false, -1);
   const char* const shm = argv[1];
   const uint64_t seed = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1;
   const int most_ranks = argc > 4 ? std::atoi(argv[4]) : 4;
-  shm_backend = plugin::Backend::load_library(shm, "shm");
+  shm_backend = plugins::Backend::load_library(shm, "shm");
   const uint64_t lists = HVD_CAP_VECTORED;
   std::vector<Setup> setups;
-  setups.push_back({.name = "minimal", .backend = plugin::Backend::load_library(argv[2], "minimal")});
+  setups.push_back({.name = "minimal", .backend = plugins::Backend::load_library(argv[2], "minimal")});
   setups.push_back(
       masked<0>(shm, "gather_u8", [](int c, int t, int, bool v) { return c == HVD_ALLGATHER && t == HVD_UINT8 && v; }));
   setups.push_back(masked<1>(

@@ -16,16 +16,16 @@
 #include <string>
 #include <vector>
 
-#include "engine/data/direct.h"
-#include "engine/data/emulated.h"
-#include "engine/data/hierarchical.h"
-#include "engine/types/dtypes.h"
+#include "engine/base/dtypes.h"
+#include "engine/dataplane/direct.h"
+#include "engine/dataplane/emulated.h"
+#include "engine/dataplane/hierarchical.h"
 #include "reduction_reference.h"
 
 namespace hierarchical {
 
 using namespace hvd;
-using plugin::Collective;
+using plugins::Collective;
 
 constexpr int64_t kDeadline = HVD_NO_DEADLINE - 7;  // no deadline in effect, but recognisable
 constexpr char kGuard = 0x5a;
@@ -37,7 +37,7 @@ constexpr size_t kGuardBytes = 32;
   std::_Exit(1);
 }
 
-class MapStore final : public plugin::Store {
+class MapStore final : public plugins::Store {
  public:
   void set(const std::string& key, std::string_view value) override {
     std::lock_guard lock(mutex_);
@@ -67,10 +67,11 @@ class MapStore final : public plugin::Store {
 
 // Passes everything on, as the engine would, looks at what every step must carry, and adds up what an operation gives
 // it.
-class Watched final : public data::Transport {
+class Watched final : public dataplane::Transport {
  public:
-  Watched(plugin::Communicator& comm, const data::HostMath& math) : direct_(comm), emulated_(direct_, comm, math) {}
-  void write_steps(data::Schedule& schedule, const Collective& c) override {
+  Watched(plugins::Communicator& comm, const dataplane::HostMath& math)
+      : direct_(comm), emulated_(direct_, comm, math) {}
+  void write_steps(dataplane::Schedule& schedule, const Collective& c) override {
     if (c.deadline_ns != kDeadline || c.seq != seq) fail("a step has another deadline or number than its operation");
     ++steps;
     for (uint64_t n : c.counts) elements += n;
@@ -82,12 +83,12 @@ class Watched final : public data::Transport {
   uint64_t seq = 0, steps = 0, elements = 0;
 
  private:
-  data::DirectTransport direct_;
-  data::EmulatedTransport emulated_;  // a DirectTransport where the communicator serves the collective
+  dataplane::DirectTransport direct_;
+  dataplane::EmulatedTransport emulated_;  // a DirectTransport where the communicator serves the collective
 };
 
 struct Shared {
-  std::shared_ptr<plugin::Backend> math, within, between;
+  std::shared_ptr<plugins::Backend> math, within, between;
   MapStore store;
   std::vector<int32_t> hosts;  // by rank
   std::vector<uint64_t> hashes;
@@ -119,7 +120,7 @@ class Rank {
   Rank(Shared& shared, int32_t rank) : shared_(shared), rank_(static_cast<size_t>(rank)) {
     std::vector<int32_t> world;
     for (size_t r = 0; r < shared.hosts.size(); ++r) world.push_back(static_cast<int32_t>(r));
-    layout_ = data::make_layout(world, shared.hosts, rank);
+    layout_ = dataplane::make_layout(world, shared.hosts, rank);
     size_ = world.size();
     if (layout_.neighbours().size() > 1)
       local_ = join(*shared.within, "local" + std::to_string(layout_.my_host()), layout_.neighbours());
@@ -131,11 +132,12 @@ class Rank {
     for (auto* comm : {&local_, &cross_})
       watched_.push_back(*comm ? std::make_unique<Watched>(**comm, math_) : nullptr);
     // The second one uses all lanes for all sizes, and overlaps the levels of all but the smallest allreduces.
-    for (const auto& [lane_bytes, chunk_bytes] : {std::pair{data::HierarchicalTransport::kSingleLaneBytes, uint64_t{0}},
-                                                  std::pair{uint64_t{0}, uint64_t{1000}}})
-      transports_.push_back(std::make_unique<data::HierarchicalTransport>(
+    for (const auto& [lane_bytes, chunk_bytes] :
+         {std::pair{dataplane::HierarchicalTransport::kSingleLaneBytes, uint64_t{0}},
+          std::pair{uint64_t{0}, uint64_t{1000}}})
+      transports_.push_back(std::make_unique<dataplane::HierarchicalTransport>(
           layout_, watched_[0].get(), watched_[1].get(), math_,
-          data::HierarchicalTransport::Settings{lane_bytes, chunk_bytes, "LEVELS"}));
+          dataplane::HierarchicalTransport::Settings{lane_bytes, chunk_bytes, "LEVELS"}));
   }
 
   void run(const Case& k) {
@@ -176,16 +178,16 @@ class Rank {
           if (w) w->seq = number_;
         transports_[0]->write_steps(schedule_, c);
         fail("no refusal of collective " + std::to_string(coll));
-      } catch (const plugin::BackendError&) {
+      } catch (const plugins::BackendError&) {
         schedule_.clear();
       }
     }
     try {
-      data::HierarchicalTransport(layout_, cross_ ? watched_[1].get() : nullptr, watched_[0].get(), math_, {});
+      dataplane::HierarchicalTransport(layout_, cross_ ? watched_[1].get() : nullptr, watched_[0].get(), math_, {});
       if (local_ && cross_ &&
           (layout_.neighbours().size() != layout_.hosts.size() || layout_.my_host() != layout_.my_local()))
         fail("transports that do not fit the layout were taken");
-    } catch (const plugin::BackendError&) {
+    } catch (const plugins::BackendError&) {
     }
   }
 
@@ -203,8 +205,8 @@ class Rank {
   }
 
  private:
-  std::unique_ptr<plugin::Communicator> join(plugin::Backend& backend, const std::string& key,
-                                             const std::vector<int32_t>& ranks) {
+  std::unique_ptr<plugins::Communicator> join(plugins::Backend& backend, const std::string& key,
+                                              const std::vector<int32_t>& ranks) {
     int32_t me = 0;
     while (ranks[static_cast<size_t>(me)] != static_cast<int32_t>(rank_)) ++me;
     return backend.create_comm(key, shared_.store, ranks, std::vector<int32_t>(ranks.size(), 0), me, 0);
@@ -216,7 +218,7 @@ class Rank {
   bool same_for_all() const {
     return case_->coll == HVD_ALLREDUCE || case_->coll == HVD_BROADCAST || case_->coll == HVD_ALLGATHER;
   }
-  uint64_t width() const { return types::dtype_bytes(case_->dtype); }
+  uint64_t width() const { return base::dtype_bytes(case_->dtype); }
   // Elements of buffer i: of rank r (allgather: from; reducescatter: to), or from s to r (alltoall).
   uint64_t part(size_t i, size_t r) const { return case_->table ? case_->counts[i * size_ + r] : case_->counts[i]; }
   uint64_t part(size_t i, size_t s, size_t r) const {
@@ -333,12 +335,12 @@ class Rank {
   Shared& shared_;
   const size_t rank_;
   size_t size_ = 0, buffers_ = 0;
-  data::Layout layout_;
-  std::unique_ptr<plugin::Communicator> local_, cross_;
-  data::HostMath math_{shared_.math};
+  dataplane::Layout layout_;
+  std::unique_ptr<plugins::Communicator> local_, cross_;
+  dataplane::HostMath math_{shared_.math};
   std::vector<std::unique_ptr<Watched>> watched_;  // local, cross
-  std::vector<std::unique_ptr<data::HierarchicalTransport>> transports_;
-  data::Schedule schedule_;
+  std::vector<std::unique_ptr<dataplane::HierarchicalTransport>> transports_;
+  dataplane::Schedule schedule_;
   const Case* case_ = nullptr;
   uint64_t number_ = 0;
   Collective collective_;

@@ -114,9 +114,9 @@ class Cases {
   const size_t ranks_;
 };
 
-std::shared_ptr<plugin::Backend> load(const std::string& path) {
+std::shared_ptr<plugins::Backend> load(const std::string& path) {
   const size_t name = path.rfind("libhvd_backend_") + 15;
-  return plugin::Backend::load_library(path, path.substr(name, path.rfind('.') - name));
+  return plugins::Backend::load_library(path, path.substr(name, path.rfind('.') - name));
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ struct Mask {
   std::atomic<int> groups{0}, grouped{0};  // groups ended, collectives within them
 };
 
-// One table per N; load it with plugin::Backend::load_entry(&MaskedBackend<N>::entry, mask.name, ...) after set().
+// One table per N; load it with plugins::Backend::load_entry(&MaskedBackend<N>::entry, mask.name, ...) after set().
 template <int N>
 struct MaskedBackend {
   static inline Mask mask;

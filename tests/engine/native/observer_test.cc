@@ -3,7 +3,7 @@
 //
 //   observer_test          prints the names of the checks
 //   observer_test NAME     runs one; exits with 1 and a line for each failed expectation
-#include "engine/observe/observer.h"
+#include "engine/recorder/observer.h"
 
 #include <malloc.h>
 #include <unistd.h>
@@ -18,17 +18,17 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/observe/texts.h"
-#include "engine/observe/timeline_end.h"
-#include "engine/observe/timeline_format.h"
-#include "engine/types/operations.h"
+#include "engine/base/operations.h"
+#include "engine/recorder/observer.h"
+#include "engine/recorder/timeline_end.h"
+#include "engine/recorder/timeline_format.h"
 #include "named_checks.h"
 
-using namespace hvd::observe;
+using namespace hvd::recorder;
 
 namespace {
 
-constexpr auto kAllreduce = static_cast<uint8_t>(hvd::types::OpKind::Allreduce);
+constexpr auto kAllreduce = static_cast<uint8_t>(hvd::base::OpKind::Allreduce);
 
 size_t count(const std::string& text, const std::string& part) {
   size_t n = 0;

@@ -8,21 +8,21 @@
 #include <string>
 #include <vector>
 
-#include "engine/data/schedule.h"
-#include "engine/plugin/backend.h"
-#include "engine/types/collectives.h"
-#include "engine/types/dtypes.h"
+#include "engine/base/dtypes.h"
+#include "engine/base/operations.h"
+#include "engine/dataplane/schedule.h"
+#include "engine/plugins/backend.h"
 
 namespace test {
 
 // "allreduce float32 3 5": the collective, its type, and the elements of each buffer.
 inline std::string text_of(int32_t coll, int32_t dtype, const uint64_t* counts, uint64_t n) {
-  std::string text = hvd::types::collective_name(coll);
-  if (coll != HVD_BARRIER) text += std::string(" ") + hvd::types::dtype_name(dtype);
+  std::string text = hvd::base::collective_name(coll);
+  if (coll != HVD_BARRIER) text += std::string(" ") + hvd::base::dtype_name(dtype);
   for (uint64_t i = 0; i < n; ++i) text += " " + std::to_string(counts[i]);
   return text;
 }
-inline std::string text_of(const hvd::plugin::Collective& c) {
+inline std::string text_of(const hvd::plugins::Collective& c) {
   return text_of(c.coll, c.dtype, c.counts.data(), c.counts.size());
 }
 
@@ -56,13 +56,13 @@ class RecordingComm {
     api_.hdr = {sizeof api_, HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
     api_.name = name_.c_str();
     api_.comm = &table_;
-    backend_ = std::make_shared<hvd::plugin::Backend>(&api_, name_);
-    comm_ = std::make_unique<hvd::plugin::Communicator>(backend_, reinterpret_cast<hvd_comm>(this), rank, size);
+    backend_ = std::make_shared<hvd::plugins::Backend>(&api_, name_);
+    comm_ = std::make_unique<hvd::plugins::Communicator>(backend_, reinterpret_cast<hvd_comm>(this), rank, size);
   }
   RecordingComm(const RecordingComm&) = delete;
   RecordingComm& operator=(const RecordingComm&) = delete;
 
-  hvd::plugin::Communicator& comm() { return *comm_; }
+  hvd::plugins::Communicator& comm() { return *comm_; }
   int waits = 0;  // calls of req_wait
 
  private:
@@ -92,13 +92,13 @@ class RecordingComm {
   const std::string name_;
   hvd_comm_api table_;
   hvd_backend_api api_;
-  std::shared_ptr<hvd::plugin::Backend> backend_;
-  std::unique_ptr<hvd::plugin::Communicator> comm_;
+  std::shared_ptr<hvd::plugins::Backend> backend_;
+  std::unique_ptr<hvd::plugins::Communicator> comm_;
 };
 
 // The steps of a schedule as text: "compute; within: allreduce float32 8; within: group(...)".
-inline std::string text_of(const hvd::data::Schedule& schedule) {
-  using Kind = hvd::data::Schedule::Kind;
+inline std::string text_of(const hvd::dataplane::Schedule& schedule) {
+  using Kind = hvd::dataplane::Schedule::Kind;
   std::string text;
   for (size_t i = 0; i < schedule.size(); ++i) {
     if (i > 0) text += "; ";

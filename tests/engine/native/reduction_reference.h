@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "engine/types/dtypes.h"
+#include "engine/base/dtypes.h"
 #include "hvd/backend_abi.h"
 
 namespace reference {
@@ -25,7 +25,7 @@ inline bool is_float(int32_t t) {
 
 // n elements. For reductions, floats are of moderate size (no infinities, no NaN) and booleans are 0 or 1.
 inline std::vector<char> data(uint64_t seed, uint64_t rank, uint64_t buffer, uint64_t n, int32_t dtype, bool reduces) {
-  const uint64_t width = hvd::types::dtype_bytes(dtype), key = mix(seed * 1000003 + rank * 1009 + buffer);
+  const uint64_t width = hvd::base::dtype_bytes(dtype), key = mix(seed * 1000003 + rank * 1009 + buffer);
   std::vector<char> bytes(n * width + sizeof(uint64_t));  // each element is written as 8 bytes, the next one over it
   for (uint64_t i = 0; i < n; ++i) {
     uint64_t bits = mix(key + i * 0x9e3779b97f4a7c15u);

@@ -2,7 +2,7 @@
 //
 //   request_test          prints the names of the checks
 //   request_test NAME     runs one; exits with 1 and a line for each failed expectation
-#include "engine/queue/request.h"
+#include "engine/calls/request.h"
 
 #include <atomic>
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace {
 
-using hvd::queue::Request;
+using hvd::calls::Request;
 
 constexpr int kRequests = 100'000;
 constexpr std::chrono::seconds kLongest{2};  // on a busy machine fewer requests are made

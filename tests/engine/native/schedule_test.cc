@@ -2,21 +2,21 @@
 // schedule runs its steps. No data move: the communicators only record.
 //
 //   schedule_test path/to/libhvd_backend_shm.so
-#include "engine/data/schedule.h"
+#include "engine/dataplane/schedule.h"
 
 #include <cstdlib>
 #include <map>
 #include <new>
 
 #include "../../abi/support.h"
-#include "engine/data/direct.h"
-#include "engine/data/emulated.h"
-#include "engine/data/hierarchical.h"
+#include "engine/dataplane/direct.h"
+#include "engine/dataplane/emulated.h"
+#include "engine/dataplane/hierarchical.h"
 #include "recording_backend.h"
 
 using namespace hvd;
-using data::Schedule;
-using plugin::Collective;
+using dataplane::Schedule;
+using plugins::Collective;
 using test::check;
 using test::RecordingComm;
 
@@ -46,7 +46,7 @@ Collective collective(int32_t coll, const std::vector<uint64_t>& counts, int32_t
   c.deadline_ns = HVD_NO_DEADLINE;
   uint64_t at = shift;
   for (uint64_t n : counts) {
-    const uint64_t bytes = n * types::dtype_bytes(dtype), out = bytes * static_cast<uint64_t>(ranks);
+    const uint64_t bytes = n * base::dtype_bytes(dtype), out = bytes * static_cast<uint64_t>(ranks);
     c.in.push_back({memory + at, 0, bytes});
     at += (bytes + 63) / 64 * 64;
     c.out.push_back({memory + at, 0, out});
@@ -56,7 +56,7 @@ Collective collective(int32_t coll, const std::vector<uint64_t>& counts, int32_t
   return c;
 }
 
-void expect(data::Transport& transport, const Collective& c, const std::string& steps, const std::string& what) {
+void expect(dataplane::Transport& transport, const Collective& c, const std::string& steps, const std::string& what) {
   Schedule schedule;
   transport.write_steps(schedule, c);
   const std::string found = test::text_of(schedule);
@@ -67,7 +67,7 @@ void expect(data::Transport& transport, const Collective& c, const std::string& 
 
 void direct_lists() {
   RecordingComm lists("b", 0, 3, HVD_CAP_VECTORED), single("b", 0, 3, 0);
-  data::DirectTransport takes_lists(lists.comm()), takes_one(single.comm());
+  dataplane::DirectTransport takes_lists(lists.comm()), takes_one(single.comm());
   expect(takes_lists, collective(HVD_ALLREDUCE, {8}), "b: allreduce float32 8", "one buffer");
   expect(takes_lists, collective(HVD_ALLREDUCE, {3, 5}), "b: allreduce float32 3 5", "a list");
   expect(takes_one, collective(HVD_ALLREDUCE, {3, 5}), "compute; b: allreduce float32 8; compute", "packed");
@@ -77,7 +77,7 @@ void direct_lists() {
   expect(takes_one, collective(HVD_ALLGATHER, {2, 4}, HVD_FLOAT32, 0, 3),
          "b: allgather float32 2; b: allgather float32 4", "packing would rearrange an allgather");
   RecordingComm receiver("b", 1, 3, 0);
-  data::DirectTransport receives(receiver.comm());
+  dataplane::DirectTransport receives(receiver.comm());
   expect(receives, collective(HVD_BROADCAST, {3, 5}), "b: broadcast float32 8; compute", "only the root packs");
   expect(receives, collective(HVD_REDUCE, {3, 5}), "compute; b: reduce float32 8", "only the root unpacks");
 }
@@ -85,7 +85,7 @@ void direct_lists() {
 void direct_pack_below() {
   RecordingComm comm("b", 0, 2, 0);
   comm.pack_below = 64;
-  data::DirectTransport direct(comm.comm());
+  dataplane::DirectTransport direct(comm.comm());
   expect(direct, collective(HVD_ALLREDUCE, {3, 100, 5}),
          "compute; b: allreduce float32 8; compute; b: allreduce float32 100", "large buffers are not packed");
   expect(direct, collective(HVD_ALLREDUCE, {3, 100}), "b: allreduce float32 3; b: allreduce float32 100",
@@ -94,12 +94,12 @@ void direct_pack_below() {
 
 void direct_groups() {
   RecordingComm same("b", 0, 2, HVD_CAP_GROUP_SAME);
-  data::DirectTransport grouped(same.comm());
+  dataplane::DirectTransport grouped(same.comm());
   const Collective list = collective(HVD_ALLGATHER, {2, 4}, HVD_FLOAT32, 0, 2);
   expect(grouped, list, "b: group(allgather float32 2, allgather float32 4)", "a group of one kind");
   const auto two_kinds = [&](RecordingComm& comm) {
     Schedule schedule;
-    data::DirectTransport(comm.comm())
+    dataplane::DirectTransport(comm.comm())
         .write_group(schedule,
                      {collective(HVD_ALLREDUCE, {1}), collective(HVD_ALLREDUCE, {2}), collective(HVD_BROADCAST, {3})});
     return test::text_of(schedule);
@@ -116,7 +116,7 @@ void direct_groups() {
 void direct_limits() {
   RecordingComm comm("b", 0, 2, 0);
   comm.max_count = 4;
-  data::DirectTransport direct(comm.comm());
+  dataplane::DirectTransport direct(comm.comm());
   const Collective long_one = collective(HVD_ALLREDUCE, {10});
   Schedule schedule;
   direct.write_steps(schedule, long_one);
@@ -129,7 +129,7 @@ void direct_limits() {
 
   RecordingComm aligned("b", 0, 2, 0);
   aligned.alignment = 64;
-  data::DirectTransport moves(aligned.comm());
+  dataplane::DirectTransport moves(aligned.comm());
   expect(moves, collective(HVD_ALLREDUCE, {8}), "b: allreduce float32 8", "an aligned buffer is not copied");
   for (const std::vector<uint64_t>& counts : {std::vector<uint64_t>{8}, std::vector<uint64_t>{3, 5}}) {
     schedule.clear();
@@ -147,11 +147,11 @@ void direct_limits() {
 
 bool is_float32(int32_t dtype) { return dtype == HVD_FLOAT32; }
 
-void emulated_steps(const data::HostMath& math) {
+void emulated_steps(const dataplane::HostMath& math) {
   RecordingComm gathers("b", 0, 3, 0);
   gathers.serves = [](int32_t coll, int32_t dtype, int32_t) { return coll == HVD_ALLGATHER && is_float32(dtype); };
-  data::DirectTransport direct(gathers.comm());
-  data::EmulatedTransport least(direct, gathers.comm(), math);
+  dataplane::DirectTransport direct(gathers.comm());
+  dataplane::EmulatedTransport least(direct, gathers.comm(), math);
   expect(least, collective(HVD_ALLGATHER, {4}, HVD_FLOAT32, 0, 3), "b: allgather float32 4", "served");
   expect(least, collective(HVD_ALLREDUCE, {4}, HVD_INT64), "b: allgather float32 8; compute",
          "an allreduce: every rank gathers all data and reduces them");
@@ -167,8 +167,8 @@ void emulated_steps(const data::HostMath& math) {
     return is_float32(dtype) &&
            (coll == HVD_BROADCAST || coll == HVD_ALLGATHER || (coll == HVD_ALLREDUCE && op == HVD_SUM));
   };
-  data::DirectTransport over(sums.comm());
-  data::EmulatedTransport more(over, sums.comm(), math);
+  dataplane::DirectTransport over(sums.comm());
+  dataplane::EmulatedTransport more(over, sums.comm(), math);
   expect(more, collective(HVD_BROADCAST, {4}, HVD_INT64), "b: broadcast float32 8", "the bytes as another type");
   Collective average = collective(HVD_ALLREDUCE, {8});
   average.op = HVD_AVG;
@@ -181,8 +181,8 @@ void emulated_steps(const data::HostMath& math) {
 
   RecordingComm five("b", 0, 5, 0);
   five.serves = sums.serves;
-  data::DirectTransport over_five(five.comm());
-  data::EmulatedTransport many(over_five, five.comm(), math);
+  dataplane::DirectTransport over_five(five.comm());
+  dataplane::EmulatedTransport many(over_five, five.comm(), math);
   expect(many, collective(HVD_ALLREDUCE, {8}, HVD_FLOAT16), "compute; b: allreduce float32 8; compute", "widened");
 }
 
@@ -190,18 +190,18 @@ void emulated_steps(const data::HostMath& math) {
 
 // The steps of one rank of a set; a rank that is alone on its host, or in no lane, has one communicator less. The steps
 // of the second call: the first one does not overlap the levels.
-std::string levels(const std::vector<int32_t>& hosts, int32_t rank, const Collective& c, const data::HostMath& math,
-                   uint64_t single_lane_bytes, uint64_t chunk_bytes = 0) {
+std::string levels(const std::vector<int32_t>& hosts, int32_t rank, const Collective& c,
+                   const dataplane::HostMath& math, uint64_t single_lane_bytes, uint64_t chunk_bytes = 0) {
   std::vector<int32_t> members;
   for (size_t r = 0; r < hosts.size(); ++r) members.push_back(static_cast<int32_t>(r));
-  const data::Layout layout = data::make_layout(members, hosts, rank);
+  const dataplane::Layout layout = dataplane::make_layout(members, hosts, rank);
   const auto neighbours = static_cast<int32_t>(layout.neighbours().size());
   RecordingComm within("within", layout.my_local(), neighbours, HVD_CAP_VECTORED);
   RecordingComm between("between", layout.my_host(), layout.host_count(), HVD_CAP_VECTORED);
-  data::DirectTransport local(within.comm()), cross(between.comm());
-  data::HierarchicalTransport transport(layout, neighbours > 1 ? &local : nullptr,
-                                        layout.my_local() < layout.lanes ? &cross : nullptr, math,
-                                        {single_lane_bytes, chunk_bytes, "LEVELS"});
+  dataplane::DirectTransport local(within.comm()), cross(between.comm());
+  dataplane::HierarchicalTransport transport(layout, neighbours > 1 ? &local : nullptr,
+                                             layout.my_local() < layout.lanes ? &cross : nullptr, math,
+                                             {single_lane_bytes, chunk_bytes, "LEVELS"});
   Schedule schedule;
   for (int turn = 0; turn < 2; ++turn) {
     schedule.clear();
@@ -210,7 +210,7 @@ std::string levels(const std::vector<int32_t>& hosts, int32_t rank, const Collec
   return test::text_of(schedule);
 }
 
-void hierarchical_steps(const data::HostMath& math) {
+void hierarchical_steps(const dataplane::HostMath& math) {
   const std::vector<int32_t> two_by_two = {0, 0, 1, 1};
   const auto expect = [&](int32_t rank, const Collective& c, uint64_t single_lane, const std::string& steps) {
     const std::string found = levels(two_by_two, rank, c, math, single_lane);
@@ -226,7 +226,7 @@ void hierarchical_steps(const data::HostMath& math) {
   expect(1, collective(HVD_BARRIER, {}), 0, "within: barrier; within: barrier");
 }
 
-void hierarchical_chunks(const data::HostMath& math) {
+void hierarchical_chunks(const dataplane::HostMath& math) {
   const auto expect = [&](const std::vector<int32_t>& hosts, int32_t rank, const std::vector<uint64_t>& counts,
                           const std::string& steps) {
     const std::string found = levels(hosts, rank, collective(HVD_ALLREDUCE, counts), math, 0, 512);
@@ -248,7 +248,7 @@ void hierarchical_chunks(const data::HostMath& math) {
 }
 
 // Every member of a communicator must write the same collectives on it, in the same order.
-void members_agree(const data::HostMath& math) {
+void members_agree(const dataplane::HostMath& math) {
   const std::vector<std::vector<int32_t>> layouts = {{0, 0, 1, 1}, {0, 0, 1}, {0, 1, 0, 1}, {0, 1, 1, 1}, {0, 1, 2}};
   const auto names = [](const std::string& steps, const std::string& comm) {
     std::string found;
@@ -262,7 +262,7 @@ void members_agree(const data::HostMath& math) {
     const auto ranks = static_cast<uint64_t>(hosts.size());
     std::vector<int32_t> members;
     for (size_t r = 0; r < ranks; ++r) members.push_back(static_cast<int32_t>(r));
-    const data::Layout layout = data::make_layout(members, hosts, 0);
+    const dataplane::Layout layout = dataplane::make_layout(members, hosts, 0);
     for (int32_t coll :
          {HVD_ALLREDUCE, HVD_REDUCE, HVD_BROADCAST, HVD_ALLGATHER, HVD_REDUCESCATTER, HVD_ALLTOALL, HVD_BARRIER}) {
       for (const auto& [single_lane, chunk] :
@@ -280,7 +280,7 @@ void members_agree(const data::HostMath& math) {
           for (const auto& [comm, collectives] : mine) {
             const auto [known, fresh] = written.try_emplace(comm, collectives);
             check(fresh || known->second == collectives,
-                  comm + ", " + types::collective_name(coll) + ": " + known->second + "and " + collectives);
+                  comm + ", " + base::collective_name(coll) + ": " + known->second + "and " + collectives);
           }
         }
       }
@@ -380,11 +380,11 @@ void a_strand_that_fails_leaves_the_other_to_settle() {
   Schedule schedule;
   const auto [first, second] = schedule.strands();
   first->collective(a.comm()) = collective(HVD_ALLREDUCE, {1});
-  second->compute([](Schedule&) { throw plugin::BackendError(HVD_E_INTERNAL, 0, 0, "as the test wants it"); });
+  second->compute([](Schedule&) { throw plugins::BackendError(HVD_E_INTERNAL, 0, 0, "as the test wants it"); });
   bool failed = false;
   try {
     schedule.advance();
-  } catch (const plugin::BackendError&) {
+  } catch (const plugins::BackendError&) {
     failed = true;
   }
   check(failed && schedule.lingers(), "the other strand is in flight");
@@ -400,7 +400,7 @@ void a_strand_that_fails_leaves_the_other_to_settle() {
 void a_repeated_collective_allocates_nothing() {
   RecordingComm comm("b", 0, 2, HVD_CAP_VECTORED);
   comm.records = false;
-  data::DirectTransport direct(comm.comm());
+  dataplane::DirectTransport direct(comm.comm());
   const Collective c = collective(HVD_ALLREDUCE, {3, 5});
   Schedule schedule;
   for (int turn = 0; turn < 3; ++turn) {
@@ -418,7 +418,7 @@ void a_repeated_collective_allocates_nothing() {
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
-  const data::HostMath math(plugin::Backend::load_library(argv[1], "shm"));
+  const dataplane::HostMath math(plugins::Backend::load_library(argv[1], "shm"));
   direct_lists();
   direct_pack_below();
   direct_groups();

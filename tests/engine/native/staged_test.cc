@@ -5,42 +5,41 @@
 //   staged_test libhvd_backend_shm.so libminimal.so libfake_sync.so                      everything but:
 //   staged_test libhvd_backend_shm.so libminimal.so libfake_sync.so failing              a copy fails (option
 //   fail_copy)
-#include "engine/data/staged.h"
+#include "engine/dataplane/staged.h"
 
 #include <algorithm>
 #include <cstdlib>
 
 #include "collective_cases.h"
-#include "engine/data/direct.h"
-#include "engine/data/emulated.h"
-#include "engine/observe/log.h"
-#include "engine/types/collectives.h"
-#include "engine/types/dtypes.h"
-#include "engine/types/reductions.h"
+#include "engine/base/dtypes.h"
+#include "engine/base/log.h"
+#include "engine/base/operations.h"
+#include "engine/dataplane/direct.h"
+#include "engine/dataplane/emulated.h"
 
 using namespace hvd;
-using plugin::Collective;
+using plugins::Collective;
 using test::Buffers;
 using test::Case;
 using test::Schedule;
 
 namespace {
 
-std::shared_ptr<plugin::Backend> shm_backend, fake_sync_backend;
+std::shared_ptr<plugins::Backend> shm_backend, fake_sync_backend;
 uint64_t cases = 0;
 
 void must(hvd_rc rc) {
-  if (rc != HVD_OK) throw plugin::BackendError(rc, 0, 0, "the fake device failed in the test's own call");
+  if (rc != HVD_OK) throw plugins::BackendError(rc, 0, 0, "the fake device failed in the test's own call");
 }
 
 // One rank's fake device.
 struct Device {
   const hvd_device_api* api = fake_sync_backend->device_api();
-  std::shared_ptr<plugin::Device> opened;
+  std::shared_ptr<plugins::Device> opened;
   hvd_device device = nullptr;
   hvd_stream stream = nullptr;
   explicit Device(int rank)
-      : opened(plugin::Device::open(fake_sync_backend, rank % 2)), device(opened->opened().handle) {
+      : opened(plugins::Device::open(fake_sync_backend, rank % 2)), device(opened->opened().handle) {
     must(api->stream_create(device, 0, &stream, nullptr));
   }
   ~Device() { api->stream_destroy(stream, nullptr); }
@@ -62,7 +61,7 @@ class FarBuffers {
     for (auto* list : {&c.in, &c.out}) {
       for (hvd_buf& b : *list) {
         for (size_t k = 0; k < from.memory.size(); ++k) {
-          const auto skip = static_cast<uint64_t>(data::address(b) - from.memory[k].data());
+          const auto skip = static_cast<uint64_t>(dataplane::address(b) - from.memory[k].data());
           // The host's address of device memory is a handle: everything else goes into the offset.
           if (skip >= from.memory[k].size()) continue;
           b = {bufs_[k].base, bufs_[k].offset + skip, b.bytes};
@@ -96,7 +95,7 @@ class FarBuffers {
 
 constexpr uint64_t kMostChunks = 100;  // both slots are used again and again; the last chunk is not whole
 
-void compare(const std::string& name, plugin::Backend& backend, int size, uint64_t seed, uint64_t chunk) {
+void compare(const std::string& name, plugins::Backend& backend, int size, uint64_t seed, uint64_t chunk) {
   test::MapStore store;
   auto list = test::make_cases(size, seed, 1, 1);
   // Every type takes the same way here; a few of them are enough.
@@ -104,19 +103,19 @@ void compare(const std::string& name, plugin::Backend& backend, int size, uint64
     return x.dtype != HVD_FLOAT32 && x.dtype != HVD_UINT8 && x.dtype != HVD_INT64 && x.dtype != HVD_FLOAT16;
   });
   for (Case& x : list)
-    for (uint64_t& n : x.counts) n = std::min(n, kMostChunks * chunk / types::dtype_bytes(x.dtype) - 1);
+    for (uint64_t& n : x.counts) n = std::min(n, kMostChunks * chunk / base::dtype_bytes(x.dtype) - 1);
   test::on_ranks(size, [&](int rank) {
     const auto reference = test::join_comm(*shm_backend, store, "reference", rank, size);
     const auto comm = test::join_comm(backend, store, "host", rank, size);
-    const data::HostMath math(shm_backend);
-    data::DirectTransport whole(*reference), direct(*comm);
-    data::EmulatedTransport emulated(direct, *comm, math);
+    const dataplane::HostMath math(shm_backend);
+    dataplane::DirectTransport whole(*reference), direct(*comm);
+    dataplane::EmulatedTransport emulated(direct, *comm, math);
     Device device(rank);
-    data::StagedTransport staged(emulated, device.opened, chunk);
+    dataplane::StagedTransport staged(emulated, device.opened, chunk);
     Schedule schedule;
     for (size_t k = 0; k < list.size(); ++k) {
       Case x = list[k];
-      if (types::has_reduction(x.coll) && !types::is_reducible(x.dtype, x.op)) continue;
+      if (base::has_reduction(x.coll) && !base::is_reducible(x.dtype, x.op)) continue;
       Buffers expected = make(x, rank, size, math, seed + k), got = test::copy(expected);
       FarBuffers there(device, got);
       // With the producer's stream nothing is waited for before the schedule runs; without results it need not wait
@@ -154,10 +153,10 @@ void abort_in_the_middle() {
   std::atomic<bool> over{false};
   test::on_ranks(2, [&](int rank) {
     const auto comm = test::join_comm(*shm_backend, store, "abort", rank, 2);
-    const data::HostMath math(shm_backend);
-    data::DirectTransport direct(*comm);
+    const dataplane::HostMath math(shm_backend);
+    dataplane::DirectTransport direct(*comm);
     Device device(rank);
-    data::StagedTransport staged(direct, device.opened, 4096);
+    dataplane::StagedTransport staged(direct, device.opened, 4096);
     if (rank == 1) {
       while (!over) std::this_thread::yield();
       return;
@@ -189,10 +188,10 @@ void short_waits() {
   test::MapStore store;
   test::on_ranks(1, [&](int rank) {
     const auto comm = test::join_comm(*shm_backend, store, "short", rank, 1);
-    const data::HostMath math(shm_backend);
-    data::DirectTransport direct(*comm);
+    const dataplane::HostMath math(shm_backend);
+    dataplane::DirectTransport direct(*comm);
     Device device(rank);
-    data::StagedTransport staged(direct, device.opened);
+    dataplane::StagedTransport staged(direct, device.opened);
     Buffers host = make(large_sum(), rank, 1, math, 1);
     const Buffers before = make(large_sum(), rank, 1, math, 1);
     FarBuffers there(device, host);
@@ -202,7 +201,7 @@ void short_waits() {
     int waits = 0;
     for (; !schedule.advance(); ++waits) {
       test::check(schedule.in_flight(), "not through, and nothing to wait for");
-      schedule.wait(observe::now_ns());
+      schedule.wait(base::now_ns());
     }
     test::check(waits > 1, "the copies did not have to be waited for");
     there.read_back(host);
@@ -214,10 +213,10 @@ void failing() {
   test::MapStore store;
   test::on_ranks(1, [&](int rank) {
     const auto comm = test::join_comm(*shm_backend, store, "failing", rank, 1);
-    const data::HostMath math(shm_backend);
-    data::DirectTransport direct(*comm);
+    const dataplane::HostMath math(shm_backend);
+    dataplane::DirectTransport direct(*comm);
     Device device(rank);
-    data::StagedTransport staged(direct, device.opened, 1024);
+    dataplane::StagedTransport staged(direct, device.opened, 1024);
     const Buffers host = make(large_sum(), rank, 1, math, 1);
     FarBuffers there(device, host);
     must(device.api->stream_sync(device.stream, HVD_NO_DEADLINE, nullptr));
@@ -234,15 +233,15 @@ void failing() {
 
 int main(int argc, char** argv) {
   if (argc < 4) return 2;
-  observe::set_log(observe::Level::Error, false, -1);
-  shm_backend = plugin::Backend::load_library(argv[1], "shm");
-  const auto minimal = plugin::Backend::load_library(argv[2], "minimal");
-  fake_sync_backend = plugin::Backend::load_library(argv[3], "fake_sync");
+  base::set_log(base::Level::Error, false, -1);
+  shm_backend = plugins::Backend::load_library(argv[1], "shm");
+  const auto minimal = plugins::Backend::load_library(argv[2], "minimal");
+  fake_sync_backend = plugins::Backend::load_library(argv[3], "fake_sync");
   if (argc > 4) {
     failing();
     return test::verdict();
   }
-  const std::string text = test::thrown([&] { plugin::Device::open(shm_backend, 0)->allocate(HVD_MEM_PINNED, 1); });
+  const std::string text = test::thrown([&] { plugins::Device::open(shm_backend, 0)->allocate(HVD_MEM_PINNED, 1); });
   test::check(test::contains(text, "UNSUPPORTED shm: mem_alloc of pinned memory"), text);
   for (int size : {1, 2, 3}) {
     compare("shm, small chunks", *shm_backend, size, 7, 100);

@@ -2,8 +2,6 @@
 //
 //   stall_test          prints the names of the checks
 //   stall_test NAME     runs one; exits with 1 and a line for each failed expectation
-#include "engine/observe/stall.h"
-
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -20,14 +18,13 @@
 #include <utility>
 #include <vector>
 
-#include "engine/control/snapshot_wire.h"
-#include "engine/control/wire.h"
-#include "engine/observe/looker.h"
-#include "engine/observe/process_copy.h"
-#include "engine/observe/stacks.h"
+#include "engine/agreement/wire.h"
+#include "engine/watch/snapshot.h"
+#include "engine/watch/stack_sampler.h"
+#include "engine/watch/stall_report.h"
 #include "named_checks.h"
 
-using namespace hvd::observe;
+using namespace hvd::watch;
 
 namespace {
 
@@ -169,15 +166,15 @@ void a_snapshot_comes_back_from_its_text() {
   Snapshot s = waiting_rank(3, "a", place("train.py", 12, "hvd.allreduce(x)"));
   s.program = running_rank(3, {place("lib.py", 1), place("t.py", 5, "f()")}, 1).program;
   s.error = std::string(5000, 'e');
-  const std::string text = hvd::control::encode(s);
-  const Snapshot back = hvd::control::decode(text);
+  const std::string text = hvd::watch::encode(s);
+  const Snapshot back = hvd::watch::decode(text);
   EXPECT(back.waiting[0].place == s.waiting[0].place && back.program.threads[0].site == 1);
   EXPECT(back.error.size() == 400);
   for (size_t n = 0; n < text.size(); ++n) {
     bool refused = false;
     try {
-      hvd::control::decode(std::string_view(text).substr(0, n));
-    } catch (const hvd::control::WireError&) {
+      hvd::watch::decode(std::string_view(text).substr(0, n));
+    } catch (const hvd::agreement::WireError&) {
       refused = true;
     }
     EXPECT(refused);
@@ -186,7 +183,7 @@ void a_snapshot_comes_back_from_its_text() {
 
 class TestProgram final : public Program {
  public:
-  Place place_of(hvd::types::CallSite) const override { return {}; }
+  Place place_of(hvd::base::CallSite) const override { return {}; }
   std::string stacks() const override { return {}; }
   std::optional<std::string> stacks_without_lock() const override { return {}; }
   std::string main_thread() const override { return "0x0000000000000001"; }
@@ -217,10 +214,10 @@ void stacks_are_read() {
 }
 
 // Its main thread is always at the first line of `file`.
-class StandingProgram final : public hvd::observe::Program {
+class StandingProgram final : public hvd::watch::Program {
  public:
   explicit StandingProgram(std::string file) : file_(std::move(file)) {}
-  Place place_of(hvd::types::CallSite) const override { return {}; }
+  Place place_of(hvd::base::CallSite) const override { return {}; }
   std::string stacks() const override {
     return "Thread 0x0000000000000001 (most recent call first):\n  File \"" + file_ + "\", line 1 in main\n";
   }
@@ -243,8 +240,8 @@ void a_file_that_hangs_keeps_no_report() {
   Place other = place(file.c_str(), 2);
   {
     std::promise<Threads> seen;
-    hvd::observe::Looker looker(std::make_shared<StandingProgram>(pipe),
-                                [&](Threads threads) { seen.set_value(std::move(threads)); });
+    hvd::watch::Looker looker(std::make_shared<StandingProgram>(pipe),
+                              [&](Threads threads) { seen.set_value(std::move(threads)); });
     looker.look({other});
     const Threads threads = seen.get_future().get();
     EXPECT(threads.main() && threads.main()->place()->file == pipe && threads.main()->place()->source.empty());

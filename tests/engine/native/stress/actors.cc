@@ -20,11 +20,11 @@ struct Live {
   const Op* op;
   std::unique_ptr<Op> own;  // what this rank asks for where that is not what the plan says
   std::unique_ptr<Buffers> buffers;
-  queue::RequestRef request;
+  calls::RequestRef request;
   bool handed = false;  // to a helper
 };
 
-void wait_here(Engine& engine, queue::Request& request, Rng& rng) {
+void wait_here(Engine& engine, calls::Request& request, Rng& rng) {
   while (!engine.wait(request, rng.one_in(4) ? 20'000 : 5'000'000)) {
   }
 }
@@ -126,13 +126,13 @@ Helpers::~Helpers() {
   for (auto& t : threads_) t.join();
 }
 
-void Helpers::wait_for(queue::RequestRef request) {
+void Helpers::wait_for(calls::RequestRef request) {
   std::lock_guard lock(mutex_);
   handed_.push_back(std::move(request));
   more_.notify_one();
 }
 
-void Helpers::watch(queue::RequestRef request) {
+void Helpers::watch(calls::RequestRef request) {
   std::lock_guard lock(mutex_);
   watched_.push_back(std::move(request));
   if (watched_.size() > 16) watched_.pop_front();
@@ -141,7 +141,7 @@ void Helpers::watch(queue::RequestRef request) {
 void Helpers::waiter(uint64_t seed) {
   Rng rng(seed);
   for (;;) {
-    queue::RequestRef request;
+    calls::RequestRef request;
     {
       std::unique_lock lock(mutex_);
       more_.wait(lock, [&] { return over_ || !handed_.empty(); });
@@ -157,7 +157,7 @@ void Helpers::waiter(uint64_t seed) {
 void Helpers::poller(uint64_t seed) {
   Rng rng(seed);
   for (;;) {
-    queue::RequestRef request;
+    calls::RequestRef request;
     {
       std::unique_lock lock(mutex_);
       if (more_.wait_for(lock, std::chrono::microseconds(rng.between(50, 3'000)), [&] { return over_; })) return;

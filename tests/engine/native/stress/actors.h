@@ -29,8 +29,8 @@ class Helpers {
  public:
   Helpers(Engine& engine, uint64_t seed, int waiters);
   ~Helpers();
-  void wait_for(queue::RequestRef request);  // some time soon, in some order
-  void watch(queue::RequestRef request);     // polled now and then
+  void wait_for(calls::RequestRef request);  // some time soon, in some order
+  void watch(calls::RequestRef request);     // polled now and then
 
  private:
   void waiter(uint64_t seed);
@@ -39,8 +39,8 @@ class Helpers {
   Engine& engine_;
   std::mutex mutex_;
   std::condition_variable more_;
-  std::vector<queue::RequestRef> handed_;
-  std::deque<queue::RequestRef> watched_;
+  std::vector<calls::RequestRef> handed_;
+  std::deque<calls::RequestRef> watched_;
   bool over_ = false;
   std::vector<std::thread> threads_;
 };

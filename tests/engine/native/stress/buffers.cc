@@ -7,15 +7,15 @@
 #include <utility>
 
 #include "check.h"
-#include "engine/types/dtypes.h"
-#include "engine/types/operations.h"
+#include "engine/base/dtypes.h"
+#include "engine/base/operations.h"
 #include "hvd/backend_abi.h"
 #include "plan.h"
 
 namespace hvd::native {
 namespace {
 
-using types::OpKind;
+using base::OpKind;
 
 int64_t value(int rank, int64_t salt, uint64_t at) {
   return (rank + 1) * (1 + (salt + static_cast<int64_t>(at % 3)) % 3);
@@ -77,7 +77,7 @@ int64_t Buffers::split(int from, int to, size_t tensor) const {
 
 Buffers::Buffers(const Op& op, int rank, const Members& members) : op_(op), rank_(rank), members_(members) {
   for (size_t i = 0; i < op.counts.size(); ++i) {
-    queue::Tensor t;
+    calls::Tensor t;
     t.dtype = op.dtype;
     t.shape = {op.counts[i]};
     if (op.kind == OpKind::Allgather) t.shape.insert(t.shape.begin(), rows(rank, i));
@@ -97,7 +97,7 @@ Buffers::Buffers(const Op& op, int rank, const Members& members) : op_(op), rank
     t.data = memory_.back().data();
     fill(t.data, t.dtype, t.count(), rank, op.salt);
     in_.push_back(t);
-    if (types::sizes_vary(op.kind)) continue;  // the engine allocates the results
+    if (base::sizes_vary(op.kind)) continue;  // the engine allocates the results
     if (op.kind == OpKind::Reducescatter) t.shape[0] = share(t.shape[0], members, rank);
     if (!op.in_place || op.kind == OpKind::Reducescatter) {
       memory_.emplace_back(t.bytes(), 'x');
@@ -107,34 +107,34 @@ Buffers::Buffers(const Op& op, int rank, const Members& members) : op_(op), rank
   }
 }
 
-control::SigRef Buffers::signature() const {
-  control::SignatureFields f;
+agreement::SigRef Buffers::signature() const {
+  agreement::SignatureFields f;
   f.kind = op_.kind;
   f.repeats = op_.name.has_value();
   if (op_.kind == OpKind::Allreduce || op_.kind == OpKind::Reducescatter) f.reduce_op = op_.reduce_op;
   if (op_.kind == OpKind::Broadcast) f.root = op_.root;
   for (const auto& t : in_) {
     f.tensors.push_back({t.dtype, t.shape});
-    if (types::sizes_vary(op_.kind)) f.tensors.back().shape[0] = -1;
+    if (base::sizes_vary(op_.kind)) f.tensors.back().shape[0] = -1;
   }
-  return std::make_shared<const control::Signature>(std::move(f));
+  return std::make_shared<const agreement::Signature>(std::move(f));
 }
 
-void Buffers::check(const queue::Request& request, const Members& joined) const {
-  const std::string what = "rank " + std::to_string(rank_) + ", " + types::op_name(op_.kind) + " " + *request.item.name;
+void Buffers::check(const calls::Request& request, const Members& joined) const {
+  const std::string what = "rank " + std::to_string(rank_) + ", " + base::op_name(op_.kind) + " " + *request.item.name;
   for (size_t i = 0; i < op_.counts.size(); ++i) {
-    if (types::sizes_vary(op_.kind)) {
+    if (base::sizes_vary(op_.kind)) {
       check_gathered(request, i, joined, what);
     } else {
       check_reduced(i, joined, what);
     }
-    if (op_.in_place && op_.kind != OpKind::Reducescatter && !types::sizes_vary(op_.kind)) continue;
+    if (op_.in_place && op_.kind != OpKind::Reducescatter && !base::sizes_vary(op_.kind)) continue;
     const int64_t mine[3] = {value(rank_, op_.salt, 0), value(rank_, op_.salt, 1), value(rank_, op_.salt, 2)};
     compare(in_[i].data, op_.dtype, in_[i].count(), 0, mine, what + ", input");
   }
 }
 
-void Buffers::check_gathered(const queue::Request& request, size_t i, const Members& joined,
+void Buffers::check_gathered(const calls::Request& request, size_t i, const Members& joined,
                              const std::string& what) const {
   require(request.outputs.size() == op_.counts.size(), what + ": not all outputs are there");
   const bool to_all = op_.kind == OpKind::Alltoall;
@@ -150,7 +150,7 @@ void Buffers::check_gathered(const queue::Request& request, size_t i, const Memb
     const auto elements = static_cast<uint64_t>(n * op_.counts[i]);
     compare(at, op_.dtype, elements, before * static_cast<uint64_t>(op_.counts[i]), expected,
             what + ", rows of rank " + std::to_string(r));
-    at += elements * types::dtype_bytes(op_.dtype);
+    at += elements * base::dtype_bytes(op_.dtype);
     total += n;
     if (to_all) require(request.received_splits.at(i).at(m) == n, what + ": a received split is wrong");
   }

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "check.h"
-#include "engine/observe/log.h"
-#include "engine/types/operations.h"
+#include "engine/base/log.h"
+#include "engine/base/operations.h"
 #include "rng.h"
 #include "world.h"
 
@@ -64,8 +64,8 @@ struct Worker {
     device.sync(stream);
   }
 
-  queue::Tensor tensor(void* p, int32_t dtype, uint64_t n) {
-    queue::Tensor t;
+  calls::Tensor tensor(void* p, int32_t dtype, uint64_t n) {
+    calls::Tensor t;
     t.data = p;
     t.dtype = dtype;
     t.shape = {static_cast<int64_t>(n)};
@@ -95,15 +95,15 @@ struct Worker {
     void* const p = device.alloc(n * width);
     device.copy(stream, p, host.data(), n * width);
     const auto t = tensor(p, wide ? HVD_INT64 : HVD_FLOAT32, n);
-    control::SignatureFields f;
-    f.kind = gathers ? types::OpKind::Allgather : types::OpKind::Allreduce;
+    agreement::SignatureFields f;
+    f.kind = gathers ? base::OpKind::Allgather : base::OpKind::Allreduce;
     f.device_type = "fake_stream";
     f.tensors = {{t.dtype, gathers ? std::vector<int64_t>{-1} : t.shape}};
     const std::string name = std::to_string(thread) + "." + std::to_string(step % 5);
-    const std::vector<queue::Tensor> in{t}, out = gathers ? std::vector<queue::Tensor>{} : in;
+    const std::vector<calls::Tensor> in{t}, out = gathers ? std::vector<calls::Tensor>{} : in;
     auto marks = engine.ready_marks(in, out);
     auto request =
-        engine.submit(std::make_shared<const control::Signature>(f),
+        engine.submit(std::make_shared<const agreement::Signature>(f),
                       {.name = name, .in = in, .out = out, .ready = std::move(marks), .waits = rng.below(2) == 0});
     const uint64_t how = rng.below(3);
     while (how == 0 && !engine.poll(*request)) std::this_thread::yield();
@@ -179,7 +179,7 @@ void run_round(const std::string& folder, const Device& device, uint64_t seed, u
   over = true;
   for (int r = 0; r < ranks; ++r)
     threads.emplace_back([&world, r] {
-      const int64_t deadline = observe::now_ns() + 20'000'000'000;
+      const int64_t deadline = base::now_ns() + 20'000'000'000;
       while (!world[r].shutdown("the end", deadline, 10'000'000)) {
       }
     });
@@ -201,11 +201,11 @@ int main(int argc, char** argv) {
   }
   const std::string program = argv[0];
   const std::string folder = program.substr(0, program.find_last_of('/'));
-  observe::set_log(observe::Level::Error, false, -1);
+  base::set_log(base::Level::Error, false, -1);
   ::setenv("HOROVOD_BACKEND_FAKE_STREAM_DELAY_US", "20", 1);
   const Device device(folder + "/libhvd_backend_fake_stream.so");
   uint64_t rounds = 0, done = 0, failed = 0;
-  for (const int64_t end = observe::now_ns() + static_cast<int64_t>(seconds * 1e9); observe::now_ns() < end; ++rounds) {
+  for (const int64_t end = base::now_ns() + static_cast<int64_t>(seconds * 1e9); base::now_ns() < end; ++rounds) {
     std::fprintf(stderr, "seed %llu\n", static_cast<unsigned long long>(seed + rounds));
     run_round(folder, device, seed + rounds, &done, &failed);
   }

@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "check.h"
-#include "engine/observe/log.h"
+#include "engine/base/log.h"
 #include "round.h"
 
 using namespace hvd;
@@ -32,17 +32,17 @@ class Watchdog {
     over_ = true;
     thread_.join();
   }
-  void round_begins() { began_ = observe::now_ns(); }
+  void round_begins() { began_ = base::now_ns(); }
 
  private:
   void watch() {
     while (!over_) {
-      if (observe::now_ns() - began_ > kPatienceNs) wrong("the round hangs");
+      if (base::now_ns() - began_ > kPatienceNs) wrong("the round hangs");
       ::usleep(100'000);
     }
   }
   std::atomic<bool> over_{false};
-  std::atomic<int64_t> began_{observe::now_ns()};
+  std::atomic<int64_t> began_{base::now_ns()};
   std::thread thread_;
 };
 
@@ -111,13 +111,13 @@ int main(int argc, char** argv) {
                                     {"TCP_RING_RANKS", "3"}})
     ::setenv((std::string("HOROVOD_BACKEND_") + name).c_str(), value, 0);
   options.ways = ways_in(folder, only);
-  observe::set_log(observe::Level::Fatal, false, -1);
+  base::set_log(base::Level::Fatal, false, -1);
 
   Tally tally;
   {
     Watchdog watchdog;
-    const int64_t until = observe::now_ns() + static_cast<int64_t>(seconds * 1e9);
-    while (tally.rounds < rounds && (rounds != UINT64_MAX || observe::now_ns() < until)) {
+    const int64_t until = base::now_ns() + static_cast<int64_t>(seconds * 1e9);
+    while (tally.rounds < rounds && (rounds != UINT64_MAX || base::now_ns() < until)) {
       watchdog.round_begins();
       run_round(options, tally);
       ++options.seed;

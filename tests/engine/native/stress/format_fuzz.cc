@@ -17,8 +17,8 @@
 #include "backends/tcp/stream.h"
 #include "backends/tcp/wire.h"
 #include "check.h"
-#include "engine/observe/printable.h"
-#include "engine/store/handshake.h"
+#include "engine/base/text.h"
+#include "engine/rendezvous/handshake.h"
 #include "horovod/tensorflow/native/xla_call_text.h"
 #include "rng.h"
 #include "spoiled_pipe.h"
@@ -37,7 +37,7 @@ std::string text_of(const Digest& d) { return std::string(reinterpret_cast<const
 
 void store_handshake(Rng& rng, Tally& tally) {
   const std::string secret(32, 's');
-  store::Handshake host;
+  rendezvous::Handshake host;
   const std::string right = store_answer(secret, host.challenge(), rng);
   const std::string sent = rng.one_in(3) ? right : spoil(rng, right);
   std::string confirmation;
@@ -209,9 +209,9 @@ void compiled_call(Rng& rng, Tally& tally) {
 }
 
 void shown_text(Rng& rng, Tally& tally) {
-  const std::string shown = observe::printable(draw_text(rng, 80), 64);
+  const std::string shown = base::printable(draw_text(rng, 80), 64);
   for (const char c : shown) require(static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\t', "a control byte");
-  require(observe::printable(shown, 1000) == shown, "what is safe to show has changed when it was shown again");
+  require(base::printable(shown, 1000) == shown, "what is safe to show has changed when it was shown again");
   ++tally["texts shown"];
 }
 

@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "check.h"
-#include "engine/calls/native_call.h"
-#include "engine/observe/log.h"
+#include "engine/base/log.h"
+#include "engine/frontend/c_table.h"
 #include "rng.h"
 #include "world.h"
 
@@ -34,7 +34,7 @@ struct Tally {
 // What one rank's threads share.
 struct Rank {
   int rank, size;
-  std::shared_ptr<calls::Frontend> frontend;
+  std::shared_ptr<frontend::Frontend> frontend;
   std::atomic<bool>& may_end;
   Tally& tally;
 };
@@ -69,16 +69,16 @@ class Asked {
     c.arg = this;
     c.done = [](void* arg, const hvd_fe_result* result) { static_cast<Asked*>(arg)->done(*result); };
     if (runs)
-      calls::run_native(*rank_.frontend, c);
+      frontend::run_native(*rank_.frontend, c);
     else
-      calls::submit_native(rank_.frontend, c);
+      frontend::submit_native(rank_.frontend, c);
   }
 
   // Only ever looked at by who made it.
   void wait() const {
-    const int64_t until = observe::now_ns() + 60 * kSecond;
+    const int64_t until = base::now_ns() + 60 * kSecond;
     while (!over_.load()) {
-      require(observe::now_ns() < until, "no done() for " + name_);
+      require(base::now_ns() < until, "no done() for " + name_);
       ::usleep(20);
     }
   }
@@ -171,9 +171,10 @@ void round(uint64_t seed, const Ways& ways, Tally& tally) {
   std::vector<std::unique_ptr<Rank>> ranks;
   for (int r = 0; r < size; ++r) {
     std::shared_ptr<Engine> engine(&world[r], [](Engine*) {});  // the world's
-    ranks.push_back(std::make_unique<Rank>(Rank{r, size, std::make_shared<calls::Frontend>(engine), may_end, tally}));
+    ranks.push_back(
+        std::make_unique<Rank>(Rank{r, size, std::make_shared<frontend::Frontend>(engine), may_end, tally}));
   }
-  calls::serve(ranks[0]->frontend);
+  frontend::serve(ranks[0]->frontend);
   std::vector<std::vector<std::unique_ptr<Asked>>> asked(static_cast<size_t>(size) * kThreads);
   std::vector<std::thread> threads;
   const uint64_t plan_seed = rng.next();
@@ -186,7 +187,7 @@ void round(uint64_t seed, const Ways& ways, Tally& tally) {
   }
   std::atomic<bool> quit{false};
   std::thread asker([&] {  // the table's other questions, at any time
-    const hvd_fe_table* table = calls::frontend_table();
+    const hvd_fe_table* table = frontend::frontend_table();
     while (!quit) {
       const int32_t said = table->size();
       require(said == size || (said == -1 && may_end), "the table does not know its engine");
@@ -206,13 +207,13 @@ void round(uint64_t seed, const Ways& ways, Tally& tally) {
     ::usleep(static_cast<useconds_t>(rng.below(8'000)));
   }
   may_end = true;
-  calls::withdraw(*ranks[0]->frontend);
+  frontend::withdraw(*ranks[0]->frontend);
   std::vector<std::thread> ends;
   for (int r = 0; r < size; ++r)
     ends.emplace_back([&, r] {
       if (ending == 1 && r == 0) world[r].abort("on purpose");
       if (ending == 2 && r == size - 1)
-        while (!world[r].shutdown("the work is done", observe::now_ns() + 30 * kSecond, kSecond)) {
+        while (!world[r].shutdown("the work is done", base::now_ns() + 30 * kSecond, kSecond)) {
         }
       world[r].close();
       ranks[static_cast<size_t>(r)]->frontend->finish();
@@ -244,13 +245,12 @@ int main(int argc, char** argv) {
     else
       wrong("unknown option " + what);
   }
-  observe::set_log(observe::Level::Fatal, false, -1);
+  base::set_log(base::Level::Fatal, false, -1);
   const EngineConfig::Library shm{"shm", folder + "/libhvd_backend_shm.so"};
   const Ways ways{"shm", shm, {}, shm, false};
   Tally tally;
   uint64_t rounds = 0;
-  for (const int64_t until = observe::now_ns() + static_cast<int64_t>(seconds * 1e9); observe::now_ns() < until;
-       ++rounds)
+  for (const int64_t until = base::now_ns() + static_cast<int64_t>(seconds * 1e9); base::now_ns() < until; ++rounds)
     round(seed++, ways, tally);
   std::printf("passed: %llu rounds; calls: %llu, right %llu, ended %llu, called again from done() %llu\n",
               static_cast<unsigned long long>(rounds), static_cast<unsigned long long>(tally.calls.load()),

@@ -16,8 +16,8 @@
 #include <thread>
 
 #include "check.h"
-#include "engine/observe/log.h"
-#include "engine/types/dtypes.h"
+#include "engine/base/dtypes.h"
+#include "engine/base/log.h"
 #include "hostile_relay.h"
 #include "plan.h"
 #include "spoiled_backend.h"
@@ -79,17 +79,17 @@ struct Actor {
       if (rng.one_in(2)) wait(engine.join({}));
     } catch (const RequestFailed& e) {
       over(e.what());
-    } catch (const queue::InvalidRequest&) {  // a process set that was never added
+    } catch (const calls::InvalidRequest&) {  // a process set that was never added
     }
   }
 
   // Returns whether it succeeded.
-  bool wait(const queue::RequestRef& request) {
+  bool wait(const calls::RequestRef& request) {
     while (!engine.wait(*request, 50'000'000)) {
     }
     ++settled;
     if (!request->failed()) return ++right;
-    if (request->failure() == types::Failure::JobEnded) throw RequestFailed(request->failure(), request->error());
+    if (request->failure() == base::Failure::JobEnded) throw RequestFailed(request->failure(), request->error());
     ++refused;
     return false;
   }
@@ -106,7 +106,7 @@ struct Actor {
   }
 
   bool step(const Step& step, Rng& rng) {
-    std::vector<std::pair<std::unique_ptr<Buffers>, queue::RequestRef>> live;
+    std::vector<std::pair<std::unique_ptr<Buffers>, calls::RequestRef>> live;
     const Members& all = plan.sets[0];
     for (const Op& op : step.ops) {
       auto buffers = std::make_unique<Buffers>(op, rank, all);
@@ -116,7 +116,7 @@ struct Actor {
                                                                             .in = live.back().first->in(),
                                                                             .out = live.back().first->out(),
                                                                             .splits = live.back().first->splits()});
-      } catch (const queue::InvalidRequest&) {  // the name is still in flight
+      } catch (const calls::InvalidRequest&) {  // the name is still in flight
         live.pop_back();
       } catch (const RequestFailed&) {
         live.pop_back();
@@ -142,10 +142,10 @@ struct Actor {
   }
 
   // Every byte that a result claims to have is there.
-  static void look_at(const queue::Request& request) {
+  static void look_at(const calls::Request& request) {
     uint64_t sum = 0;
-    for (const queue::Output& o : request.outputs) {
-      uint64_t bytes = types::dtype_bytes(o.dtype);
+    for (const calls::Output& o : request.outputs) {
+      uint64_t bytes = base::dtype_bytes(o.dtype);
       for (const int64_t d : o.shape) {
         require(d >= 0, "a result with a negative size");
         bytes *= static_cast<uint64_t>(d);
@@ -209,11 +209,11 @@ void round(Rng& rng, const std::vector<Ways>& all_ways, Tally& tally) {
     }
     // A rank that has said too little keeps the others waiting, as one that hangs would: it ends then.
     uint64_t before = 0;
-    for (int64_t since = observe::now_ns(); working > 0; ::usleep(500)) {
+    for (int64_t since = base::now_ns(); working > 0; ::usleep(500)) {
       if (const uint64_t now = settled; now != before) {
         before = now;
-        since = observe::now_ns();
-      } else if (observe::now_ns() - since > kQuietNs) {
+        since = base::now_ns();
+      } else if (base::now_ns() - since > kQuietNs) {
         ++tally.quiet;
         for (auto& relay : relays) relay->mute();
         for (auto& relay : relays) relay->cut();
@@ -279,25 +279,25 @@ int main(int argc, char** argv) {
                                     {"TCP_IFACE", "lo"},
                                     {"TCP_RING_RANKS", "3"}})
     ::setenv((std::string("HOROVOD_BACKEND_") + name).c_str(), value, 0);
-  observe::set_log(observe::Level::Fatal, false, -1);
+  base::set_log(base::Level::Fatal, false, -1);
   const auto ways = ways_in(folder, only);
 
-  std::atomic<int64_t> began{observe::now_ns()};
+  std::atomic<int64_t> began{base::now_ns()};
   std::atomic<bool> over{false};
   std::thread watchdog([&] {
     for (; !over; ::usleep(100'000))
-      if (observe::now_ns() - began > kPatienceNs) wrong("the round hangs");
+      if (base::now_ns() - began > kPatienceNs) wrong("the round hangs");
   });
   Tally tally;
-  const int64_t until = observe::now_ns() + static_cast<int64_t>(seconds * 1e9);
+  const int64_t until = base::now_ns() + static_cast<int64_t>(seconds * 1e9);
   const auto said = [] { return HostileRelay::messages + SpoiledBackend::calls; };
   const auto goes_on = [&] {
     if (rounds > 0) return tally.rounds < rounds;
-    return messages > 0 ? said() < messages : observe::now_ns() < until;
+    return messages > 0 ? said() < messages : base::now_ns() < until;
   };
   for (; goes_on(); ++seed) {
     situation() = "seed " + std::to_string(seed);
-    began = observe::now_ns();
+    began = base::now_ns();
     Rng rng(seed);
     round(rng, ways, tally);
   }

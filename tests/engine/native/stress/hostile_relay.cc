@@ -8,14 +8,14 @@
 #include <algorithm>
 
 #include "check.h"
-#include "engine/control/channels.h"
-#include "engine/types/operations.h"
+#include "engine/agreement/channel.h"
+#include "engine/base/operations.h"
 #include "hvd/backend_abi.h"
 
 namespace hvd::native {
 
-using namespace hvd::control;
-using types::OpKind;
+using namespace hvd::agreement;
+using base::OpKind;
 
 namespace {
 
@@ -159,7 +159,7 @@ SigRef HostileRelay::change(const SigRef& sig) {
       break;
     default:
       do {
-        f.kind = static_cast<OpKind>(rng_.below(types::kOpKinds));
+        f.kind = static_cast<OpKind>(rng_.below(base::kOpKinds));
       } while (f.kind == OpKind::Join);
   }
   if (f.kind == OpKind::AddProcessSet && rng_.one_in(2))

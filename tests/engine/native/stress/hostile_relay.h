@@ -6,8 +6,8 @@
 #include <atomic>
 #include <thread>
 
-#include "engine/control/link.h"
-#include "engine/control/messages.h"
+#include "engine/agreement/link.h"
+#include "engine/agreement/messages.h"
 #include "rng.h"
 
 namespace hvd::native {
@@ -36,13 +36,13 @@ class HostileRelay {
 
  private:
   void run();
-  bool pass_on(control::Link& from, control::Link& to);
+  bool pass_on(agreement::Link& from, agreement::Link& to);
   std::string changed_up(std::string_view frame);
   std::string changed_down(std::string_view frame);
-  void change(control::UpMessage& m);
-  void change(control::Entry& e);
-  control::SigRef change(const control::SigRef& sig);
-  control::Item invented();
+  void change(agreement::UpMessage& m);
+  void change(agreement::Entry& e);
+  agreement::SigRef change(const agreement::SigRef& sig);
+  agreement::Item invented();
   bool spoils() { return one_in_ > 0 && rng_.one_in(one_in_); }
   int32_t any_rank() { return static_cast<int32_t>(rng_.one_in(8) ? rng_.below(1 << 30) : rng_.below(2 * world_)); }
 
@@ -52,11 +52,11 @@ class HostileRelay {
   std::array<int, 4> fds_;  // two pairs: the first end of each is a rank's, the second this object's
   std::atomic<uint64_t> one_in_{0};
   std::atomic<bool> over_{false}, muted_{false};
-  control::UpDecoder up_in_;
-  control::UpEncoder up_out_;
-  control::EntryDecoder down_in_;
-  control::EntryEncoder down_out_;
-  std::vector<control::Item> seen_;  // some of the requests that have gone by
+  agreement::UpDecoder up_in_;
+  agreement::UpEncoder up_out_;
+  agreement::EntryDecoder down_in_;
+  agreement::EntryEncoder down_out_;
+  std::vector<agreement::Item> seen_;  // some of the requests that have gone by
   std::thread thread_;
 };
 

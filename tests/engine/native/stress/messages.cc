@@ -12,34 +12,34 @@
 namespace hvd::native {
 namespace {
 
-using types::OpKind;
+using base::OpKind;
 
-queue::RequestRef submit(Engine& engine, int from, int to, std::optional<std::string> name, int32_t set, float* data,
+calls::RequestRef submit(Engine& engine, int from, int to, std::optional<std::string> name, int32_t set, float* data,
                          int64_t count, bool waits) {
-  control::SignatureFields f;
+  agreement::SignatureFields f;
   f.kind = OpKind::Send;
   f.root = from;
   f.repeats = false;
   f.tensors = {{HVD_FLOAT32, {count}}};
-  queue::Tensor t;
+  calls::Tensor t;
   t.dtype = HVD_FLOAT32;
   t.shape = {count};
   t.data = data;
-  return engine.submit(std::make_shared<const control::Signature>(std::move(f)), {.kind = OpKind::Send,
-                                                                                  .name = std::move(name),
-                                                                                  .process_set = set,
-                                                                                  .root = from,
-                                                                                  .to = to,
-                                                                                  .in = {t},
-                                                                                  .out = {t},
-                                                                                  .waits = waits});
+  return engine.submit(std::make_shared<const agreement::Signature>(std::move(f)), {.kind = OpKind::Send,
+                                                                                    .name = std::move(name),
+                                                                                    .process_set = set,
+                                                                                    .root = from,
+                                                                                    .to = to,
+                                                                                    .in = {t},
+                                                                                    .out = {t},
+                                                                                    .waits = waits});
 }
 
 struct Message {
   int from = 0;
   float value = 0;
   std::vector<float> data;
-  queue::RequestRef request;
+  calls::RequestRef request;
 };
 
 void finish(Engine& engine, const Message& m, int rank, Course& course) {
@@ -107,7 +107,7 @@ void LostMessage::check(Course& course) const {
   if (!request_) return;
   wait();
   require(request_->failed(), "a message that no rank receives was received");
-  require(request_->failure() == types::Failure::SetRemoved || course.may_end.load(),
+  require(request_->failure() == base::Failure::SetRemoved || course.may_end.load(),
           "a message outlived its set: " + request_->error());
 }
 

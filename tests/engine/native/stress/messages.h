@@ -26,7 +26,7 @@ class LostMessage {
 
   Engine& engine_;
   float value_ = 0;
-  queue::RequestRef request_;
+  calls::RequestRef request_;
 };
 
 }  // namespace hvd::native

@@ -3,13 +3,13 @@
 
 #include <algorithm>
 
-#include "engine/types/operations.h"
+#include "engine/base/operations.h"
 #include "hvd/backend_abi.h"
 
 namespace hvd::native {
 namespace {
 
-using types::OpKind;
+using base::OpKind;
 
 int64_t draw_count(Rng& rng) {
   switch (rng.below(12)) {

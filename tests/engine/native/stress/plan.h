@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
-#include "engine/types/operations.h"
+#include "engine/base/operations.h"
+#include "engine/core/engine.h"
 #include "rng.h"
 
 namespace hvd::native {
@@ -18,7 +18,7 @@ namespace hvd::native {
 using Members = std::vector<int32_t>;  // world ranks, ascending
 
 struct Op {
-  types::OpKind kind = types::OpKind::Allreduce;
+  base::OpKind kind = base::OpKind::Allreduce;
   int32_t dtype = 0, reduce_op = 0, root = 0;
   std::optional<std::string> name;
   // Of each tensor: its elements, or the elements of a row where the rows differ or are shared out.
@@ -61,15 +61,15 @@ Members draw_members(Rng& rng, int ranks);
 class Buffers {
  public:
   Buffers(const Op& op, int rank, const Members& members);
-  control::SigRef signature() const;
-  const std::vector<queue::Tensor>& in() const { return in_; }
-  const std::vector<queue::Tensor>& out() const { return out_; }
+  agreement::SigRef signature() const;
+  const std::vector<calls::Tensor>& in() const { return in_; }
+  const std::vector<calls::Tensor>& out() const { return out_; }
   const std::vector<std::vector<int64_t>>& splits() const { return splits_; }
   // `joined` ranks take no part any more. Ends the program when a value is wrong.
-  void check(const queue::Request& request, const Members& joined) const;
+  void check(const calls::Request& request, const Members& joined) const;
 
  private:
-  void check_gathered(const queue::Request& request, size_t i, const Members& joined, const std::string& what) const;
+  void check_gathered(const calls::Request& request, size_t i, const Members& joined, const std::string& what) const;
   void check_reduced(size_t i, const Members& joined, const std::string& what) const;
   int64_t rows(int rank, size_t tensor) const;
   int64_t split(int from, int to, size_t tensor) const;
@@ -78,7 +78,7 @@ class Buffers {
   const int rank_;
   const Members& members_;
   std::vector<std::vector<char>> memory_;
-  std::vector<queue::Tensor> in_, out_;
+  std::vector<calls::Tensor> in_, out_;
   std::vector<std::vector<int64_t>> splits_;
 };
 

@@ -10,7 +10,7 @@
 
 #include "actors.h"
 #include "check.h"
-#include "engine/observe/log.h"
+#include "engine/base/log.h"
 #include "messages.h"
 
 namespace hvd::native {
@@ -44,7 +44,7 @@ void at_once(const std::vector<std::function<void()>>& things) {
 }
 
 void shut_down(Engine& engine, Rng rng) {
-  const int64_t deadline = observe::now_ns() + 60 * kSecond;
+  const int64_t deadline = base::now_ns() + 60 * kSecond;
   while (!engine.shutdown("the work is done", deadline, rng.one_in(2) ? 300'000 : 100'000'000)) {
   }
   require(engine.stopped(), "shutdown() came back, but the engine has not stopped");
@@ -78,7 +78,7 @@ void finish_in_order(World& world, Rng& rng) {
   } catch (const RequestFailed&) {
     ++refused;
   }
-  queue::Request pending;
+  calls::Request pending;
   try {
     engine.wait(pending, 1'000'000);
   } catch (const RequestFailed&) {
@@ -108,9 +108,9 @@ void fork_and_look(World& world) {
   require(child >= 0, "fork failed");
   if (child == 0) be_the_child(world);
   int status = 0;
-  const int64_t until = observe::now_ns() + 60 * kSecond;
+  const int64_t until = base::now_ns() + 60 * kSecond;
   while (::waitpid(child, &status, WNOHANG) == 0) {
-    if (observe::now_ns() > until) {
+    if (base::now_ns() > until) {
       ::kill(child, SIGKILL);  // it holds our output open
       wrong("the forked child hangs");
     }
@@ -180,7 +180,7 @@ void flood(World& world, Rng& rng, Course& course) {
   constexpr size_t kThreads = 3;
   struct Flooder {
     std::unique_ptr<Buffers> buffers;
-    std::vector<queue::RequestRef> requests;
+    std::vector<calls::RequestRef> requests;
   };
   std::vector<Flooder> flooders(static_cast<size_t>(world.size()) * kThreads);
   std::vector<std::function<void()>> things;
@@ -224,8 +224,8 @@ void uneven(World& world, Rng& rng, Course& course) {
 void end_it(World& world, Ending ending, Rng rng, Course& course, int total_steps) {
   // Somewhere in the middle: after some share of the steps, and a moment.
   const auto share = static_cast<int>(rng.below(static_cast<uint64_t>(total_steps)));
-  const int64_t until = observe::now_ns() + 20 * kSecond;
-  while (course.steps.load() < share && observe::now_ns() < until) ::usleep(200);
+  const int64_t until = base::now_ns() + 20 * kSecond;
+  while (course.steps.load() < share && base::now_ns() < until) ::usleep(200);
   ::usleep(static_cast<useconds_t>(rng.below(3'000)));
   if (ending == Ending::Fork) return fork_and_look(world);
   course.may_end = true;

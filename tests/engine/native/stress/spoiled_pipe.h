@@ -7,7 +7,7 @@
 #include <deque>
 #include <string>
 
-#include "engine/control/channel.h"
+#include "engine/agreement/channel.h"
 #include "rng.h"
 
 namespace hvd::native {
@@ -59,7 +59,7 @@ struct Pipe {
   }
 };
 
-class PipeChannel final : public control::Channel {
+class PipeChannel final : public agreement::Channel {
  public:
   PipeChannel(Pipe& out, Pipe& in, uint64_t seed) : out_(out), in_(in), rng_(seed) {}
   size_t send(std::string_view bytes) override {

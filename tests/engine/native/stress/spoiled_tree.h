@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "check.h"
-#include "engine/control/node.h"
-#include "engine/types/operations.h"
+#include "engine/agreement/node.h"
+#include "engine/base/operations.h"
 #include "hvd/backend_abi.h"
 #include "rng.h"
 #include "spoiled_pipe.h"
 
 namespace hvd::native {
 
-using namespace hvd::control;
+using namespace hvd::agreement;
 
 // The rules that the engine relies on, also with spoiled messages.
 struct Host final : Node::Host {
@@ -36,7 +36,7 @@ struct Host final : Node::Host {
       over(x.token);
     }
   }
-  void fail(RequestToken token, types::Failure, const std::string&) override { over(token); }
+  void fail(RequestToken token, base::Failure, const std::string&) override { over(token); }
   void joined(Rank last) override { require(last >= 0 && last < world, "joined by a rank that does not exist"); }
   void closed(Rank, const std::string&) override { require(++ends == 1, "closed twice"); }
   void set_added(SetId set, const std::vector<Rank>& members, RequestToken token, const NameRef&) override {
@@ -138,10 +138,10 @@ class Grove {
     } else if (what == 32) {
       f.tensors.clear();
       f.repeats = false;
-      f.kind = types::OpKind::AddProcessSet;
+      f.kind = base::OpKind::AddProcessSet;
       f.ranks = {0, 1};
       if (!hosts_[r].sets.empty() && rng_.one_in(2)) {
-        f.kind = types::OpKind::RemoveProcessSet;
+        f.kind = base::OpKind::RemoveProcessSet;
         f.root = static_cast<int32_t>(*hosts_[r].sets.begin());
         f.ranks.clear();
       }

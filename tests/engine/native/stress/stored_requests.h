@@ -12,7 +12,7 @@
 #include <string>
 
 #include "check.h"
-#include "engine/store/store_server.h"
+#include "engine/rendezvous/store_server.h"
 #include "hvd/sha256.hpp"
 #include "rng.h"
 #include "spoiled_pipe.h"
@@ -51,7 +51,7 @@ class StoredRequests {
     require(::bind(listener, reinterpret_cast<sockaddr*>(&address_), n) == 0 && ::listen(listener, 16) == 0 &&
                 ::getsockname(listener, reinterpret_cast<sockaddr*>(&address_), &n) == 0,
             "no listener");
-    server_ = std::make_unique<store::StoreServer>(listener, secret_, int64_t{10'000'000'000});
+    server_ = std::make_unique<rendezvous::StoreServer>(listener, secret_, int64_t{10'000'000'000});
   }
 
   // How many requests a new client has sent before it left.
@@ -124,7 +124,7 @@ class StoredRequests {
 
   const std::string secret_ = std::string(32, 's');
   sockaddr_in address_ = {};
-  std::unique_ptr<store::StoreServer> server_;
+  std::unique_ptr<rendezvous::StoreServer> server_;
 };
 
 }  // namespace hvd::native

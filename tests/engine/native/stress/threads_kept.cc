@@ -7,21 +7,21 @@
 #include <thread>
 
 #include "check.h"
-#include "engine/observe/affinity.h"
-#include "engine/plugin/host_api.h"
+#include "engine/base/threads.h"
+#include "engine/plugins/host_api.h"
 
 using namespace hvd;
 using namespace hvd::native;
 
 namespace {
 
-int count(const observe::CoreMask& mask) {
+int count(const base::CoreMask& mask) {
   int n = 0;
   for (unsigned long word : mask) n += __builtin_popcountl(word);
   return n;
 }
 
-int first_core(const observe::CoreMask& mask, int skip = 0) {
+int first_core(const base::CoreMask& mask, int skip = 0) {
   for (int core = 0;; ++core)
     if ((mask[static_cast<size_t>(core) / 64] >> (core % 64) & 1) != 0 && skip-- == 0) return core;
 }
@@ -34,12 +34,12 @@ void pin_myself(int core) {
 }
 
 // The cores of a thread that does `before`, then announces itself.
-observe::CoreMask after(const hvd_host_api* host, const std::function<void()>& before) {
-  observe::CoreMask found;
+base::CoreMask after(const hvd_host_api* host, const std::function<void()>& before) {
+  base::CoreMask found;
   std::thread([&] {
     before();
     host->thread_enter("worker");
-    found = observe::own_cores();
+    found = base::own_cores();
     char name[16];
     ::pthread_getname_np(::pthread_self(), name, sizeof name);
     require(std::string(name) == "kept:worker", std::string("the thread is called ") + name);
@@ -50,8 +50,8 @@ observe::CoreMask after(const hvd_host_api* host, const std::function<void()>& b
 }  // namespace
 
 int main() {
-  const hvd_host_api* host = plugin::make_host_api("kept");
-  const observe::CoreMask all = observe::own_cores();
+  const hvd_host_api* host = plugins::make_host_api("kept");
+  const base::CoreMask all = base::own_cores();
   require(!all.empty(), "the kernel does not say on which cores this may run");
   require(after(host, [] {}) == all, "without a sink a thread's cores were changed");
   if (count(all) < 2) {
@@ -61,16 +61,16 @@ int main() {
   const int one = first_core(all), two = first_core(all, 1);
 
   // The process was given all: a thread that a backend pinned stays where it was put, unless that is the engine's core.
-  plugin::set_thread_sink([all, one] { observe::keep_within(all, one); });
+  plugins::set_thread_sink([all, one] { base::keep_within(all, one); });
   require(after(host, [] {}) == all, "a thread with the process's cores was changed");
   require(count(after(host, [&] { pin_myself(two); })) == 1,
           "a backend's own choice within the process's cores was lost");
   require(after(host, [&] { pin_myself(one); }) == all, "a thread of the pinned engine's thread stayed with it");
 
   // The process was given one core: a thread on another core, or on all cores, returns to it.
-  observe::CoreMask given(all.size());
+  base::CoreMask given(all.size());
   given[static_cast<size_t>(one) / 64] = 1ul << (one % 64);
-  plugin::set_thread_sink([given] { observe::keep_within(given, -1); });
+  plugins::set_thread_sink([given] { base::keep_within(given, -1); });
   require(after(host, [] {}) == given, "a thread kept more cores than the process was given");
   require(after(host, [&] { pin_myself(two); }) == given, "a thread stayed outside of the process's cores");
 
@@ -78,9 +78,9 @@ int main() {
   std::thread([&] {
     pin_myself(one);
     std::thread child([] {});
-    require(!observe::pin_child(child.native_handle(), two).empty(), "a thread was pinned outside of the mask");
-    require(!observe::pin_child(child.native_handle(), 1 << 22).empty(), "a core that does not exist was accepted");
-    require(!observe::pin_child(child.native_handle(), -1).empty(), "a negative core was accepted");
+    require(!base::pin_child(child.native_handle(), two).empty(), "a thread was pinned outside of the mask");
+    require(!base::pin_child(child.native_handle(), 1 << 22).empty(), "a core that does not exist was accepted");
+    require(!base::pin_child(child.native_handle(), -1).empty(), "a negative core was accepted");
     child.join();
   }).join();
   std::printf("passed\n");

@@ -6,10 +6,10 @@
 //
 // For sanitizers; prints "passed" and a summary. A failure names its seed.
 #include "check.h"
-#include "engine/control/link.h"
-#include "engine/control/messages.h"
-#include "engine/observe/log.h"
-#include "engine/types/operations.h"
+#include "engine/agreement/link.h"
+#include "engine/agreement/messages.h"
+#include "engine/base/log.h"
+#include "engine/base/operations.h"
 #include "hvd/backend_abi.h"
 #include "rng.h"
 #include "spoiled_pipe.h"
@@ -17,8 +17,8 @@
 
 using namespace hvd;
 using namespace hvd::native;
-using namespace hvd::control;
-using namespace hvd::sealing;
+using namespace hvd::agreement;
+using namespace hvd::rendezvous;
 
 namespace {
 
@@ -31,8 +31,8 @@ struct Tally {
 SigRef draw_signature(Rng& rng) {
   SignatureFields f;
   do {
-    f.kind = static_cast<types::OpKind>(rng.below(types::kOpKinds));
-  } while (f.kind == types::OpKind::Join);  // a join has no signature
+    f.kind = static_cast<base::OpKind>(rng.below(base::kOpKinds));
+  } while (f.kind == base::OpKind::Join);  // a join has no signature
   f.reduce_op = static_cast<int32_t>(rng.below(HVD_REDOP_COUNT));
   f.root = static_cast<int32_t>(rng.between(-1, 5));
   f.prescale = rng.one_in(3) ? 0.5 : 1.0;
@@ -40,7 +40,7 @@ SigRef draw_signature(Rng& rng) {
   for (uint64_t t = rng.below(4); t > 0; --t) {
     TensorSpec spec{static_cast<int32_t>(rng.below(HVD_DTYPE_COUNT)), {}};
     for (uint64_t d = rng.below(4); d > 0; --d) spec.shape.push_back(rng.between(0, 1 << 10));
-    if (types::sizes_vary(f.kind) && !spec.shape.empty() && rng.one_in(2)) spec.shape[0] = -1;
+    if (base::sizes_vary(f.kind) && !spec.shape.empty() && rng.one_in(2)) spec.shape[0] = -1;
     f.tensors.push_back(std::move(spec));
   }
   for (uint64_t n = rng.below(3); n > 0; --n) f.ranks.push_back(static_cast<int32_t>(rng.below(300)));
@@ -168,10 +168,10 @@ int main(int argc, char** argv) {
     else
       wrong(std::string("unknown option ") + argv[i]);
   }
-  observe::set_log(observe::Level::Fatal, false, -1);
+  base::set_log(base::Level::Fatal, false, -1);
   Tally tally;
-  const int64_t until = observe::now_ns() + static_cast<int64_t>(seconds * 1e9);
-  const auto goes_on = [&] { return messages > 0 ? tally.messages < messages : observe::now_ns() < until; };
+  const int64_t until = base::now_ns() + static_cast<int64_t>(seconds * 1e9);
+  const auto goes_on = [&] { return messages > 0 ? tally.messages < messages : base::now_ns() < until; };
   for (; rounds == 0 || goes_on(); ++seed, ++rounds) {
     situation() = "seed " + std::to_string(seed);
     Rng rng(seed);

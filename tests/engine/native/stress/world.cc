@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "check.h"
-#include "engine/observe/log.h"
-#include "engine/plugin/errors.h"
+#include "engine/base/log.h"
+#include "engine/plugins/errors.h"
 
 namespace hvd::native {
 
@@ -27,7 +27,7 @@ struct SharedStore::State {
   std::map<std::string, int64_t> counters;
 };
 
-class SharedStore::Client final : public plugin::Store {
+class SharedStore::Client final : public plugins::Store {
  public:
   explicit Client(std::shared_ptr<State> state) : state_(std::move(state)) {}
   void set(const std::string& key, std::string_view value) override {
@@ -39,9 +39,9 @@ class SharedStore::Client final : public plugin::Store {
     std::unique_lock lock(state_->mutex);
     auto there = [&] { return state_->values.contains(key); };
     while (!there()) {
-      if (cancelled_) throw plugin::BackendError(HVD_E_ABORTED, 0, 0, "the engine gives up");
-      if (observe::now_ns() >= deadline_ns)
-        throw plugin::BackendError(HVD_E_TIMEOUT, 0, 0, "'" + key + "' did not come into the store in time");
+      if (cancelled_) throw plugins::BackendError(HVD_E_ABORTED, 0, 0, "the engine gives up");
+      if (base::now_ns() >= deadline_ns)
+        throw plugins::BackendError(HVD_E_TIMEOUT, 0, 0, "'" + key + "' did not come into the store in time");
       state_->changed.wait_for(lock, std::chrono::milliseconds(20));
     }
     return state_->values[key];
@@ -67,7 +67,7 @@ class SharedStore::Client final : public plugin::Store {
 
 SharedStore::SharedStore() : state_(std::make_shared<State>()) {}
 
-std::shared_ptr<plugin::Store> SharedStore::client() { return std::make_shared<Client>(state_); }
+std::shared_ptr<plugins::Store> SharedStore::client() { return std::make_shared<Client>(state_); }
 
 const char* tree_name(Tree tree) {
   return tree == Tree::Segment ? "segment" : tree == Tree::Sockets ? "sockets" : "two hosts";
@@ -116,7 +116,7 @@ std::array<int, 2> World::socket_pair() {
 
 void World::join_host(const std::vector<int>& members) {
   if (members.size() < 2) return;
-  const uint64_t bytes = control::Segment::kHeaderBytes + control::Segment::kSlotBytes * members.size();
+  const uint64_t bytes = agreement::Segment::kHeaderBytes + agreement::Segment::kSlotBytes * members.size();
   const int segment = keep(::memfd_create("hvd-control", MFD_CLOEXEC));
   require(::ftruncate(segment, static_cast<off_t>(bytes)) == 0, "the control segment cannot be made");
   for (size_t i = 0; i < members.size(); ++i) {

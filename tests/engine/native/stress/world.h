@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/core/engine.h"
 
 namespace hvd::native {
 
@@ -18,7 +18,7 @@ namespace hvd::native {
 class SharedStore {
  public:
   SharedStore();
-  std::shared_ptr<plugin::Store> client();
+  std::shared_ptr<plugins::Store> client();
 
  private:
   struct State;

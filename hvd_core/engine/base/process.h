@@ -1,0 +1,37 @@
+// What the kernel says of another process of this host: whether it is stopped. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+
+namespace hvd::base {
+
+// "its process is stopped ...", for a report about a process that does not answer. Empty if `pid` is 0 or there is no
+// such process in sight.
+std::string process_state(int32_t pid);
+// Whether the process is stopped, waits in the kernel or has ended. False also if its state cannot be seen.
+bool is_seen_to_stand(int32_t pid);
+
+// Tells when another process ends: the launcher of the ranks, where it is known. A thread of its own waits for that, so
+// that a program whose threads are all busy hears of it too.
+
+class ProcessWatch {
+ public:
+  // `pidfd`: of the process; is duplicated. `ended` is called once, on the watch's thread. Throws std::exception
+  // without a thread, a descriptor or memory.
+  ProcessWatch(int pidfd, std::function<void()> ended);
+  // Waits for a call of `ended` that is under way.
+  ~ProcessWatch();
+  ProcessWatch(const ProcessWatch&) = delete;
+
+ private:
+  void watch() noexcept;
+
+  const std::function<void()> ended_;
+  int pidfd_ = -1, stop_fd_ = -1;
+  std::thread thread_;
+};
+
+}  // namespace hvd::base

@@ -1,0 +1,468 @@
+// The engine of one process: requests in, completed requests out.
+//
+// It connects the control node (which decides on batches), the executor (which carries them out) and the threads that
+// drive both. An object without mutable globals. Public functions may be called on any thread; they do not need
+// Python's lock, and those that may wait must be called without it. docs/architecture.md says which thread drives when.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/agreement/node.h"
+#include "engine/agreement/segment.h"
+#include "engine/base/operations.h"
+#include "engine/calls/call.h"
+#include "engine/calls/process_sets.h"
+#include "engine/calls/request.h"
+#include "engine/dataplane/executor.h"
+#include "engine/recorder/event.h"
+#include "engine/recorder/observer.h"
+#include "engine/rendezvous/store_client.h"
+#include "engine/watch/call_watch.h"
+#include "engine/watch/doctor.h"
+#include "engine/watch/root_watch.h"
+#include "engine/watch/snapshot.h"
+#include "engine/watch/stack_sampler.h"
+#include "engine/watch/stall_check.h"
+
+namespace hvd::recorder {
+class Observer;
+}
+
+namespace hvd {
+
+// One edge of the control tree, as the bootstrap made it. The bootstrap closes the descriptors.
+struct LinkConfig {
+  int32_t peer = 0;
+  bool is_parent = false;
+  std::vector<int32_t> subtree;
+  int sock_fd = -1;  // TCP; otherwise shared memory:
+  std::string key;   // of the TCP connection (rendezvous/seal.h); empty: its frames have no tags
+  bool encrypted = false;
+  uint32_t slot = 0;
+  std::array<int, 2> peer_bells{-1, -1};
+  int guard_fd = -1;
+  int32_t peer_pid = 0;
+};
+
+struct EngineConfig {
+  int32_t rank = 0, size = 1;
+  std::vector<int32_t> hosts;           // host index by rank
+  std::vector<std::string> host_names;  // by rank, for messages
+  std::string job;                      // part of the keys in the store; differs between one init() and the next
+  std::vector<LinkConfig> links;
+  int segment_fd = -1;
+  uint64_t segment_bytes = 0;
+  std::array<int, 2> bells{-1, -1};  // this rank's eventfds
+  uint32_t bell_slot = 0;            // this rank's slot in the segment
+  bool leads_host = true;            // its bell is the leader's bell
+  // The backends for host memory: `local_backend` within a host, `global_backend` between any ranks; one of them may be
+  // empty. dataplane/set_comms.h says which collective uses which. `math_backend` has the device table for "cpu".
+  struct Library {
+    std::string name, path;
+  };
+  Library local_backend, global_backend, math_backend;
+  bool local_alone = true;
+  std::array<bool, HVD_COLL_COUNT> hierarchical{};
+  bool overlap_levels = true, emulation = true;
+  // For each device type: the backend with its device table, the device to open where no tensor names one, and by HVD_*
+  // collective the backend whose communicators read its memory. An empty path: staged through host memory. `within`:
+  // the backend that reduces on the device within hosts, if a large allreduce goes over two levels.
+  struct DeviceConfig {
+    std::string type;
+    Library table, within;
+    int32_t ordinal = 0;
+    std::array<Library, HVD_COLL_COUNT> routes;
+    std::string choice;  // see DeviceRoutes::choice()
+  };
+  std::vector<DeviceConfig> devices;
+  // The backends of a device type that is not among `devices`, for its first tensor: nothing, and why, if no backend
+  // serves it. May run the code of plugins. Null: no search.
+  std::function<std::pair<std::optional<DeviceConfig>, std::string>(const std::string& type)> find_device;
+  std::string devices_note;                         // why other device types are not served, for error messages
+  std::array<Library, HVD_COLL_COUNT> host_routes;  // collectives on host memory that go over another backend
+  uint64_t fusion_threshold = 128u << 20;
+  int64_t coalesce_ns = 1'000'000;        // the coalescing delay, see agreement/fusion.h
+  int64_t dissolve_after_ns = 1'000'000;  // how long this rank may hold part of a known batch
+  agreement::AutotuneConfig autotune;
+  std::string autotune_log;  // on rank 0: the file for the table of the settings that were tried; empty: no table
+  uint32_t cache_capacity = 1024;
+  int64_t stall_warn_ns = 60'000'000'000, stall_abort_ns = 0;  // 0: never
+  std::string doctor_socket, doctor_facts;                     // see doctor.h; empty: hvd doctor cannot ask
+  std::string stall_json_path;                                 // HOROVOD_STALL_REPORT_JSON
+  int64_t operation_ns = 600'000'000'000;  // how long a backend may take for an operation; 0: for ever
+  int64_t end_ns = 60'000'000'000;         // how long it may take to destroy its communicators
+  int64_t start_ns = 30'000'000'000;       // how long ranks may take to come together for a communicator
+  uint64_t first_handle = 1;               // greater than the handles of earlier engines of this process
+  int64_t spin_ns = 50'000;                // how long a waiting caller looks before it sleeps
+  bool check_consistency = false;          // front ends announce the weights that they train
+  bool elastic = false;                    // the end of this engine's world is not the end of the job
+  void* last_calls = nullptr;              // the launcher's memory for the records of calls, mapped for good, or null
+  std::string bereaved_key;                // a counter in the store that says: this rank fails because of another one
+  recorder::ObserverSettings observe;      // the flight recorder and the timeline
+  int32_t engine_core = -1;                // the background thread's only core; -1: all cores of the process
+};
+
+using calls::InvalidRequest;
+using calls::RequestFailed;
+
+class Engine final : private agreement::Node::Host,
+                     private dataplane::Executor::Events,
+                     private watch::CallWatch::Host {
+ public:
+  // Starts the background thread, which makes the communicators of all ranks: wait for startup() first. `program`:
+  // what stall reports ask about the program; null: they say less. Throws plugins::LoadError, plugins::BackendError,
+  // std::system_error.
+  Engine(EngineConfig config, std::shared_ptr<plugins::Store> store,
+         std::shared_ptr<const watch::Program> program = nullptr);
+  ~Engine();
+
+  const calls::RequestRef& startup() const { return startup_; }
+
+  // Makes a request of a call that was checked (see frontend::submit). Throws InvalidRequest, RequestFailed; then the
+  // listener is not called.
+  calls::RequestRef submit(agreement::SigRef signature, calls::Call&& call);
+  // Announces requests of calls with Call::more_follow.
+  void announce();
+  // HOROVOD_CHECK_CONSISTENCY: the next request of this name reduces the gradients of these weights for the first time.
+  // `remedy`: the line of the user's program that makes the weights equal. Throws InvalidRequest, RequestFailed.
+  void announce_weights(int32_t process_set, const std::string& name, std::vector<agreement::WeightDigest> weights,
+                        std::string remedy);
+  // For a request of a call with Call::deferred, which waits for its data. begin(): the data are there; the request
+  // takes part from now on. give_up(): there will be no data, for the reason `text`; the request fails, and so does the
+  // matching call of the other ranks. Both do nothing if the job has ended meanwhile, or after each other. inbox.cc
+  void begin(const calls::RequestRef& request);
+  void give_up(const calls::RequestRef& request, const std::string& text);
+  calls::RequestRef join(calls::Listener* listener = nullptr, base::CallSite site = {});
+  // All ranks of the job add and remove the same sets in the same order. The request of an addition ends with the new
+  // number in process_set. Here and below `process_set` is the number that users see.
+  // `own`: the parts of a configuration that name the backends of this set; null: those of the job. `chosen`: the same
+  // as a text, by which the ranks compare their choices.
+  calls::RequestRef add_process_set(std::vector<int32_t> ranks, base::CallSite site = {},
+                                    const EngineConfig* own = nullptr, std::string chosen = {});
+  calls::RequestRef remove_process_set(int32_t process_set, base::CallSite site = {});
+  // A set that its members alone add and end, without the other ranks (R15): members that give equal labels get one
+  // set. `ranks`: ascending, this rank among them.
+  calls::RequestRef add_members_set(std::vector<int32_t> ranks, const std::string& label, base::CallSite site = {});
+  calls::RequestRef remove_members_set(int32_t process_set, base::CallSite site = {});
+  calls::ProcessSets& process_sets() { return sets_; }
+  // A call with this name failed on this rank before it reached the engine: the matching calls of the other ranks shall
+  // fail too. Without a name the failed call is counted as the call would have been.
+  void poison(int32_t process_set, base::OpKind kind, const std::optional<std::string>& name, const std::string& text);
+  // The same for a send from one rank to another one, this rank among them.
+  void poison_message(int32_t process_set, int32_t from, int32_t to, const std::optional<std::string>& name,
+                      const std::string& text);
+
+  bool poll(calls::Request& request);
+  // Waits until the request is settled (true) or about `slice_ns` have passed (false).
+  bool wait(calls::Request& request, int64_t slice_ns);
+  // As wait(), for a caller that leaves soon in any case: it does not keep the request from being held in a known
+  // batch. Also ends when `enough` becomes true, which a listener may set that this thread calls meanwhile.
+  bool stay(calls::Request& request, int64_t slice_ns, const bool& enough) noexcept;
+
+  // devices.cc. The device types whose tensors can be submitted, apart from host memory, as far as that is
+  // known.
+  std::vector<std::string> device_types() const;
+  // Whether tensors of this type can be submitted. The first question about a type that no setting names runs the code
+  // of plugins, and may take seconds.
+  bool serves(const std::string& device_type) const;
+  // The text of the error for tensors on a device of another type.
+  std::string why_not_served(const std::string& device_type) const;
+  // For reports: a front end has copied these tensors from a device without a backend (Tensor::staged_from).
+  void note_copied(const agreement::SignatureFields& fields, const std::vector<calls::Tensor>& tensors);
+  // The device of a tensor; opens the device at its first tensor. Throws InvalidRequest, plugins::BackendError.
+  std::shared_ptr<plugins::Device> device_of(const calls::Tensor& tensor) const;
+  // Marks the points in the callers' streams at which these tensors are ready; for Call::ready.
+  std::vector<plugins::MarkRef> ready_marks(const std::vector<calls::Tensor>& in,
+                                            const std::vector<calls::Tensor>& out) const;
+  // For a settled request that has not failed: work that is given to the native stream from now on comes after the
+  // request's work. Returns false if the device cannot do that; then call finish().
+  bool order_after(calls::Request& request, void* stream);
+  // Waits until the request is done (true) or about `slice_ns` have passed (false).
+  bool finish(calls::Request& request, int64_t slice_ns);
+
+  // recording.cc. On rank 0: switches the timeline on all ranks, at one point of the log. With an empty path: off. The
+  // request is done when this rank has come to that point. On other ranks it has no effect and is done at once.
+  calls::RequestRef switch_timeline(const std::string& path, bool mark_cycles, bool all_ranks);
+  const std::shared_ptr<recorder::Observer>& observer() const { return observer_; }
+
+  // Ends the job for all ranks in good order: batches that were agreed on are executed first. Aborts at the deadline.
+  // Returns true if the job has ended, false after about `slice_ns`: then call it again.
+  bool shutdown(const std::string& text, int64_t deadline_ns, int64_t slice_ns);
+  // Ends the job for all ranks at once.
+  void abort(const std::string& cause);
+  // Ends the thread, the communicators and the use of the bootstrap's descriptors; aborts a job that runs. Waits for
+  // calls under way in other threads, which end soon. Calls that come later throw RequestFailed.
+  void close() noexcept;
+  // Around a fork of this process; after_fork() in the parent.
+  void before_fork() { backends_.devices->before_fork(); }
+  void after_fork() noexcept { backends_.devices->after_fork(); }
+  // In a forked child: this engine is the parent's. It closes nothing, ends nothing, and refuses all calls. It must not
+  // be destroyed there, because a thread of the parent may have been changing any part of it during the fork.
+  void in_forked_child() noexcept {
+    forked_ = true;
+    backends_.devices->abandon();
+    backends_.devices->after_fork();
+    if (doctor_) doctor_->close_in_child();
+  }
+  bool belongs_to_parent() const noexcept { return forked_; }
+  // A thread of the engine is in a backend's call for good, and uses this object: it must not be destroyed.
+  bool left_behind() const noexcept { return left_behind_; }
+  // The process has called exit(). If a backend did, or may have while it was active, reports that, notifies the
+  // other ranks of this host, and terminates the process with a nonzero exit code. Otherwise ends the job unless it has
+  // ended already, because the other ranks would wait for this one, and lets the process continue.
+  void process_exits(int code) noexcept;
+
+  bool stopped() const { return stopped_.load(std::memory_order_acquire); }
+  // The job did not end in good order. Valid once stopped().
+  bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
+  // If this rank has ended the job because of a limit on waiting (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS, or a backend's
+  // call): the ranks that the others waited for, as far as they are known. Any thread.
+  std::optional<std::vector<agreement::Rank>> stalled_ranks() const;
+  const EngineConfig& config() const { return config_; }
+  const dataplane::Backends& backends() const { return backends_; }
+  // The backend of this name that moves data in this job or opens devices; null if there is no such backend.
+  std::shared_ptr<plugins::Backend> backend(const std::string& name) const;
+
+ private:
+  struct Command {
+    enum Type { Submit, Poison, Wanted, Join, Leave, Abort, Looked, Asked, AskedForAll, Observe } type;
+    calls::RequestRef request;
+    agreement::SetId set = 0;
+    std::string name, text;
+    // A message: the other rank, if these two have a set of their own, which may not be there yet (inbox.cc).
+    int32_t pair = -1;
+  };
+
+  // agreement::Node::Host
+  void execute(agreement::SetId set, std::vector<agreement::BatchItem> items) override;
+  void fail(agreement::RequestToken request, base::Failure failure, const std::string& text) override;
+  void joined(agreement::Rank last) override;
+  void closed(agreement::Rank by, const std::string& text) override;
+  void aborted(const std::string& cause) override;
+  void set_added(agreement::SetId set, const std::vector<int32_t>& members, agreement::RequestToken request,
+                 const agreement::NameRef& name) override;
+  void set_removed(agreement::SetId set, agreement::RequestToken request) override;
+  void link_lost(agreement::Rank peer, const std::string& why) override;
+  void warn(const std::string& text) override;
+  void looked_at(uint32_t number) override;
+  void told(agreement::Rank rank, uint32_t number, const std::string& text) override;
+  void reported(const std::string& text) override;
+  void shown(agreement::Rank rank, const std::string& text) override;
+  void observe(uint32_t flags, const std::string& path) override;
+  void lost(const std::string& cause);
+  // dataplane::Executor::Events
+  void completed(const calls::RequestRef& request) override;
+  void completed(const std::vector<agreement::BatchItem>& items) override;
+  void enqueued(const calls::RequestRef& request, const plugins::MarkRef& end) override;
+  void refused(const calls::RequestRef& request, const std::string& why) override;
+  void broken(int32_t code, const std::string& why) override;
+
+  // CallWatch::Host, on the thread hvd-watch. hung_calls.cc
+  bool job_has_ended() const override { return stopped(); }
+  bool is_closing() const override { return closed_ && stopped() && !left_behind_; }
+  void end_job(const std::string& cause) override;
+  bool leave_driver_behind(uint64_t call, const std::string& cause) override;
+  void end_process(const std::string& cause) override;
+  void watch_calls();
+  void fail_inbox();
+
+  calls::RequestRef new_request(agreement::SetId set, std::string name);
+  calls::RequestRef live_request(agreement::RequestToken token);
+  // recording.cc
+  void make_observer();
+  void observe_submission(calls::Request& request);
+  void observe_entry(agreement::SetId set, const std::vector<agreement::BatchItem>& items);
+  const void* ring_of(int32_t peer) const;
+  void save_ring_of(int32_t peer);
+  void complete_timeline_of(int32_t peer);
+  void set_up();
+  void load_backends();
+  void plan_devices();
+  std::shared_ptr<plugins::Backend> load(const EngineConfig::Library& library) const;
+  void load_host_backends(dataplane::Backends& backends, const EngineConfig& config) const;
+  std::shared_ptr<const dataplane::Backends> backends_like(const EngineConfig& config) const;
+  void build_links();
+  agreement::AutotuneConfig autotune() const;
+  void watch(int fd, int32_t peer, bool is_death);
+  void check_usable() const;
+  // Counts the calls of other threads under way in the engine: close() waits until the count is 0.
+  struct CallUnderWay {
+    explicit CallUnderWay(Engine& e) : engine(e) { engine.calls_under_way_.fetch_add(1); }
+    ~CallUnderWay() { engine.calls_under_way_.fetch_sub(1); }
+    CallUnderWay(const CallUnderWay&) = delete;
+    Engine& engine;
+  };
+  bool push(Command c, bool soon);  // returns false for a submission whose name is in flight
+  bool enqueue(Command& c);         // likewise
+  // inbox.cc
+  int32_t other_of(int32_t from, int32_t to) const { return from == config_.rank ? to : from; }
+  int32_t pair_of(const calls::ProcessSet& given, int32_t from, int32_t to) const;
+  bool waits_for_pair(Command& c);
+  bool messages_wait() const;
+  void open_pair(int32_t other, agreement::SetId set);
+  void refuse_messages(const calls::RequestRef& asked, const std::string& text);
+  void fail_messages(const std::string& text);
+  void fail_messages_of(agreement::SetId set);
+  // inbox.cc
+  bool defer(const calls::RequestRef& request, int32_t pair);  // as push()
+  bool comes_after_deferred(Command& c);
+  void release_after_deferred();
+  bool end_deferral(const calls::RequestRef& request, Command now);
+  void fail_deferred(const std::string& text);
+  void end(const calls::RequestRef& request);
+  void end(const calls::RequestRef& request, base::Failure failure, const std::string& error) noexcept;
+  void free_name(const calls::Request& request) noexcept;
+  void free_names(const std::vector<agreement::BatchItem>& items) noexcept;
+  void fail_everything(const std::string& text);
+  void tell_store_done();
+  void tell_store_bereaved() const;
+  void note_needed_others() const;
+  void tell_others_of_exit(const std::string& text);
+  std::string what_ends() const;  // the end of a message about a failure that no rank survives in this engine
+  void stop(const std::string& text);
+  void broke_down(const char* why) noexcept;
+  std::string describe(int32_t rank) const;  // "rank 3 (host a, pid 17)"
+
+  // driver.cc: called with driver_ held, except background(), try_drive() and the end of leave_driver().
+  void background();
+  void try_drive();
+  template <typename F>
+  bool guarded(F&& step);
+  bool drive(bool execute);
+  bool drive_once(bool execute);
+  bool abort_raised() const;
+  void wait_for_data(int64_t until_ns);
+  int64_t take_inbox();  // returns the time
+  void leave_driver();
+  bool drive_for(const calls::Request& request, int64_t until_ns, const bool* enough);
+  bool await(calls::Request& request, int64_t until_ns, bool wanted, const bool* enough);
+  void sleep_as(agreement::BellState sleeper, int64_t until_ns);
+  void listen(agreement::BellState sleeper, int64_t until_ns);
+  bool has_input();
+  int64_t next_deadline() const;
+  void check_watched();
+  // snapshots.cc
+  bool check_stalls(int64_t now);
+  void note_stalled(std::vector<agreement::Rank> ranks);
+  bool answer_signs_of_life();
+  void watch_root();
+  std::string why_root_is_silent();
+  std::string process_state(int32_t rank) const;
+  void answer_looks(watch::Threads program);
+  watch::Snapshot snapshot();
+  watch::Snapshot snapshot_with(std::vector<std::pair<calls::RequestRef, bool>> waiting);
+  watch::Submission submission_of(const calls::Request& request, bool deferred) const;
+  void note_error(const std::string& what, const std::string& text) noexcept;
+  void note(calls::Request& request);
+  // snapshots.cc
+  void start_doctor();
+  void tell_doctor(bool all_ranks);
+  void look_for(agreement::Rank asker, uint32_t number);
+  void told_for_doctor(agreement::Rank rank, uint32_t number, const std::string& text);
+
+  EngineConfig config_;
+  dataplane::Backends backends_;
+  std::shared_ptr<plugins::Store> store_;
+  const std::shared_ptr<const watch::Program> program_;
+  calls::ProcessSets sets_;
+  calls::RequestRef startup_;
+  std::shared_ptr<agreement::Segment> segment_;
+  std::shared_ptr<recorder::Observer> observer_;
+  agreement::BellWord own_bell_word_{0};
+  std::optional<agreement::Doorbell> bell_;
+  // Descriptors made here; closed even if the constructor throws.
+  struct OwnFds {
+    std::vector<int> fds;
+    OwnFds() = default;
+    ~OwnFds();
+    OwnFds(const OwnFds&) = delete;
+    int add(int fd);
+  };
+  OwnFds own_fds_;
+  int epoll_fd_ = -1;
+  std::unordered_map<int, int32_t> watched_;  // descriptor -> the peer whose death makes it readable
+
+  std::unique_ptr<agreement::Node> node_;
+  std::unique_ptr<dataplane::Executor> executor_;
+
+  calls::AnnouncedWeights announced_weights_;
+  std::mutex inbox_mutex_;
+  std::vector<Command> inbox_, taking_;
+  watch::Submissions submissions_;  // also under inbox_mutex_, like the three that follow
+  watch::Threads seen_;             // of the last look
+  std::string last_error_;          // the last operation that failed on this rank, for reports
+  int64_t last_error_ns_ = 0;
+  calls::NamesInFlight names_;  // from submit() to completion; also under inbox_mutex_
+  // Requests that wait for their data, by their keys, with the commands that come after each; and the commands that
+  // come after all of them. Also under inbox_mutex_.
+  struct Deferred {
+    calls::RequestRef request;
+    std::vector<Command> after;
+    int32_t pair = -1;  // as in Command
+  };
+  std::unordered_map<std::string, Deferred> deferred_;
+  std::vector<Command> after_deferred_;
+  // By the other rank: the set that carries this rank's messages with it (R17), the request that asks for the set, and
+  // the messages that wait for it. Also under inbox_mutex_.
+  struct Pair {
+    calls::RequestRef asked;
+    std::optional<agreement::SetId> set;
+    std::vector<Command> waiting;
+  };
+  std::map<int32_t, Pair> pairs_;
+  std::atomic<bool> inbox_filled_{false};
+  std::atomic<uint64_t> next_handle_{1};
+
+  std::mutex driver_;  // protects node_, executor_ and the following members
+  std::unordered_map<uint64_t, calls::RequestRef> live_;
+  calls::RequestRef join_request_;
+  uint64_t batches_ = 0;  // entries that the executor has got
+  std::vector<recorder::RequestName> batch_names_;
+  std::deque<calls::RequestRef> timeline_requests_;
+  bool closing_ = false;
+  std::string closing_text_;
+  int32_t left_first_ = -1;
+  std::atomic<bool> failed_here_{false};  // the job is aborted because of a failure of this rank itself
+  mutable std::atomic<bool> told_bereaved_{false};
+  int64_t next_watch_ns_ = 0;
+  std::unique_ptr<watch::StallCheck> stalls_;     // on the root
+  std::unique_ptr<watch::RootWatch> root_watch_;  // on the other ranks
+  std::vector<agreement::Rank> wants_sign_;       // on the root: ranks that have asked for a sign of life
+  std::unique_ptr<watch::Looker> looker_;         // from the first look on
+  std::vector<uint32_t> looks_;                   // that are to be answered
+  // The backend reported an abort or a lost peer; the control plane should soon report the rank and the cause.
+  int64_t cause_due_ = agreement::kNever;
+  std::string cause_meanwhile_;
+  // A neighbour has gone during the orderly end, while batches still run: it may have finished its part, or died.
+  int64_t end_due_ = agreement::kNever;
+
+  bool keeps_time_ = false;          // under driver_: the background thread was woken because of a deadline
+  std::atomic<bool> narrow_{false};  // the background thread listens to its own bell only
+  std::atomic<int64_t> background_until_{0};
+  std::atomic<int32_t> parked_{0}, calls_under_way_{0};
+  std::atomic<bool> background_drives_{false}, left_behind_{false};
+  std::atomic<bool> look_{false};  // a sleeping thread saw that a watched descriptor is readable
+  std::atomic<bool> stopped_{false}, quit_{false}, forked_{false}, leaving_{false}, aborted_{false}, closed_{false};
+  std::unique_ptr<watch::CallWatch> call_watch_;
+  std::mutex executor_mutex_;  // hvd-watch uses executor_, or close() takes it away
+  std::unique_ptr<watch::Doctor> doctor_;
+  mutable std::mutex stop_mutex_;
+  std::string stop_text_;
+  std::optional<std::vector<agreement::Rank>> stalled_ranks_;
+  std::unique_ptr<watch::Watch> watch_;
+  std::thread thread_;
+};
+
+}  // namespace hvd

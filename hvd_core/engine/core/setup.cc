@@ -1,0 +1,191 @@
+// Construction of an engine: backends, links to the neighbours, the observer, the engine's thread.
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "engine/agreement/channel.h"
+#include "engine/base/log.h"
+#include "engine/base/threads.h"
+#include "engine/core/engine.h"
+#include "engine/recorder/observer.h"
+
+namespace hvd {
+
+using base::Level;
+
+Engine::Engine(EngineConfig config, std::shared_ptr<plugins::Store> store,
+               std::shared_ptr<const watch::Program> program)
+    : config_(std::move(config)), store_(std::move(store)), program_(std::move(program)), sets_(config_.rank) {
+  watch_calls();
+  load_backends();
+  next_handle_ = config_.first_handle;
+  if (config_.segment_fd >= 0)
+    segment_ = std::make_shared<agreement::Segment>(config_.segment_fd, config_.segment_bytes);
+  make_observer();
+  set_up();
+}
+
+void Engine::set_up() {
+  epoll_fd_ = own_fds_.add(::epoll_create1(EPOLL_CLOEXEC));
+  if (config_.bells[0] < 0) {
+    for (int& fd : config_.bells) fd = own_fds_.add(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  }
+  agreement::BellWord* word = !segment_            ? &own_bell_word_
+                              : config_.leads_host ? segment_->leader_bell()
+                                                   : segment_->bell(config_.bell_slot);
+  bell_.emplace(word, config_.bells);
+  build_links();
+  executor_.reset(
+      new dataplane::Executor(config_.rank, config_.hosts, config_.job, config_.start_ns, backends_, store_, *this));
+  executor_->limit_outstanding(config_.stall_warn_ns, config_.stall_abort_ns);
+  executor_->observe(*observer_);
+  std::vector<int32_t> all;
+  for (int32_t r = 0; r < config_.size; ++r) all.push_back(r);
+  sets_.add(0, all);
+  startup_ = new_request(0, "startup");
+  live_[startup_->handle] = startup_;
+  executor_->create(0, all, startup_, false);
+  watch_->wake();  // the first communicators are about to be made
+  start_doctor();
+  thread_ = base::start_thread("hvd-engine", [this] { background(); });
+  if (config_.engine_core < 0) return;
+  const std::string why = base::pin_child(thread_.native_handle(), config_.engine_core);
+  if (!why.empty())
+    base::log(Level::Warning,
+              "the engine's thread is not pinned to core " + std::to_string(config_.engine_core) + ": " + why);
+}
+
+std::shared_ptr<plugins::Backend> Engine::load(const EngineConfig::Library& l) const {
+  if (l.path.empty()) return nullptr;
+  // A record keeps the address of the name, which lives as long as the process; `l` need not.
+  static std::mutex mutex;
+  static std::set<std::string> names;
+  const std::string& name = [&]() -> const std::string& {
+    const std::lock_guard lock(mutex);
+    return *names.insert(l.name).first;
+  }();
+  const plugins::CallScope scope(&backends_.records->loading, plugins::Call::Load, name);
+  return plugins::Backend::load_library(l.path, l.name);
+}
+
+void Engine::load_host_backends(dataplane::Backends& backends, const EngineConfig& config) const {
+  backends.local = load(config.local_backend);
+  backends.global = load(config.global_backend);
+  backends.local_alone = config.local_alone;
+  backends.hierarchical = config.hierarchical;
+  backends.overlap_levels = config.overlap_levels;
+  for (size_t coll = 0; coll < backends.host_routes.size(); ++coll)
+    backends.host_routes[coll] = load(config.host_routes[coll]);
+}
+
+void Engine::load_backends() {
+  load_host_backends(backends_, config_);
+  backends_.emulation.allowed = config_.emulation;
+  backends_.math = std::make_shared<dataplane::HostMath>(load(config_.math_backend));
+  plan_devices();
+}
+
+int Engine::OwnFds::add(int fd) {
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), "the engine cannot make a descriptor");
+  fds.push_back(fd);
+  return fd;
+}
+
+Engine::OwnFds::~OwnFds() {
+  for (int fd : fds) ::close(fd);
+}
+
+void Engine::build_links() {
+  std::unique_ptr<agreement::Link> parent;
+  std::vector<std::unique_ptr<agreement::Link>> children;
+  for (const LinkConfig& l : config_.links) {
+    std::unique_ptr<agreement::Channel> channel;
+    if (l.sock_fd >= 0) {
+      channel = std::make_unique<agreement::TcpChannel>(l.sock_fd);
+      watch(l.sock_fd, l.peer, false);
+    } else {
+      // The bell is the neighbour's: the leader's own, or the one in the child's slot.
+      agreement::BellWord* word = l.is_parent ? segment_->leader_bell() : segment_->bell(l.slot);
+      agreement::Doorbell peer(word, l.peer_bells);
+      auto up = segment_->up(l.slot), down = segment_->down(l.slot);
+      channel = l.is_parent ? std::make_unique<agreement::ShmChannel>(up, down, peer)
+                            : std::make_unique<agreement::ShmChannel>(down, up, peer);
+      // A pidfd reports a neighbour's death also if a child that it forked still holds its sockets.
+      int pidfd = l.peer_pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, l.peer_pid, 0)) : -1;
+      if (pidfd >= 0) {
+        watch(own_fds_.add(pidfd), l.peer, true);
+      }
+      // The socket reports that the neighbour has closed its links although its process lives on.
+      if (l.guard_fd >= 0) watch(l.guard_fd, l.peer, true);
+    }
+    std::unique_ptr<rendezvous::Seals> seals;
+    if (!l.key.empty()) {
+      const auto kind = l.encrypted ? rendezvous::FrameSeal::Kind::kEncrypted : rendezvous::FrameSeal::Kind::kSigned;
+      const char *const out = l.is_parent ? "up" : "down", *const in = l.is_parent ? "down" : "up";
+      seals.reset(
+          new rendezvous::Seals{rendezvous::FrameSeal(l.key, out, kind), rendezvous::FrameSeal(l.key, in, kind)});
+    }
+    auto link = std::make_unique<agreement::Link>(std::move(channel), l.peer, l.subtree, std::move(seals));
+    if (l.is_parent)
+      parent = std::move(link);
+    else
+      children.push_back(std::move(link));
+  }
+  agreement::NodeConfig n;
+  n.rank = config_.rank;
+  n.world = config_.size;
+  n.cache_capacity = config_.cache_capacity;
+  n.fusion = {config_.fusion_threshold, config_.coalesce_ns};
+  if (config_.autotune.on && config_.rank == 0) n.autotune = autotune();
+  n.dissolve_after_ns = config_.dissolve_after_ns;
+  n.observer = &*observer_;
+  node_.reset(new agreement::Node(n, std::move(parent), std::move(children), *this));
+  if (config_.stall_warn_ns <= 0) return;
+  if (!node_->coordinator()) return watch_root();
+  watch::StallCheck::Settings s;
+  s.warn_ns = config_.stall_warn_ns;
+  s.abort_ns = config_.stall_abort_ns;
+  s.json_path = config_.stall_json_path;
+  s.process_state = [this](agreement::Rank rank) { return process_state(rank); };
+  stalls_ = std::make_unique<watch::StallCheck>(std::move(s), *node_, sets_);
+}
+
+// A line is written as soon as it is there, so that the file is of use while the job runs, and after its death.
+agreement::AutotuneConfig Engine::autotune() const {
+  agreement::AutotuneConfig c = config_.autotune;
+  std::shared_ptr<std::FILE> file;
+  if (const std::string& path = config_.autotune_log; !path.empty()) {
+    if (std::FILE* f = std::fopen(path.c_str(), "we"))
+      file.reset(f, std::fclose);
+    else
+      base::log(Level::Warning, "HOROVOD_AUTOTUNE_LOG=" + path + " cannot be written: " + std::strerror(errno) +
+                                    ". Autotuning goes on without it");
+  }
+  c.log = [file](const std::string& line) {
+    if (file) std::fprintf(file.get(), "%s\n", line.c_str()), std::fflush(file.get());
+    base::log(Level::Debug, "autotune: " + line);
+  };
+  return c;
+}
+
+void Engine::watch(int fd, int32_t peer, bool is_death) {
+  epoll_event ev{};
+  ev.events = EPOLLIN | EPOLLRDHUP;
+  ev.data.fd = fd;
+  if (::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &ev) != 0)
+    throw std::system_error(errno, std::generic_category(), "watching a neighbour");
+  if (is_death) watched_[fd] = peer;
+}
+
+}  // namespace hvd

@@ -1,0 +1,97 @@
+// A Transport for a device's memory over one communicator that reads and writes it: buffers stay on the device.
+//
+// Copies within the device adapt the buffers to the communicator: they pack lists, move misaligned buffers, multiply by
+// factors, and turn sums into averages. Types that the communicator only lacks for movement travel as another type of
+// the same bytes. With a STREAM communicator, all work is enqueued on the device's stream and the schedule goes on at
+// once. With a REQUEST communicator, the schedule waits for the stream first and then for the collective. Used by the
+// driver.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/dataplane/abilities.h"
+#include "engine/dataplane/host_math.h"
+#include "engine/dataplane/lowering.h"
+#include "engine/plugins/device.h"
+
+namespace hvd::dataplane {
+
+class DeviceTransport final : public Transport {
+ public:
+  // The communicator must outlive this object.
+  DeviceTransport(plugins::Communicator& comm, std::shared_ptr<plugins::Device> device)
+      : comm_(comm), device_(std::move(device)), abilities_(comm) {}
+
+  // Deregisters the memory for packing. Called before finalize, because a finalized communicator may not accept that
+  // call. Later collectives are packed into memory that is not registered.
+  void release() noexcept;
+
+  // How write_steps() would carry the collective out; equal on all ranks.
+  enum class Method {
+    None,         // it cannot
+    Native,       // the backend serves it
+    AsBytes,      // a movement, as elements of another type
+    SumAndDivide  // an average, as a sum and a division
+  };
+  Method method(const plugins::Collective& c);
+  // The backend's reason for not serving the collective; "" if it gives no reason.
+  const std::string& why(const plugins::Collective& c) { return ask(c, Abilities::kNone).why; }
+
+  // Only for collectives whose method() is not None. Buffers of 0 bytes may be null.
+  void write_steps(Schedule& schedule, const plugins::Collective& c) override;
+  int32_t rank() const override { return comm_.rank(); }
+  int32_t size() const override { return comm_.size(); }
+
+ private:
+  const Ability& ask(const plugins::Collective& c, uint32_t factors);
+  bool scalable(const plugins::Collective& c, uint32_t* left);
+  int32_t carrier(const plugins::Collective& c);
+  void emit(Schedule& schedule, const plugins::Collective& c, const Ability& ability);
+  void enqueue(Schedule& schedule, std::vector<plugins::Collective> members, bool grouped);
+  void write_packed(Schedule& schedule, const plugins::Collective& c, const Ability& ability, uint64_t below,
+                    double pre, double post);
+  void write_moved(Schedule& schedule, const plugins::Collective& c, const Ability& ability, double pre, double post);
+  void write_split(Schedule& schedule, const plugins::Collective& c, const Ability& ability);
+  void write_slices(Schedule& schedule, const plugins::Collective& c, const Ability& ability);
+  void copy(Schedule& schedule, std::vector<plugins::Device::Copy> list, int32_t dtype, double scale);
+  hvd_buf scratch(Schedule& schedule, uint64_t bytes, uint64_t alignment);
+  hvd_buf fusion(Schedule& schedule, uint64_t bytes, uint64_t alignment);
+
+  // Memory for packing that is registered with the backend.
+  struct Fusion {
+    plugins::MemoryRef memory;
+    void* registered;
+  };
+  std::vector<Fusion> fusion_;
+  bool registers_ = true;  // false once the backend has not registered a buffer
+
+  plugins::Communicator& comm_;
+  const std::shared_ptr<plugins::Device> device_;
+  Abilities abilities_;
+};
+
+// A Transport for host memory over a communicator that reads only device memory. EmulatedTransport composes collectives
+// on the host over it. It applies the factors that neither the communicator nor the device's copies apply. Each
+// collective is complete when the schedule goes on. `inner` and `math` outlive it.
+class BounceTransport final : public Transport {
+ public:
+  BounceTransport(DeviceTransport& inner, std::shared_ptr<plugins::Device> device, const HostMath& math)
+      : inner_(inner), device_(std::move(device)), math_(math) {}
+
+  void write_steps(Schedule& schedule, const plugins::Collective& c) override;
+  int32_t rank() const override { return inner_.rank(); }
+  int32_t size() const override { return inner_.size(); }
+
+ private:
+  void bounce(Schedule& schedule, const plugins::Collective& c);
+
+  DeviceTransport& inner_;
+  const std::shared_ptr<plugins::Device> device_;
+  const HostMath& math_;
+};
+
+}  // namespace hvd::dataplane

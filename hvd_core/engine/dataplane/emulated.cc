@@ -1,0 +1,767 @@
+// Chooses the composition of a collective, logs it, and words the refusals. See emulated.h.
+#include "engine/dataplane/emulated.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "engine/base/dtypes.h"
+#include "engine/base/log.h"
+#include "engine/base/operations.h"
+#include "engine/dataplane/aligned.h"
+#include "engine/dataplane/host_math.h"
+#include "engine/dataplane/parts.h"
+
+namespace hvd::dataplane {
+
+EmulatedTransport::EmulatedTransport(Transport& inner, plugins::Communicator& comm, const HostMath& math,
+                                     EmulationPolicy policy)
+    : inner_(inner), comm_(comm), math_(math), policy_(std::move(policy)), compositions_(comm, policy_.completes) {}
+
+namespace {
+std::string describe(int32_t coll, int32_t dtype, int32_t op, const std::string& device) {
+  std::string text = base::collective_name(coll);
+  if (coll == HVD_BARRIER) return text + " on " + device;
+  if (base::has_reduction(coll) && op != HVD_SUM) text += std::string(" (") + base::reduce_op_name(op) + ")";
+  return text + " of " + base::dtype_name(dtype) + " on " + device;
+}
+}  // namespace
+
+void EmulatedTransport::refuse(const plugins::Collective& c, Composition composition) const {
+  std::string text = "horovod: " + describe(c.coll, c.dtype, c.op, policy_.device_type) +
+                     " is not supported by backend '" + comm_.backend().name() + "' and ";
+  if (composition != Composition::None) {
+    const std::string here = policy_.device_type + "." + base::collective_name(c.coll);
+    text += "emulation is off (HOROVOD_EMULATION=0).\n  fix: ";
+    text += policy_.device_type == "cpu"
+                ? "HOROVOD_EMULATION=1, HOROVOD_BACKEND=" + here + "=<another backend>, or cast."
+                : "HOROVOD_BACKEND=" + here + "=tcp, or cast.";  // tcp serves host memory: staged
+  } else if (base::has_reduction(c.coll) && !base::is_reducible(c.dtype, c.op)) {
+    text += "cannot be emulated: this reduction of " + std::string(base::dtype_name(c.dtype)) +
+            " does not exist on host memory either.\n  fix: cast.";
+  } else if (!policy_.completes && !(comm_.caps() & HVD_CAP_REQUEST)) {
+    text += "cannot be emulated: the backend works on streams, which host memory does not have.\n  fix: " +
+            std::string("HOROVOD_BACKEND=<another backend>, or cast.");
+  } else {
+    text += "cannot be emulated: the backend has no allgather to compose it from.\n  fix: " +
+            std::string("HOROVOD_BACKEND=<another backend>.");
+  }
+  text += "  No automatic narrowing is done.";
+  if (policy_.alike) throw plugins::Refused(text);
+  throw plugins::BackendError(HVD_E_UNSUPPORTED, 0, 0, text);
+}
+
+void EmulatedTransport::log_once(const plugins::Collective& c, Composition composition) {
+  if (comm_.rank() != 0) return;
+  const std::string key = comm_.backend().name() + "/" + std::to_string(c.coll) + "/" + std::to_string(c.dtype);
+  if (!policy_.said->insert(key).second) return;
+  // A warning for compositions that cost time. Moving bytes as another type or dividing at the end costs little.
+  const bool cheap =
+      composition == Composition::Bytes || composition == Composition::SumAndDivide || c.coll == HVD_BARRIER;
+  base::log(cheap ? base::Level::Info : base::Level::Warning,
+            describe(c.coll, c.dtype, c.op, policy_.device_type) + ": backend '" + comm_.backend().name() + "' " +
+                compositions_.shortage(c.coll, c.dtype, c.op) + "; EMULATED by " +
+                compositions_.describe(composition, c.coll, c.dtype, c.op) + " (said once).");
+}
+
+Served EmulatedTransport::served(int32_t coll, int32_t dtype, int32_t op, bool varying) {
+  const Composition composition = compositions_.choose(coll, dtype, op, varying, 0);
+  if (composition == Composition::Native) return {Service::Native, ""};
+  if (composition == Composition::None || !policy_.allowed) return {Service::Unsupported, ""};
+  return {Service::Emulated, compositions_.describe(composition, coll, dtype, op)};
+}
+
+plugins::Collective EmulatedTransport::settings(const plugins::Collective& c, int32_t coll, int32_t dtype) const {
+  plugins::Collective s;
+  copy_settings(s, c);
+  s.coll = coll;
+  s.dtype = dtype;
+  return s;
+}
+
+Composition EmulatedTransport::choose(const plugins::Collective& c) {
+  uint64_t bytes = 0;
+  if (base::has_reduction(c.coll))
+    for (uint64_t n : c.counts) bytes += n * base::dtype_bytes(c.dtype);
+  const bool varying = !c.out_counts.empty() || !c.in_counts.empty();
+  const Composition composition = compositions_.choose(c.coll, c.dtype, c.op, varying, bytes);
+  if (composition == Composition::Native) return composition;
+  if (composition == Composition::None || !policy_.allowed) refuse(c, composition);
+  log_once(c, composition);
+  return composition;
+}
+
+void EmulatedTransport::write_steps(Schedule& schedule, const plugins::Collective& c) {
+  const Composition composition = choose(c);
+  if (composition == Composition::Native) return native(schedule, c);
+  switch (composition) {
+    case Composition::Bytes:
+      if (c.coll == HVD_BROADCAST) return broadcast_bytes(schedule, c);
+      if (c.coll == HVD_ALLGATHER) return allgather(schedule, c);
+      return alltoall(schedule, c, false);
+    case Composition::GatheredMove:
+      if (c.coll == HVD_BROADCAST) return broadcast_gathered(schedule, c);
+      if (c.coll == HVD_BARRIER) return barrier(schedule, c);
+      return alltoall(schedule, c, true);
+    case Composition::SumAndDivide:
+      return sum_and_divide(schedule, c);
+    case Composition::Widened:
+      return widened(schedule, c);
+    case Composition::ExchangeReduce:
+      if (c.coll == HVD_REDUCESCATTER) return exchange_reduce_scatter(schedule, c);
+      return exchange_reduce(schedule, c);
+    case Composition::GatherReduce:
+      return gather_reduce(schedule, c);
+    default:
+      if (c.coll == HVD_BARRIER) return barrier(schedule, c);
+      if (c.coll == HVD_REDUCE) return reduce_through_allreduce(schedule, c);
+      return scatter_through_allreduce(schedule, c);
+  }
+}
+
+// Reductions from other types, other operations and other collectives. See emulated.h.
+
+namespace {
+
+// The place in the output of the bytes [begin, begin + bytes) of the reduced data.
+struct Target {
+  uint64_t begin, bytes;
+  char* out;
+};
+
+std::shared_ptr<ByteList> list_of(const std::vector<hvd_buf>& buffers, const std::vector<uint64_t>& counts,
+                                  uint64_t width) {
+  auto list = std::make_shared<ByteList>();
+  for (size_t i = 0; i < counts.size(); ++i)
+    if (buffers[i].base) list->add(address(buffers[i]), counts[i] * width);
+  return list;
+}
+
+// The bytes of one round: a multiple of 64 elements, so that slices divide evenly into elements of any carrier.
+uint64_t round_bytes(uint64_t bytes, uint64_t width) {
+  return std::max<uint64_t>(1, bytes / (64 * width)) * 64 * width;
+}
+
+}  // namespace
+
+// The backend serves the collective itself. Factors that it does not apply are applied here, before and after it.
+void EmulatedTransport::native(Schedule& schedule, const plugins::Collective& c) {
+  const uint32_t factors = Abilities::factors_of(c);
+  const bool varying = !c.out_counts.empty();
+  if (factors == Abilities::kNone || compositions_.abilities().ask(c.coll, c.dtype, c.op, varying, factors).served ||
+      !base::is_reducible(c.dtype, c.op)) {
+    return inner_.write_steps(schedule, c);
+  }
+  plugins::Collective s = c;
+  s.prescale = s.postscale = 1.0;
+  if (factors & Abilities::kPrescale) {
+    for (size_t i = 0; i < c.counts.size(); ++i)
+      s.in[i] = c.coll == HVD_ALLREDUCE ? c.out[i] : schedule.scratch_buf(c.counts[i] * base::dtype_bytes(c.dtype));
+    schedule.compute([this, from = c.in, to = s.in, counts = c.counts, dtype = c.dtype, pre = c.prescale](Schedule&) {
+      for (size_t i = 0; i < counts.size(); ++i)
+        math_.convert(address(to[i]), dtype, address(from[i]), dtype, counts[i], pre);
+    });
+  }
+  inner_.write_steps(schedule, s);
+  if (!(factors & Abilities::kPostscale)) return;
+  std::vector<uint64_t> results;
+  for (size_t i = 0; i < c.counts.size(); ++i) results.push_back(out_elements(c, i, rank(), size()));
+  schedule.compute([this, out = c.out, results = std::move(results), dtype = c.dtype, post = c.postscale](Schedule&) {
+    for (size_t i = 0; i < results.size(); ++i)
+      math_.convert(address(out[i]), dtype, address(out[i]), dtype, results[i], post);
+  });
+}
+
+// The division is the same on all ranks, so the results stay the same bits.
+void EmulatedTransport::sum_and_divide(Schedule& schedule, const plugins::Collective& c) {
+  plugins::Collective s = c;
+  s.op = HVD_SUM;
+  s.postscale = 1.0;
+  native(schedule, s);
+  schedule.compute([this, out = c.out, counts = c.counts, dtype = c.dtype, post = c.postscale](Schedule&) {
+    for (size_t i = 0; i < counts.size(); ++i) {
+      char* p = address(out[i]);
+      math_.store_result(p, dtype, p, dtype, counts[i], static_cast<uint32_t>(size()), post);
+    }
+  });
+}
+
+void EmulatedTransport::widened(Schedule& schedule, const plugins::Collective& c) {
+  const Widening wide = compositions_.widening(c.dtype, c.op);
+  const uint64_t width = base::dtype_bytes(c.dtype), w = base::dtype_bytes(wide.dtype);
+  const auto in = list_of(c.in, c.counts, width), out = list_of(c.out, c.counts, width);
+  const uint64_t round = round_bytes(scratch_limit(c) / w * width, width);
+  Scratch room;
+  for (uint64_t at = 0; at < in->bytes(); at += round) {
+    const uint64_t bytes = std::min(round, in->bytes() - at), n = bytes / width;
+    char* const sums = room.at_least(schedule, n * w);
+    schedule.compute(
+        [this, in, at, bytes, sums, dtype = c.dtype, to = wide.dtype, width, w, pre = c.prescale](Schedule&) {
+          in->walk(at, bytes, [&](const char* p, uint64_t offset, uint64_t k) {
+            math_.load_partial(sums + offset / width * w, to, p, dtype, k / width, pre);
+          });
+        });
+    plugins::Collective s = settings(c, HVD_ALLREDUCE, wide.dtype);
+    s.op = wide.op;
+    s.prescale = s.postscale = 1.0;
+    s.in = s.out = {{sums, 0, n * w}};
+    s.counts = {n};
+    inner_.write_steps(schedule, s);
+    if (out->bytes() == 0) continue;
+    const uint32_t divisor = c.op == HVD_AVG ? static_cast<uint32_t>(size()) : 1;
+    schedule.compute([this, out, at, bytes, sums, dtype = c.dtype, from = wide.dtype, width, w, divisor,
+                      post = c.postscale](Schedule&) {
+      out->walk(at, bytes, [&](char* p, uint64_t offset, uint64_t k) {
+        math_.store_result(p, dtype, sums + offset / width * w, from, k / width, divisor, post);
+      });
+    });
+  }
+}
+
+// ALLREDUCE and REDUCESCATTER: every rank gathers all data of a round and reduces the part that it needs.
+void EmulatedTransport::gather_reduce(Schedule& schedule, const plugins::Collective& c) {
+  const uint64_t width = base::dtype_bytes(c.dtype);
+  const auto in = list_of(c.in, c.counts, width);
+  auto targets = std::make_shared<std::vector<Target>>();
+  uint64_t begin = 0;
+  for (size_t i = 0; i < c.counts.size(); ++i) {
+    uint64_t skip = 0, bytes = c.counts[i] * width;
+    if (c.coll == HVD_REDUCESCATTER) {
+      for (int32_t r = 0; r < rank(); ++r) skip += out_part(c, i, r, size()) * width;
+      bytes = out_part(c, i, rank(), size()) * width;
+    }
+    if (bytes && c.out[i].base) targets->push_back({begin + skip, bytes, address(c.out[i])});
+    begin += c.counts[i] * width;
+  }
+  const uint64_t round = round_bytes(scratch_limit(c) / static_cast<uint64_t>(size()), width);
+  Scratch from, to;
+  for (uint64_t at = 0; at < in->bytes(); at += round) {
+    const uint64_t bytes = std::min(round, in->bytes() - at);
+    const Blocks blocks =
+        gather(schedule, c, c.dtype, {in, at, bytes}, Sizes(static_cast<size_t>(size()), bytes), from, to);
+    if (targets->empty()) continue;
+    schedule.compute([this, blocks, targets, at, bytes, width, dtype = c.dtype, op = c.op, pre = c.prescale,
+                      post = c.postscale](Schedule&) {
+      std::vector<const void*> sources(blocks.size());
+      for (const Target& t : *targets) {
+        const uint64_t first = std::max(at, t.begin), last = std::min(at + bytes, t.begin + t.bytes);
+        if (first >= last) continue;
+        for (size_t r = 0; r < blocks.size(); ++r) sources[r] = blocks[r] + (first - at);
+        math_.reduce_all(t.out + (first - t.begin), sources.data(), static_cast<uint32_t>(sources.size()),
+                         (last - first) / width, dtype, op, pre, post);
+      }
+    });
+  }
+}
+
+// The most bytes that one call of exchange() can move.
+uint64_t EmulatedTransport::exchange_limit(int32_t dtype) {
+  const Carrier carrier = compositions_.carrier(HVD_ALLTOALL, dtype);
+  const uint64_t limit = compositions_.abilities().ask(HVD_ALLTOALL, carrier.dtype, HVD_SUM, true).max_count;
+  // Half, because padding may add a little to each slice.
+  return limit > UINT64_MAX / 16 ? UINT64_MAX : limit * carrier.width / 2;
+}
+
+// Every rank reduces one slice of each round, then all ranks gather the results.
+void EmulatedTransport::exchange_reduce(Schedule& schedule, const plugins::Collective& c) {
+  const uint64_t width = base::dtype_bytes(c.dtype);
+  const auto ranks = static_cast<uint64_t>(size()), me = static_cast<uint64_t>(rank());
+  const auto in = list_of(c.in, c.counts, width), out = list_of(c.out, c.counts, width);
+  const uint64_t round = round_bytes(std::min(scratch_limit(c), exchange_limit(c.dtype)), width);
+  Scratch from, to, results, mine, all;
+  for (uint64_t at = 0; at < in->bytes(); at += round) {
+    const uint64_t bytes = std::min(round, in->bytes() - at);
+    const uint64_t slice = ((bytes / width + ranks - 1) / ranks + 63) / 64 * 64 * width;
+    std::vector<Slice> give;
+    Sizes sizes;
+    for (uint64_t r = 0; r < ranks; ++r) {
+      const uint64_t first = std::min(bytes, r * slice);
+      sizes.push_back(std::min(bytes, (r + 1) * slice) - first);
+      give.push_back({in, at + first, sizes.back()});
+    }
+    const uint64_t own = sizes[me];
+    const Blocks blocks = exchange(schedule, c, c.dtype, give, Sizes(ranks, own), from, to);
+    char* const result = results.at_least(schedule, own);
+    if (own) {
+      schedule.compute([this, blocks, result, n = own / width, dtype = c.dtype, op = c.op, pre = c.prescale,
+                        post = c.postscale](Schedule&) {
+        const std::vector<const void*> sources(blocks.begin(), blocks.end());
+        math_.reduce_all(result, sources.data(), static_cast<uint32_t>(sources.size()), n, dtype, op, pre, post);
+      });
+    }
+    auto result_list = std::make_shared<ByteList>();
+    result_list->add(result, own);
+    const Blocks parts = gather(schedule, c, c.dtype, {result_list, 0, own}, sizes, mine, all);
+    if (out->bytes() == 0) continue;
+    schedule.compute([parts, sizes, out, at, slice](Schedule&) {
+      for (size_t r = 0; r < parts.size(); ++r)
+        if (sizes[r]) out->write(at + r * slice, sizes[r], parts[r]);
+    });
+  }
+}
+
+void EmulatedTransport::exchange_reduce_scatter(Schedule& schedule, const plugins::Collective& c) {
+  const uint64_t width = base::dtype_bytes(c.dtype);
+  const auto ranks = static_cast<size_t>(size());
+  std::vector<std::shared_ptr<ByteList>> to;
+  for (size_t r = 0; r < ranks; ++r) to.push_back(std::make_shared<ByteList>());
+  auto out = std::make_shared<ByteList>();
+  for (size_t i = 0; i < c.counts.size(); ++i) {
+    char* at = address(c.in[i]);
+    for (size_t r = 0; r < ranks; ++r) {
+      const uint64_t bytes = out_part(c, i, static_cast<int32_t>(r), size()) * width;
+      to[r]->add(at, bytes);
+      at += bytes;
+    }
+    out->add(address(c.out[i]), out_part(c, i, rank(), size()) * width);
+  }
+  uint64_t longest = 0;
+  for (const auto& list : to) longest = std::max(longest, list->bytes());
+  const uint64_t round = round_bytes(std::min(scratch_limit(c), exchange_limit(c.dtype)) / ranks, width);
+  Scratch room_in, room_out;
+  for (uint64_t at = 0; at < longest; at += round) {
+    std::vector<Slice> give;
+    const auto this_round = [&](uint64_t bytes) { return at < bytes ? std::min(round, bytes - at) : 0; };
+    for (const auto& list : to) give.push_back({list, at, this_round(list->bytes())});
+    const uint64_t own = this_round(out->bytes());
+    const Blocks blocks = exchange(schedule, c, c.dtype, give, Sizes(ranks, own), room_in, room_out);
+    if (own == 0) continue;
+    schedule.compute([this, blocks, out, at, own, width, dtype = c.dtype, op = c.op, pre = c.prescale,
+                      post = c.postscale](Schedule&) {
+      std::vector<const void*> sources(blocks.size());
+      out->walk(at, own, [&](char* p, uint64_t offset, uint64_t bytes) {
+        for (size_t r = 0; r < blocks.size(); ++r) sources[r] = blocks[r] + offset;
+        math_.reduce_all(p, sources.data(), static_cast<uint32_t>(sources.size()), bytes / width, dtype, op, pre, post);
+      });
+    });
+  }
+}
+
+void EmulatedTransport::reduce_through_allreduce(Schedule& schedule, const plugins::Collective& c) {
+  plugins::Collective s = settings(c, HVD_ALLREDUCE, c.dtype);
+  s.in = c.in;
+  s.out = c.out;
+  s.counts = c.counts;
+  if (c.root != rank()) {
+    uint64_t bytes = 0;
+    for (uint64_t n : c.counts) bytes += n * base::dtype_bytes(c.dtype);
+    const Composition below = compositions_.choose(HVD_ALLREDUCE, c.dtype, c.op, false, bytes);
+    const bool writes = below == Composition::Native ||
+                        below == Composition::SumAndDivide;  // the other compositions accept a null output
+    for (size_t i = 0; i < c.counts.size(); ++i)
+      s.out[i] = writes ? schedule.scratch_buf(c.counts[i] * base::dtype_bytes(c.dtype)) : hvd_buf{};
+  }
+  write_steps(schedule, s);
+}
+
+void EmulatedTransport::scatter_through_allreduce(Schedule& schedule, const plugins::Collective& c) {
+  const uint64_t width = base::dtype_bytes(c.dtype);
+  plugins::Collective s = settings(c, HVD_ALLREDUCE, c.dtype);
+  s.in = c.in;
+  s.counts = c.counts;
+  for (uint64_t n : c.counts) s.out.push_back(schedule.scratch_buf(n * width));
+  write_steps(schedule, s);
+  HostCopies copies;
+  for (size_t i = 0; i < c.counts.size(); ++i) {
+    uint64_t skip = 0;
+    for (int32_t r = 0; r < rank(); ++r) skip += out_part(c, i, r, size()) * width;
+    const uint64_t bytes = out_part(c, i, rank(), size()) * width;
+    if (bytes) copies.add({address(c.out[i]), address(s.out[i]) + skip, bytes});
+  }
+  schedule.compute([copies = std::move(copies)](Schedule&) { copies.run(); });
+}
+
+void EmulatedTransport::barrier(Schedule& schedule, const plugins::Collective& c) {
+  const int32_t dtype = compositions_.summed_dtype();
+  if (dtype >= 0) {
+    plugins::Collective s = settings(c, HVD_ALLREDUCE, dtype);
+    const hvd_buf word = schedule.scratch_buf(base::dtype_bytes(dtype));
+    std::memset(word.base, 0, word.bytes);
+    s.op = HVD_SUM;
+    s.prescale = s.postscale = 1.0;
+    s.in = s.out = {word};
+    s.counts = {1};
+    return inner_.write_steps(schedule, s);
+  }
+  auto byte = std::make_shared<ByteList>();
+  byte->add(schedule.scratch(1), 1);
+  Scratch in, out;
+  gather(schedule, c, HVD_UINT8, {byte, 0, 1}, Sizes(static_cast<size_t>(size()), 1), in, out);
+}
+
+// Broadcast, allgather and alltoall from other types and other collectives. See emulated.h.
+
+namespace {
+
+// A size that another rank has announced, and that sums and rounds are computed from.
+void check_announced(size_t rank, uint64_t bytes) {
+  if (bytes <= base::kMostBytes) return;
+  throw plugins::BackendError(HVD_E_INVALID, 0, 0,
+                              "alltoall: rank " + std::to_string(rank) + " announced a part of " +
+                                  std::to_string(bytes) + " bytes, more than an address space has place for");
+}
+
+// Writes round(schedule, at) for at = 0, step, 2 * step and so on below `end`, each when the one before is complete:
+// the number of rounds follows from what other ranks have announced.
+using Round = std::function<void(Schedule&, uint64_t at)>;
+void write_rounds(Schedule& schedule, uint64_t at, uint64_t end, uint64_t step, std::shared_ptr<const Round> round) {
+  if (at >= end) return;
+  (*round)(schedule, at);
+  schedule.compute([=](Schedule& p) { write_rounds(p, at + step, end, step, round); });
+}
+
+uint64_t ceil_div(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit; }
+
+bool aligned(const char* p, uint64_t width) { return reinterpret_cast<uintptr_t>(p) % width == 0; }
+
+hvd_buf part_or_null(const hvd_buf& b, uint64_t skip, uint64_t bytes) {
+  return b.base == nullptr ? hvd_buf{} : part_of(b, skip, bytes);
+}
+
+// The address of consecutive slices if they lie in one block that the carrier accepts; null if they have to be packed.
+template <class Slice>
+char* contiguous_slices(const std::vector<Slice>& slices, bool same_type, uint64_t width) {
+  uint64_t total = 0;
+  for (const Slice& s : slices) {
+    if (s.bytes % width || s.list != slices[0].list || s.at != slices[0].at + total) return nullptr;
+    total += s.bytes;
+  }
+  char* p = total ? slices[0].list->contiguous(slices[0].at, total) : nullptr;
+  return p && (same_type || aligned(p, width)) ? p : nullptr;
+}
+
+}  // namespace
+
+char* EmulatedTransport::Scratch::at_least(Schedule& schedule, uint64_t n) {
+  if (p == nullptr || bytes < n) {
+    p = schedule.scratch(n);
+    bytes = n;
+  }
+  return p;
+}
+
+EmulatedTransport::Blocks EmulatedTransport::gather(Schedule& schedule, const plugins::Collective& c, int32_t dtype,
+                                                    const Slice& mine, const Sizes& bytes, Scratch& in, Scratch& out) {
+  const Carrier carrier = compositions_.carrier(HVD_ALLGATHER, dtype);
+  const uint64_t w = carrier.width;
+  Sizes units;
+  for (uint64_t n : bytes) units.push_back(ceil_div(n, w));
+  const uint64_t longest = *std::max_element(units.begin(), units.end());
+  if (!carrier.varying) std::fill(units.begin(), units.end(), longest);
+  uint64_t total = 0;
+  for (uint64_t n : units) total += n;
+  char* const all = out.at_least(schedule, total * w);
+  Blocks blocks;
+  char* p = all;
+  for (uint64_t n : units) {
+    blocks.push_back(p);
+    p += n * w;
+  }
+  if (total == 0) return blocks;
+  const uint64_t own = units[static_cast<size_t>(rank())];
+  char* from = mine.bytes == own * w && own ? mine.list->contiguous(mine.at, mine.bytes) : nullptr;
+  if (from && dtype != carrier.dtype && !aligned(from, w)) from = nullptr;
+  if (!from) {
+    from = in.at_least(schedule, own * w);
+    if (mine.bytes) schedule.compute([mine, from](Schedule&) { mine.list->read(mine.at, mine.bytes, from); });
+  }
+  plugins::Collective s = settings(c, HVD_ALLGATHER, carrier.dtype);
+  s.in = {{from, 0, own * w}};
+  s.out = {{all, 0, total * w}};
+  s.counts = {own};
+  if (carrier.varying) s.out_counts = units;
+  inner_.write_steps(schedule, s);
+  return blocks;
+}
+
+EmulatedTransport::Blocks EmulatedTransport::exchange(Schedule& schedule, const plugins::Collective& c, int32_t dtype,
+                                                      const std::vector<Slice>& to, const Sizes& from, Scratch& in,
+                                                      Scratch& out) {
+  const Carrier carrier = compositions_.carrier(HVD_ALLTOALL, dtype);
+  const uint64_t w = carrier.width;
+  plugins::Collective s = settings(c, HVD_ALLTOALL, carrier.dtype);
+  uint64_t sent = 0, received = 0;
+  for (const Slice& slice : to) sent += s.in_counts.emplace_back(ceil_div(slice.bytes, w));
+  for (uint64_t n : from) received += s.out_counts.emplace_back(ceil_div(n, w));
+  char* source = contiguous_slices(to, carrier.dtype == dtype, w);
+  if (!source) {
+    source = in.at_least(schedule, sent * w);
+    schedule.compute([to, source, w](Schedule&) {
+      char* p = source;
+      for (const Slice& slice : to) {
+        if (slice.bytes) slice.list->read(slice.at, slice.bytes, p);
+        p += ceil_div(slice.bytes, w) * w;
+      }
+    });
+  }
+  char* const target = out.at_least(schedule, received * w);
+  s.in = {{source, 0, sent * w}};
+  s.out = {{target, 0, received * w}};
+  s.counts = {sent};
+  Blocks blocks;
+  char* p = target;
+  for (uint64_t n : s.out_counts) {
+    blocks.push_back(p);
+    p += n * w;
+  }
+  inner_.write_steps(schedule, s);
+  return blocks;
+}
+
+// Broadcasts whole carrier elements in place. The remaining bytes at the ends of the buffers are packed into one more
+// buffer.
+void EmulatedTransport::broadcast_bytes(Schedule& schedule, const plugins::Collective& c) {
+  const Carrier carrier = compositions_.carrier(HVD_BROADCAST, c.dtype);
+  const uint64_t width = base::dtype_bytes(c.dtype), w = carrier.width;
+  plugins::Collective s = settings(c, HVD_BROADCAST, carrier.dtype);
+  ByteList in_tails, out_tails;
+  for (size_t i = 0; i < c.counts.size(); ++i) {
+    const uint64_t bytes = c.counts[i] * width, body = bytes / w * w, tail = bytes - body;
+    if (body) {
+      s.in.push_back(part_or_null(c.in[i], 0, body));
+      s.out.push_back(part_or_null(c.out[i], 0, body));
+      s.counts.push_back(body / w);
+    }
+    if (!tail) continue;
+    in_tails.add(address(c.in[i]) + body, tail);
+    if (c.out[i].base) out_tails.add(address(c.out[i]) + body, tail);
+  }
+  const uint64_t tails = in_tails.bytes();
+  char* packed = nullptr;
+  if (tails) {
+    packed = schedule.scratch(ceil_div(tails, w) * w);
+    if (c.root == rank()) schedule.compute([in_tails, tails, packed](Schedule&) { in_tails.read(0, tails, packed); });
+    s.in.push_back({packed, 0, ceil_div(tails, w) * w});
+    s.out.push_back(s.in.back());
+    s.counts.push_back(ceil_div(tails, w));
+  }
+  if (s.counts.empty()) return;
+  write_aligned(schedule, s, static_cast<uint32_t>(w), rank(), size(),
+                [&](const plugins::Collective& moved) { inner_.write_steps(schedule, moved); });
+  if (out_tails.bytes())
+    schedule.compute([out_tails, packed](Schedule&) { out_tails.write(0, out_tails.bytes(), packed); });
+}
+
+// An allgather to which only the root contributes bytes.
+void EmulatedTransport::broadcast_gathered(Schedule& schedule, const plugins::Collective& c) {
+  const uint64_t width = base::dtype_bytes(c.dtype);
+  auto in = std::make_shared<ByteList>(), out = std::make_shared<ByteList>();
+  for (size_t i = 0; i < c.counts.size(); ++i) {
+    if (c.root == rank()) in->add(address(c.in[i]), c.counts[i] * width);
+    if (c.out[i].base) out->add(address(c.out[i]), c.counts[i] * width);
+  }
+  const bool wants = out->bytes() > 0 && (c.root != rank() || c.in[0].base != c.out[0].base);
+  uint64_t total = 0;
+  for (uint64_t n : c.counts) total += n * width;
+  Scratch from, to;
+  const uint64_t chunk = std::max<uint64_t>(64, scratch_limit(c) / 64 * 64);
+  for (uint64_t at = 0; at < total; at += chunk) {
+    const uint64_t n = std::min(chunk, total - at);
+    Sizes bytes(static_cast<size_t>(size()), 0);
+    bytes[static_cast<size_t>(c.root)] = n;
+    const Slice mine{in, at, c.root == rank() ? n : 0};
+    const Blocks blocks = gather(schedule, c, c.dtype, mine, bytes, from, to);
+    if (!wants) continue;
+    schedule.compute([out, at, n, p = blocks[static_cast<size_t>(c.root)]](Schedule&) { out->write(at, n, p); });
+  }
+}
+
+void EmulatedTransport::allgather(Schedule& schedule, const plugins::Collective& c) {
+  const Carrier carrier = compositions_.carrier(HVD_ALLGATHER, c.dtype);
+  const uint64_t width = base::dtype_bytes(c.dtype), w = carrier.width;
+  const auto ranks = static_cast<size_t>(size());
+  // By rank: the places of its parts of all buffers in the output.
+  std::vector<ByteList> parts(ranks);
+  auto mine = std::make_shared<ByteList>();
+  bool whole = carrier.varying;
+  for (size_t i = 0; i < c.counts.size(); ++i) {
+    char* at = address(c.out[i]);
+    for (size_t r = 0; r < ranks; ++r) {
+      const uint64_t bytes = out_part(c, i, static_cast<int32_t>(r), size()) * width;
+      whole = whole && bytes % w == 0;
+      if (static_cast<int32_t>(r) == rank()) {
+        const bool in_place = address(c.in[i]) == address(c.out[i]);
+        mine->add(in_place ? at : address(c.in[i]), bytes);
+      }
+      parts[r].add(at, bytes);
+      at += bytes;
+    }
+  }
+  if (whole) {
+    plugins::Collective s = settings(c, HVD_ALLGATHER, carrier.dtype);
+    s.in = c.in;
+    s.out = c.out;
+    for (size_t i = 0; i < c.counts.size(); ++i) {
+      s.counts.push_back(c.counts[i] * width / w);
+      for (int32_t r = 0; r < size(); ++r) s.out_counts.push_back(out_part(c, i, r, size()) * width / w);
+    }
+    write_aligned(schedule, s, carrier.dtype == c.dtype ? 1 : static_cast<uint32_t>(w), rank(), size(),
+                  [&](const plugins::Collective& moved) { inner_.write_steps(schedule, moved); });
+    return;
+  }
+  // All buffers at once, packed.
+  Sizes bytes;
+  for (const ByteList& part : parts) bytes.push_back(part.bytes());
+  Scratch in, out;
+  const Blocks blocks = gather(schedule, c, c.dtype, {mine, 0, mine->bytes()}, bytes, in, out);
+  schedule.compute([blocks, parts = std::move(parts)](Schedule&) {
+    for (size_t r = 0; r < parts.size(); ++r) parts[r].write(0, parts[r].bytes(), blocks[r]);
+  });
+}
+
+void EmulatedTransport::alltoall(Schedule& schedule, const plugins::Collective& c, bool gathered) {
+  const uint64_t width = base::dtype_bytes(c.dtype);
+  const auto ranks = static_cast<size_t>(size());
+  std::vector<std::shared_ptr<ByteList>> to, from;
+  for (size_t r = 0; r < ranks; ++r) {
+    to.push_back(std::make_shared<ByteList>());
+    from.push_back(std::make_shared<ByteList>());
+  }
+  const Carrier carrier = gathered ? Carrier{} : compositions_.carrier(HVD_ALLTOALL, c.dtype);
+  const uint64_t limit =
+      gathered ? UINT64_MAX : compositions_.abilities().ask(HVD_ALLTOALL, carrier.dtype, HVD_SUM, true).max_count;
+  bool whole = !gathered && c.counts.size() == 1 && limit == UINT64_MAX;
+  for (size_t i = 0; i < c.counts.size(); ++i) {
+    const uint64_t all = c.counts[i] * width;
+    char* source = address(c.in[i]);
+    if (source == address(c.out[i]) && all > 0) {
+      // Results in place would overwrite data that is still to be sent.
+      char* const copy = schedule.scratch(all);
+      schedule.compute([copy, source, all](Schedule&) { std::memcpy(copy, source, all); });
+      source = copy;
+      whole = false;
+    }
+    char* target = address(c.out[i]);
+    for (size_t r = 0; r < ranks; ++r) {
+      const uint64_t give = in_part(c, i, static_cast<int32_t>(r), size()) * width;
+      const uint64_t get = out_part(c, i, static_cast<int32_t>(r), size()) * width;
+      whole = whole && give % carrier.width == 0 && get % carrier.width == 0;
+      to[r]->add(source, give);
+      from[r]->add(target, get);
+      source += give;
+      target += get;
+    }
+  }
+  if (whole) {
+    plugins::Collective s = settings(c, HVD_ALLTOALL, carrier.dtype);
+    s.in = c.in;
+    s.out = c.out;
+    s.counts = {c.counts[0] * width / carrier.width};
+    for (size_t r = 0; r < ranks; ++r) {
+      s.in_counts.push_back(to[r]->bytes() / carrier.width);
+      s.out_counts.push_back(from[r]->bytes() / carrier.width);
+    }
+    write_aligned(schedule, s, carrier.dtype == c.dtype ? 1 : static_cast<uint32_t>(carrier.width), rank(), size(),
+                  [&](const plugins::Collective& moved) { inner_.write_steps(schedule, moved); });
+    return;
+  }
+  std::vector<Slice> slices;
+  Sizes bytes;
+  for (size_t r = 0; r < ranks; ++r) {
+    slices.push_back({to[r], 0, to[r]->bytes()});
+    bytes.push_back(from[r]->bytes());
+  }
+  std::vector<std::shared_ptr<const ByteList>> targets(from.begin(), from.end());
+  if (gathered) return alltoall_gathered(schedule, c, slices, std::move(targets));
+  if (limit != UINT64_MAX) return alltoall_rounds(schedule, c, slices, std::move(targets), carrier.width, limit);
+  Scratch in, out;
+  const Blocks blocks = exchange(schedule, c, c.dtype, slices, bytes, in, out);
+  schedule.compute([blocks, targets](Schedule&) {
+    for (size_t r = 0; r < targets.size(); ++r) targets[r]->write(0, targets[r]->bytes(), blocks[r]);
+  });
+}
+
+// Only pairs of ranks know the sizes of their parts, so all ranks first agree on the number of rounds.
+void EmulatedTransport::alltoall_rounds(Schedule& schedule, const plugins::Collective& c, const std::vector<Slice>& to,
+                                        std::vector<std::shared_ptr<const ByteList>> from, uint64_t unit,
+                                        uint64_t max_count) {
+  auto* const longest = schedule.scratch_array<uint64_t>(1);
+  *longest = 0;
+  for (const Slice& s : to) *longest = std::max(*longest, s.bytes);
+  auto word = std::make_shared<ByteList>();
+  word->add(reinterpret_cast<char*>(longest), sizeof *longest);
+  Scratch in, out;
+  const Blocks sizes = gather(schedule, c, HVD_UINT64, {word, 0, sizeof *longest},
+                              Sizes(static_cast<size_t>(size()), sizeof *longest), in, out);
+  const uint64_t slice =
+      std::clamp<uint64_t>(max_count / static_cast<uint64_t>(size()), 1, base::kMostBytes / unit) * unit;
+  schedule.compute([this, c = settings(c, c.coll, c.dtype), to, from = std::move(from), sizes, slice](Schedule& p) {
+    uint64_t most = 0;
+    for (size_t r = 0; r < sizes.size(); ++r) {
+      uint64_t n;
+      std::memcpy(&n, sizes[r], sizeof n);
+      check_announced(r, n);
+      most = std::max(most, n);
+    }
+    Scratch round_in, round_out;
+    const auto round = [=, this](Schedule& q, uint64_t at) mutable {
+      std::vector<Slice> give;
+      Sizes get;
+      const auto this_round = [&](uint64_t bytes) { return at < bytes ? std::min(slice, bytes - at) : 0; };
+      for (const Slice& s : to) give.push_back({s.list, at, this_round(s.bytes)});
+      for (const auto& list : from) get.push_back(this_round(list->bytes()));
+      const Blocks blocks = exchange(q, c, c.dtype, give, get, round_in, round_out);
+      q.compute([blocks, from, get, at](Schedule&) {
+        for (size_t r = 0; r < from.size(); ++r) from[r]->write(at, get[r], blocks[r]);
+      });
+    };
+    write_rounds(p, 0, most, slice, std::make_shared<const Round>(round));
+  });
+}
+
+// Every rank gathers all data, a chunk at a time, and takes the part for itself.
+void EmulatedTransport::alltoall_gathered(Schedule& schedule, const plugins::Collective& c,
+                                          const std::vector<Slice>& to,
+                                          std::vector<std::shared_ptr<const ByteList>> from) {
+  const auto ranks = static_cast<size_t>(size());
+  auto* const row = schedule.scratch_array<uint64_t>(ranks);
+  auto all = std::make_shared<ByteList>();
+  for (size_t r = 0; r < ranks; ++r) {
+    row[r] = to[r].bytes;
+    to[r].list->walk(0, to[r].bytes, [&](char* p, uint64_t, uint64_t n) { all->add(p, n); });
+  }
+  auto words = std::make_shared<ByteList>();
+  words->add(reinterpret_cast<char*>(row), ranks * sizeof *row);
+  Scratch in, out;
+  const Blocks table =
+      gather(schedule, c, HVD_UINT64, {words, 0, words->bytes()}, Sizes(ranks, words->bytes()), in, out);
+  const uint64_t chunk = std::max<uint64_t>(64, scratch_limit(c) / ranks / 64 * 64);
+  schedule.compute(
+      [this, c = settings(c, c.coll, c.dtype), all, from = std::move(from), table, chunk, ranks](Schedule& p) {
+        const auto me = static_cast<size_t>(rank());
+        Sizes totals(ranks, 0), starts(ranks, 0);  // bytes that rank r sends; where this rank's part of them starts
+        for (size_t r = 0; r < ranks; ++r) {
+          for (size_t d = 0; d < ranks; ++d) {
+            uint64_t n;
+            std::memcpy(&n, table[r] + d * sizeof n, sizeof n);
+            check_announced(r, n);
+            if (d < me) starts[r] += n;
+            if (d == me && n != from[r]->bytes())
+              throw plugins::BackendError(HVD_E_INVALID, 0, 0,
+                                          "alltoall: rank " + std::to_string(r) + " sends " + std::to_string(n) +
+                                              " bytes, this rank (" + std::to_string(me) + ") expects " +
+                                              std::to_string(from[r]->bytes()));
+            totals[r] += n;
+          }
+        }
+        const uint64_t most = *std::max_element(totals.begin(), totals.end());
+        Scratch round_in, round_out;
+        const auto round = [=, this](Schedule& q, uint64_t at) mutable {
+          Sizes bytes;
+          for (uint64_t n : totals) bytes.push_back(at < n ? std::min(chunk, n - at) : 0);
+          const Blocks blocks = gather(q, c, c.dtype, {all, at, bytes[me]}, bytes, round_in, round_out);
+          q.compute([blocks, bytes, from, starts, at](Schedule&) {
+            for (size_t r = 0; r < from.size(); ++r) {
+              const uint64_t begin = std::max(at, starts[r]);
+              const uint64_t end = std::min(at + bytes[r], starts[r] + from[r]->bytes());
+              if (begin < end) from[r]->write(begin - starts[r], end - begin, blocks[r] + (begin - at));
+            }
+          });
+        };
+        write_rounds(p, 0, most, chunk, std::make_shared<const Round>(round));
+      });
+}
+
+}  // namespace hvd::dataplane

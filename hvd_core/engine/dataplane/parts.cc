@@ -1,0 +1,80 @@
+// See parts.h.
+#include "engine/dataplane/parts.h"
+
+namespace hvd::dataplane {
+
+namespace {
+uint64_t from_table(const std::vector<uint64_t>& table, size_t i, int32_t r, int32_t size) {
+  return table[i * static_cast<size_t>(size) + static_cast<size_t>(r)];
+}
+}  // namespace
+
+void copy_settings(plugins::Collective& to, const plugins::Collective& from) {
+  to.coll = from.coll;
+  to.dtype = from.dtype;
+  to.op = from.op;
+  to.root = from.root;
+  to.peer = from.peer;
+  to.prescale = from.prescale;
+  to.postscale = from.postscale;
+  to.deadline_ns = from.deadline_ns;
+  to.seq = from.seq;
+  to.stream = from.stream;
+  to.overlapped = from.overlapped;
+  to.siblings = from.siblings;
+}
+
+plugins::Collective single_buffer(const plugins::Collective& c, size_t i, size_t ranks) {
+  const auto row = [&](const std::vector<uint64_t>& all) {
+    if (all.empty()) return all;
+    const auto from = all.begin() + static_cast<ptrdiff_t>(i * ranks);
+    return std::vector<uint64_t>(from, from + static_cast<ptrdiff_t>(ranks));
+  };
+  plugins::Collective one;
+  copy_settings(one, c);
+  one.in = {c.in[i]};
+  one.out = {c.out[i]};
+  one.counts = {c.counts[i]};
+  one.in_counts = row(c.in_counts);
+  one.out_counts = row(c.out_counts);
+  return one;
+}
+
+uint64_t out_part(const plugins::Collective& c, size_t i, int32_t r, int32_t size) {
+  if (!c.out_counts.empty()) return from_table(c.out_counts, i, r, size);
+  return c.coll == HVD_ALLGATHER ? c.counts[i] : c.counts[i] / static_cast<uint64_t>(size);
+}
+
+uint64_t in_part(const plugins::Collective& c, size_t i, int32_t r, int32_t size) {
+  if (!c.in_counts.empty()) return from_table(c.in_counts, i, r, size);
+  return c.counts[i] / static_cast<uint64_t>(size);
+}
+
+uint64_t in_elements(const plugins::Collective& c, size_t i, int32_t rank) {
+  return (c.coll == HVD_BROADCAST && c.root != rank) || c.coll == HVD_RECV ? 0 : c.counts[i];
+}
+
+uint64_t out_elements(const plugins::Collective& c, size_t i, int32_t rank, int32_t size) {
+  switch (c.coll) {
+    case HVD_ALLREDUCE:
+      return c.counts[i];
+    case HVD_REDUCE:
+      return c.root == rank ? c.counts[i] : 0;
+    case HVD_BROADCAST:  // the root may have no output
+      return c.out[i].base == nullptr ? 0 : c.counts[i];
+    case HVD_REDUCESCATTER:
+      return out_part(c, i, rank, size);
+    case HVD_ALLGATHER:
+    case HVD_ALLTOALL: {
+      uint64_t total = 0;
+      for (int32_t r = 0; r < size; ++r) total += out_part(c, i, r, size);
+      return total;
+    }
+    case HVD_RECV:
+      return c.counts[i];
+    default:
+      return 0;
+  }
+}
+
+}  // namespace hvd::dataplane

@@ -1,0 +1,213 @@
+// See stall_check.h.
+#include "engine/watch/stall_check.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "engine/base/log.h"
+#include "engine/base/operations.h"
+#include "engine/watch/snapshot.h"
+
+namespace hvd::watch {
+
+using agreement::kNever;
+using agreement::Rank;
+using agreement::Stalled;
+using base::Level;
+
+namespace {
+
+// A rank looks twice, with up to 0.5 s for Python's lock each time. One that has not answered by now does not.
+constexpr int64_t kAnswerNs = 3'000'000'000;
+constexpr size_t kMostAsked = 64, kMostStalls = 64;
+
+int64_t begin_of(const std::vector<Stalled>& stalled) {
+  int64_t since = kNever;
+  for (const Stalled& s : stalled) since = std::min(since, s.since);
+  return since;
+}
+
+double to_seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
+
+}  // namespace
+
+StallCheck::StallCheck(Settings settings, agreement::Node& node, const calls::ProcessSets& sets)
+    : settings_(std::move(settings)), node_(node), sets_(sets) {}
+
+void StallCheck::stop() {
+  next_ = kNever;
+  looking_ = false;
+  reported_.clear();
+}
+
+bool StallCheck::check(int64_t now) {
+  auto* root = node_.coordinator();
+  acted_ = false;
+  if (!reported_.empty() && node_.entries() != entries_seen_) say_if_it_proceeds(now);
+  if (looking_) {
+    if (answers_.size() == asked_.size() || now >= look_ends_) report(now);
+    return acted_;
+  }
+  if (next_ == kNever && root->waiting()) next_ = now + settings_.warn_ns;
+  if (now < next_) return acted_;
+  int64_t oldest;
+  const auto stalled = root->stalled(now - settings_.warn_ns, &oldest);
+  if (stalled.empty()) {
+    next_ = oldest == kNever ? kNever : oldest + settings_.warn_ns;
+  } else if (is_due(now, stalled)) {
+    begin_look(now);
+  } else {
+    next_ = now + settings_.warn_ns;
+    const int64_t since = begin_of(stalled);
+    next_ = std::min(next_, std::max(now + 1'000'000, stalled_since_ + 2 * (reported_at_ - stalled_since_)));
+    if (settings_.abort_ns > 0) next_ = std::min(next_, std::max(now, since + settings_.abort_ns));
+  }
+  return acted_;
+}
+
+// A stall is reported after warn_ns, then each time when it is twice as old, and at once when another rank is missing.
+bool StallCheck::is_due(int64_t now, const std::vector<Stalled>& stalled) const {
+  if (reported_.empty()) return true;
+  const int64_t since = begin_of(stalled);
+  if (settings_.abort_ns > 0 && now - since >= settings_.abort_ns) return true;
+  if (now - stalled_since_ >= 2 * (reported_at_ - stalled_since_)) return true;
+  std::set<Rank> known;
+  for (const Stalled& s : reported_) known.insert(s.missing.begin(), s.missing.end());
+  for (const Stalled& s : stalled)
+    if (!std::all_of(s.missing.begin(), s.missing.end(), [&](Rank r) { return known.contains(r); })) return true;
+  return false;
+}
+
+// The missing ranks first, for there is room for some only.
+std::vector<Rank> StallCheck::ranks_to_ask(const std::vector<Stalled>& stalled) const {
+  std::vector<Rank> ranks;
+  std::set<Rank> seen;
+  const auto add = [&](const std::vector<Rank>& more, size_t most) {
+    for (Rank r : more)
+      if (ranks.size() < most && seen.insert(r).second) ranks.push_back(r);
+  };
+  for (const Stalled& s : stalled) add(s.missing, kMostAsked * 3 / 4);
+  for (const Stalled& s : stalled) add(s.waiting, kMostAsked);
+  for (const Stalled& s : stalled) add(s.missing, kMostAsked);
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+void StallCheck::begin_look(int64_t now) {
+  int64_t oldest;
+  // Known batches that some ranks have arrived at are dissolved here, so that all names are known in the report.
+  asked_ = ranks_to_ask(node_.coordinator()->stalled(now, &oldest));
+  answers_.clear();
+  looking_ = acted_ = true;
+  look_began_ = now;
+  next_ = look_ends_ = now + kAnswerNs;
+  node_.look(++number_, asked_);
+}
+
+void StallCheck::told(Rank rank, uint32_t number, const std::string& text) {
+  if (!looking_ || number != number_ || !std::binary_search(asked_.begin(), asked_.end(), rank)) return;
+  watch::Snapshot s;
+  try {
+    s = watch::decode(text);
+  } catch (const agreement::WireError& e) {  // a report must not end the job
+    return base::log(base::Level::Warning, "rank " + std::to_string(rank) + " sent an unreadable report: " + e.what());
+  }
+  s.rank = rank;
+  answers_[rank] = std::move(s);
+}
+
+watch::StallFacts StallCheck::facts(int64_t now, const std::vector<Stalled>& stalled) const {
+  watch::StallFacts f;
+  f.warn_s = to_seconds(settings_.warn_ns);
+  f.abort_s = to_seconds(settings_.abort_ns);
+  for (const Stalled& s : stalled) {
+    if (f.stalls.size() == kMostStalls) break;
+    watch::Stall stall;
+    stall.operation = s.kind ? base::op_name(*s.kind) : "";
+    stall.name = s.kind ? agreement::shown_name(*s.kind, s.name) : s.name;
+    if (s.kind && base::changes_sets(*s.kind) && stall.name != stall.operation)  // the first message of two ranks
+      stall.operation = base::op_name(base::OpKind::Send);
+    stall.process_set = sets_.number_of(s.set);
+    stall.age_s = to_seconds(now - s.since);
+    stall.waiting = s.waiting;
+    stall.missing = s.missing;
+    stall.too_long = settings_.abort_ns > 0 && now - s.since >= settings_.abort_ns;
+    f.stalls.push_back(std::move(stall));
+  }
+  f.snapshots = answers_;
+  f.asked = asked_;
+  for (Rank r : asked_)
+    if (settings_.process_state && !answers_.contains(r)) f.processes[r] = settings_.process_state(r);
+  f.process_sets = sets_.all();
+  if (!reported_.empty()) f.since_report_s = to_seconds(reported_at_ - stalled_since_);
+  return f;
+}
+
+void StallCheck::report(int64_t now) {
+  looking_ = false;
+  int64_t oldest;
+  // All that waited already when the look began, so that the report is whole.
+  const auto stalled = node_.coordinator()->stalled(look_began_, &oldest);
+  next_ = now + settings_.warn_ns;
+  if (stalled.empty()) {
+    next_ = oldest == kNever ? kNever : std::max(now, oldest + settings_.warn_ns);
+    return;
+  }
+  const watch::StallReport r = watch::report_of(facts(now, stalled), !settings_.json_path.empty());
+  ++reports_;
+  reported_ = stalled;
+  told_ranks_ = asked_;
+  stalled_since_ = begin_of(stalled);
+  reported_at_ = now;
+  entries_seen_ = node_.entries();
+  next_ = std::min(next_, stalled_since_ + 2 * (now - stalled_since_));
+  if (settings_.abort_ns > 0) next_ = std::min(next_, std::max(now, stalled_since_ + settings_.abort_ns));
+  // Here at once, because the job may end next; on the other ranks by entries of the log.
+  base::log(Level::Warning, r.text);
+  for (const auto& [rank, line] : r.lines) {
+    acted_ = true;
+    node_.report({rank}, line.substr(0, agreement::kLongestReport));
+  }
+  if (!settings_.json_path.empty()) write_json(r.json);
+  if (!r.too_long) return;
+  base::log(Level::Error, "One or more rank (marked by \"!\") is stalled for longer than " +
+                              std::to_string(settings_.abort_ns / 1'000'000'000) + " seconds. Will shutdown.");
+  end_ = r.summary;
+  for (const Stalled& s : stalled)
+    if (now - s.since >= settings_.abort_ns) missing_.insert(missing_.end(), s.missing.begin(), s.missing.end());
+}
+
+void StallCheck::say_if_it_proceeds(int64_t now) {
+  entries_seen_ = node_.entries();
+  const auto* root = node_.coordinator();
+  for (const Stalled& s : reported_)
+    if (root->still_waits(s)) return;
+  std::string names;
+  for (size_t i = 0; i < reported_.size() && i < 6; ++i) names += (i ? ", " : "") + reported_[i].name;
+  if (reported_.size() > 6) names += ", ...";
+  const std::string text = "The operations that were stalled proceed again after " +
+                           watch::seconds(to_seconds(now - stalled_since_)) + ": " + names;
+  base::log(Level::Warning, text);
+  std::erase(told_ranks_, 0);
+  if (!told_ranks_.empty()) {
+    acted_ = true;
+    node_.report(std::move(told_ranks_), text);
+  }
+  reported_.clear();
+}
+
+void StallCheck::write_json(const std::string& line) const {
+  const int fd = ::open(settings_.json_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const std::string text = line + "\n";
+  const bool written = fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  if (fd >= 0) ::close(fd);
+  if (!written)
+    base::log(Level::Warning,
+              "the stall report cannot be written to " + settings_.json_path + " (HOROVOD_STALL_REPORT_JSON)");
+}
+
+}  // namespace hvd::watch
