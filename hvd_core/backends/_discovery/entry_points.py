@@ -207,7 +207,7 @@ def decode(environ: Mapping[str, str]) -> tuple[tuple[Candidate, ...], tuple[Pro
             for row in found["backends"]
         ]
         return tuple(wheels), tuple(Problem(**row) for row in found["problems"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"horovod: {VARIABLE} cannot be read ({type(error).__name__}: {error}). The launcher sets it.\n"
             f"  fix: unset {VARIABLE}; the ranks then search for backends themselves"

@@ -20,7 +20,17 @@ from typing import TYPE_CHECKING, Any
 from hvd_core._config.hints import pip_install
 from hvd_core._config.packaged import package_folders, reinstall
 from hvd_core.backends import _messages, _phases
-from hvd_core.backends._candidate import GROUP, PATH, RULES, WHEEL, Candidate, Rules, faults, is_texts
+from hvd_core.backends._candidate import (
+    EMBEDDED,
+    GROUP,
+    PATH,
+    RULES,
+    WHEEL,
+    Candidate,
+    Rules,
+    faults,
+    is_texts,
+)
 from hvd_core.backends._discovery.diagnosis import searched
 from hvd_core.backends._discovery.entry_points import check_version
 from hvd_core.backends._messages import of_exception
@@ -44,31 +54,49 @@ ABI = (1, 1)
 class InstalledBackend:
     """A backend that can be selected; all properties of this class are known without importing a plugin.
 
-    ``devices``: the device types whose memory it serves ("cpu" is host memory). ``provides``: its tables, "device" and
-    "comm". ``spans_hosts``: whether one communicator can reach ranks on several hosts. ``automatic``: whether it may
-    be chosen when no name is given; the backend of highest ``priority`` is tried first. ``origin``: where it comes
-    from, in the words of the messages. ``descriptor``: None if the backend has no descriptor. ``encrypts``: whether it
-    encrypts what it sends to other hosts when HOROVOD_TLS=1 asks for it. ``launchers``: the launchers whose jobs it
-    belongs to (BackendDescriptor.launchers).
+    ``library``: its path below the package, for a library of hvd-core's own wheel. ``devices``: the device types whose
+    memory it serves ("cpu" is host memory). ``provides``: its tables, "device" and "comm". ``spans_hosts``: whether one
+    communicator can reach ranks on several hosts. ``automatic``: whether it may be chosen when no name is given; the
+    backend of highest ``priority`` is tried first. ``origin``: where it comes from, in the words of the messages.
+    ``descriptor``: None if the backend has no descriptor.
     """
 
     descriptor: BackendDescriptor | None = None
-    devices: tuple[str, ...] = ("cpu",)
-    provides: frozenset[str] = frozenset({"device", "comm"})
-    spans_hosts = True
-    automatic = True
-    priority = 50
-    launchers: tuple[str, ...] = ()
-    library = ""
-    version = ""
     encrypts = False
+    """Whether it encrypts what it sends to other hosts when HOROVOD_TLS=1 asks for it."""
+    launchers: tuple[str, ...] = ()
+    """The launchers whose jobs it belongs to (BackendDescriptor.launchers)."""
 
-    def __init__(self, candidate: Candidate) -> None:
-        self.candidate, self.name, self.origin = candidate, candidate.name, candidate.describe_origin()
+    def __init__(
+        self,
+        name: str,
+        library: str,
+        origin: str,
+        spans_hosts: bool,
+        automatic: bool,
+        devices: tuple[str, ...] = ("cpu",),
+        provides: frozenset[str] = frozenset({"device", "comm"}),
+        priority: int = 50,
+        version: str = "",
+        candidate: Candidate | None = None,
+    ) -> None:
+        self.name, self.library, self.origin, self.version = name, library, origin, version
+        self.spans_hosts, self.automatic, self.priority = spans_hosts, automatic, priority
+        self.devices: tuple[str, ...] = devices
+        self.provides = provides
+        self.candidate = candidate or Candidate(name, EMBEDDED)
 
     def path(self) -> str | Path:
         """The absolute path of the library, for the engine's loader. Raises BackendLoadError if the file is missing."""
-        raise NotImplementedError
+        files = [folder / self.library for folder in package_folders()]
+        for file in files:
+            if file.is_file():
+                return file.resolve()
+        raise _failed_to_load(
+            self,
+            f"its library is not in this installation        searched: {', '.join(map(str, files))}",
+            f"build it in a source tree, or reinstall hvd-core: {reinstall()}",
+        )
 
     def probe(self, timeout_s: float = 5.0) -> Available | Unavailable:
         """Whether the backend works on this machine. Waits at most ``timeout_s`` seconds."""
@@ -102,37 +130,25 @@ def _other_abi(backend: InstalledBackend, major: int) -> BackendLoadError:
     )
 
 
-class EmbeddedBackend(InstalledBackend):
-    """A library of hvd-core's own wheel."""
-
-    def __init__(self, candidate: Candidate, spans_hosts: bool, encrypts: bool) -> None:
-        super().__init__(candidate)
-        self.spans_hosts, self.encrypts = spans_hosts, encrypts
-        self.library = f"lib/libhvd_backend_{candidate.name}.so"
-
-    def path(self) -> Path:
-        files = [folder / self.library for folder in package_folders()]
-        for file in files:
-            if file.is_file():
-                return file.resolve()
-        raise _failed_to_load(
-            self,
-            f"its library is not in this installation        searched: {', '.join(map(str, files))}",
-            f"build it in a source tree, or reinstall hvd-core: {reinstall()}",
-        )
-
-
 class ClassBackend(InstalledBackend):
     """A class in this process, or in this package. ``make``: returns the class with its C table."""
-
-    provides = frozenset({"comm"})
-    automatic = False
 
     def __init__(
         self, candidate: Candidate, make: Callable[[], RegisteredBackend], spans_hosts: bool, version: str
     ) -> None:
-        super().__init__(candidate)
-        self.make, self.spans_hosts, self.version = make, spans_hosts, version
+        origin, provides = candidate.describe_origin(), frozenset({"comm"})
+        super().__init__(
+            candidate.name,
+            "",
+            origin,
+            spans_hosts,
+            False,
+            ("cpu",),
+            provides,
+            version=version,
+            candidate=candidate,
+        )
+        self.make = make
 
     def path(self) -> str:
         return self.make().path
@@ -283,8 +299,8 @@ class WheelBackend(InstalledBackend):
     imports the plugin's module, and may raise BackendDescribeError."""
 
     def __init__(self, candidate: Candidate) -> None:
-        super().__init__(candidate)
-        self.version = candidate.version or ""
+        self.candidate, self.name = candidate, candidate.name
+        self.origin, self.version = candidate.describe_origin(), candidate.version or ""
 
     @cached_property
     def descriptor(self) -> BackendDescriptor:  # type: ignore[override]  # made at the first use
@@ -408,12 +424,10 @@ class LibraryBackend(InstalledBackend):
     """A library that HOROVOD_BACKEND_PATH_<NAME> names. It has no descriptor: its properties are read from its tables, so
     reading one loads the library and may raise BackendLoadError."""
 
-    automatic = False
-    priority = 0
-
     def __init__(self, name: str, library: str) -> None:
-        super().__init__(Candidate(name, PATH, location=library))
-        self.library = library
+        self.candidate = Candidate(name, PATH, location=library)
+        self.name, self.library, self.origin = name, library, self.candidate.describe_origin()
+        self.automatic, self.priority = False, 0
 
     def path(self) -> Path:
         library = Path(self.library)

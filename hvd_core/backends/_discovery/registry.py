@@ -23,7 +23,6 @@ from hvd_core.backends._discovery.entry_points import canonical, duplicate_text,
 from hvd_core.backends._discovery.installed_backend import (
     ABI,
     ClassBackend,
-    EmbeddedBackend,
     InstalledBackend,
     LibraryBackend,
     WheelBackend,
@@ -43,10 +42,12 @@ def _chaos() -> RegisteredBackend:
     return entry_of(ChaosBackend)
 
 
-_SHM = EmbeddedBackend(Candidate("shm", EMBEDDED), spans_hosts=False, encrypts=False)
+_SHM = InstalledBackend("shm", "lib/libhvd_backend_shm.so", EMBEDDED, spans_hosts=False, automatic=True)
+_TCP = InstalledBackend("tcp", "lib/libhvd_backend_tcp.so", EMBEDDED, spans_hosts=True, automatic=True)
+_TCP.encrypts = True
 _EMBEDDED = (
     _SHM,
-    EmbeddedBackend(Candidate("tcp", EMBEDDED), spans_hosts=True, encrypts=True),
+    _TCP,
     # Only tests choose it, because it is slow.
     ClassBackend(Candidate("chaos", EMBEDDED, for_tests=True), _chaos, spans_hosts=True, version=__version__),
 )

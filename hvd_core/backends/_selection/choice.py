@@ -55,20 +55,23 @@ def choose(
     config: PluginsConfig,
     world: Any = None,
     argument: Argument = None,
+    allreduce: bool | None = None,
+    allgather: bool | None = None,
     called: str = ARGUMENT,
 ) -> BackendPlan:
     """The plan for a whole job, or for a process set.
 
     ``world``: the job's World (``hosts``: host index of each rank, ``host_names``: one per rank, ``rank``), or None
     for a job of one process. ``argument``: the argument of ``init(backend=...)``: a name, a text in the syntax of
-    HOROVOD_BACKEND, or a list of names; a subclass of PythonBackend stands for its name. ``called``: its name in
-    messages. The files' settings of a backend are written to ``environ`` before the backend is used, unless the variable
+    HOROVOD_BACKEND, or a list of names; a subclass of PythonBackend stands for its name. ``allreduce``,
+    ``allgather``: in place of HOROVOD_HIERARCHICAL_ALLREDUCE and _ALLGATHER. ``called``: the argument's name in messages.
+    The files' settings of a backend are written to ``environ`` before the backend is used, unless the variable
     is set already.
 
     Raises ValueError for texts and options that cannot be read, and the BackendError of the first named backend that
     cannot be used.
     """
-    return choice_for(environ, config, world, argument, called)[1]
+    return choice_for(environ, config, world, argument, allreduce, allgather, called)[1]
 
 
 def choice_for(
@@ -76,14 +79,19 @@ def choice_for(
     config: PluginsConfig,
     world: Any = None,
     argument: Argument = None,
+    allreduce: bool | None = None,
+    allgather: bool | None = None,
     called: str = ARGUMENT,
 ) -> tuple[Choice, BackendPlan]:
     """As choose(), with the Choice, which also answers for device types that no rule names."""
     levels = ladder(environ, _with_names(argument), config.levels(), called)
     types = {rule.device for level in levels for rule in level.rules} - {None, ACCELERATORS, HOST}
     backends = UsableBackends(environ, config, frozenset(map(str, types)))
-    hierarchical = (read(f"HOROVOD_HIERARCHICAL_{name}", environ) for name in ("ALLREDUCE", "ALLGATHER"))
-    choice = Choice(levels, backends, world, *hierarchical)
+    if allreduce is None:
+        allreduce = read("HOROVOD_HIERARCHICAL_ALLREDUCE", environ)
+    if allgather is None:
+        allgather = read("HOROVOD_HIERARCHICAL_ALLGATHER", environ)
+    choice = Choice(levels, backends, world, allreduce, allgather)
     plan = choice.plan()
     options.check(plan.backends(), environ, backends.names)
     return choice, plan

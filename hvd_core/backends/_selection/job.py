@@ -109,7 +109,7 @@ def for_set(job: Any, ranks: Sequence[int], backend: Argument) -> tuple[dict[str
         launcher=world.launcher,
         launcher_used_up=world.launcher_used_up,
     )
-    own = choose(os.environ, load(os.environ), members, backend, OF_SET)
+    own = choose(os.environ, load(os.environ), members, backend, called=OF_SET)
     for device in own.devices:
         job.engine.serves(device.type)  # the set uses the devices that the job opens
     plan = with_own(job.plan, own, OF_SET)
