@@ -36,9 +36,9 @@ try:
     from hvd_core._runtime.current_job import engine
 
     _runtime = _loaded_runtime
-except ImportError as error:
+except ImportError as _error:
     # Importing must work where the engine cannot run (a Spark driver, a documentation build); calls explain.
-    UNAVAILABLE = error
+    UNAVAILABLE = _error
 
     def engine() -> Engine:
         """Raises ImportError with the reason why the engine cannot be loaded."""
