@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 class _OnTorch(Alternative):
     """Buffers on the rank's device."""
 
+    device: torch.device
+    finish: Callable[[], Any]
+
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         import torch
@@ -94,7 +97,7 @@ class HorovodTorch(_OnTorch):
 class TorchDistributed(_OnTorch):
     """torch.distributed: Gloo for host memory, the vendor's library for a device."""
 
-    title = "torch.distributed"
+    title: str = "torch.distributed"
     launcher = ""
     over_backends = False
 

@@ -68,10 +68,12 @@ def broadcast_object(
         HorovodInternalError: a rank is gone.
     """
     # The original names it after the object's type, which stalls where the others pass None.
-    name = "broadcast_object" if name is None else name
+    names = ["broadcast_object.sz"]
     me = runtime().rank()  # before init() the missing init() is the better message
     is_root = bool(me == root_rank)
-    with report_failure("broadcast", f"broadcast.{name}.sz", process_set):
+    with reported_for_each("broadcast", "broadcast", names, process_set):
+        name = "broadcast_object" if name is None else f"{name}"
+        names[0] = f"{name}.sz"
         data = _bytes_of(obj) if is_root else np.empty(0, np.uint8)
     length = np.array([data.size], np.int64)
     hvd_core.broadcast_(length, root_rank, f"{name}.sz", process_set)
@@ -100,9 +102,11 @@ def allgather_object(
         ValueError: Horovod is not initialized. HorovodInternalError: a rank is gone. The errors of pickling; the other
             ranks' calls fail then.
     """
-    name = "allgather_object" if name is None else name
+    names = ["allgather_object.sz"]
     runtime().rank()  # before init() the missing init() is the better message
-    with report_failure("allgather", f"allgather.{name}.sz", process_set):
+    with reported_for_each("allgather", "allgather", names, process_set):
+        name = "allgather_object" if name is None else f"{name}"
+        names[0] = f"{name}.sz"
         data = _bytes_of(obj)
     lengths = hvd_core.allgather(np.array([data.size], np.int64), f"{name}.sz", process_set)
     everything = hvd_core.allgather(data, f"{name}.t", process_set)

@@ -87,12 +87,15 @@ def test_a_local_rank_is_the_number_of_its_device(given, seen):
 
 
 def test_variables_of_spark_are_kept_from_ranks():
-    ours = {"PATH": "/bin", "NCCL_DEBUG": "INFO", "PYTHONPATH": "/x"}
+    ours = {"PATH": "/bin", "NCCL_DEBUG": "INFO"}
     sparks = {"SPARK_HOME": "/s", "PYSPARK_PYTHON": "p", "_PYSPARK_DRIVER_CONN_INFO_PATH": "/t"}
     sparks |= {"PYTHON_WORKER_FACTORY_SECRET": "secret", "SPARK_LOCAL_DIRS": "/d"}
     env = base_environment({**ours, **sparks, "HOROVOD_SECRET_KEY": "00"}, {"HOROVOD_TIMELINE": "t"})
     assert ours.items() <= env.items() and not sparks.keys() & env.keys()
     assert env["HOROVOD_TIMELINE"] == "t"
+    # Another Python gets the import path of the executors' one neither from Spark nor from this process.
+    other = base_environment({"PYTHONPATH": "/x"}, {}, "/no/such/python")
+    assert "PYTHONPATH" in env and "PYTHONPATH" not in other
 
 
 def test_the_secret_is_not_in_the_text_of_a_plan():
