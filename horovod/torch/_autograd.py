@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter, Signature
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.autograd import Function
@@ -206,13 +206,17 @@ def _function(name: str, operation: Operation, parameters: str, grouped: bool = 
 
 _REDUCTION = "op prescale_factor postscale_factor process_set"
 _SCATTER = "name op process_set prescale_factor postscale_factor"
-HorovodAllreduce = _function("HorovodAllreduce", ALLREDUCE, f"average name {_REDUCTION}")
-HorovodGroupedAllreduce = _function(
+HorovodAllreduce: Final = _function("HorovodAllreduce", ALLREDUCE, f"average name {_REDUCTION}")
+HorovodGroupedAllreduce: Final = _function(
     "HorovodGroupedAllreduce", ALLREDUCE, f"average name {_REDUCTION}", grouped=True
 )
-HorovodAllgather = _function("HorovodAllgather", ALLGATHER, "name process_set")
-HorovodGroupedAllgather = _function("HorovodGroupedAllgather", ALLGATHER, "name process_set", grouped=True)
-HorovodBroadcast = _function("HorovodBroadcast", BROADCAST, "root_rank name process_set")
-HorovodAlltoall = _function("HorovodAlltoall", ALLTOALL, "splits name process_set")
-HorovodReducescatter = _function("HorovodReducescatter", REDUCESCATTER, _SCATTER)
-HorovodGroupedReducescatter = _function("HorovodGroupedReducescatter", REDUCESCATTER, _SCATTER, grouped=True)
+HorovodAllgather: Final = _function("HorovodAllgather", ALLGATHER, "name process_set")
+HorovodGroupedAllgather: Final = _function(
+    "HorovodGroupedAllgather", ALLGATHER, "name process_set", grouped=True
+)
+HorovodBroadcast: Final = _function("HorovodBroadcast", BROADCAST, "root_rank name process_set")
+HorovodAlltoall: Final = _function("HorovodAlltoall", ALLTOALL, "splits name process_set")
+HorovodReducescatter: Final = _function("HorovodReducescatter", REDUCESCATTER, _SCATTER)
+HorovodGroupedReducescatter: Final = _function(
+    "HorovodGroupedReducescatter", REDUCESCATTER, _SCATTER, grouped=True
+)

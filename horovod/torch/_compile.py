@@ -82,18 +82,12 @@ def _allgather_known(tensor: torch.Tensor, rows: int, name: str | None, number: 
 
 
 def _runs_gradient(operation: Operation, grouped: bool) -> Callable[..., Any]:
-    """The op of an operation's gradient: op(grad or grads, [rows, [received,]] *arguments, name, process set)."""
+    """The op of an operation's gradient: op(grad or grads, rows, received, *arguments, name, process set)."""
 
-    def run(grads: Any, *arguments: Any) -> Any:
-        call = Call(operation, None, global_process_set, grouped=grouped)
-        *rest, call.name, number = arguments
-        call.process_set = process_set_of(number)
-        if operation is not BROADCAST:
-            rows = rest.pop(0)
-            call.rows = list(rows) if grouped else [rows]
-        if operation is ALLTOALL:
-            call.received = rest.pop(0)
-        call.arguments = tuple(rest)
+    def run(grads: Any, rows: Any, received: torch.Tensor | None, *arguments: Any) -> Any:
+        *own, name, number = arguments
+        each = list(rows) if grouped else [rows]
+        call = Call(operation, name, process_set_of(number), tuple(own), grouped, each, received)
         with torch.no_grad():
             found = gradients(call, grads if grouped else [grads])
         # Copies: the result of an op must not be a view of memory that the graph does not know.
@@ -176,16 +170,13 @@ def _backward_of(operation: Operation, grouped: bool) -> Callable[..., Any]:
     op = operation.grouped_name if grouped else operation.name
 
     def backward(ctx: Any, grads: Any) -> Any:
-        ops, arguments = torch.ops.horovod, ctx.arguments
         if operation is ALLREDUCE:
-            *settings, name, number = arguments
-            found = getattr(ops, op)(grads, *settings, gradient_name(name), number)
-        elif operation is BROADCAST:
-            found = ops.broadcast_grad(grads, *arguments)
-        elif operation is ALLTOALL:
-            found = ops.alltoall_grad(grads[0], ctx.rows, *ctx.saved_tensors, *arguments)
+            *settings, name, number = ctx.arguments
+            found = getattr(torch.ops.horovod, op)(grads, *settings, gradient_name(name), number)
         else:
-            found = getattr(ops, f"{op}_grad")(grads, ctx.rows, *arguments)
+            grads = grads[0] if operation is ALLTOALL else grads
+            received = ctx.saved_tensors[0] if operation is ALLTOALL else None
+            found = getattr(torch.ops.horovod, f"{op}_grad")(grads, ctx.rows, received, *ctx.arguments)
         return found, *[None] * ctx.others
 
     return backward
@@ -238,11 +229,9 @@ def _define_both(operation: Operation, arguments: str, shape: Callable[..., Any]
     _define(name, schema, _runs(operation, grouped), shapes, backward, save)
     if operation is ALLREDUCE:
         return  # its gradient is the op itself
-    if operation is ALLGATHER:
-        arguments = "SymInt[] rows, " if grouped else "SymInt rows, "
-    elif operation is ALLTOALL:
-        arguments = "SymInt rows, Tensor received, "
-    schema = f"({tensors}, {arguments}{_CALL}) -> {result}"
+    own = arguments if operation in (BROADCAST, REDUCESCATTER) else ""
+    rows = "SymInt[] rows" if grouped else "SymInt rows"
+    schema = f"({tensors}, {rows}, Tensor? received, {own.removeprefix(rows + ', ')}{_CALL}) -> {result}"
     shape = _same_shape if operation is BROADCAST else _given_rows
     shapes = _of_each(shape) if grouped else shape
     _define(f"{name}_grad", schema, _runs_gradient(operation, grouped), shapes)

@@ -107,8 +107,8 @@ StreamProvider = Callable[[int], int | None]
 
 _DTYPES = {number: dtype for dtype, number in DTYPE_NUMBERS.items()}
 
-_registered: dict[str, StreamProvider] = {}
-_found: dict[str, StreamProvider] = {}
+# By type of device: those that were registered, and those that were found.
+_providers: dict[str, StreamProvider] = {}
 
 # The last engine, and whether it serves the device types that have come so far. Weak, so that an ended engine can be
 # deleted.
@@ -129,16 +129,14 @@ def register_stream_provider(device_type: str, provider: StreamProvider) -> None
             stream that is current for that thread (0 is a valid address), or None if it has waited for the device, so
             that the data are ready.
     """
-    _registered[device_type] = provider
-    _found.pop(device_type, None)
+    _providers[device_type] = provider
 
 
 def current_stream(device: torch.device) -> int | None:
     """Address of the calling thread's current stream of a device; None: all work of the device is done."""
-    kind = device.type
-    provider = _found.get(kind)
+    provider = _providers.get(device.type)
     if provider is None:
-        provider = _found[kind] = _registered.get(kind) or _find(kind, device.index)
+        provider = _providers[device.type] = _find(device.type, device.index)
     return provider(device.index)
 
 

@@ -131,8 +131,14 @@ def _run(
     if tracing():
         return traced(operation.name, tensors, name, process_set, arguments, compression, grouped, in_place)
     # No step of this can fail: submit() is the first that reports a failure.
-    is_checked = not grouped or (isinstance(tensors, list) and len(tensors) > 0)
-    if compression is Compression.none and is_checked and (in_place or not _needs_grad(tensors, grouped)):
+    is_plain = compression is Compression.none and (
+        not grouped or (isinstance(tensors, list) and len(tensors) > 0)
+    )
+    try:
+        is_plain = is_plain and (in_place or not _needs_grad(tensors, grouped))
+    except Exception:  # no tensor: the guard below meets the exception too, and reports it
+        is_plain = False
+    if is_plain:
         return submit(operation, tensors, name, process_set, arguments, grouped, in_place, True)
     engine()  # fails before init()
     prefix = operation.grouped_name if grouped else operation.name

@@ -205,7 +205,7 @@ class Group(Collectives, _ProcessGroup):
             group._start_coalescing(device)
 
     def _end_coalescing(self, device: Any = None) -> Any:
-        group = None if self._calls.coalesces else self.group_for(device)
+        group = None if self._calls.coalesced is not None else self.group_for(device)
         return self._calls.end_coalescing() if group is None else group._end_coalescing(device)
 
     def shutdown(self) -> None:
@@ -342,11 +342,9 @@ class Group(Collectives, _ProcessGroup):
         operation, what = ("send", "send to") if sends else ("recv", "recv from")
         finish = one.copy_back if one.own and not sends else None
         work = calls.submit(
-            operation, name, taken, f"{what} rank {other}", [tensor], None, finish, alone=True, number=peer
+            operation, name, taken, f"{what} rank {other}", [tensor], None, finish, number=peer
         )
         work.source = self._rank if sends else other
-        if calls.coalesces:
-            calls.coalesce(work)
         return work
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:

@@ -200,7 +200,7 @@ class Calls:
         self.process_set = temporary(number)
         self.number, self.seconds = number, seconds
         self.core = engine()
-        self._coalesced: list[Any] | None = None
+        self.coalesced: list[Any] | None = None  # the works since start_coalescing()
         ordered = OrderedCalls(self.core, number, "c10d.")
         self.next_name: Callable[[], str] = ordered.next_name
         # The number of calls so far. It is equal on all ranks that have made the same calls.
@@ -221,7 +221,6 @@ class Calls:
         results: Any,
         opts: Any = None,
         finish: Callable[[], None] | None = None,
-        alone: bool = False,
         **how: Any,
     ) -> Any:
         """Hand a call to the engine. Returns its Work; None if the caller waits immediately, and the call has ended.
@@ -232,14 +231,13 @@ class Calls:
             what: the call in words.
             results, finish: as for Work.
             opts: torch's options of the call, with its timeout, and whether the caller waits immediately.
-            alone: the caller adds the work to the coalesced ones itself.
             how: number, prescale, splits, received, unit, root of `Engine.ordered`.
         """
         core = self.core
         seconds = seconds_of(getattr(opts, "timeout", None), self.seconds)
         sources, targets = (None, None) if taken is None else (taken.sources or None, taken.targets or None)
         device = None if taken is None else taken.device
-        at_once = OPTIONS_SAY_WAIT and self._coalesced is None and getattr(opts, "asyncOp", True) is False
+        at_once = OPTIONS_SAY_WAIT and self.coalesced is None and getattr(opts, "asyncOp", True) is False
         waits = at_once and device is None
         handle = core.ordered(
             operation,
@@ -259,8 +257,8 @@ class Calls:
         if device is not None:
             device.begin(core, handle, False)
         work = Work(core, handle, seconds, what, results, finish, device)
-        if self._coalesced is not None and not alone:
-            self._coalesced.append(work)
+        if self.coalesced is not None:
+            self.coalesced.append(work)
         if at_once:
             work.wait()
             return None
@@ -274,7 +272,7 @@ class Calls:
         """The short way of the most frequent call: reduce one plain tensor and wait for it. False, and nothing has been
         done, if the call is another one."""
         numbers = self._numbers_by_hash
-        if not numbers or opts.asyncOp or self._coalesced is not None or len(tensors) != 1:
+        if not numbers or opts.asyncOp or self.coalesced is not None or len(tensors) != 1:
             return False
         tensor, number = tensors[0], numbers.get(hash(opts.reduceOp))
         # A negative bit is the one property of a tensor that the engine does not see.
@@ -290,19 +288,11 @@ class Calls:
                 work.give_up(seconds)
         return True
 
-    @property
-    def coalesces(self) -> bool:
-        return self._coalesced is not None
-
-    def coalesce(self, work: Any) -> None:
-        if self._coalesced is not None:
-            self._coalesced.append(work)
-
     def start_coalescing(self) -> None:
-        self._coalesced = []
+        self.coalesced = []
 
     def end_coalescing(self) -> Any:
-        works, self._coalesced = self._coalesced or [], None
+        works, self.coalesced = self.coalesced or [], None
         return Works(works)
 
 

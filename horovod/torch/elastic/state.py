@@ -5,7 +5,7 @@ Each value whose type is in the registry has a handler, which copies it at a com
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -320,32 +320,19 @@ def _handler_for(value: Any) -> StateHandler | None:
 def _handlers_for(values: dict[str, Any]) -> dict[str, StateHandler]:
     """The handlers of values, and of the members of lists, tuples and dicts, by names such as "models[0]['encoder']"."""
     found = {}
-    containers = []
-    for name, value in values.items():
+    seen = set()
+    queue = list(values.items())
+    for name, value in queue:  # which grows: members come after all values
+        if name not in values and (type(value) in ATOMS or id(value) in seen):
+            continue
+        seen.add(id(value))
         handler = _handler_for(value)
         if handler is not None:
             found[name] = handler
-        else:
-            containers.append((name, value))
-    seen = {id(handler.value) for handler in found.values()}
-    for name, value in containers:  # which grows
-        if isinstance(value, dict):
-            members: Iterable[Any] = value.items()
+        elif isinstance(value, dict):
+            queue += [(f"{name}[{key!r}]", member) for key, member in value.items()]
         elif isinstance(value, (list, tuple)):
-            members = enumerate(value)
-        else:
-            continue
-        for key, member in members:
-            if type(member) in ATOMS or id(member) in seen:
-                continue
-            handler = _handler_for(member)
-            if handler is not None:
-                found[f"{name}[{key!r}]"] = handler
-            elif isinstance(member, (dict, list, tuple)):
-                containers.append((f"{name}[{key!r}]", member))
-            else:
-                continue
-            seen.add(id(member))
+            queue += [(f"{name}[{place}]", member) for place, member in enumerate(value)]
     return found
 
 
