@@ -395,11 +395,14 @@ def validate_config_args(args: argparse.Namespace) -> None:
         value = getattr(args, option.dest)
         if value is None or option.low is None:
             continue
+        flag = option.flags[0]
+        # Horovod's text, and the flag where its name is another one.
+        more = "" if flag == f"--{option.dest.replace('_', '-')}" else f" ({flag})"
         for number in str(value).split(",") if option.kind is cpu_list else [value]:
             if option.high is not None and not option.low <= float(number) <= option.high:
-                raise ValueError(f"{option.dest}={value} must be in [{option.low}, {option.high}]")
+                raise ValueError(f"{option.dest}={value} must be in [{option.low}, {option.high}]{more}")
             if not float(number) >= option.low:
-                raise ValueError(f"{option.dest}={value} must be >= {option.low}")
+                raise ValueError(f"{option.dest}={value} must be >= {option.low}{more}")
 
 
 def options_without_effect(args: argparse.Namespace) -> list[str]:

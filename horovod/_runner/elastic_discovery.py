@@ -71,7 +71,7 @@ class HostDiscoveryScript(HostDiscovery):
     def parsed(self, status: int, out: bytes, err: bytes) -> dict[str, int]:
         """The answer of the script. Raises as find_available_hosts_and_slots()."""
         if status != 0:
-            last = err.decode(errors="replace").strip().rpartition("\n")[2]
+            last = err.decode(errors="replace").strip().rpartition("\n")[2] or "it printed no error"
             raise RuntimeError(
                 f"the host discovery script {self.script!r} ended with status {status}: {last}"
             )

@@ -204,6 +204,7 @@ class RemoteRanks(Site):
         self._ended = False
         self._give_up = math.inf
         self._signals_sent = 0
+        self._stops = 0
 
     def open(self, selector: selectors.BaseSelector, listener: Listener) -> None:
         """Starts the remote shell; the site is READY when the agent has answered. See Site."""
@@ -246,9 +247,13 @@ class RemoteRanks(Site):
             self._flush()
 
     def request(self, word: str) -> None:
+        """After the third "stop" the launcher no longer waits for the host. See Site."""
         if self.over or self._outgoing is None:
             return
-        self._give_up = min(self._give_up, time.monotonic() + _ANSWER_S)
+        self._stops += word == "stop"
+        # The user has pressed Ctrl-C three times: the connection may be dead.
+        answer_s = _ANSWER_S if self._stops < 3 else 0.0
+        self._give_up = min(self._give_up, time.monotonic() + answer_s)
         self._outgoing.add(frame({"fail": Kind.FAIL, "kill": Kind.KILL}.get(word, Kind.STOP)))
         self._flush()
 

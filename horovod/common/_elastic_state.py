@@ -282,8 +282,10 @@ class DurableCommits:
     def _remove_leftovers(self) -> None:
         """Removes what processes left that were killed while they wrote. No other process may write: this is rank 0."""
         for left in glob.glob(f"{glob.escape(self._path)}.*.new"):
-            with contextlib.suppress(OSError):
-                os.unlink(left)
+            # Of this path: another state may be kept at PATH.more.
+            if left[len(self._path) + 1 : -len(".new")].isdigit():
+                with contextlib.suppress(OSError):
+                    os.unlink(left)
 
     def _check(self) -> None:
         for group, values in self._state.durable_parts().items():

@@ -411,7 +411,7 @@ def _try(session: Session, leader: int, nonce: str, descriptors: DescriptorSet) 
         # It listened before its record was there. It begins with the handshake when it has read the other records.
         client_handshake(sock, session.secret, PURPOSE, session.rank, session.epoch, session.deadline)
     except BootstrapTimeout:
-        raise
+        raise session.timed_out(f"rank {leader} did not answer on this host") from None
     except (OSError, AuthenticationError):
         # Not this host; or that rank has ended, which every wait that follows will say.
         descriptors.discard(sock)

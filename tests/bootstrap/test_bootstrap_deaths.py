@@ -2,13 +2,14 @@
 
 import os
 import signal
+import time
 
 import pytest
 from forked import ForkedRanks
 
 from horovod._runner.failures import EndedRanks
 from hvd_core import HorovodInternalError
-from hvd_core._base.sockets import RankLost
+from hvd_core._base.sockets import BootstrapTimeout, RankLost
 from hvd_core._bootstrap import hosts, links, world
 from hvd_core._bootstrap.store import StoreClient, StoreServer
 from hvd_core._bootstrap.world import connect
@@ -70,6 +71,25 @@ def test_death_is_heard_wherever_a_rank_waits(moment, victim, transport):
     heard.pop(victim)
     for text in heard:
         assert f"rank {victim} (host " in text and f"pid {pid}) ended during init()" in text
+
+
+def test_a_rank_that_does_not_go_on_is_named():
+    def work(rank, pipe):
+        if rank == 0:
+            hosts.find_neighbours = lambda *_: end_later()
+        with pytest.raises(BootstrapTimeout) as caught:
+            connect(environ(rank, address, HOROVOD_SIZE="2"), 3)
+        return str(caught.value)
+
+    def end_later():
+        time.sleep(6)
+        raise BootstrapTimeout("this rank was silent")
+
+    with StoreServer("127.0.0.1", SECRET) as server:
+        address = server.address
+        with ForkedRanks(2, work) as ranks:
+            heard = ranks.results(WITHIN)
+    assert heard[1] == "rank 0 did not answer on this host within 3 s"
 
 
 def test_end_before_init_is_told_by_the_launcher():

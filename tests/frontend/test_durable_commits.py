@@ -48,3 +48,15 @@ def leftovers(path):
 
 def test_what_a_killed_process_left_is_removed(tmp_path):
     run_on_ranks(1, leftovers, str(tmp_path / "commits"))
+
+
+def other_state(path):
+    """The file that is being written for a state with a name that begins with this one's."""
+    other = f"{path}.more.17.new"
+    with open(other, "wb"):
+        DurableCommits(State(value=1), path, 1).committed()
+    assert os.path.exists(other)
+
+
+def test_the_file_of_another_state_is_left_alone(tmp_path):
+    run_on_ranks(1, other_state, str(tmp_path / "commits"))

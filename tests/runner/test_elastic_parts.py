@@ -72,6 +72,7 @@ def test_the_slots_of_a_host_that_is_listed_twice_add_up(tmp_path):
     "script, says",
     [
         ("echo problem >&2; exit 3", "ended with status 3: problem"),
+        ("exit 4", "ended with status 4: it printed no error"),
         ("echo a", "'HOST' with --slots-per-host, found 'a'."),
         ("echo a:b", "line 1: expected 'HOST slots=N', 'HOST:N'"),
         ("yes a:1", "more than a megabyte"),

@@ -86,7 +86,7 @@ def test_check_build_has_the_familiar_layout(launcher):
             "--blacklist-cooldown-range is for elastic",
         ),
         (["-np", "1", "--min-np", "2", "ls"], "-np 1 is less than --min-np 2"),
-        (["-np", "2", "--min-np", "0", "ls"], "min_num_proc=0 must be >= 1"),
+        (["-np", "2", "--min-np", "0", "ls"], "min_num_proc=0 must be >= 1 (--min-np)"),
         (["-np", "2", "--min-np", "1", "--max-np", "1", "ls"], "--max-np 1 is less than -np 2"),
         (["-np", "1", "--spares", "1", "ls"], "--spares is for elastic jobs"),
         (["-np", "1", "--min-np", "1", "--spares", "1", "ls"], "--spares needs --max-np"),

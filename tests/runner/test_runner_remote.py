@@ -6,11 +6,13 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
 from horovod._runner import hosts
 from horovod._runner.environment import remote_environment
+from horovod._runner.event_loop import EventLoop
 from horovod._runner.hosts import StorePlace, source_address, store_place
 from horovod._runner.protocol import (
     MAGIC,
@@ -20,7 +22,8 @@ from horovod._runner.protocol import (
     split_output,
     split_result,
 )
-from horovod._runner.remote_ranks import RemoteShell, agent_words
+from horovod._runner.remote_ranks import RemoteRanks, RemoteShell, agent_words
+from horovod._runner.site import Listener, RankSpec
 from hvd_core._base import sockets
 from hvd_core._base.messages import FrameBuffer, frame
 
@@ -176,3 +179,29 @@ def test_two_families_cannot_be_mixed(monkeypatch):
     known(monkeypatch, {"a": "10.0.0.1", "b": "fd00::1"}, {})
     with pytest.raises(ValueError, match=r"not all of IPv4. Name one interface"):
         store_place(["a", "b"])
+
+
+class Lost(Listener):
+    """Keeps what is reported."""
+
+    def __init__(self):
+        self.texts = []
+
+    def event(self, site, event):
+        self.texts.append(event["text"])
+
+
+def test_the_third_request_to_stop_does_not_wait_for_a_silent_host():
+    lost, begin = Lost(), time.monotonic()
+    site = RemoteRanks("far", ["sleep", "60"], [RankSpec(0, ["x"], {})], {}, None)
+    loop = EventLoop(lambda: [site])
+    site.open(loop.selector, lost)
+    site.begin()
+    for _ in range(3):
+        site.request("stop")
+    while not site.over and time.monotonic() < begin + 15:
+        loop.turn(begin + 15)
+    site.close()
+    loop.close()
+    assert lost.texts == ["lost the host 'far' with ranks [0]: the remote shell did not answer"]
+    assert time.monotonic() < begin + 15
