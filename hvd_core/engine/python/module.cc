@@ -14,7 +14,6 @@
 #include "engine/python/engine.h"
 #include "engine/python/ordered_calls.h"
 #include "engine/python/plugin_phases.h"
-#include "engine/python/sim.h"
 #include "engine/python/store.h"
 #include "engine/python/tensor_types.h"
 #include "engine/python/tensor_view.h"
@@ -84,7 +83,6 @@ PYBIND11_MODULE(_core, m) {
   hvd::python::bind_inspect(m);
   hvd::python::bind_plugin_phases(m);
   hvd::python::bind_log_lines(m);
-  hvd::python::bind_sim(m);
   hvd::python::bind_snapshots(m);
   hvd::python::bind_frame_seals(m);
   hvd::python::bind_store_server(m);
