@@ -34,26 +34,18 @@ class Engine:
         wait: bool = ...,
     ) -> int:
         """Returns a handle; 0 with `wait`, which waits for the result."""
-    def allreduce_each(
-        self,
-        tensors: list[Any],
-        names: list[Any],
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: int,
-        handles: list[Any],
-    ) -> None: ...
     def alltoall(
         self, inputs: _Tensors, splits: Sequence[Sequence[int]], name: str | None, process_set: int = ...
     ) -> int: ...
     def announce_weights(
         self, name: str, weights: Sequence[tuple[str, int, int]], remedy: str, process_set: int = ...
     ) -> None: ...
-    def backend_fact(self, backend: str, key: str) -> str | None: ...
+    def backend_fact(self, backend: str, key: str) -> str | None:
+        """None also for a backend that this job does not use."""
     def backend_info(self) -> list[dict[str, Any]]: ...
     def barrier(self, process_set: int = ..., wait: bool = ...) -> int: ...
-    def begin(self, handle: int) -> None: ...
+    def begin(self, handle: int) -> None:
+        """For an operation on copies of a device's tensors (TensorRef): the copies are made."""
     def broadcast(
         self,
         inputs: _Tensors,
@@ -67,11 +59,14 @@ class Engine:
     def checks_consistency(self) -> bool: ...
     def close(self) -> None: ...
     def copy_output(self, handle: int, index: int, tensor: _Tensor) -> None: ...
-    def create_window(self, shape: Sequence[int], dtype: int, process_set: int = ...) -> int: ...
+    def create_window(self, shape: Sequence[int], dtype: int, process_set: int = ...) -> int:
+        """Its output is memory that the ranks of the set share, where they can; no_window() says why it is
+        not."""
     def device_types(self) -> list[str]: ...
     def finish(self, handle: int, kept: dict[int, Any]) -> None:
         """Waits for an operation, lets go of its tensors and deletes kept[handle], also if it has failed."""
-    def give_up(self, handle: int, text: str) -> None: ...
+    def give_up(self, handle: int, text: str) -> None:
+        """The copies cannot be made."""
     def join(self) -> int: ...
     def known(self, arg0: int, /) -> bool: ...
     def last_joined(self, arg0: int, /) -> int: ...
@@ -79,7 +74,9 @@ class Engine:
         self, tensor: _Tensor, sends: bool, other: int, name: str | None, process_set: int = ...
     ) -> int: ...
     def no_window(self, handle: int) -> str: ...
-    def notify(self, handle: int, callback: Callable[[], object]) -> bool: ...
+    def notify(self, handle: int, callback: Callable[[], object]) -> bool:
+        """For a handle of ordered(): calls `callback` without arguments, on the completion thread, when the
+        operation is done. False if it is done already; then `callback` is not called."""
     def order_after(self, handle: int, stream: int | None) -> None: ...
     def ordered(
         self,
@@ -105,19 +102,6 @@ class Engine:
     def process_set_of(self, handle: int) -> int: ...
     def process_sets(self) -> dict[int, list[int]]: ...
     def received_splits(self, handle: int, index: int = ...) -> list[int]: ...
-    def reduce_plain(
-        self,
-        tensor: object,
-        output: object,
-        name: str | None,
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: int,
-        wait: bool,
-    ) -> int | None:
-        """Returns a handle, 0 with `wait`; None if the arguments must be checked and converted for
-        allreduce()."""
     def reducescatter(
         self,
         inputs: _Tensors,
@@ -130,12 +114,14 @@ class Engine:
     ) -> int: ...
     def refuse_message(
         self, text: str, sends: bool, other: int, name: str | None, process_set: int = ...
-    ) -> None: ...
+    ) -> None:
+        """A message has failed before it was submitted."""
     def release(self, arg0: int, /) -> None: ...
     def release_each(self, handles: Sequence[int]) -> None: ...
     def remove_members_set(self, process_set: int) -> int: ...
     def remove_process_set(self, process_set: int) -> int: ...
-    def scattered_rows(self, rows: int, process_set: int = ...) -> int: ...
+    def scattered_rows(self, rows: int, process_set: int = ...) -> int:
+        """The number of rows that this rank gets from a reducescatter of `rows` rows."""
     def serves(self, arg0: str, /) -> bool: ...
     def shutdown(self, text: str, timeout_s: float) -> None: ...
     @property
@@ -143,8 +129,32 @@ class Engine:
     @property
     def stopped(self) -> bool: ...
     def switch_timeline(self, path: str, mark_cycles: bool = ..., all_ranks: bool = ...) -> None: ...
+    def try_allreduce(
+        self,
+        tensor: object,
+        output: object,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: int,
+        wait: bool,
+    ) -> int | None:
+        """`name`: the user's, without the prefix that allreduce() needs. Returns a handle, 0 with `wait`; None
+        if the arguments must be checked and converted for allreduce()."""
+    def try_allreduce_each(
+        self,
+        tensors: list[Any],
+        names: list[Any],
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: int,
+        handles: list[Any],
+    ) -> None: ...
     def wait(self, arg0: int, /) -> None: ...
-    def wait_for(self, handle: int, seconds: float) -> bool: ...
+    def wait_for(self, handle: int, seconds: float) -> bool:
+        """False if the operation is still under way after that time."""
     def wait_many(self, arg0: Sequence[int], /) -> None: ...
     def why_not_served(self, device_type: str) -> str: ...
 
@@ -158,11 +168,14 @@ class FrameSeals:
         """The next frame: the payload's length, its ciphertext and the tag."""
 
 class OrderedCalls:
-    """The calls of one group of ranks, made in one order: see py_ordered_calls.h."""
+    """The calls of one group of ranks, which are made in one order."""
     def __init__(self, engine: Engine, process_set: int, prefix: str) -> None: ...
-    def allreduce(self, tensor: _Tensor, reduce_op: int, seconds: float) -> int | None: ...
     def count(self) -> int: ...
     def next_name(self) -> str: ...
+    def try_allreduce(self, tensor: _Tensor, reduce_op: int, seconds: float) -> int | None:
+        """Reduces a tensor in place, as if it were flat, and waits for `seconds` at most. Returns 0 if it is
+        done, a handle if it is still under way; None, and no number is used, if the call must be checked
+        and converted."""
 
 class PythonBackendCall:
     """One collective for a backend in Python."""
@@ -300,8 +313,7 @@ def limit_phase(
     text: no such code runs any more."""
 
 def printable(text: bytes) -> str:
-    """`text`, of which the sender is not trusted, as text that is safe to show; see
-    engine/base/text.h."""
+    """`text`, of which the sender is not trusted, as text that is safe to show; see engine/base/text.h."""
 
 def query_backend(name: str, path: str, coll: int, dtype: int, op: int) -> dict[str, int]:
     """How a collective would be served, by the backend interface's numbers: a dict of support (0 unserved,
@@ -318,7 +330,7 @@ def register_tensor_type(
     """For front ends whose tensors can be given other memory. memory_owner: a function that returns the
     object that owns the memory of a tensor of this type, or of a subclass, now; an operation under way
     holds on to it. without_memory: what to do, for the error about a tensor that has no memory of its
-    own. reducible: the numbers of the element types that Engine.reduce_plain() takes.
+    own. reducible: the codes of the element types that Engine.try_allreduce() takes.
     shows_other_values: a function that says whether the memory of a tensor holds other values than the
     tensor shows."""
 

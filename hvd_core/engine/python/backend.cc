@@ -1,6 +1,6 @@
-// See backend.h.
-#include "engine/python/backend.h"
-
+// hvd_core._core.PythonBackendTable, with which hvd_core/backends/python_backend.py runs a backend class.
+//
+// Its functions are called by that module's own threads, with the GIL. Functions that sleep release it.
 #include <pybind11/stl.h>
 
 #include <array>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/python/backend_table.h"
+#include "engine/python/bindings.h"
 #include "engine/python/gil.h"
 
 namespace py = pybind11;
@@ -15,15 +16,12 @@ namespace py = pybind11;
 namespace hvd::python {
 namespace {
 
-// Runs `body` without Python's lock.
+// Runs `body` without the GIL.
 template <class F>
 auto asleep(F&& body) {
-  const WithoutPythonLock unlocked;
+  const ReleaseGil released;
   return body();
 }
-
-void* release_lock() { return Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
-void restore_lock(void* state) { take_python_lock(static_cast<PyThreadState*>(state)); }
 
 // The memory of each buffer as writable bytes, valid until the call is finished.
 py::list views(const std::vector<hvd_buf>& bufs) {
@@ -114,8 +112,7 @@ void raise_call_error(const Error& e) {
 
 }  // namespace
 
-void bind_py_backend(py::module_& m) {
-  set_lock_release(release_lock, restore_lock);
+void bind_python_backend(py::module_& m) {
   py::register_local_exception_translator([](std::exception_ptr p) {
     try {
       if (p) std::rethrow_exception(p);

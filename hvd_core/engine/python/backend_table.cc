@@ -5,7 +5,9 @@
 #include <chrono>
 #include <utility>
 
+#include "engine/base/log.h"
 #include "engine/base/operations.h"
+#include "engine/python/gil.h"
 
 namespace hvd::python {
 
@@ -236,7 +238,6 @@ constexpr int64_t kCloseNs = 5'000'000'000;
 
 using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC
 
-int64_t now_ns() { return Clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
 Clock::time_point at(int64_t ns) { return Clock::time_point(std::chrono::nanoseconds(ns)); }
 int64_t later(int64_t ns, int64_t by) { return ns > HVD_NO_DEADLINE - by ? HVD_NO_DEADLINE : ns + by; }
 
@@ -244,34 +245,26 @@ hvd_rc give_outcome(const PyOutcome& o, hvd_error* error) {
   return o.rc == HVD_OK ? HVD_OK : fail(error, o.rc, o.text.c_str(), o.flags);
 }
 
-void* (*g_release)() = nullptr;
-void (*g_restore)(void*) = nullptr;
-
-// Python's lock is released while a slot waits for a Python thread.
+// Releases the GIL, if this thread holds it, while a slot waits for a Python thread.
 class Waiting {
  public:
-  Waiting() : state_(g_release ? g_release() : nullptr) {}
+  Waiting() : state_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
   ~Waiting() {
-    if (state_) g_restore(state_);
+    if (state_) acquire_gil(state_);
   }
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
  private:
-  void* state_;
+  PyThreadState* state_;
 };
 
 }  // namespace
 
-void set_lock_release(void* (*release)(), void (*restore)(void*)) {
-  g_release = release;
-  g_restore = restore;
-}
-
 PyComm::PyComm(PyTable& table, const hvd_comm_args& args) : init(args), table_(table), store_(args.store) {}
 
 hvd_rc PyComm::await_open(hvd_error* error) {
-  const int64_t deadline = init.deadline_ns == 0 ? now_ns() + kDefaultOpenNs : init.deadline_ns;
+  const int64_t deadline = init.deadline_ns == 0 ? base::now_ns() + kDefaultOpenNs : init.deadline_ns;
   const Waiting waiting;
   std::unique_lock lock(mutex_);
   changed_.wait_until(lock, at(later(deadline, kGraceNs)), [&] { return opened_; });
@@ -387,7 +380,7 @@ void PyComm::close() {
   std::unique_lock lock(mutex_);
   closing_ = true;
   changed_.notify_all();
-  if (changed_.wait_until(lock, at(now_ns() + kCloseNs), [&] { return gone_; })) return;
+  if (changed_.wait_until(lock, at(base::now_ns() + kCloseNs), [&] { return gone_; })) return;
   lock.unlock();
   table_.log(HVD_LOG_WARN, "its Python code has not returned " + std::to_string(kCloseNs / 1'000'000'000) +
                                " s after destroy; a thread and its objects are left behind. A communicator's "

@@ -1,10 +1,10 @@
 // A backend written in Python, seen from the engine: a C table whose slots never touch Python.
 //
 // Python's threads take work from here and bring back results: one thread per table opens and aborts (next_task), one
-// per communicator runs its collectives (next_call). So a slot does not need Python's lock, and a thread of the engine
+// per communicator runs its collectives (next_call). So a slot does not need the GIL, and a thread of the engine
 // never waits for it. The engine's threads call the slots as hvd/backend_abi.h says. Functions for Python's threads are
-// marked; they sleep only in the two functions above and in store calls, which are called without Python's lock. If a
-// caller of a slot holds that lock, it is released (set_lock_release) while the slot waits for Python.
+// marked; they sleep only in the two functions above and in store calls, which are called without the GIL. If a caller
+// of a slot holds the GIL, it is released while the slot waits for Python.
 #pragma once
 
 #include <array>
@@ -19,10 +19,7 @@
 
 namespace hvd::python {
 
-// `release` releases Python's lock if the calling thread has it, and returns an argument for `restore`, or null.
-void set_lock_release(void* (*release)(), void (*restore)(void*));
-
-// How a call or a creation ended. `flags` are HVD_EF_*.
+// The result of a call or a creation. `flags` are HVD_EF_*.
 struct PyOutcome {
   hvd_rc rc = HVD_OK;
   int32_t flags = 0;
@@ -50,7 +47,7 @@ struct PySpec {
   std::array<bool, size_t{HVD_COLL_COUNT} * size_t{HVD_DTYPE_COUNT} * size_t{HVD_REDOP_COUNT}> served =
       {};  // see place()
 
-  // The index in `served`. A movement uses reduction 0, a barrier type 0 as well. -1 for numbers that do not exist.
+  // The index in `served`. A movement uses reduction 0, a barrier type 0 as well. -1 for codes that do not exist.
   static int32_t place(int32_t coll, int32_t dtype, int32_t op);
   bool serves(int32_t coll, int32_t dtype, int32_t op) const;
 };
@@ -107,7 +104,7 @@ class PyTable {
  public:
   enum class Task { kOpen, kAbort };
 
-  // Takes one of the pool's tables for good. Throws hvd::Error if all are taken.
+  // Takes one of the pool's tables, permanently. Throws hvd::Error if all are taken.
   static PyTable& claim(PySpec spec);
 
   uint64_t entry_address() const { return entry_address_; }

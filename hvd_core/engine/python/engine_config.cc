@@ -83,7 +83,7 @@ EngineConfig::DeviceConfig device_of(const py::dict& d) {
 
 // A search by a function of Python, which answers with a device's configuration or None, and why there is none.
 decltype(EngineConfig::find_device) search_by(py::function find) {
-  // Freed with Python's lock, by whichever thread lets go of the configuration last.
+  // Freed with the GIL, by whichever thread lets go of the configuration last.
   const std::shared_ptr<py::function> kept(new py::function(std::move(find)), [](py::function* f) {
     const py::gil_scoped_acquire locked;
     delete f;

@@ -1,6 +1,6 @@
 // See plugin_phases.h.
 //
-// The interpreter takes no part in the limit: a plugin may hang with Python's lock.
+// The interpreter takes no part in the limit: a plugin may hang with the GIL.
 #include "engine/python/plugin_phases.h"
 
 #include <pybind11/stl.h>
@@ -21,6 +21,7 @@
 #include "engine/base/log.h"
 #include "engine/core/engine.h"
 #include "engine/plugins/errors.h"
+#include "engine/python/bindings.h"
 #include "engine/watch/call_watch.h"
 
 namespace py = pybind11;
@@ -149,8 +150,8 @@ void bind_plugin_phases(py::module_& m) {
       py::arg("text"), py::arg("seconds") = 0.0, py::arg("segment_fd") = -1, py::arg("segment_bytes") = 0,
       py::arg("rank") = 0,
       "This thread runs code of a plugin from now on: `text` says which. If the next call does not come within "
-      "`seconds`, "
-      "the process ends with a message; so it does if that code calls exit(). An empty text: no such code runs any "
+      "`seconds`, the process ends with a message; so it does if that code calls exit(). An empty text: no such code "
+      "runs any "
       "more.");
 }
 

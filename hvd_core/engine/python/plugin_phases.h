@@ -2,8 +2,6 @@
 // in one.
 #pragma once
 
-#include <pybind11/pybind11.h>
-
 #include <memory>
 
 namespace hvd {
@@ -14,6 +12,5 @@ namespace hvd::python {
 
 // From now on, an exit() that a backend's code calls while this engine is at work is an error that names the backend.
 void watch_exit(const std::shared_ptr<Engine>& engine);
-void bind_plugin_phases(pybind11::module_& m);
 
 }  // namespace hvd::python
