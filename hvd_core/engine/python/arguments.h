@@ -1,5 +1,5 @@
 // Converts arguments of a call from Python. The engine's own code does this, not pybind11's dispatch, so that a wrong
-// argument is reported to the other ranks like all mistakes. Called with Python's lock.
+// argument is reported to the other ranks like all mistakes. With the GIL.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -8,9 +8,6 @@
 #include <string>
 
 namespace hvd::python {
-
-// What the argument `op` must be.
-inline constexpr const char* kReduceOp = "the number of a reduce op";
 
 // Throws TypeError: "<name> must be <what>, but is <value>".
 template <typename T>

@@ -162,10 +162,6 @@ void PyEngine::close() {
 
 // -------------------------------------------------------------------------------------------------------- operations
 
-uint64_t PyEngine::submit(Call&& call, Owners owners, int64_t deadline_ns) {
-  return submit(std::move(call), std::move(owners), deadline_ns, nullptr);
-}
-
 uint64_t PyEngine::submit(Call&& call, Owners owners, int64_t deadline_ns, std::shared_ptr<Notifier> notifier) {
   const calls::Tensor* const first = call.in.empty() ? nullptr : &call.in[0];
   const bool waits = call.waits, on_device = first && !first->on_host();

@@ -48,7 +48,8 @@ class PyEngine {
 
   // Submits a call from the current line of the program. Returns its handle; or 0 for a call that waits, if the
   // operation has completed by the deadline, which is for tensors in host memory only.
-  uint64_t submit(calls::Call&& call, Owners owners, int64_t deadline_ns = kNoDeadline);
+  uint64_t submit(calls::Call&& call, Owners owners, int64_t deadline_ns = kNoDeadline,
+                  std::shared_ptr<Notifier> notifier = nullptr);
   // As submit(), for a call that does not wait: notify() works for its handle.
   uint64_t submit_with_notifier(calls::Call&& call, Owners owners);
 
@@ -88,7 +89,6 @@ class PyEngine {
   void start_up();
   // The job ends with the launcher's process, if that is known.
   void watch_launcher(const pybind11::dict& config);
-  uint64_t submit(calls::Call&& call, Owners owners, int64_t deadline_ns, std::shared_ptr<Notifier> notifier);
   // A caller leaves without waiting for the end: the tensors are kept until then.
   void abandon(Kept kept);
   // Lets go of the tensors whose operations have ended.

@@ -157,30 +157,47 @@ py::handle tensor_behind(py::handle object) {
 
 constexpr int32_t kDlCpu = 1;
 
-struct DtypeRow {
+// An element type as DLPack describes it, and its kind in NumPy; 0: only extensions of NumPy have it, under `name`.
+struct Dtype {
   uint8_t code, bits;
+  char numpy_kind;
+  const char* name = nullptr;
 };
 // By HVD_* code.
-constexpr std::array<DtypeRow, HVD_DTYPE_COUNT> kDl{{{1, 8},
-                                                     {0, 8},
-                                                     {1, 16},
-                                                     {0, 16},
-                                                     {0, 32},
-                                                     {0, 64},
-                                                     {2, 16},
-                                                     {2, 32},
-                                                     {2, 64},
-                                                     {6, 8},
-                                                     {4, 16},
-                                                     {10, 8},
-                                                     {12, 8},
-                                                     {1, 32},
-                                                     {1, 64}}};
+constexpr std::array<Dtype, HVD_DTYPE_COUNT> kDtypes{{{1, 8, 'u'},
+                                                      {0, 8, 'i'},
+                                                      {1, 16, 'u'},
+                                                      {0, 16, 'i'},
+                                                      {0, 32, 'i'},
+                                                      {0, 64, 'i'},
+                                                      {2, 16, 'f'},
+                                                      {2, 32, 'f'},
+                                                      {2, 64, 'f'},
+                                                      {6, 8, 'b'},
+                                                      {4, 16, 0, "bfloat16"},
+                                                      {10, 8, 0, "float8_e4m3fn"},
+                                                      {12, 8, 0, "float8_e5m2"},
+                                                      {1, 32, 'u'},
+                                                      {1, 64, 'u'}}};
+
+// The HVD_* code of the type for which `is_it` is true; -1 if there is none.
+template <typename F>
+int32_t find_dtype(F&& is_it) {
+  const auto found = std::find_if(kDtypes.begin(), kDtypes.end(), is_it);
+  return found == kDtypes.end() ? -1 : static_cast<int32_t>(found - kDtypes.begin());
+}
 
 int32_t dtype_of(DlType t) {
-  for (size_t i = 0; i < kDl.size(); ++i)
-    if (t.lanes == 1 && kDl[i].code == t.code && kDl[i].bits == t.bits) return static_cast<int32_t>(i);
-  return -1;
+  return find_dtype([&](const Dtype& d) { return t.lanes == 1 && d.code == t.code && d.bits == t.bits; });
+}
+
+int32_t dtype_of(const py::dtype& t) {
+  const char kind = t.kind();
+  const auto bits = t.itemsize() * 8;
+  if (kind == 'u' || kind == 'i' || kind == 'f' || kind == 'b')
+    return find_dtype([&](const Dtype& d) { return d.numpy_kind == kind && d.bits == bits; });
+  const auto name = t.attr("name").cast<std::string>();  // extension types (ml_dtypes) differ in their names only
+  return find_dtype([&](const Dtype& d) { return d.name && d.name == name; });
 }
 
 bool is_contiguous(const DlTensor& d) {
@@ -217,28 +234,6 @@ Tensor from_dlpack(const DlExchangeApi* api, py::handle o) {
   return t;
 }
 
-int32_t numpy_dtype(const py::dtype& d) {
-  const auto size = d.itemsize();
-  switch (d.kind()) {
-    case 'b':
-      return HVD_BOOL;
-    case 'u':
-      return size == 1 ? HVD_UINT8 : size == 2 ? HVD_UINT16 : size == 4 ? HVD_UINT32 : HVD_UINT64;
-    case 'i':
-      return size == 1 ? HVD_INT8 : size == 2 ? HVD_INT16 : size == 4 ? HVD_INT32 : HVD_INT64;
-    case 'f':
-      return size == 2 ? HVD_FLOAT16 : size == 4 ? HVD_FLOAT32 : size == 8 ? HVD_FLOAT64 : -1;
-    default:
-      break;
-  }
-  // Extension types (ml_dtypes) can be told apart by their names only.
-  const auto name = d.attr("name").cast<std::string>();
-  if (name == "bfloat16") return HVD_BFLOAT16;
-  if (name == "float8_e4m3fn") return HVD_FLOAT8_E4M3FN;
-  if (name == "float8_e5m2") return HVD_FLOAT8_E5M2;
-  return -1;
-}
-
 bool is_native(const py::dtype& d) {
   constexpr char kOther = std::endian::native == std::endian::little ? '>' : '<';
   return d.byteorder() != kOther;
@@ -247,26 +242,13 @@ bool is_native(const py::dtype& d) {
 Tensor from_numpy(const py::array& a, bool writable) {
   Tensor t;
   const py::dtype type = a.dtype();
-  t.dtype = numpy_dtype(type);
+  t.dtype = dtype_of(type);
   if (t.dtype < 0 || !is_native(type))
     throw py::value_error("Tensor type " + py::str(type).cast<std::string>() + " is not supported.");
   if (!(a.flags() & py::array::c_style)) not_contiguous();
   if (writable && !a.writeable()) throw py::value_error("The array for the result is read-only.");
   t.shape.assign(a.shape(), a.shape() + a.ndim());
   t.data = const_cast<void*>(a.data());
-  return t;
-}
-
-Tensor from_reference(const TensorRef& ref) {
-  Tensor t;
-  t.data = reinterpret_cast<void*>(ref.address);
-  t.dtype = ref.dtype;
-  t.shape = ref.shape;
-  t.device_type = ref.device_type;
-  t.device_id = ref.device_id;
-  t.has_stream = ref.stream.has_value();
-  if (ref.stream) t.stream = reinterpret_cast<void*>(*ref.stream);
-  t.staged_from = ref.staged_from;
   return t;
 }
 
@@ -278,7 +260,7 @@ Tensor described(py::handle object, bool writable) {
     case Kind::Array:
       return from_numpy(py::reinterpret_borrow<py::array>(object), writable);
     case Kind::Reference:
-      return from_reference(object.cast<const TensorRef&>());
+      return object.cast<const TensorRef&>().tensor;
     case Kind::Other:
       break;
   }
@@ -413,11 +395,11 @@ py::capsule capsule_of(calls::Output output) {
   };
   auto* holder = new Holder{{}, std::move(output)};
   auto& t = holder->managed.tensor;
-  const auto row = kDl[static_cast<size_t>(holder->output.dtype)];
+  const Dtype& dtype = kDtypes[static_cast<size_t>(holder->output.dtype)];
   t.data = holder->output.memory();
   t.device = {kDlCpu, 0};
   t.ndim = static_cast<int32_t>(holder->output.shape.size());
-  t.dtype = {row.code, row.bits, 1};
+  t.dtype = {dtype.code, dtype.bits, 1};
   t.shape = holder->output.shape.data();
   t.strides = nullptr;
   t.byte_offset = 0;
@@ -437,10 +419,8 @@ py::capsule capsule_of(calls::Output output) {
 }
 
 py::object array_of(calls::Output output) {
-  // By HVD_* code.
-  constexpr std::array<const char*, HVD_DTYPE_COUNT> kNumpy{"u1", "i1", "u2", "i2", "i4", "i8", "f2", "f4",
-                                                            "f8", "?",  "u2", "u1", "u1", "u4", "u8"};
-  const py::dtype type(kNumpy[static_cast<size_t>(output.dtype)]);
+  const Dtype& dtype = kDtypes[static_cast<size_t>(output.dtype)];
+  const py::dtype type((dtype.numpy_kind ? dtype.numpy_kind : 'u') + std::to_string(dtype.bits / 8));
   auto holder = std::make_unique<calls::Output>(std::move(output));
   const void* data = holder->memory();
   const std::vector<py::ssize_t> shape(holder->shape.begin(), holder->shape.end());
@@ -459,8 +439,15 @@ void bind_tensors(py::module_& m) {
       "Engine.begin().")
       .def(py::init([](uint64_t address, std::vector<int64_t> shape, int32_t dtype, std::string device_type,
                        int32_t device_id, std::optional<uint64_t> stream, py::object owner, std::string staged_from) {
-             return TensorRef{address,          std::move(shape),      dtype, std::move(device_type), device_id, stream,
-                              std::move(owner), std::move(staged_from)};
+             Tensor t{.data = reinterpret_cast<void*>(address),
+                      .dtype = dtype,
+                      .shape = std::move(shape),
+                      .device_type = std::move(device_type),
+                      .device_id = device_id,
+                      .has_stream = stream.has_value(),
+                      .stream = reinterpret_cast<void*>(stream.value_or(0)),
+                      .staged_from = std::move(staged_from)};
+             return TensorRef{std::move(t), std::move(owner)};
            }),
            py::arg("ptr"), py::arg("shape"), py::arg("dtype"), py::arg("device_type") = "cpu", py::arg("device_id") = 0,
            py::arg("stream") = py::none(), py::arg("owner") = py::none(), py::arg("staged_from") = "")

@@ -16,14 +16,8 @@
 namespace hvd::python {
 
 struct TensorRef {
-  uint64_t address = 0;
-  std::vector<int64_t> shape;
-  int32_t dtype = 0;
-  std::string device_type;
-  int32_t device_id = 0;
-  std::optional<uint64_t> stream;  // native; its work so far produces the data
-  pybind11::object owner;          // keeps the memory alive; None if the caller does
-  std::string staged_from;         // see calls::Tensor
+  calls::Tensor tensor;
+  pybind11::object owner;  // keeps the memory alive; None if the caller does
   // The handle of the operation that was submitted with it and waits for begin().
   std::optional<uint64_t> deferred = {};
 };
