@@ -315,7 +315,7 @@ void bind_diagnostics(py::module_& m) {
       "`text`, of which the sender is not trusted, as text that is safe to show; see engine/base/text.h.");
 
   m.def("inspect_backend", &inspect, py::arg("name"), py::arg("path"),
-        "What the library at `path` says about itself; it is loaded for good. Raises BackendLoadError, "
+        "What the library at `path` says about itself; it stays loaded. Raises BackendLoadError, "
         "BackendOpenError.");
   m.def(
       "query_backend", &query, py::arg("name"), py::arg("path"), py::arg("coll"), py::arg("dtype"), py::arg("op"),
@@ -323,7 +323,7 @@ void bind_diagnostics(py::module_& m) {
       "2 emulated), score, alignment in bytes and max_count (0: no limit).");
   m.def("backend_fact", &fact, py::arg("name"), py::arg("path"), py::arg("key"),
         "A fact that the library at `path` tells about itself as it runs now; None when it does not know it, or not "
-        "yet. It is loaded for good. Raises BackendLoadError, BackendOpenError.");
+        "yet. It stays loaded. Raises BackendLoadError, BackendOpenError.");
   py::dict kinds;
 #define X(id, number, name) kinds[py::int_(number)] = #name;
   HVD_EVENT_KINDS(X)

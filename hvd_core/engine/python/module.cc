@@ -24,7 +24,7 @@ void raise(const char* module, const char* name, const char* text) {
   }
 }
 
-// With the number, so that Python can tell which limit of the system was met.
+// With errno, so that Python can tell which limit of the system was met.
 void raise_os_error(const std::system_error& e) {
   const py::object value = py::make_tuple(e.code().value(), e.what());
   PyErr_SetObject(PyExc_OSError, value.ptr());

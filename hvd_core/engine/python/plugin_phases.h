@@ -1,5 +1,5 @@
-// The phases of plugins that Python runs (hvd_core/_runtime/engine_start.py): their limit, and the end of the process
-// in one.
+// The phases of plugins that Python runs (hvd_core/_runtime/engine_start.py): their timeout, and an exit() of the
+// process in one.
 #pragma once
 
 #include <memory>

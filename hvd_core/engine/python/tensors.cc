@@ -192,11 +192,10 @@ int32_t dtype_of(DlType t) {
 }
 
 int32_t dtype_of(const py::dtype& t) {
-  const char kind = t.kind();
   const auto bits = t.itemsize() * 8;
-  if (kind == 'u' || kind == 'i' || kind == 'f' || kind == 'b')
-    return find_dtype([&](const Dtype& d) { return d.numpy_kind == kind && d.bits == bits; });
-  const auto name = t.attr("name").cast<std::string>();  // extension types (ml_dtypes) differ in their names only
+  const int32_t found = find_dtype([&](const Dtype& d) { return d.numpy_kind == t.kind() && d.bits == bits; });
+  if (found >= 0) return found;
+  const auto name = t.attr("name").cast<std::string>();  // extensions (ml_dtypes) may have the kind of another type
   return find_dtype([&](const Dtype& d) { return d.name && d.name == name; });
 }
 
