@@ -70,11 +70,9 @@ class MissingModules(Loader):
     def find_spec(
         cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """See importlib.abc.MetaPathFinder."""
         return ModuleSpec(name, cls()) if name in _REPLACEMENTS else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """See importlib.abc.Loader."""
         return None
 
     def exec_module(self, module: ModuleType) -> None:

@@ -11,8 +11,6 @@ import os
 import sys
 from typing import Any
 
-# A variable of each launcher that sets no RANK.
-_launchers = {"HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}
 NAME = "hvd"
 
 
@@ -93,7 +91,9 @@ class _EnvRendezvous:
         self._original = original
 
     def __call__(self, url: str, **options: Any) -> Any:
-        if "RANK" in os.environ or not _launchers & os.environ.keys() or "rank=" in url:
+        from hvd_core._bootstrap import launchers
+
+        if "RANK" in os.environ or "rank=" in url or launchers.find(os.environ) is None:
             return self._original(url, **options)
         import torch.distributed as dist
 

@@ -46,8 +46,8 @@ def worker_spec(
 class Fleet(_conductor.Fleet):
     """All alternatives of one run."""
 
-    def __init__(self, size: int, patience_s: float = 0, start_timeout: float = 90) -> None:
-        super().__init__(size, patience_s, start_timeout)
+    def __init__(self, size: int, patience_s: float = 0) -> None:
+        super().__init__(size, patience_s)
         self.chosen: dict[tuple[str, int], dict] = {}  # variant by (alternative, bytes)
         self.iters: dict[tuple[str, int], int] = {}
 

@@ -4,9 +4,15 @@ Importing it loads neither Keras nor a framework. Distributed optimizers have ``
 classes. This package does not import ``horovod.tensorflow`` and ``horovod.torch``: they implement ``backends.Backend``.
 """
 
+from horovod._keras.front_end import (
+    allgather,
+    allreduce,
+    broadcast,
+    broadcast_global_variables,
+    reducescatter,
+)
+from horovod._keras.front_end import load_and_wrap as load_model
 from horovod._keras.optimizer import create_distributed_optimizer
-from horovod._keras.saving import load_and_wrap as load_model
-from horovod._keras.values import allgather, allreduce, broadcast, broadcast_global_variables, reducescatter
 
 __all__ = [
     "allgather",

@@ -9,13 +9,13 @@ no other rank to compare with: it takes over what the other ranks have agreed on
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from horovod.common import _elastic_job
+from horovod.common.objects import allgather_object
 from horovod.common.process_sets import ProcessSet
 from hvd_core import numpy_api
 from hvd_core._bootstrap.driver_channel import channel
@@ -93,18 +93,6 @@ def _state() -> tuple[dict[int, int], dict[str, list[StepAgreement]]]:
 _elastic_job.share("keras.agreements", _state, _receive)
 
 
-def _in_elastic_job(
-    own: RankDescription, process_set: ProcessSet, outer: bool, compare: Callable[[], StepAgreement]
-) -> StepAgreement:
-    """The agreement of an earlier world, or that of a comparison now."""
-    shapes = [variable[1:3] for variable in own.variables]
-    text = json.dumps([process_set.process_set_id, own.settings, shapes], default=str)
-    offered = _offered.get(text)
-    agreement = offered.pop(0) if offered else compare()
-    _made.setdefault(text, {})[agreement.number] = agreement, outer
-    return agreement
-
-
 def agree(own: RankDescription, process_set: ProcessSet, outer: bool = True) -> StepAgreement:
     """Compare this rank's description with those of the other ranks of the set, which all call agree().
 
@@ -117,17 +105,17 @@ def agree(own: RankDescription, process_set: ProcessSet, outer: bool = True) -> 
     """
     if channel() is None:
         return _compare(own, process_set)
-    return _in_elastic_job(own, process_set, outer, lambda: _compare(own, process_set))
+    shapes = [variable[1:3] for variable in own.variables]
+    text = json.dumps([process_set.process_set_id, own.settings, shapes], default=str)
+    offered = _offered.get(text)  # of an earlier world
+    agreement = offered.pop(0) if offered else _compare(own, process_set)
+    _made.setdefault(text, {})[agreement.number] = agreement, outer
+    return agreement
 
 
 def _compare(own: RankDescription, process_set: ProcessSet) -> StepAgreement:
     number = _next_number(process_set.process_set_id)
-    of_all = [
-        RankDescription(*described)
-        for described in values_of_all_ranks(
-            [own.settings, own.variables], f"keras.{number}.agree", process_set
-        )
-    ]
+    of_all: list[RankDescription] = allgather_object(own, f"keras.{number}.agree", process_set)
     ranks = process_set.ranks or list(range(len(of_all)))
     for rank, other in zip(ranks, of_all):
         difference = _difference(of_all[0], other, ranks[0], rank)
@@ -181,26 +169,12 @@ def _text_of(variable: tuple[Any, ...]) -> str:
 
 
 def require_same_everywhere(value: list[Any], name: str, complaint: str) -> None:
-    """Compare a value that JSON can represent with the other ranks' values. All ranks call this.
+    """Compare a value with the other ranks' values. All ranks call this.
 
     Raises:
         ValueError: on all ranks: the values differ; the message is `complaint` and the values of two ranks.
     """
-    for rank, other in enumerate(values_of_all_ranks(value, name, None)):
-        if rank == 0:
-            first = other
-        elif other != first:
+    first, *others = allgather_object(value, name)
+    for rank, other in enumerate(others, 1):
+        if other != first:
             raise ValueError(f"{complaint}: rank 0 has {first}, but rank {rank} has {other}.")
-
-
-def values_of_all_ranks(value: object, name: str, process_set: ProcessSet | None) -> list[Any]:
-    """The `value` of each rank, in rank order. It must be a value that JSON can represent."""
-    text = json.dumps(value).encode()
-    framed = np.frombuffer(len(text).to_bytes(8, "little") + text, dtype=np.uint8)
-    everything = numpy_api.allgather(framed, name=name, process_set=process_set).tobytes()
-    values = []
-    while everything:
-        end = 8 + int.from_bytes(everything[:8], "little")
-        values.append(json.loads(everything[8:end]))
-        everything = everything[end:]
-    return values

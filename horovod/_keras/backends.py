@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from horovod._keras.options import Options
+from horovod.common.objects import Entry
 from horovod.common.process_sets import ProcessSet, global_process_set
 
 
@@ -250,17 +251,19 @@ class Backend(ABC):
         return {}
 
 
-@functools.cache
-def _instance(name: str) -> Backend:
-    try:
+_backends: dict[str, Backend] = {}
+
+
+def _backend(name: str) -> Backend:
+    if name not in _backends:
+        if name not in _CLASSES:
+            raise ValueError(
+                f"Horovod works with Keras on {', '.join(sorted(_CLASSES))}, but Keras runs on {name}. "
+                "Set KERAS_BACKEND before Keras is imported."
+            )
         module, cls = _CLASSES[name]
-    except KeyError:
-        raise ValueError(
-            f"Horovod works with Keras on {', '.join(sorted(_CLASSES))}, but Keras runs on {name}. "
-            "Set KERAS_BACKEND before Keras is imported."
-        ) from None
-    backend: Backend = getattr(importlib.import_module(module), cls)()
-    return backend
+        _backends[name] = getattr(importlib.import_module(module), cls)()
+    return _backends[name]
 
 
 def backend_of(keras: ModuleType) -> Backend:
@@ -269,6 +272,21 @@ def backend_of(keras: ModuleType) -> Backend:
     Raises:
         ValueError: Horovod does not support this backend.
     """
-    if major_version(keras) < 3:
-        return _instance("tensorflow")
-    return _instance(keras.backend.backend())
+    return _backend("tensorflow" if major_version(keras) < 3 else keras_package(keras).backend.backend())
+
+
+def may_be_of_operation(error: Exception) -> bool:
+    """Backend.may_be_of_operation() of the backends in use."""
+    return any(backend.may_be_of_operation(error) for backend in _backends.values())
+
+
+def entries_of(backend: Backend, kind: str, variables: Sequence[Any]) -> list[Entry]:
+    """Variables for require_same(). They are known by their places: Keras counts the names of layers."""
+    described = [backend.description_of(variable) for variable in variables]
+    return [(f"{kind} {i}", tuple(shape), dtype) for i, (_, shape, dtype) in enumerate(described)]
+
+
+def optimizer_variables(optimizer: Any) -> list[Any]:
+    """The variables of an optimizer of any Keras: `variables` is a method of some optimizers and a list of others."""
+    variables = optimizer.variables
+    return list(variables() if callable(variables) else variables)

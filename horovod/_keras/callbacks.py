@@ -1,25 +1,21 @@
 """The callbacks of ``horovod.keras.callbacks`` and ``horovod.tensorflow.keras.callbacks``, as mixins.
 
-The public classes put the ``Callback`` of their Keras behind each mixin, and that Keras into ``_hvd_keras``. They work
-with Keras 2 and 3 and on all backends. Keras calls them, on the thread that trains.
+``front_end.bind_module`` makes the public classes, each of which also derives from the class of its Keras. They work with
+Keras 2 and 3 and on all backends. Keras calls them, on the thread that trains.
 """
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from horovod._keras.agreement import require_same_everywhere
-from horovod._keras.backends import backend_of, keras_package, major_version
-from horovod._keras.values import broadcast_model
+from horovod._keras.backends import Backend, backend_of, entries_of, major_version, optimizer_variables
+from horovod.common.objects import require_same
 from horovod.common.process_sets import ProcessSet, global_process_set
 from hvd_core import numpy_api
 from hvd_core._runtime import runtime
-
-if TYPE_CHECKING:
-    from keras.callbacks import Callback, ModelCheckpoint
-else:
-    Callback = ModelCheckpoint = object  # the public classes have those of their Keras
 
 # The public classes; see also the names at the end.
 __all__ = [
@@ -29,6 +25,25 @@ __all__ = [
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
 ]
+
+
+class Callback:
+    """The base of the mixins. Declares what they use of Keras' own Callback, as Keras has no types."""
+
+    _hvd_keras: ModuleType
+    model: Any
+    params: Any
+
+
+class ModelCheckpoint(Callback):
+    """The base of mixins for Keras' own ModelCheckpoint."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **options: Any) -> None: ...
+
+        def _save_model(self, *args: Any, **options: Any) -> Any: ...
+
 
 # Reading and changing the learning rate of an optimizer of any Keras while it trains.
 
@@ -50,19 +65,27 @@ def get_learning_rate(keras: ModuleType, optimizer: Any) -> float:
     return float(keras.backend.get_value(rate))
 
 
-def set_learning_rate(keras: ModuleType, optimizer: Any, value: float) -> None:
-    """Change the learning rate.
+def change_learning_rate(
+    keras: ModuleType, model: Any, changed: Callable[[float], float], momentum_correction: bool
+) -> None:
+    """Set the learning rate of a model that trains to `changed(rate)`. With `momentum_correction` the velocities too.
 
     Raises:
         TypeError: the optimizer has a LearningRateSchedule, so its rate cannot be set.
     """
+    backend_of(keras).sync_model(model)
+    optimizer = model.optimizer
+    before = get_learning_rate(keras, optimizer)
+    after = changed(before)
     if major_version(keras) < 3 and not hasattr(optimizer, "learning_rate"):
-        keras.backend.set_value(optimizer.lr, value)
+        keras.backend.set_value(optimizer.lr, after)
     else:
-        optimizer.learning_rate = value
+        optimizer.learning_rate = after
+    if momentum_correction and before != after and before > 0:
+        _correct_momentum(keras, optimizer, after / before)
 
 
-def correct_momentum(keras: ModuleType, optimizer: Any, factor: float) -> None:
+def _correct_momentum(keras: ModuleType, optimizer: Any, factor: float) -> None:
     """Multiply the velocities by `factor`, after the learning rate has been multiplied by it.
 
     Keras' velocities contain the learning rate: v = momentum * v - rate * gradient. So a new rate would take effect only
@@ -104,10 +127,9 @@ class BroadcastGlobalVariablesCallback(Callback):
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: an element of `local_variables` is not a variable.
+        ValueError: an element of `local_variables` is not a variable; in training: the model is not built.
+        OperationFailedError: in training: the ranks' models or optimizers differ; nothing has been sent then.
     """
-
-    _hvd_keras: ModuleType
 
     def __init__(
         self,
@@ -127,8 +149,7 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     def register_local_var(self, var: Any) -> None:
         """Do not broadcast a variable. Raises ValueError if `var` is not a variable."""
-        keras = keras_package(self._hvd_keras)
-        if not backend_of(keras).is_variable(var):
+        if not backend_of(self._hvd_keras).is_variable(var):
             raise ValueError(
                 f"A variable of the model is required, but found {type(var).__name__}: {var!r:.80}. "
                 "Pass elements of model.weights."
@@ -138,8 +159,28 @@ class BroadcastGlobalVariablesCallback(Callback):
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
         if self.broadcast_done:
             return
-        broadcast_model(self._hvd_keras, self.model, self.root_rank, self._local_variables, self.process_set)
+        self._broadcast(backend_of(self._hvd_keras))
         self.broadcast_done = True
+
+    def _broadcast(self, backend: Backend) -> None:
+        """The states of random generators and of metrics are not broadcast."""
+        model, root_rank, process_set = self.model, self.root_rank, self.process_set
+        if not getattr(model, "built", True):
+            raise ValueError(
+                f"The model {getattr(model, 'name', '')!r} has no weights to be broadcast, as it is not built. Call it "
+                "on some data, or model.build(input_shape), before."
+            )
+        backend.sync_model(model)
+        local = {id(backend.identity(v)) for v in self._local_variables}
+        weights = [v for v in model.weights if id(backend.identity(v)) not in local]
+        optimizer = getattr(model, "optimizer", None)
+        of_optimizer = [] if optimizer is None else optimizer_variables(optimizer)
+        entries = entries_of(backend, "weight", weights)
+        entries += entries_of(backend, "optimizer variable", of_optimizer)
+        require_same("The broadcast of the model", entries, "keras.broadcast", process_set)
+        backend.broadcast_variables(weights, root_rank, "keras.broadcast.model", process_set)
+        if of_optimizer:
+            backend.broadcast_variables(of_optimizer, root_rank, "keras.broadcast.optimizer", process_set)
 
 
 class MetricAverageCallback(Callback):
@@ -219,8 +260,6 @@ class LearningRateScheduleCallback(Callback):
         TypeError: in training: the optimizer has a LearningRateSchedule of Keras.
     """
 
-    _hvd_keras: ModuleType
-
     def __init__(
         self,
         initial_lr: float,
@@ -242,7 +281,7 @@ class LearningRateScheduleCallback(Callback):
         self.steps_per_epoch = steps_per_epoch
         self.current_epoch: int | None = None
         if callable(multiplier):
-            self.multiplier = multiplier
+            self.multiplier: Callable[[float], float] = multiplier
         else:
             self.staircase = True
             self.multiplier = lambda epoch: multiplier ** (epoch - self.start_epoch)
@@ -278,17 +317,12 @@ class LearningRateScheduleCallback(Callback):
             self._adjust(epoch)
 
     def _adjust(self, epoch: float) -> None:
-        keras, optimizer = keras_package(self._hvd_keras), self.model.optimizer
-        backend_of(keras).sync_model(self.model)
-        before = get_learning_rate(keras, optimizer)
-        after = self.initial_lr * self.multiplier(epoch)
-        set_learning_rate(keras, optimizer, after)
-        if self.momentum_correction and before != after and before > 0:
-            correct_momentum(keras, optimizer, after / before)
+        rate = self.initial_lr * self.multiplier(epoch)
+        change_learning_rate(self._hvd_keras, self.model, lambda before: rate, self.momentum_correction)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if logs is not None:
-            logs["lr"] = get_learning_rate(keras_package(self._hvd_keras), self.model.optimizer)
+            logs["lr"] = get_learning_rate(self._hvd_keras, self.model.optimizer)
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
@@ -333,7 +367,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         super().on_epoch_end(epoch, logs)
         if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose > 0:
-            rate = get_learning_rate(keras_package(self._hvd_keras), self.model.optimizer)
+            rate = get_learning_rate(self._hvd_keras, self.model.optimizer)
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 
 
@@ -368,21 +402,6 @@ class BestModelCheckpoint(ModelCheckpoint):
             )
         return super()._save_model(*args, **kwargs)
 
-
-class BestModelCheckpointWeightsLast(BestModelCheckpoint):
-    # horovod.keras has Horovod's order of parameters, with save_weights_only at the end.
-    def __init__(
-        self,
-        monitor: str = "val_loss",
-        verbose: int = 0,
-        mode: str = "auto",
-        save_freq: Any = "epoch",
-        save_weights_only: bool = False,
-    ):
-        super().__init__(monitor, verbose, save_weights_only, mode, save_freq)
-
-
-BestModelCheckpointWeightsLast.__doc__ = BestModelCheckpoint.__doc__
 
 # The original's names, for isinstance(): its Spark estimators and their copies look for schedules among callbacks.
 BestModelCheckpointImpl = BestModelCheckpoint

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from horovod._keras import callbacks
-from horovod._keras.backends import backend_of, keras_package, major_version
-from horovod._keras.values import entries_of, optimizer_variables
+from horovod._keras.backends import (
+    backend_of,
+    entries_of,
+    major_version,
+    may_be_of_operation,
+    optimizer_variables,
+)
+from horovod._keras.callbacks import Callback, change_learning_rate, innermost
 from horovod.common._elastic_state import VariablesState
 from horovod.common.elastic import commit_async, restart, run_fn, worker_id, workers
 from horovod.common.exports import rank
 from horovod.common.objects import broadcast_object, require_same
 from hvd_core._runtime import runtime
-
-if TYPE_CHECKING:
-    from keras.callbacks import Callback
-else:
-    Callback = object  # the public classes have that of their Keras
 
 __all__ = [
     "CommitStateCallback",
@@ -61,8 +61,7 @@ class KerasState(VariablesState):
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
         self.model: Any = model
         self.optimizer: Any = optimizer or getattr(model, "optimizer", None)
-        self._keras = keras_package(self._hvd_keras)
-        self._backend = backend_of(self._keras)
+        self._backend = backend_of(self._hvd_keras)
         if not getattr(model, "built", True):
             raise ValueError(
                 f"The model {getattr(model, 'name', '')!r} has no weights that a state could keep, as it is not built. "
@@ -116,14 +115,14 @@ class KerasState(VariablesState):
 
     def _generators(self) -> list[Any]:
         """The states of random generators, which are variables of Keras 3, but no weights."""
-        if major_version(self._keras) < 3:
+        if major_version(self._hvd_keras) < 3:
             return []
         known = {id(v) for v in self.model.weights}
         return [v for v in self.model.non_trainable_variables if id(v) not in known]
 
     def _forget_sums(self) -> None:
         """Gradients of several passes that were summed, but not applied, are lost."""
-        forget = getattr(callbacks.innermost(self.optimizer), "_hvd_forget_sums", None)
+        forget = getattr(innermost(self.optimizer), "_hvd_forget_sums", None)
         if forget is not None:
             forget()
 
@@ -243,8 +242,6 @@ class RescaleLearningRateCallback(Callback):
         TypeError: in training: the optimizer has a LearningRateSchedule of Keras.
     """
 
-    _hvd_keras: ModuleType
-
     def __init__(self, initial_lr: float, warmup_batches: int = 0, momentum_correction: bool = True):
         super().__init__()
         if not initial_lr > 0 or warmup_batches < 0:
@@ -272,19 +269,14 @@ class RescaleLearningRateCallback(Callback):
     def on_batch_begin(self, batch: int, logs: Any = None) -> None:
         if self._batches_left == 0:
             return
-        keras, optimizer = keras_package(self._hvd_keras), self.model.optimizer
-        backend_of(keras).sync_model(self.model)
-        before = callbacks.get_learning_rate(keras, optimizer)
-        after = before + (self.initial_lr * runtime.size() - before) / self._batches_left
-        self._batches_left -= 1
-        if before == after:
-            return
-        callbacks.set_learning_rate(keras, optimizer, after)
-        if self.momentum_correction and before > 0:
-            callbacks.correct_momentum(keras, optimizer, after / before)
+        left, self._batches_left = self._batches_left, self._batches_left - 1
+        target = self.initial_lr * runtime.size()
+        change_learning_rate(
+            self._hvd_keras, self.model, lambda rate: rate + (target - rate) / left, self.momentum_correction
+        )
 
 
-def run(keras: ModuleType, func: Callable[_P, _R]) -> Callable[_P, _R]:
+def run(func: Callable[_P, _R]) -> Callable[_P, _R]:
     """Decorate a training function whose first parameter is a state: it is called again when ranks have changed.
 
         state = hvd.elastic.KerasState(model, batch=0, epoch=0)
@@ -313,4 +305,4 @@ def run(keras: ModuleType, func: Callable[_P, _R]) -> Callable[_P, _R]:
     Returns:
         A function with the parameters and the result of `func`.
     """
-    return run_fn(func, restart, backend_of(keras_package(keras)).may_be_of_operation)
+    return run_fn(func, restart, may_be_of_operation)

@@ -5,7 +5,8 @@ optimizer.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from horovod._keras.agreement import (
     DENSE,
@@ -20,6 +21,11 @@ from horovod._keras.options import Options
 from horovod.common._elastic_job import is_within_run, ranks_may_change
 from horovod.common.util import split_list
 from hvd_core._frontend import initial_weights
+
+if TYPE_CHECKING:
+    from keras.optimizers import Optimizer
+else:
+    Optimizer = object  # the class of a distributed optimizer derives from the wrapped optimizer's class too
 
 _REMEDY = "model.fit(..., callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])"
 
@@ -58,22 +64,15 @@ class GradientReducer:
         return (process_set.size() or 0) > 1 or ranks_may_change()
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The reduced gradients, in the order of `variables`.
+        """The reduced gradients: sparse ones as such, None where no rank has a gradient.
 
-        Args:
-            gradients: one per variable: a tensor of the backend, sparse ones included, or None.
-            variables: the same on all ranks, in the same order.
-
-        Returns:
-            The reduced gradient of each variable. None if no rank has a gradient of the variable. If another rank has
-            one, a missing gradient counts as zero. For a graph the ranks compare their gradients when it is first
-            traced. If it is traced again with other gradients, None stays None, and if another rank has a gradient
-            there, the step fails on both ranks. Gradients of local variables are not reduced, but divided by the number
-            of ranks with `scale_local_gradients`.
+        If another rank has one, a missing gradient counts as zero. For a graph the ranks compare their gradients when it
+        is first traced. If it is traced again with other gradients, None stays None, and if another rank has a gradient
+        there, the step fails on both ranks. Gradients of local variables are not reduced, but divided by the number of
+        ranks with `scale_local_gradients`.
 
         Raises:
-            ValueError: the ranks' variables or settings differ. HorovodInternalError or the framework's own error: the
-                reduction failed, on this rank or on another.
+            ValueError: the ranks' variables or settings differ. The errors of the reduction.
         """
         gradients, variables = list(gradients), list(variables)
         if not self.active():
@@ -102,9 +101,6 @@ class GradientReducer:
         Returns:
             Indices of variables for which reduce() returns a gradient in a graph, although this rank may have no
             gradient of it.
-
-        Raises:
-            ValueError: as reduce().
         """
         if not self.active():
             return []
@@ -223,11 +219,7 @@ class GradientReducer:
         agreement: StepAgreement,
         presence: list[bool] | None,
     ) -> tuple[list[Any], Any]:
-        """The reduced gradients, and the reduced `presence` (see Backend.reduce()).
-
-        Args:
-            sent: the gradients to reduce, of these kinds; elements of the kind NONE are left out.
-        """
+        """The reduced gradients, without those of the kind NONE, and the reduced `presence` (see Backend.reduce())."""
         backend = self.backend
         result: list[Any] = [None] * len(sent)
         batches = self._batches(sent, variables, kinds)
@@ -292,3 +284,88 @@ class GradientReducer:
             group = number.get(id(self.backend.identity(variables[index])), f"alone.{index}")
             members.setdefault(group, []).append(index)
         return list(members.values())
+
+
+# The base classes of distributed optimizers of Keras 2 and Keras 3, by which other code recognizes them; their state.
+
+
+class CallableList(list[Any]):
+    """A list that returns itself when it is called: both `optimizer.variables` and `optimizer.variables()` are in use."""
+
+    def __call__(self) -> "CallableList":
+        return self
+
+
+class DistributedState:
+    """The state of a distributed optimizer that Keras does not know of: its reducer, and the sums of several passes."""
+
+    def __init__(self, keras: ModuleType, options: Options, backend: Backend) -> None:
+        self.keras, self.options, self.backend = keras, options, backend
+        self.reducer = GradientReducer(options, backend)
+        self.aggregated = False  # the next gradients to be applied have been reduced when they were computed
+        self.counter: Any = None
+        self.sums: list[Any] = []
+        self._summed: list[Any] = []  # the variables
+        self._seen: set[int] = set()
+
+    def make_sums(self, variables: Sequence[Any]) -> None:
+        """Make the counter of passes and the sums before the first pass. Raises ValueError for other variables later."""
+        if self.counter is None:
+            self._summed = list(variables)
+            with self.backend.outside_of_graphs():
+                self.counter, self.sums = self._new_sums(self._summed)
+        require_same_variables(self._summed, variables, self.backend)
+
+    def _new_sums(self, variables: list[Any]) -> tuple[Any, list[Any]]:
+        """A counter, and zeros for the variables."""
+        raise NotImplementedError
+
+    def forget_sums(self) -> None:
+        """Forget gradients that were summed or reduced, and not applied."""
+        self.aggregated = False
+        self._seen.clear()
+        if self.counter is not None:
+            self.counter.assign(0)
+            for value in self.sums:
+                value.assign(self.backend.zeros_for(value, DENSE))
+
+
+class Distributed(Optimizer):
+    """Base class of distributed optimizers. The class of an optimizer has its options, so that ``from_config`` makes
+    optimizers with the same options; except for groups of variables and local layers, which belong to one model."""
+
+    _hvd_keras: ModuleType
+    _hvd_options: Options
+    _hvd_backend: Backend
+    _hvd_state_class: type[Any]
+    built: bool
+    _HAS_AGGREGATE_GRAD = True
+
+    @property
+    def _hvd(self) -> Any:
+        """The state of a distributed optimizer that Keras does not know of, so that no checkpoint contains it."""
+        return vars(self).get("_hvd_state") or self._hvd_begin(self._hvd_options)
+
+    def _hvd_begin(self, options: Options) -> Any:
+        """Set and return a new state."""
+        state = self._hvd_state_class(self._hvd_keras, options, self._hvd_backend)
+        self.__dict__["_hvd_state"] = state
+        return state
+
+    def register_local_var(self, var: Any) -> None:
+        """Do not reduce the gradient of a variable."""
+        self._hvd.reducer.register_local(var)
+
+    def _hvd_forget_sums(self) -> None:
+        if "_hvd_state" in vars(self):
+            self._hvd.forget_sums()
+
+
+class DistributedScaler(Optimizer):
+    """Base class of optimizers that scale losses and whose inner optimizer is a Distributed one."""
+
+    _HAS_AGGREGATE_GRAD = True
+
+    def register_local_var(self, var: Any) -> None:
+        """Do not reduce the gradient of a variable."""
+        self.inner_optimizer.register_local_var(var)

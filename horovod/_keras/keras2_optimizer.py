@@ -13,8 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod._keras.backends import version
-from horovod._keras.distributed import Distributed, DistributedState
-from horovod._keras.options import Options
+from horovod._keras.gradients import Distributed, DistributedState
 
 # (gradient, variable)
 Pair = tuple[Any, Any]
@@ -84,9 +83,24 @@ class _Methods(Distributed):
     """The methods that both sets have in common."""
 
     _hvd: Keras2State
+    _hvd_state_class = Keras2State
+    _compute_gradients: Callable[..., list[Pair]]
+    _aggregate_gradients: Callable[..., list[Pair]]
 
-    def _hvd_new_state(self, options: Options) -> Keras2State:
-        return Keras2State(options, self._hvd_backend)
+    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[Pair]:
+        """Compute gradients, reduced over all ranks."""
+        return self._compute_gradients(loss, var_list, tape=tape)
+
+    def aggregate_gradients(self, grads_and_vars: Iterable[Pair]) -> list[Pair]:
+        """Reduce gradients over all ranks, unless they have been reduced."""
+        return self._aggregate_gradients(grads_and_vars)
+
+    def get_gradients(self, loss: Any, params: Any) -> list[Any]:
+        """Gradients of a loss, reduced over all ranks: those that the wrapped class's get_gradients() returns, or, if it
+        has no such method, those of a loss in a graph."""
+        params = tf.nest.flatten(params)
+        own = getattr(super(), "get_gradients", tf.gradients)
+        return [gradient for gradient, _ in self._hvd_computed(zip(own(loss, params), params))]
 
     def _allreduce_grads(self, grads: Iterable[Any], variables: Iterable[Any]) -> list[Any]:
         return self._hvd.reducer.reduce(list(grads), list(variables))
@@ -147,13 +161,17 @@ class _Methods(Distributed):
 class Keras2Methods(_Methods):
     """In front of the methods of an optimizer of Keras 2."""
 
-    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[Pair]:
-        """Compute gradients, reduced over all ranks."""
-        return self._hvd_computed(super().compute_gradients(loss, var_list, tape))
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> list[Pair]:
+        if grad_loss is not None:
+            raise ValueError(
+                "grad_loss is for optimizers of keras.optimizers.legacy. Multiply the loss by it."
+            )
+        return self._hvd_computed(super(_Methods, self).compute_gradients(loss, var_list, tape))
 
-    def aggregate_gradients(self, grads_and_vars: Iterable[Pair]) -> list[Pair]:
-        """Reduce gradients over all ranks, unless they have been reduced."""
-        return self._hvd_aggregated(grads_and_vars, super().aggregate_gradients)
+    def _aggregate_gradients(self, grads_and_vars: Iterable[Pair]) -> list[Pair]:
+        return self._hvd_aggregated(grads_and_vars, super(_Methods, self).aggregate_gradients)
 
     def apply_gradients(
         self,
@@ -172,27 +190,6 @@ class Keras2Methods(_Methods):
 
         return self._hvd_apply(self.build, apply, grads_and_vars, aggregate)
 
-    # The same methods under the names of keras.optimizers.legacy.
-
-    def _compute_gradients(
-        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
-    ) -> list[Pair]:
-        if grad_loss is not None:
-            raise ValueError(
-                "grad_loss is for optimizers of keras.optimizers.legacy. Multiply the loss by it."
-            )
-        return self.compute_gradients(loss, var_list, tape)
-
-    def get_gradients(self, loss: Any, params: Any) -> list[Any]:
-        """Gradients of a loss, reduced over all ranks: those that the wrapped class's get_gradients() returns, or, if it
-        has no such method, those of a loss in a graph."""
-        params = tf.nest.flatten(params)
-        own = getattr(super(), "get_gradients", tf.gradients)
-        return [gradient for gradient, _ in self._hvd_computed(zip(own(loss, params), params))]
-
-    def _aggregate_gradients(self, grads_and_vars: Iterable[Pair]) -> list[Pair]:
-        return self.aggregate_gradients(grads_and_vars)
-
 
 class LegacyMethods(_Methods):
     """In front of the methods of an optimizer of keras.optimizers.legacy."""
@@ -201,24 +198,6 @@ class LegacyMethods(_Methods):
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> list[Pair]:
         return self._hvd_computed(super()._compute_gradients(loss, var_list, grad_loss, tape))
-
-    def get_gradients(self, loss: Any, params: Any) -> list[Any]:
-        """Gradients of a loss, reduced over all ranks: those that the wrapped class's get_gradients() returns. That of
-        Keras needs a graph."""
-        params = tf.nest.flatten(params)
-        return [
-            gradient for gradient, _ in self._hvd_computed(zip(super().get_gradients(loss, params), params))
-        ]
-
-    # The same methods under the names of other optimizers.
-
-    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[Pair]:
-        """Compute gradients, reduced over all ranks."""
-        return self._compute_gradients(loss, var_list, tape=tape)
-
-    def aggregate_gradients(self, grads_and_vars: Iterable[Pair]) -> list[Pair]:
-        """Reduce gradients over all ranks, unless they have been reduced."""
-        return self._aggregate_gradients(grads_and_vars)
 
     def _aggregate_gradients(self, grads_and_vars: Iterable[Pair]) -> list[Pair]:
         return self._hvd_aggregated(grads_and_vars, super()._aggregate_gradients)

@@ -6,21 +6,21 @@ optimizer belongs to one thread.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from horovod._keras.backends import Backend
-from horovod._keras.distributed import CallableList, Distributed, DistributedState
+from horovod._keras.gradients import CallableList, Distributed, DistributedState
 from horovod._keras.options import Options
 
 
 class Keras3State(DistributedState):
     """The state of a distributed optimizer that Keras does not know of."""
 
-    def __init__(self, keras: Any, options: Options, backend: Backend) -> None:
+    def __init__(self, keras: ModuleType, options: Options, backend: Backend) -> None:
         if refusal := backend.why_not(options):
             raise ValueError(refusal)
-        super().__init__(options, backend)
-        self.keras = keras
+        super().__init__(keras, options, backend)
         self.reduce = backend.not_rewritten(self.reducer.reduce)
         self._agree_first = backend.not_rewritten(self.reducer.agree_first)
         self.reduced = False
@@ -106,9 +106,7 @@ class Keras3Methods(Distributed):
     """The methods that DistributedOptimizer puts in front of those of the wrapped optimizer's class."""
 
     _hvd: Keras3State
-
-    def _hvd_new_state(self, options: Options) -> Keras3State:
-        return Keras3State(self._hvd_keras, options, self._hvd_backend)
+    _hvd_state_class = Keras3State
 
     def apply(self, grads: Iterable[Any], trainable_variables: Any = None) -> Any:
         """Reduce the gradients over all ranks, then apply them as the wrapped optimizer does."""

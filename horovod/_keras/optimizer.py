@@ -11,51 +11,25 @@ from typing import Any
 
 from horovod._keras import patches
 from horovod._keras.backends import backend_of, keras_package, major_version, version
-from horovod._keras.distributed import Distributed, DistributedScaler
-from horovod._keras.options import Options, checked
-
-# The argument `local_layers` of PartialDistributedOptimizer: the layers whose gradients are not reduced.
-
-
-def list_of_layers(keras: ModuleType, local_layers: Any) -> tuple[Any, ...]:
-    """`local_layers` as a tuple of layers.
-
-    Raises:
-        ValueError: `local_layers` is neither None, nor a layer, nor a list of layers.
-    """
-    layer = keras_package(keras).layers.Layer
-    if local_layers is None:
-        return ()
-    listed = tuple(local_layers) if isinstance(local_layers, (list, tuple, set)) else (local_layers,)
-    for entry in listed:
-        if not isinstance(entry, layer):
-            raise ValueError(
-                f"local_layers takes a layer of Keras or a list of them, but found {type(entry).__name__}: {entry!r:.80}."
-            )
-    return listed
-
+from horovod._keras.gradients import Distributed, DistributedScaler
+from horovod._keras.options import Options
 
 _FRAMEWORKS = frozenset(("keras", "tf_keras", "tensorflow", "torch", "jax"))
 _log = logging.getLogger("horovod")
 
 
 def create_distributed_optimizer(keras: ModuleType, optimizer: Any, **arguments: Any) -> Any:
-    """distribute() with the arguments of options.checked()."""
-    return distribute(keras, optimizer, checked(**arguments))
+    """distribute() with these Options."""
+    return distribute(keras, optimizer, Options(**arguments))
 
 
 def distribute(keras: ModuleType, optimizer: Any, options: Options) -> Any:
-    """A distributed optimizer made from `optimizer`.
-
-    Args:
-        keras: the Keras module of the optimizer, or `tf.keras`.
-        optimizer: one of Keras' optimizers. If it has been used already (it has slot variables, or has counted steps) the
-            result shares its state, and the original should not be used any more. Otherwise the result is independent:
-            it is made from the configuration, and gets the attributes that the program has set on the original.
+    """A distributed optimizer made from `optimizer`, which shares its state if it has been used already (it has slot
+    variables, or has counted steps). Otherwise it is made from the configuration, and gets the attributes that the
+    program has set on the original.
 
     Raises:
-        ValueError: an optimizer that is distributed already.
-        TypeError: `optimizer` is not an optimizer of this Keras.
+        ValueError: an optimizer that is distributed already. TypeError: not an optimizer of this Keras.
     """
     keras = keras_package(keras)
     patches.accept_older_calls(keras)

@@ -25,8 +25,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from horovod._keras.backends import keras_package, major_version
-from horovod._keras.distributed import CallableList, Distributed
+from horovod._keras.backends import major_version
+from horovod._keras.gradients import CallableList, Distributed
 
 Method = Callable[..., Any]
 
@@ -42,7 +42,7 @@ def tolerate_run_tf_function(keras: ModuleType) -> None:
     if major_version(keras) < 3:
         return
     # The class that defines compile(): Keras compares with it to see whether a model overrides compile().
-    owner = next(cls for cls in keras_package(keras).Model.__mro__ if "compile" in vars(cls))
+    owner = next(cls for cls in keras.Model.__mro__ if "compile" in vars(cls))
 
     def patched(original: Method) -> Method:
         def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -70,9 +70,9 @@ def let_variables_be_called(keras: ModuleType) -> None:
     Changes nothing for Keras 2, where it is a method, and for other backends of Keras: programs that call it were
     written for TensorFlow.
     """
-    if major_version(keras) < 3 or keras_package(keras).backend.backend() != "tensorflow":
+    if major_version(keras) < 3 or keras.backend.backend() != "tensorflow":
         return
-    owner = next(cls for cls in keras_package(keras).optimizers.Optimizer.__mro__ if "variables" in vars(cls))
+    owner = next(cls for cls in keras.optimizers.Optimizer.__mro__ if "variables" in vars(cls))
     original = vars(owner)["variables"]
     if not isinstance(original, _CallableVariables):
         owner.variables = _CallableVariables(

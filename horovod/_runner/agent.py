@@ -18,25 +18,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from horovod._runner.environment import GRACE
-from horovod._runner.event_loop import EventLoop, Member, SignalWakeup
-from horovod._runner.functions import FunctionMemory, append
+from horovod._runner.event_loop import EventLoop, LoopWriter, Member, SignalWakeup
+from horovod._runner.functions import FunctionMemory, write_all
 from horovod._runner.local_ranks import LocalRanks
 from horovod._runner.protocol import (
     MAGIC,
     PROTOCOL,
-    Incoming,
     Kind,
-    Outgoing,
-    ProtocolError,
     channel_frame,
-    decode_env,
-    decode_words,
-    frame,
     memory_frames,
     output_frame,
     split_result,
 )
-from horovod._runner.site import Event, RankSpec, Site
+from horovod._runner.site import Event, Listener, RankSpec, Site
+from hvd_core._base.messages import FrameBuffer, ProtocolError, frame
 
 # If the launcher has not read more than this, the agent stops reading the ranks' output.
 _MOST_HELD = 1 << 20
@@ -84,20 +79,19 @@ def check_protocol(job: dict[str, Any]) -> None:
         )
 
 
-class Agent:
+class Agent(Listener):
     """One job. `source` and `target` are the descriptors that lead to the launcher."""
 
     def __init__(self, source: int, target: int) -> None:
         self._source, self._target = source, target
-        self._incoming = Incoming()
+        self._incoming = FrameBuffer()
         self._arrived: list[tuple[int, bytes]] = []
-        self._outgoing = Outgoing(target)
         self._loop = EventLoop(self._members)
         self._selector = self._loop.selector
+        self._outgoing = LoopWriter(self._selector, target)
         self._next_beat: float | None = None
         self._memory: FunctionMemory | None = None
         self._ranks: LocalRanks
-        self._writing = False
         self._launcher_gone = False
         self._may_announce = False  # SIGTERM is an announcement
 
@@ -136,8 +130,7 @@ class Agent:
 
     def _prepare(self, job: dict[str, Any]) -> None:
         check_protocol(job)
-        (directory,) = decode_words([job["directory"]])
-        _enter(directory)
+        _enter(job["directory"])
         if job["store"] is not None:  # the stores of an elastic job's worlds do not exist yet
             _check_store(job["store"], job["host"])
         ranks = [entry["rank"] for entry in job["ranks"]]
@@ -148,19 +141,13 @@ class Agent:
                 part = self._wait_for(Kind.FUNCTION)
                 if part is None:
                     raise Refused("the launcher did not send the whole function")
-                append(self._memory.function, part)
+                write_all(self._memory.function, part, "ab")
                 missing -= len(part)
-        command = decode_words(job["command"])
         specs = []
         for entry in job["ranks"]:
-            variables: dict[str, str] = decode_env(entry["env"])
-            keep: Sequence[int] = ()
-            if self._memory is not None:
-                variables.update(self._memory.variables(entry["rank"]))
-                keep = self._memory.descriptors(entry["rank"])
-            specs.append(RankSpec(entry["rank"], command, variables, keep, job["channel"]))
+            specs.append(RankSpec(entry["rank"], job["command"], entry["env"], self._memory, job["channel"]))
         own = {name: value for name, value in os.environ.items() if name not in _FOR_AGENT}
-        env = {**own, **decode_env(job["env"]), "PWD": directory}
+        env = {**own, **job["env"], "PWD": job["directory"]}
         self._may_announce = job["channel"] is not None and bool(env.get(GRACE))
         self._ranks = LocalRanks(specs, env)
 
@@ -205,7 +192,6 @@ class Agent:
         return (self, self._ranks)
 
     def due(self) -> float | None:
-        """See event_loop.Member."""
         return None if self._launcher_gone else self._next_beat
 
     def advance(self, now: float) -> None:
@@ -216,16 +202,10 @@ class Agent:
 
     def _write(self) -> None:
         try:
-            waiting = not self._outgoing.flush()
+            self._outgoing.write()
         except OSError:
             self._lose_launcher()
             return
-        if waiting != self._writing:
-            self._writing = waiting
-            if waiting:
-                self._selector.register(self._target, selectors.EVENT_WRITE, lambda: None)
-            else:
-                self._selector.unregister(self._target)
         self._ranks.pause(self._outgoing.size > _MOST_HELD)
 
     def _read(self) -> None:
@@ -270,9 +250,8 @@ class Agent:
         if self._launcher_gone:
             return
         self._launcher_gone = True
-        for key in list(self._selector.get_map().values()):
-            if key.fd in (self._source, self._target):
-                self._selector.unregister(key.fileobj)
+        self._outgoing.unwatch()
+        self._selector.unregister(self._source)
         self._ranks.pause(False)
         self._ranks.hang_up()
 
@@ -285,9 +264,6 @@ class Agent:
         """Called by the ranks; see Listener."""
         if not self._launcher_gone:
             self._outgoing.add(channel_frame(Kind.MESSAGE, rank, data))
-
-    def shell_output(self, site: Site, data: bytes) -> None:
-        """See Listener: there is no remote shell here."""
 
     def event(self, site: Site, event: Event) -> None:
         """Called by the ranks; see Listener."""

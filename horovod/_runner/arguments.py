@@ -1,6 +1,6 @@
 """The options of horovodrun: its parser, its configuration file, and the checks of single options.
 
-The tuning options are one table (`OPTIONS`): flag, type, environment variable, key in --config-file. A value comes from
+Options with values are rows of tables: flag, type, environment variable, key in --config-file. A value comes from
 the command line, else from the file; otherwise it stays None, and the caller's environment is not changed.
 launch_spec.py makes a job of the options. Pure functions; any thread.
 """
@@ -34,26 +34,20 @@ def lsf_hosts(environ: Mapping[str, str]) -> str | None:
     return ",".join(f"{host}:{slots}" for host, slots in zip(words[::2], words[1::2], strict=True))
 
 
-def no_jsrun(environ: Mapping[str, str]) -> str:
-    """Why --jsrun does not work, and what to do."""
-    text = "--jsrun is not supported: there was no LSF to write and try it on. "
-    if "LSB_JOBID" not in environ:
-        return f"{text}This is no job of LSF, either. Leave it out: horovodrun starts the processes, or mpirun (--mpi)."
-    hosts = lsf_hosts(environ)
-    where = f"-H {hosts}" if hosts else "-H and the hosts of this job"
-    return f"{text}Start with horovodrun {where} if ssh works between the hosts, or with the mpirun of the job (--mpi)."
-
-
 def check_supported(args: argparse.Namespace) -> None:
     """Raises NotImplementedError that names the option if this version does not support it."""
     if args.use_jsrun:
-        raise NotImplementedError(no_jsrun(os.environ))
+        hosts = lsf_hosts(os.environ)
+        where = f"-H {hosts} " if hosts else ""
+        raise NotImplementedError(
+            "--jsrun is not supported: there was no LSF to write and try it on. "
+            f"Start with horovodrun {where}if ssh works between the hosts, or with the mpirun of the job (--mpi)."
+        )
 
 
 def no_number(environ: Mapping[str, str]) -> str:
     """The complaint about a missing -np."""
-    text = "argument -np/--num-proc is required"
-    hosts = lsf_hosts(environ)
+    text, hosts = "argument -np/--num-proc is required", lsf_hosts(environ)
     if hosts is None:
         return text
     slots = sum(int(part.rpartition(":")[2]) for part in hosts.split(","))
@@ -61,45 +55,6 @@ def no_number(environ: Mapping[str, str]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------- elastic jobs
-
-SECTION = "elastic"
-# Key in the section `elastic` of the configuration file -> (attribute of the arguments, its kind).
-KEYS: dict[str, tuple[str, type]] = {
-    "min_np": ("min_num_proc", int),
-    "max_np": ("max_num_proc", int),
-    "host_discovery_script": ("host_discovery_script", str),
-    "slots_per_host": ("slots", int),
-    "elastic_timeout": ("elastic_timeout", int),
-    "reset_limit": ("reset_limit", int),
-    "blacklist_cooldown_range": ("cooldown_range", list),
-    "spares": ("spares", int),
-    "preemption_grace": ("preemption_grace", int),
-}
-
-
-def set_elastic_args(args: argparse.Namespace, section: Any) -> list[str]:
-    """Sets the options of elastic jobs that the command line did not set; returns unknown keys. `section`: the section
-    `elastic` of the configuration file. Raises ValueError for wrong values."""
-    if not isinstance(section, dict):
-        return [SECTION]
-    for key, value in section.items():
-        if key not in KEYS or value is None:
-            continue
-        dest, kind = KEYS[key]
-        if not _is(value, kind):
-            wanted = {int: "an integer", str: "a text", list: "a list of two integers"}[kind]
-            raise ValueError(f"{SECTION}.{key} in the configuration file must be {wanted}, found {value!r}.")
-        # Hosts of the command line come before a script of the file.
-        hidden = dest == "host_discovery_script" and (args.hosts or args.hostfile)
-        if getattr(args, dest) is None and not hidden:
-            setattr(args, dest, value)
-    return [f"{SECTION}.{key}" for key in section if key not in KEYS]
-
-
-def _is(value: Any, kind: type) -> bool:
-    if kind is list:
-        return isinstance(value, list) and len(value) == 2 and all(_is(one, int) for one in value)
-    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def is_elastic(args: argparse.Namespace) -> bool:
@@ -110,18 +65,11 @@ def is_elastic(args: argparse.Namespace) -> bool:
 def check_elastic(args: argparse.Namespace) -> None:
     """Raises ValueError for options of elastic jobs that make no sense."""
     if not is_elastic(args):
-        for dest, option in (
-            ("max_num_proc", "--max-np"),
-            ("slots", "--slots-per-host"),
-            ("elastic_timeout", "--elastic-timeout"),
-            ("reset_limit", "--reset-limit"),
-            ("cooldown_range", "--blacklist-cooldown-range"),
-            ("spares", "--spares"),
-            ("preemption_grace", "--preemption-grace"),
-            ("elastic_chaos", "--elastic-chaos"),
-        ):
-            if getattr(args, dest, None) is not None:
-                raise ValueError(f"{option} is for elastic jobs. Add --min-np or --host-discovery-script.")
+        for option in ELASTIC:
+            if getattr(args, option.dest) is not None:
+                raise ValueError(
+                    f"{option.flags[0]} is for elastic jobs. Add --min-np or --host-discovery-script."
+                )
         return
     if args.use_mpi or args.use_jsrun:
         raise ValueError(
@@ -129,39 +77,26 @@ def check_elastic(args: argparse.Namespace) -> None:
             "the processes itself."
         )
     first, least, most = numbers(args)
-    if least < 1:
-        raise ValueError(f"--min-np must be at least 1, found {least}.")
     if first < least:
         raise ValueError(
             f"-np {first} is less than --min-np {least}: a job cannot begin with fewer processes."
         )
     if most is not None and most < first:
         raise ValueError(f"--max-np {most} is less than -np {first}: a job cannot begin with more processes.")
-    for name, value, low in (
-        ("--slots-per-host", args.slots, 1),
-        ("--elastic-timeout", args.elastic_timeout, 1),
-        ("--reset-limit", args.reset_limit, 0),
-        ("--spares", args.spares, 0),
-        ("--preemption-grace", args.preemption_grace, 1),
-        ("--elastic-chaos", args.elastic_chaos, 0.01),
-    ):
-        if value is not None and not low <= value < float("inf"):
-            raise ValueError(f"{name} must be at least {low}, found {value}.")
     if args.spares and most is None:
         raise ValueError(
             "--spares needs --max-np: without it all slots are used, and none is left for a spare process."
         )
     if args.cooldown_range is not None:
-        given = args.cooldown_range
         try:
-            low, high = given
+            low, high = args.cooldown_range
             valid = 1 <= low < high <= 3600
         except (TypeError, ValueError):
             valid = False
         if not valid:
             raise ValueError(
                 "--blacklist-cooldown-range takes two numbers of seconds, 1 <= MIN < MAX <= 3600, found "
-                f"{' '.join(map(str, given)) if isinstance(given, (list, tuple)) else repr(given)}."
+                f"{args.cooldown_range}."
             )
 
 
@@ -215,8 +150,9 @@ def _megabytes(value: int) -> str:
 class Option:
     """One row.
 
-    `kind` is bool or a conversion; `low`/`high` bound it; `only_with` names the option without which the
-    variable is not set; `inverted` means that the key in the file says the opposite of the flag.
+    `env`: the variable that it sets on the ranks; "" for none. `kind` is bool or a conversion; `low`/`high` bound it;
+    `nargs`: it takes so many values; `only_with` names the option without which the variable is not set; `inverted` means
+    that the key in the file says the opposite of the flag.
     """
 
     group: str
@@ -233,97 +169,136 @@ class Option:
     only_with: str | None = None
     inverted: bool = False
     choices: tuple[str, ...] | None = None
+    nargs: int | None = None
+    metavar: str | tuple[str, str] | None = None
+
+
+def _value(
+    group: str, name: str, kind: Callable[[Any], Any], env: str, key: str, text: str, **more: Any
+) -> Option:
+    return Option(group, name.replace("-", "_"), (f"--{name}",), kind, env, key, text, **more)
 
 
 def _switch(group: str, name: str, env: str, key: str, text: str, **more: Any) -> Option:
-    dest = name.replace("-", "_")
-    return Option(
-        group, dest, (f"--{name}",), bool, env, key, text, (f"--no-{name}",), to_text=_flag, low=None, **more
-    )
+    off = (f"--no-{name}",)
+    return _value(group, name, bool, env, key, text, off_flags=off, to_text=_flag, low=None, **more)
 
 
 _TUNING, _AUTOTUNE, _TIMELINE = "tuning", "autotuning", "timeline"
+_HOSTS, _ELASTIC = "hosts", "elastic jobs, whose number of processes changes"
 _STALL, _LIBRARY, _LOGGING = "stall check", "libraries", "logging"
 
 
 def _autotune(name: str, kind: Callable[[Any], Any], text: str, **more: Any) -> Option:
-    dest = "autotune_" + name.replace("-", "_")
-    env = "HOROVOD_AUTOTUNE_LOG" if name == "log-file" else "HOROVOD_" + dest.upper()
-    key = "autotune." + name.replace("-", "_")
-    return Option(
-        _AUTOTUNE, dest, (f"--autotune-{name}",), kind, env, key, text, only_with="autotune", **more
-    )
+    key = name.replace("-", "_")
+    env = f"HOROVOD_AUTOTUNE_{key.upper()}".removesuffix("_FILE")
+    more["only_with"] = "autotune"
+    return _value(_AUTOTUNE, f"autotune-{name}", kind, env, f"autotune.{key}", text, **more)
 
 
 # fmt: off
 OPTIONS: tuple[Option, ...] = (
-    Option(_TUNING, "fusion_threshold_mb", ("--fusion-threshold-mb",), int, "HOROVOD_FUSION_THRESHOLD",
-           "params.fusion_threshold_mb", "largest batch of tensors executed as one, in MiB; 0: no batching",
-           to_text=_megabytes),
-    Option(_TUNING, "cycle_time_ms", ("--cycle-time-ms",), float, "HOROVOD_CYCLE_TIME",
-           "params.cycle_time_ms", "coalescing delay of small tensors, in ms"),
-    Option(_TUNING, "cache_capacity", ("--cache-capacity",), int, "HOROVOD_CACHE_CAPACITY",
-           "params.cache_capacity", "how many tensors the engine remembers; 0: none"),
+    _value(_TUNING, "fusion-threshold-mb", int, "HOROVOD_FUSION_THRESHOLD", "params.fusion_threshold_mb",
+           "largest batch of tensors executed as one, in MiB; 0: no batching", to_text=_megabytes),
+    _value(_TUNING, "cycle-time-ms", float, "HOROVOD_CYCLE_TIME", "params.cycle_time_ms",
+           "coalescing delay of small tensors, in ms"),
+    _value(_TUNING, "cache-capacity", int, "HOROVOD_CACHE_CAPACITY", "params.cache_capacity",
+           "how many tensors the engine remembers; 0: none"),
     _switch(_TUNING, "hierarchical-allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE",
             "params.hierarchical_allreduce", "reduce within hosts first, then between them"),
     _switch(_TUNING, "hierarchical-allgather", "HOROVOD_HIERARCHICAL_ALLGATHER",
             "params.hierarchical_allgather", "gather within hosts first, then between them"),
     _switch(_TUNING, "torus-allreduce", "HOROVOD_TORUS_ALLREDUCE", "params.torus_allreduce",
             "reduce along local and cross ranks"),
-    _switch(_AUTOTUNE, "autotune", "HOROVOD_AUTOTUNE", "autotune.enabled",
-            "tune the parameters while running"),
+    _switch(_AUTOTUNE, "autotune", "HOROVOD_AUTOTUNE", "autotune.enabled", "tune the parameters while running"),
     _autotune("log-file", str, "CSV file for the tried parameters", low=None),
     _autotune("warmup-samples", int, "samples thrown away first (3)"),
     _autotune("steps-per-sample", int, "steps per sample (10)"),
     _autotune("bayes-opt-max-samples", int, "samples at most (20)"),
     _autotune("gaussian-process-noise", float, "noise of the samples, 0 to 1 (0.8)", high=1),
-    Option(_TIMELINE, "timeline_filename", ("--timeline-filename",), str, "HOROVOD_TIMELINE",
-           "timeline.filename", "write a timeline of all operations to this file", low=None),
+    _value(_TIMELINE, "timeline-filename", str, "HOROVOD_TIMELINE", "timeline.filename",
+           "write a timeline of all operations to this file", low=None),
     _switch(_TIMELINE, "timeline-mark-cycles", "HOROVOD_TIMELINE_MARK_CYCLES", "timeline.mark_cycles",
             "mark cycles in the timeline", only_with="timeline_filename"),
-    Option(_STALL, "no_stall_check", ("--no-stall-check",), bool, "HOROVOD_STALL_CHECK_DISABLE",
-           "stall_check.enabled", "do not report tensors that only some ranks have submitted", ("--stall-check",),
+    _value(_STALL, "no-stall-check", bool, "HOROVOD_STALL_CHECK_DISABLE", "stall_check.enabled",
+           "do not report tensors that only some ranks have submitted", off_flags=("--stall-check",),
            to_text=_flag, low=None, inverted=True),
-    Option(_STALL, "stall_check_warning_time_seconds", ("--stall-check-warning-time-seconds",), int,
-           "HOROVOD_STALL_CHECK_TIME_SECONDS", "stall_check.warning_time_seconds",
-           "report after so many seconds (60)"),
-    Option(_STALL, "stall_check_shutdown_time_seconds", ("--stall-check-shutdown-time-seconds",), int,
-           "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "stall_check.shutdown_time_seconds",
-           "end the job after so many seconds; 0: never (0)"),
+    _value(_STALL, "stall-check-warning-time-seconds", int, "HOROVOD_STALL_CHECK_TIME_SECONDS",
+           "stall_check.warning_time_seconds", "report after so many seconds (60)"),
+    _value(_STALL, "stall-check-shutdown-time-seconds", int, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+           "stall_check.shutdown_time_seconds", "end the job after so many seconds; 0: never (0)"),
     _switch(_LIBRARY, "mpi-threads-disable", "HOROVOD_MPI_THREADS_DISABLE",
             "library_options.mpi_threads_disable", "ask MPI for no thread support"),
-    Option(_LIBRARY, "num_nccl_streams", ("--num-nccl-streams",), int, "HOROVOD_NUM_NCCL_STREAMS",
-           "library_options.num_nccl_streams", "streams for NCCL (1)"),
-    Option(_LIBRARY, "thread_affinity", ("--thread-affinity",), cpu_list, "HOROVOD_THREAD_AFFINITY",
-           "library_options.thread_affinity", "core of the engine thread: one per local rank, or a first one"),
-    Option(_LIBRARY, "gloo_timeout_seconds", ("--gloo-timeout-seconds",), positive_time,
-           "HOROVOD_GLOO_TIMEOUT_SECONDS", "library_options.gloo_timeout_seconds",
-           "how long to wait for other processes in rendezvous (30)"),
-    Option(_LOGGING, "log_level", ("--log-level",), str, "HOROVOD_LOG_LEVEL", "logging.level",
+    _value(_LIBRARY, "num-nccl-streams", int, "HOROVOD_NUM_NCCL_STREAMS", "library_options.num_nccl_streams",
+           "streams for NCCL (1)"),
+    _value(_LIBRARY, "thread-affinity", cpu_list, "HOROVOD_THREAD_AFFINITY", "library_options.thread_affinity",
+           "core of the engine thread: one per local rank, or a first one"),
+    _value(_LIBRARY, "gloo-timeout-seconds", positive_time, "HOROVOD_GLOO_TIMEOUT_SECONDS",
+           "library_options.gloo_timeout_seconds", "how long to wait for other processes in rendezvous (30)"),
+    _value(_LOGGING, "log-level", str, "HOROVOD_LOG_LEVEL", "logging.level",
            "least severity that is logged", low=None, choices=LOG_LEVELS),
     Option(_LOGGING, "log_with_timestamp", ("--log-with-timestamp", "--no-log-hide-timestamp"), bool,
            "HOROVOD_LOG_HIDE_TIME", "logging.with_timestamp", "the time in each line of the log",
            ("--log-without-timestamp", "--log-hide-timestamp"), to_text=_inverse, low=None),
 )
+ELASTIC: tuple[Option, ...] = (
+    Option(_ELASTIC, "max_num_proc", ("--max-np", "--max-num-proc"), int, "", "elastic.max_np",
+           "most processes of an elastic job (default: as many as there are slots)", low=1),
+    Option(_ELASTIC, "slots", ("--slots-per-host",), int, "", "elastic.slots_per_host",
+           "slots of a host for which the discovery script prints no number", low=1, metavar="N"),
+    _value(_ELASTIC, "elastic-timeout", int, "", "elastic.elastic_timeout",
+           "seconds to wait for enough slots (600) [HOROVOD_ELASTIC_TIMEOUT]", low=1, metavar="SECONDS"),
+    _value(_ELASTIC, "reset-limit", int, "", "elastic.reset_limit",
+           "end the job after so many restarts of the training because of failures (default: no limit)",
+           metavar="N"),
+    _value(_ELASTIC, "spares", int, "", "elastic.spares",
+           "start so many processes more than --max-np, which wait to take the place of one that dies (needs slots)",
+           metavar="K"),
+    _value(_ELASTIC, "preemption-grace", int, "", "elastic.preemption_grace",
+           "seconds between a SIGTERM of a rank and its end: it commits and leaves (default: it ends immediately) "
+           "[HOROVOD_PREEMPTION_GRACE]", low=1, metavar="SECONDS"),
+    _value(_ELASTIC, "elastic-chaos", float, "", "",
+           "kill a rank about every so many seconds, on purpose: a test of your program", low=0.01,
+           metavar="SECONDS"),
+    Option(_ELASTIC, "cooldown_range", ("--blacklist-cooldown-range",), int, "",
+           "elastic.blacklist_cooldown_range",
+           "seconds for which a host is not used after a failure, doubled each time (default: permanently)",
+           low=None, nargs=2, metavar=("MIN", "MAX")),
+)
+# These make a job elastic.
+_MAKE_ELASTIC: tuple[Option, ...] = (
+    Option(_ELASTIC, "min_num_proc", ("--min-np", "--min-num-proc"), int, "", "elastic.min_np",
+           "fewest processes of a job; makes it elastic (default: -np)", low=1),
+    Option(_HOSTS, "host_discovery_script", ("--host-discovery-script",), str, "",
+           "elastic.host_discovery_script",
+           "command that prints the hosts of an elastic job, as lines host:slots; it is run again every second",
+           low=None),
+)
 # fmt: on
+_ALL = OPTIONS + _MAKE_ELASTIC + ELASTIC
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds every row of the table; defaults are None, which means "not given"."""
-    groups: dict[str, Any] = {}
-    for option in OPTIONS:
-        group = groups.get(option.group) or groups.setdefault(
-            option.group, parser.add_argument_group(f"{option.group} (environment variables of the ranks)")
-        )
-        text = f"{option.help} [{option.env}]"
+def add_options(parser: argparse.ArgumentParser, hosts: argparse._MutuallyExclusiveGroup) -> None:
+    """Adds every row of the tables; defaults are None, which means "not given"."""
+    groups: dict[str, argparse._ActionsContainer] = {_HOSTS: hosts}
+    for option in _ALL:
+        if option.group not in groups:
+            title = f"{option.group} (environment variables of the ranks)" if option.env else option.group
+            groups[option.group] = parser.add_argument_group(title)
+        group = groups[option.group]
+        text = f"{option.help} [{option.env}]" if option.env else option.help
         if option.kind is bool:
-            group.add_argument(*option.flags, dest=option.dest, action="store_const", const=True, help=text)
-            group.add_argument(
-                *option.off_flags, dest=option.dest, action="store_const", const=False, help="the opposite"
-            )
+            const: dict[str, Any] = {"dest": option.dest, "action": "store_const"}
+            group.add_argument(*option.flags, **const, const=True, help=text)
+            group.add_argument(*option.off_flags, **const, const=False, help="the opposite")
         else:
+            more: dict[str, Any] = {
+                "nargs": option.nargs,
+                "metavar": option.metavar,
+                "choices": option.choices,
+            }
             kind = str.upper if option.choices else option.kind
-            group.add_argument(*option.flags, dest=option.dest, type=kind, choices=option.choices, help=text)
+            group.add_argument(*option.flags, dest=option.dest, type=kind, help=text, **more)
 
 
 def load_config_file(path: str) -> dict[str, Any]:
@@ -346,12 +321,9 @@ def load_config_file(path: str) -> dict[str, Any]:
 
 def set_args_from_config(args: argparse.Namespace, config: dict[str, Any]) -> list[str]:
     """Sets the options that the command line did not set; returns unknown keys. Raises ValueError for wrong values."""
-    known = {option.key for option in OPTIONS} | {"controller", "verbose"}
+    known = {option.key for option in _ALL} | {"controller", "verbose"}
     unknown = []
     for section, content in config.items():
-        if section == SECTION:
-            unknown += set_elastic_args(args, content)
-            continue
         if any(key.startswith(f"{section}.") for key in known):
             content = {} if content is None else content
             if not isinstance(content, dict):
@@ -360,10 +332,12 @@ def set_args_from_config(args: argparse.Namespace, config: dict[str, Any]) -> li
                 )
         keys = [f"{section}.{key}" for key in content] if isinstance(content, dict) else [str(section)]
         unknown += [key for key in keys if key not in known]
-    for option in OPTIONS:
+    for option in _ALL:
         section, _, key = option.key.partition(".")
         content = config.get(section)
-        if not isinstance(content, dict) or getattr(args, option.dest) is not None:
+        # Hosts of the command line come before a script of the file.
+        hidden = option.group == _HOSTS and (args.hosts or args.hostfile)
+        if not isinstance(content, dict) or getattr(args, option.dest) is not None or hidden:
             continue
         value = content.get(key)
         if value is None and key == "enabled":
@@ -384,21 +358,27 @@ def set_args_from_config(args: argparse.Namespace, config: dict[str, Any]) -> li
 
 
 def _convert(option: Option, value: Any) -> Any:
-    if option.kind is bool:
-        if not isinstance(value, bool):
-            raise ValueError(
-                f"{option.key} in the configuration file must be true or false, found {value!r}."
-            )
-        return value is not option.inverted
-    wrong = isinstance(value, (bool, dict, list)) or (option.kind is int and isinstance(value, float))
+    names: dict[Any, str] = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
+    wanted = names.get(option.kind, f"a {option.kind.__name__}")
+    if option.nargs:
+        wanted = "a list of two integers"
+        valid = isinstance(value, list) and len(value) == option.nargs and all(type(v) is int for v in value)
+    elif option.kind is bool:
+        valid = isinstance(value, bool)
+    else:
+        valid = not isinstance(value, (bool, dict, list)) and not (
+            option.kind is int and isinstance(value, float)
+        )
     try:
-        converted = None if wrong else option.kind(value)
+        if not valid:
+            raise ValueError
+        converted = value if option.nargs else option.kind(value)
     except ValueError:
-        converted = None
-    if converted is None:
-        names: dict[Any, str] = {int: "an integer", float: "a number"}
-        wanted = names.get(option.kind, f"a {option.kind.__name__}")
-        raise ValueError(f"{option.key} in the configuration file must be {wanted}, found {value!r}.")
+        raise ValueError(
+            f"{option.key} in the configuration file must be {wanted}, found {value!r}."
+        ) from None
+    if option.kind is bool:
+        return converted is not option.inverted
     if option.choices:
         converted = converted.upper()
         if converted not in option.choices:
@@ -411,7 +391,7 @@ def _convert(option: Option, value: Any) -> Any:
 
 def validate_config_args(args: argparse.Namespace) -> None:
     """Raises ValueError for values out of range."""
-    for option in OPTIONS:
+    for option in _ALL:
         value = getattr(args, option.dest)
         if value is None or option.low is None:
             continue
@@ -451,8 +431,6 @@ _DESCRIPTION = (
     "line. The first process that fails ends the others and gives the exit code."
 )
 
-_SCRIPT = "command that prints the hosts of an elastic job, as lines host:slots; it is run again every second"
-
 
 def _interfaces(text: str) -> set[str]:
     return {name.strip() for name in text.split(",") if name.strip()}
@@ -483,10 +461,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("--config-file", help="YAML file with values for the options below")
     add("command", nargs=argparse.REMAINDER, help="the command to run, with its arguments")
 
-    where = parser.add_argument_group("hosts").add_mutually_exclusive_group()
+    where = parser.add_argument_group(_HOSTS).add_mutually_exclusive_group()
     where.add_argument("-H", "--hosts", help="hosts and their slots: localhost:4, or h1:2,h2:2")
     where.add_argument("-hostfile", "--hostfile", help="file with a line 'HOST slots=N' per host")
-    where.add_argument("--host-discovery-script", help=_SCRIPT)
 
     remote = parser.add_argument_group("other hosts (no effect on local processes)")
     remote.add_argument("-p", "--ssh-port", type=int, help="port of ssh")
@@ -496,7 +473,7 @@ def make_parser() -> argparse.ArgumentParser:
     text = "Python that has horovod there (default: the same path as here) [HOROVOD_REMOTE_PYTHON]"
     remote.add_argument("--remote-python", metavar="PYTHON", help=text)
 
-    add_options(parser)
+    add_options(parser, where)
 
     mpi = parser.add_argument_group("MPI (with --mpi)")
     mpi.add_argument(
@@ -507,34 +484,6 @@ def make_parser() -> argparse.ArgumentParser:
     )
     text = "arguments of mpirun that bind and map the processes, instead of: --bind-to none --map-by slot"
     mpi.add_argument("--binding-args", help=text)
-
-    elastic = parser.add_argument_group("elastic jobs, whose number of processes changes")
-    text = "fewest processes of a job; makes it elastic (default: -np)"
-    elastic.add_argument("--min-np", "--min-num-proc", dest="min_num_proc", type=int, help=text)
-    text = "most processes of an elastic job (default: as many as there are slots)"
-    elastic.add_argument("--max-np", "--max-num-proc", dest="max_num_proc", type=int, help=text)
-    text = "slots of a host for which the discovery script prints no number"
-    elastic.add_argument("--slots-per-host", dest="slots", type=int, metavar="N", help=text)
-    text = "seconds to wait for enough slots (600) [HOROVOD_ELASTIC_TIMEOUT]"
-    elastic.add_argument("--elastic-timeout", type=int, metavar="SECONDS", help=text)
-    text = "end the job after so many restarts of the training because of failures (default: no limit)"
-    elastic.add_argument("--reset-limit", type=int, metavar="N", help=text)
-    text = "start so many processes more than --max-np, which wait to take the place of one that dies (needs slots)"
-    elastic.add_argument("--spares", type=int, metavar="K", help=text)
-    text = "seconds between a SIGTERM of a rank and its end: it commits and leaves (default: it ends immediately) "
-    text += "[HOROVOD_PREEMPTION_GRACE]"
-    elastic.add_argument("--preemption-grace", type=int, metavar="SECONDS", help=text)
-    text = "kill a rank about every so many seconds, on purpose: a test of your program"
-    elastic.add_argument("--elastic-chaos", type=float, metavar="SECONDS", help=text)
-    text = "seconds for which a host is not used after a failure, doubled each time (default: permanently)"
-    elastic.add_argument(
-        "--blacklist-cooldown-range",
-        dest="cooldown_range",
-        type=int,
-        nargs=2,
-        metavar=("MIN", "MAX"),
-        help=text,
-    )
 
     how = parser.add_argument_group("how the processes are started").add_mutually_exclusive_group()
     text = "by horovodrun itself (the default, unless the backend mpi is named)"

@@ -13,7 +13,6 @@ import platform
 import sys
 from contextlib import redirect_stdout
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,11 +20,7 @@ if TYPE_CHECKING:
 
 # (name, module, distributions that contain it).
 _FRAMEWORKS = (
-    (
-        "TensorFlow",
-        "tensorflow",
-        ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel", "tf-nightly"),
-    ),
+    ("TensorFlow", "tensorflow", ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly")),
     ("PyTorch", "torch", ("torch",)),
     ("MXNet", "mxnet", ("mxnet", "mxnet-mkl", "mxnet-cu112", "mxnet-cu110")),
     ("JAX", "jax", ("jax",)),
@@ -34,37 +29,57 @@ _FRAMEWORKS = (
 
 def check_build() -> str:
     """The text of --check-build."""
+    from hvd_core._cli.plugin_list import AVAILABLE
+    from hvd_core.backends._discovery.installed_backend import ABI
     from hvd_core.version import __version__
 
     with redirect_stdout(sys.stderr):  # the output of plugins is not part of the text
         rows, fault = _backends()
+    working = {row.name: row for row in rows if row.status == AVAILABLE}
     launcher, no_launcher = _mpirun()
     lines = [f"Horovod v{__version__}:", "", "Available Frameworks:"]
-    lines += [_framework(*words) for words in _FRAMEWORKS]
-    lines += ["", "Available Controllers:", _mpi_controller(rows, launcher, no_launcher)]
+    for name, module, distributions in _FRAMEWORKS:
+        present = _exists(module)
+        lines.append(
+            _line(present, name, next(filter(None, map(_version, distributions)), "") if present else "")
+        )
+    remark = no_launcher if "mpi" in working else ""
+    if launcher:
+        alone = "can start jobs; backend mpi is not there to communicate over it"
+        remark = f"started by {launcher}" if "mpi" in working else f"{launcher} {alone}"
     engine = _exists("hvd_core._core")
+    lines += ["", "Available Controllers:", _line(bool(launcher) and "mpi" in working, "MPI", remark)]
     lines += [_line(engine, "Gloo", "without MPI: the engine's own" if engine else "the engine is not built")]
     lines += ["", "Available Tensor Operations:"]
-    lines += [_operations(rows, name) for name in ("NCCL", "DDL", "CCL", "MPI", "Gloo")]
+    for name in ("NCCL", "DDL", "CCL", "MPI", "Gloo"):
+        row, remark = working.get(name.lower()), ""
+        if row is not None:
+            remark = f"backend {row.name} {row.version}: {row.detail}".rstrip(": ")
+        elif name == "Gloo":
+            others = ", ".join(row.name for row in working.values() if row.origin == "embedded")
+            remark = f"not needed: CPU tensors go over {others}"
+        lines.append(_line(row is not None, name, remark))
     lines += ["", "Available Backends:"]
-    lines += [_line(_usable(row), f"{row.name} {row.version}".strip(), _said(row)) for row in rows]
+    for row in rows:
+        reason = row.detail
+        if row.name not in working:
+            reason = f"{row.status}: {' '.join(row.detail.split()).rstrip('.')}"
+            reason += f"; fix: {row.fix}" if row.fix else ""
+        remark = ": ".join(filter(None, (row.distribution, reason)))
+        lines.append(_line(row.name in working, f"{row.name} {row.version}".strip(), remark))
     lines += [f"    {line}" for line in fault.splitlines()]
-    lines += ["", "Versions:", *_versions(launcher)]
+    versions = {
+        "hvd-core": f"{__version__} (backend ABI {'.'.join(map(str, ABI))})",
+        "Python": f"{platform.python_version()} ({platform.system()} {platform.machine()})",
+        "mpirun": launcher,
+        "mpi4py": _version("mpi4py"),
+    }
+    lines += ["", "Versions:", *(f"    {name} {text}" for name, text in versions.items() if text)]
     return "\n".join(lines)
 
 
 def _line(present: bool, name: str, remark: str = "") -> str:
     return f"    [{'X' if present else ' '}] {name}{f'  ({remark})' if remark else ''}"
-
-
-def _framework(name: str, module: str, distributions: tuple[str, ...]) -> str:
-    """The line of a framework: [X] if it is installed and horovod has a front end for it; its version, if it is known."""
-    if not _exists(module):
-        return _line(False, name)
-    found = next(filter(None, map(_version, distributions)), "")
-    if (Path(__file__).parents[1] / module / "__init__.py").is_file():
-        return _line(True, name, found)
-    return _line(False, name, f"{found or 'it'} is installed; horovod.{module} is not part of this release")
 
 
 def _exists(module: str) -> bool:
@@ -99,49 +114,6 @@ def _backends() -> tuple[list[Row], str]:
     return [row for row in rows if row.name not in for_tests], ""
 
 
-def _usable(row: Row) -> bool:
-    from hvd_core._cli.plugin_list import AVAILABLE
-
-    return row.status == AVAILABLE
-
-
-def _said(row: Row) -> str:
-    """The distribution of a backend, with its probe's detail or the reason why it cannot be used."""
-    if _usable(row):
-        return ": ".join(filter(None, (row.distribution, row.detail)))
-    reason = " ".join(row.detail.split()).rstrip(".")
-    fix = f"; fix: {row.fix}" if row.fix else ""
-    return ": ".join(filter(None, (row.distribution, row.status, reason))) + fix
-
-
-def _operations(rows: list[Row], name: str) -> str:
-    """The line of a library that Horovod was built with: [X] if its backend is installed and its probe succeeds."""
-    found = [row for row in rows if row.name == name.lower()]
-    working = [row for row in found if _usable(row)]
-    if working:
-        return _line(
-            True, name, f"backend {working[0].name} {working[0].version}: {working[0].detail}".rstrip(": ")
-        )
-    if found:
-        return _line(False, name, f"backend {found[0].name} is installed, see below")
-    others = ", ".join(row.name for row in rows if row.origin == "embedded" and _usable(row))
-    return _line(
-        False, name, f"not needed: CPU tensors go over {others}" if name == "Gloo" and others else ""
-    )
-
-
-def _mpi_controller(rows: list[Row], launcher: str, no_launcher: str) -> str:
-    """The line of the MPI controller: [X] if MPI can start jobs and the backend mpi works here."""
-    working = any(row.name == "mpi" and _usable(row) for row in rows)
-    if launcher and working:
-        return _line(True, "MPI", f"started by {launcher}")
-    if launcher:
-        return _line(
-            False, "MPI", f"{launcher} can start jobs; backend mpi is not there to communicate over it"
-        )
-    return _line(False, "MPI", no_launcher if working else "")
-
-
 def _mpirun() -> tuple[str, str]:
     """(description of the mpirun that --mpi would use, ""), or ("", the reason why it would find no mpirun)."""
     from horovod._runner.mpi import find_mpirun
@@ -150,16 +122,3 @@ def _mpirun() -> tuple[str, str]:
         return find_mpirun(os.environ).describe(), ""
     except ValueError as error:
         return "", str(error)
-
-
-def _versions(launcher: str) -> list[str]:
-    from hvd_core.backends._discovery.installed_backend import ABI
-    from hvd_core.version import __version__
-
-    known = [
-        ("hvd-core", f"{__version__} (backend ABI {'.'.join(map(str, ABI))})"),
-        ("Python", f"{platform.python_version()} ({platform.system()} {platform.machine()})"),
-        ("mpirun", launcher),
-        ("mpi4py", _version("mpi4py")),
-    ]
-    return [f"    {name} {text}" for name, text in known if text]

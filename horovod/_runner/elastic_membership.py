@@ -17,11 +17,9 @@ are not waited for, except in the first world. When they are ready, the members 
 
 from __future__ import annotations
 
-import copy
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -166,12 +164,10 @@ class Membership:
     _silent: int = 0  # how many worlds in a row have ended before that, although no process had died
     _state_exists: bool = False  # a worker may have made progress that only members know
     _newest: int = 0  # a state with so many commits has all commits on which the ranks of any world agreed
-    held: bool = False  # no world can be formed now; the driver lets go and calls settle()
     later: bool = False  # the members are in a training that is not the first one of the program
     patient: bool = False  # replacements of members start: no smaller world until the driver calls hurry()
-    _deaths: list[tuple[int, int]] = field(
-        default_factory=list
-    )  # (number, exit code) since the last world began
+    # (number, exit code) since the last world began
+    _deaths: list[tuple[int, int]] = field(default_factory=list)
 
     # ------------------------------------------------------------------------------------------------ events
 
@@ -255,50 +251,10 @@ class Membership:
         """The members of the last world that have not left it yet, while the next one is awaited."""
         if self.phase is not Phase.GATHERING:
             return []
-        return [
-            w
-            for w in (self.workers[number] for number in self.members)
-            if w.stage in (Stage.PLACED, Stage.UP)
-        ]
-
-    def key(self) -> tuple[Any, ...]:
-        """All that decides what happens next, as a value that can be compared."""
-        of_workers = (
-            (w.number, w.stage.value, w.commits, w.updated, w.wanted, w.leaving, w.again)
-            for w in self.workers.values()
-        )
-        return (
-            self.phase.value,
-            self.world,
-            self.members,
-            self.resets,
-            self.failure,
-            self.held,
-            self.patient,
-            self.later,
-            self._notified,
-            self._broken,
-            self._ran,
-            self._silent,
-            self._state_exists,
-            self._newest,
-            tuple(self._deaths),
-            *of_workers,
-        )
-
-    def copy(self) -> Membership:
-        """A copy that shares no state."""
-        made = copy.copy(self)
-        made.workers = {number: copy.copy(worker) for number, worker in self.workers.items()}
-        made._deaths = list(self._deaths)
-        return made
+        members = [self.workers[number] for number in self.members]
+        return [worker for worker in members if worker.stage in (Stage.PLACED, Stage.UP)]
 
     # --------------------------------------------------------------------------------------------- decisions
-
-    def settle(self) -> list[Command]:
-        """The driver has let go of `held`."""
-        self.held = False
-        return self._settle()
 
     def hurry(self) -> list[Command]:
         """Replacements are not waited for any longer."""
@@ -307,7 +263,7 @@ class Membership:
 
     def _settle(self) -> list[Command]:
         """The commands that follow from the present state."""
-        if self.phase is Phase.GATHERING and not self.held:
+        if self.phase is Phase.GATHERING:
             commands = self._form_world()
         elif self.phase is Phase.RUNNING and not self._notified and self._better_world_exists():
             self._notified = True
@@ -330,10 +286,9 @@ class Membership:
         return found
 
     def _form_world(self) -> list[Command]:
-        last = [self.workers[number] for number in self.members]
-        if any(worker.stage in (Stage.PLACED, Stage.UP) for worker in last):
+        if self.late():
             return []
-        survivors = [worker for worker in last if worker.stage is Stage.READY]
+        survivors = [w for w in map(self.workers.__getitem__, self.members) if w.stage is Stage.READY]
         lost = max((worker.commits for worker in survivors), default=-1) < self._newest
         if lost and self._state_exists:
             return self._fail_of_all("all ranks that had the state of the training have died")
@@ -375,14 +330,8 @@ class Membership:
         return [Enter(self.world, self.members, sync)]
 
     def _newcomers(self) -> list[Worker]:
-        return [
-            worker
-            for worker in self.workers.values()
-            if worker.stage is Stage.READY
-            and worker.number not in self.members
-            and worker.wanted
-            and not worker.leaving
-        ]
+        ready = [w for w in self.workers.values() if w.stage is Stage.READY and w.wanted and not w.leaving]
+        return [worker for worker in ready if worker.number not in self.members]
 
     def _choose(self, survivors: list[Worker], newcomers: list[Worker]) -> list[Worker]:
         """The members of the next world. A survivor without a slot is one of them only if the world would be too small

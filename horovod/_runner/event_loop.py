@@ -25,6 +25,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from hvd_core._base.messages import WriteQueue
+
 
 class Member(Protocol):
     """Something that runs on an event loop."""
@@ -68,23 +70,16 @@ class EventLoop:
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
 
-    def call_in_thread(self, function: Callable[[], Any], then: Callable[[Any], None]) -> bool:
+    def call_in_thread(self, function: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Calls `function`, which may wait and raises nothing, in a thread, and then `then` with its result on the loop.
-
-        Nothing waits for the thread: it is a daemon, and a result that comes after close() is dropped. Returns False if
-        this machine cannot start a thread now.
-        """
+        Nothing waits for the thread: it is a daemon, and a result that comes after close() is dropped."""
 
         def work() -> None:
             self._results.put((then, function()))
             with self._lock:  # close() must not close the descriptor, whose number would be another's then
                 self.wake()
 
-        try:
-            threading.Thread(target=work, name="hvd-background", daemon=True).start()
-        except RuntimeError:
-            return False
-        return True
+        threading.Thread(target=work, name="hvd-background", daemon=True).start()
 
     def _woken(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -99,6 +94,31 @@ class EventLoop:
             wake, self._wake = self._wake, -1
             self.selector.close()
             os.close(wake)
+
+
+class LoopWriter(WriteQueue):
+    """A WriteQueue whose descriptor the loop watches while bytes wait."""
+
+    def __init__(
+        self, selector: selectors.BaseSelector, descriptor: int, first: Iterable[bytes] = ()
+    ) -> None:
+        super().__init__(descriptor, first)
+        self._selector, self._watched = selector, False
+
+    def write(self) -> None:
+        """Writes what there is room for. To be called once in each turn. Raises OSError if the reader is gone."""
+        self._watch(not self.flush())
+
+    def _watch(self, watched: bool) -> None:
+        if watched and not self._watched:
+            self._selector.register(self.descriptor, selectors.EVENT_WRITE, lambda: None)
+        elif self._watched and not watched:
+            self._selector.unregister(self.descriptor)
+        self._watched = watched
+
+    def unwatch(self) -> None:
+        """The descriptor is not watched any more."""
+        self._watch(False)
 
 
 class SignalWakeup:

@@ -8,11 +8,9 @@ there has proved that it knows the job's secret, so unpickling trusts only proce
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
-import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,28 +21,15 @@ RESULT_FD = "HOROVOD_RUN_RESULT_FD"
 
 
 def read_all(descriptor: int) -> bytes:
-    """The content of the memory file. Does not move its position, which other processes share."""
-    size, parts, done = os.fstat(descriptor).st_size, [], 0
-    while done < size:
-        parts.append(os.pread(descriptor, min(size - done, 1 << 30), done))
-        if not parts[-1]:
-            break
-        done += len(parts[-1])
-    return b"".join(parts)
+    """The content of the memory file. Opened anew, as other processes share the descriptor's position."""
+    with open(f"/proc/self/fd/{descriptor}", "rb") as file:
+        return file.read()
 
 
-def write_all(descriptor: int, data: bytes) -> None:
-    """Writes `data` at the beginning of the memory file."""
-    view, done = memoryview(data), 0
-    while done < len(view):
-        done += os.pwrite(descriptor, view[done : done + (1 << 30)], done)
-
-
-def append(descriptor: int, data: bytes) -> None:
-    """Appends `data` to the memory file."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+def write_all(descriptor: int, data: bytes, mode: str = "wb") -> None:
+    """Makes `data` the content of the memory file; in mode "ab", appends it."""
+    with open(f"/proc/self/fd/{descriptor}", mode) as file:
+        file.write(data)
 
 
 class FunctionMemory:
@@ -135,9 +120,6 @@ def from_environment() -> tuple[StoreClient, int]:
 
 # ------------------------------------------------------------------------------------------- checks and pickles
 
-# Values within values that are looked at for one that cannot be pickled.
-_DEEPEST = 6
-
 
 def checked(
     caller: str, func: Any, args: Any, kwargs: Any
@@ -145,25 +127,21 @@ def checked(
     """The function and its arguments. `caller`: what the user has called. Raises TypeError."""
     if not callable(func):
         raise TypeError(f"{caller}: the function to run must be callable, found {func!r}.")
-    kwargs = {} if kwargs is None else kwargs
-    if not isinstance(args, Iterable) or isinstance(args, (str, bytes, Mapping)):
-        raise TypeError(f"{caller}: args must be a tuple, a list or another iterable, found {args!r}.")
-    args = tuple(args)
-    if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
-        raise TypeError(f"{caller}: kwargs must be a dict of names and values, found {kwargs!r}.")
+    described = _name(func)
     try:
-        # Of the function itself: a decorator may supply arguments of the function that it wraps.
-        signature = inspect.signature(func, follow_wrapped=False)
-    except (TypeError, ValueError):  # some builtins have none
-        signature = None
-    if signature is not None:
+        args, kwargs = tuple(args), {} if kwargs is None else dict(kwargs)
         try:
-            signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(
-                f"{caller}: {_name(func)}{signature} cannot be called with these args and kwargs: {error}."
-            ) from None
-    return func, args, dict(kwargs)
+            # Of the function itself: a decorator may supply arguments of the function that it wraps.
+            signature = inspect.signature(func, follow_wrapped=False)
+        except ValueError:  # some builtins have none
+            return func, args, kwargs
+        described += str(signature)
+        signature.bind(*args, **kwargs)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{caller}: {described} cannot be called with these args and kwargs: {error}."
+        ) from None
+    return func, args, kwargs
 
 
 def pickled(
@@ -177,63 +155,31 @@ def pickled(
         data: bytes = cloudpickle.dumps((func if sent is None else sent, args, kwargs))
         return data
     except Exception as error:
-        parts = [("the function " + _name(func), func)]
-        parts += [(f"args[{i}]", value) for i, value in enumerate(args)]
-        parts += [(f"kwargs[{name!r}]", value) for name, value in kwargs.items()]
-        found = next((found for where, value in parts if (found := _culprit(where, value))), None)
-        where, kind = found or ("a value", "?")
+        where, kind = _culprit(func, args, kwargs)
         raise TypeError(
             f"{caller}: {where}, of type {kind}, cannot be sent to the ranks: {error}. Make it within the function, or "
             "pass what is needed to make it."
         ) from error
 
 
-def _culprit(where: str, value: Any, depth: int = 0) -> tuple[str, str] | None:
-    """(place, type) of the innermost value that cannot be pickled; None if `value` can be."""
+def _culprit(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, str]:
+    """(place, type) of the value that cannot be pickled: an argument, a variable of the function, or the function."""
     import cloudpickle
 
+    parts = {f"args[{i}]": value for i, value in enumerate(args)}
+    parts |= {f"kwargs[{name!r}]": value for name, value in kwargs.items()}
+    name = f"the function {_name(func)}"
     try:
-        cloudpickle.dumps(value)
-        return None
-    except Exception:
-        pass
-    if depth < _DEEPEST:
-        for place, inner in _parts(where, value):
-            if inner is not value and (found := _culprit(place, inner, depth + 1)):
-                return found
-    return where, type(value).__qualname__
-
-
-def _parts(where: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, types.MethodType):
-        yield f"self of {where}", value.__self__
-        yield where, value.__func__
-    elif isinstance(value, types.FunctionType):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
-            try:
-                yield f"variable {name!r} of {where}", cell.cell_contents
-            except ValueError:  # it has no value yet
-                continue
-        for name in _names(value.__code__):
-            if name in value.__globals__:
-                yield f"global variable {name!r} of {where}", value.__globals__[name]
-        for inner in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
-            yield f"a default of {where}", inner
-    elif isinstance(value, functools.partial):
-        yield where, value.func
-        yield from _parts(f"the arguments of {where}", [*value.args, *value.keywords.values()])
-    elif isinstance(value, Mapping):
-        yield from ((f"[{key!r}] of {where}", inner) for key, inner in value.items())
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        yield from ((f"[{i}] of {where}", inner) for i, inner in enumerate(value))
-    elif isinstance(getattr(value, "__dict__", None), dict):
-        yield from ((f"attribute {name!r} of {where}", inner) for name, inner in vars(value).items())
-
-
-def _names(code: types.CodeType) -> list[str]:
-    """The names of global variables that a function may use, those of functions within it too."""
-    inner = [name for part in code.co_consts if isinstance(part, types.CodeType) for name in _names(part)]
-    return [*code.co_names, *inner]
+        used = inspect.getclosurevars(func)
+        parts |= {f"variable {key!r} of {name}": v for key, v in {**used.globals, **used.nonlocals}.items()}
+    except (TypeError, ValueError):
+        pass  # no plain function, or a variable without a value
+    for where, value in parts.items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception:
+            return where, type(value).__qualname__
+    return name, type(func).__qualname__
 
 
 def _name(func: Any) -> str:

@@ -10,14 +10,20 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hvd_core._bootstrap.store import StoreServer
 
 # "HOST", "HOST:SLOTS" or "HOST slots=SLOTS", and Open MPI's max_slots, which changes nothing here.
 _HOST = re.compile(
-    r"(?P<name>\[[^\[\]\s]*\]|[^\s\[\]:]+|[0-9A-Fa-f:.]+(?=\s))(:(?P<count>[0-9]+))?"
-    r"(\s+slots\s*=\s*(?P<slots>[0-9]+)(\s+max[-_]slots\s*=\s*[0-9]+)?)?",
-    re.ASCII,
+    r"(?P<name>\[[0-9A-Fa-f:.]+\]|[\w.-]+|[0-9A-Fa-f:.]+(?=\s))"
+    r"(:(?P<count>[0-9]+)|\s+slots\s*=\s*(?P<slots>[0-9]+)(\s+max[-_]slots\s*=\s*[0-9]+)?)?"
 )
-_NAME = re.compile(r"[\w.-]+")
+_HELP = (
+    "An address of IPv6 is in brackets, as in [2001:db8::1]:2. A user name and a port of ssh do not belong here: "
+    "write 'Host NAME' and below it 'User NAME' or 'Port N' into ~/.ssh/config; --ssh-port is the port of all hosts"
+)
 
 
 @dataclass(frozen=True)
@@ -30,13 +36,13 @@ class HostInfo:
     @staticmethod
     def from_string(text: str) -> HostInfo:
         """ "name:slots", or "[address]:slots" for an address of IPv6. Raises ValueError for anything else."""
-        try:
-            return parse_host(text)
-        except ValueError as error:
+        host = parse_host(text)
+        if host is None:
             raise ValueError(
                 "Invalid host input, please make sure it has format as : worker-0:2,worker-1:2. "
-                f"The part {text!r} has not{error}."
-            ) from None
+                f"Found {text!r}. {_HELP}."
+            )
+        return host
 
     def __str__(self) -> str:
         name = f"[{self.hostname}]" if ":" in self.hostname else self.hostname
@@ -61,53 +67,19 @@ class SlotInfo:
         return ",".join(map(str, values))
 
 
-def parse_host(text: str, default_slots: int | None = None) -> HostInfo:
-    """A host as all sources of hosts may name it: "HOST:N", "HOST slots=N", and "HOST" if there is a default.
-
-    Raises ValueError; its text, perhaps empty, continues a sentence that shows what was written.
-    """
-    if "@" in text:
-        host = text.partition("@")[2].partition(":")[0].split(" ")[0]
-        raise ValueError(
-            f": the name of a user does not belong here, as the host's name alone identifies the host. Write "
-            f"'Host {host}' and below it 'User NAME' into ~/.ssh/config"
-        )
+def parse_host(text: str, default_slots: int | None = None) -> HostInfo | None:
+    """A host as all sources of hosts may name it: "HOST:N", "HOST slots=N", and "HOST" if there is a default; None for
+    anything else."""
     found = _HOST.fullmatch(text)
-    if found is None and (_is_ipv6(text) or _is_ipv6(text.rpartition(":")[0])):
-        raise ValueError(": an address of IPv6 is in brackets, as in [2001:db8::1]:2")
-    if found is None and (re.search(r"\bport\b", text) or re.fullmatch(r"\S+:[0-9]+:[0-9]+", text)):
-        raise ValueError(_port_text(text))
     if found is None:
-        raise ValueError("")
-    name, count, slots = found["name"], found["count"], found["slots"]
-    if count is not None and slots is not None:
-        raise ValueError(_port_text(text))
+        return None
+    name, slots = found["name"].strip("[]"), found["count"] or found["slots"] or default_slots
     if ":" in name:
-        name = name.strip("[]")
-        if not _is_ipv6(name):
-            raise ValueError(f": {name} is not an address of IPv6")
-    elif _NAME.fullmatch(name) is None:
-        raise ValueError("")
-    number = count or slots or default_slots
-    if number is None:
-        raise ValueError(f": it is without a number of slots, as in {name}:2")
-    return HostInfo(name, int(number))
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _port_text(text: str) -> str:
-    host = re.split(r"[:\s]", text)[0]
-    return (
-        ": a port does not belong here. The port of ssh is given with --ssh-port if all hosts have the same one, else in "
-        f"~/.ssh/config: 'Host {host}' and below it 'Port N'"
-    )
+        try:
+            ipaddress.IPv6Address(name)
+        except ValueError:
+            return None
+    return None if slots is None else HostInfo(name, int(slots))
 
 
 def parse_hosts(text: str) -> list[HostInfo]:
@@ -124,12 +96,12 @@ def parse_host_lines(lines: Iterable[str], where: str, default_slots: int | None
         text = line.partition("#")[0].strip()
         if not text:
             continue
-        try:
-            hosts.append(parse_host(text, default_slots))
-        except ValueError as error:
+        host = parse_host(text, default_slots)
+        if host is None:
             raise ValueError(
-                f"{where}, line {number}: expected 'HOST slots=N', 'HOST:N' or {alone}, found {line.strip()!r}{error}."
-            ) from None
+                f"{where}, line {number}: expected 'HOST slots=N', 'HOST:N' or {alone}, found {line.strip()!r}. {_HELP}."
+            )
+        hosts.append(host)
     return hosts
 
 
@@ -220,17 +192,19 @@ def slots_by_host(hosts: Iterable[HostInfo]) -> dict[str, int]:
     return slots
 
 
-def merge_hosts(hosts: Iterable[HostInfo]) -> tuple[list[HostInfo], str | None]:
+def merge_hosts(
+    hosts: Iterable[HostInfo], local: Callable[[str], bool] = is_local
+) -> tuple[list[HostInfo], str | None]:
     """(the slots with each host only once, the name of this machine among them or None).
 
     Two names of this machine are one host: local ranks select devices, so a local rank must not occur twice. A host keeps
-    the place of its first name.
+    the place of its first name. `local`: whether a name means this machine.
     """
     slots: dict[str, int] = {}
     here = None
     for host in hosts:
         name = host.hostname
-        if name not in slots and is_local(name):
+        if name not in slots and local(name):
             here = name = here or name
         slots[name] = slots.get(name, 0) + host.slots
     return [HostInfo(name, count) for name, count in slots.items()], here
@@ -316,6 +290,18 @@ def store_place(
             "Name one interface that leads to all of them with --network-interfaces."
         )
     return StorePlace("0.0.0.0", used[0], remote)
+
+
+def open_store(place: StorePlace, secret: bytes) -> tuple[StoreServer, dict[str, str], str]:
+    """Starts the store of a job: (its server, its address by other host, its address here). Raises OSError."""
+    # Imported late, because the parser, --version and wrong arguments need no engine.
+    from hvd_core._base.sockets import join_address
+    from hvd_core._bootstrap.store import StoreServer
+
+    server = StoreServer(host=place.listen, secret=secret)
+    port = int(server.address.rpartition(":")[2])
+    remote = {host: join_address(address, port) for host, address in place.remote.items()}
+    return server, remote, join_address(place.local, port)
 
 
 def _only_address(sources: dict[str, str | None]) -> str:

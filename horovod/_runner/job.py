@@ -121,9 +121,8 @@ class Job(Listener):
         self._streams: dict[tuple[int, int], OutputStream] = {}
         self._termination_reported = False
         self._shell_lines: dict[str | None, LineBuffer] = {}  # of remote shells
-        self._last_calls: dict[
-            int | None, str
-        ] = {}  # of ranks with exit code 0 that ended inside of backends
+        # Of ranks with exit code 0 that ended inside of backends.
+        self._last_calls: dict[int | None, str] = {}
         self._loop = EventLoop(self._members)
         self._stops = 0
 
@@ -138,24 +137,25 @@ class Job(Listener):
         """
         self._wakeup = SignalWakeup(self._loop.selector)
         try:
-            for rank in sorted(rank for site in self._sites for rank in site.ranks):
-                for index, name in enumerate(STREAMS):
-                    self._streams[rank, index] = self._stream(rank, name)
-            if self._wait_for_hosts():
-                for site in self._sites:
-                    site.begin()
-                self._follow()
-                self._decide()
-        except OutputClosedError:
-            self._output.mute()
-            self._end()
-            raise
-        except BaseException:
+            self._run()
+        except BaseException as error:
+            if isinstance(error, OutputClosedError):
+                self._output.mute()
             self._end()
             raise
         finally:
             self._close()
         return self._outcome
+
+    def _run(self) -> None:
+        for rank in sorted(rank for site in self._sites for rank in site.ranks):
+            for index, name in enumerate(STREAMS):
+                self._streams[rank, index] = self._stream(rank, name)
+        if self._wait_for_hosts():
+            for site in self._sites:
+                site.begin()
+            self._follow()
+            self._decide()
 
     def _stream(self, rank: int, name: str) -> OutputStream:
         return self._output.stream(rank, name)
@@ -173,25 +173,20 @@ class Job(Listener):
         a host fails or the timeout expires."""
         for site in self._sites:
             site.open(self._loop.selector, self)
-        deadline, settled = time.monotonic() + self._start_timeout_s, None
+        deadline = time.monotonic() + self._start_timeout_s
+        within = f" within {self._start_timeout_s:g} s (--start-timeout)"
         while not all(site.ready for site in self._sites):
-            now = time.monotonic()
-            if settled is None and any(site.over and not site.ready for site in self._sites):
-                settled = min(deadline, now + _OTHER_FAILURES_S)
-            undecided = [site for site in self._sites if not site.ready and not site.over]
-            end = deadline if settled is None else settled
-            if self._stops or now >= end or not undecided:
+            if within and any(site.over for site in self._sites):
+                deadline, within = min(deadline, time.monotonic() + _OTHER_FAILURES_S), ""
+            undecided = not all(site.ready or site.over for site in self._sites)
+            if self._stops or time.monotonic() >= deadline or not undecided:
                 break
-            self._loop.turn(end)
+            self._loop.turn(deadline)
         if self._stops:
             return False
-        missing = [site for site in self._sites if not site.ready]
+        # After a failure, the hosts that have not answered had no time to do so.
+        missing = [site for site in self._sites if site.over or (within and not site.ready)]
         if missing:
-            within = ""
-            if settled is None:
-                within = f" within {self._start_timeout_s:g} s (--start-timeout)"
-            else:
-                missing = [site for site in missing if site.over]  # the others had no time to answer
             lines = "\n".join(site.describe_failure() for site in missing)
             self._outcome.problem = f"horovodrun: not all hosts could be reached{within}:\n{lines}\n"
         elif self._verbose:
@@ -206,14 +201,12 @@ class Job(Listener):
             self._loop.turn()
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        """See Listener."""
         if data:
             self._streams[rank, stream].feed(data)
         elif (rank, stream) in self._streams:
             self._streams.pop((rank, stream)).end()
 
     def shell_output(self, site: Site, data: bytes) -> None:
-        """See Listener."""
         buffer = self._shell_lines.setdefault(site.host, LineBuffer(longest=0))
         lines = buffer.feed(data)
         if not data and (rest := buffer.take_rest()):
@@ -221,11 +214,7 @@ class Job(Listener):
         for line in lines:
             self._output.stderr.note(f"horovodrun: {site.host}: {line.decode(errors='replace').rstrip()}")
 
-    def message(self, rank: int, data: bytes) -> None:
-        """See Listener: derived classes have ranks with channels."""
-
     def event(self, site: Site, event: Event) -> None:
-        """See Listener."""
         note = self._output.stderr.note
         kind = event["event"]
         on_host = "" if site.host is None else f" on {site.host}"

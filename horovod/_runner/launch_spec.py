@@ -10,10 +10,18 @@ import argparse
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from horovod._runner.arguments import check_elastic, check_supported, is_elastic, numbers, set_env_from_args
+from horovod._runner.arguments import (
+    check_elastic,
+    check_supported,
+    is_elastic,
+    numbers,
+    set_env_from_args,
+    validate_config_args,
+)
 from horovod._runner.elastic_membership import Limits
 from horovod._runner.environment import GRACE, job_environment
 from horovod._runner.functions import FunctionMemory
@@ -28,8 +36,7 @@ from horovod._runner.hosts import (
 )
 from hvd_core._config.settings import positive_seconds, seconds_of
 
-# Timeouts of elastic jobs.
-_INIT_S = 600.0
+_INIT_S = 600.0  # for workers of elastic jobs to come to init()
 
 
 @dataclass(frozen=True)
@@ -56,10 +63,7 @@ class Placement:
     @property
     def counts(self) -> dict[str, int]:
         """The number of ranks of each host."""
-        counts: dict[str, int] = {}
-        for slot in self.slots:
-            counts[slot.hostname] = counts.get(slot.hostname, 0) + 1
-        return counts
+        return Counter(slot.hostname for slot in self.slots)
 
     def __str__(self) -> str:
         return ", ".join(f"{host} ({count})" for host, count in self.counts.items())
@@ -86,22 +90,23 @@ class LaunchSpec:
     env: Mapping[str, str]
     start_timeout_s: float
     interfaces: Sequence[str] = ()
-    verbose: bool = False
-    output_folder: str | None = None
-    timestamps: bool = False
+    elastic: Limits | None = None
+    function: FunctionMemory | None = None
+    # As horovodrun's options of these names; None where not given.
+    verbose: bool | None = None
+    output_filename: str | None = None
+    prefix_output_with_timestamp: bool | None = None
     ssh_port: int | None = None
     ssh_identity_file: str | None = None
     remote_shell: str | None = None
     remote_python: str | None = None
-    use_mpi: bool = False
-    use_gloo: bool = False
+    use_mpi: bool | None = None
+    use_gloo: bool | None = None
     mpi_args: str | None = None
     binding_args: str | None = None
-    tcp: bool = False
-    elastic: Limits | None = None
-    discovery_script: str | None = None
-    slots_per_host: int | None = None
-    function: FunctionMemory | None = None
+    tcp_flag: bool | None = None
+    host_discovery_script: str | None = None
+    slots: int | None = None
 
     @classmethod
     def from_options(
@@ -109,7 +114,6 @@ class LaunchSpec:
         options: argparse.Namespace,
         command: Sequence[str],
         env: Mapping[str, str] | None = None,
-        function: FunctionMemory | None = None,
     ) -> LaunchSpec:
         """Checks the options of horovodrun and makes a job of them.
 
@@ -117,7 +121,6 @@ class LaunchSpec:
             options: all options, None where not given (parse_args(), HorovodArgs).
             command: the words to execute on each rank.
             env: variables of the ranks in addition to those of this process and of the options.
-            function: see the class.
 
         Raises:
             ValueError: options contradict each other, or a value is out of range.
@@ -125,6 +128,7 @@ class LaunchSpec:
             OSError: the hostfile cannot be read.
         """
         check_supported(options)
+        validate_config_args(options)
         check_elastic(options)
         elastic = is_elastic(options)
         first, _, most = numbers(options)
@@ -146,22 +150,8 @@ class LaunchSpec:
             env=variables,
             start_timeout_s=timeout_s,
             interfaces=interfaces,
-            verbose=bool(options.verbose),
-            output_folder=options.output_filename,
-            timestamps=bool(options.prefix_output_with_timestamp),
-            ssh_port=options.ssh_port,
-            ssh_identity_file=options.ssh_identity_file,
-            remote_shell=options.remote_shell,
-            remote_python=options.remote_python,
-            use_mpi=bool(options.use_mpi),
-            use_gloo=bool(options.use_gloo),
-            mpi_args=options.mpi_args,
-            binding_args=options.binding_args,
-            tcp=bool(options.tcp_flag),
             elastic=_limits(options, timeout_s, grace_s) if elastic else None,
-            discovery_script=options.host_discovery_script,
-            slots_per_host=options.slots,
-            function=function,
+            **{name: getattr(options, name) for name in _SAME},
         )
 
     def place(self) -> Placement:
@@ -179,6 +169,11 @@ class LaunchSpec:
     def python_there(self) -> str:
         """The Python of the agents on other hosts."""
         return self.remote_python or self.env.get("HOROVOD_REMOTE_PYTHON") or sys.executable or "python3"
+
+
+# The fields that are options.
+_SAME = [field.name for field in fields(LaunchSpec)]
+_SAME = _SAME[_SAME.index("verbose") :]
 
 
 def start_timeout(options: argparse.Namespace, environ: Mapping[str, str]) -> float:

@@ -1,5 +1,5 @@
 """Starts a job: its ranks are started by horovodrun itself (here), by mpirun (mpi.py), or are those of an elastic job
-(elastic_launcher.py).
+(elastic_driver.py).
 
 A rank of the backend "mpi" that mpirun has not started is alone in its MPI_COMM_WORLD. So mpirun starts a job that
 names that backend, even without --mpi. Blocks its thread.
@@ -11,7 +11,6 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from horovod._runner.environment import (
     SECRET,
@@ -21,8 +20,7 @@ from horovod._runner.environment import (
     store_environment,
 )
 from horovod._runner.failures import EndedRanks
-from horovod._runner.functions import FunctionMemory
-from horovod._runner.hosts import SlotInfo, store_place
+from horovod._runner.hosts import SlotInfo, open_store, store_place
 from horovod._runner.job import Job, Outcome
 from horovod._runner.launch_spec import (
     LaunchSpec,
@@ -40,14 +38,7 @@ from hvd_core._config.settings import encryption_wanted
 BACKEND = "mpi"
 
 
-class Stoppable(Protocol):
-    """A running job."""
-
-    def stop(self) -> None:
-        """Ends the job. May be called from a signal handler, and repeatedly."""
-
-
-def run_job(spec: LaunchSpec, started: Callable[[Stoppable], None] = lambda job: None) -> Outcome:
+def run_job(spec: LaunchSpec, started: Callable[[Job], None] = lambda job: None) -> Outcome:
     """Runs a job, and returns when none of its processes is left.
 
     Args:
@@ -67,7 +58,7 @@ def run_job(spec: LaunchSpec, started: Callable[[Stoppable], None] = lambda job:
                 "when one dies: an elastic job cannot use it. Choose another backend."
             )
         # Loading what only elastic jobs need would cost each start of horovodrun 10 ms.
-        from horovod._runner.elastic_launcher import run_elastic_job
+        from horovod._runner.elastic_driver import run_elastic_job
 
         return run_elastic_job(spec, started)
     if source is not None and spec.num_proc > 1:
@@ -94,7 +85,7 @@ def _note(text: str) -> None:
     print(f"horovodrun: {text}", file=sys.stderr, flush=True)
 
 
-def _run_own_job(spec: LaunchSpec, started: Callable[[Stoppable], None]) -> Outcome:
+def _run_own_job(spec: LaunchSpec, started: Callable[[Job], None]) -> Outcome:
     placement = spec.place()
     env = {**spec.env, **backend_environment(spec.env)}
     encrypted = encryption_wanted(env)
@@ -106,42 +97,30 @@ def _run_own_job(spec: LaunchSpec, started: Callable[[Stoppable], None]) -> Outc
     if remote and encrypted:
         check_encryption_library()
     place = store_place(list(remote), spec.store_interfaces, shell.resolve)
-    output = Output(len(placement.slots), spec.output_folder, spec.timestamps)
-    # Imported late, because the parser, --version and wrong arguments need no engine.
-    from hvd_core._base.sockets import join_address
-    from hvd_core._bootstrap.store import StoreServer
-
+    output = Output(len(placement.slots), spec.output_filename, bool(spec.prefix_output_with_timestamp))
     secret = secrets.token_bytes(32)
-    server = StoreServer(host=place.listen, secret=secret)
+    server, addresses, address = open_store(place, secret)
     try:
-        port = int(server.address.rpartition(":")[2])
+        here = {**env, **store_environment(address, secret)}
         sites: list[LocalRanks | RemoteRanks] = []
-        here = {**env, **store_environment(join_address(place.local, port), secret)}
         if placement.local:
-            ranks = [_rank_spec(slot, spec.command, spec.function) for slot in placement.local]
-            sites.append(LocalRanks(ranks, here))
+            sites.append(LocalRanks(_ranks(spec, placement.local), here))
         for host, slots in remote.items():
-            address = join_address(place.remote[host], port)
-            common = {**remote_environment(env), **store_environment(address, secret)}
-            own = {slot.rank: rank_environment(slot) for slot in slots}
+            common = {**remote_environment(env), **store_environment(addresses[host], secret)}
             words = shell.command(host, agent_words(spec.python_there))
-            sites.append(RemoteRanks(host, words, spec.command, own, common, address, spec.function))
+            sites.append(RemoteRanks(host, words, _ranks(spec, slots), common, addresses[host]))
         if spec.verbose:
             _describe(output, placement, here, server.address)
-        ends = EndedRanks(join_address(place.local, port), secret)
-        job = Job(sites, output, spec.verbose, spec.start_timeout_s, ends=ends)
+        ends = EndedRanks(address, secret)
+        job = Job(sites, output, bool(spec.verbose), spec.start_timeout_s, ends=ends)
         started(job)
         return job.run()
     finally:
         server.close()
 
 
-def _rank_spec(slot: SlotInfo, command: Sequence[str], function: FunctionMemory | None) -> RankSpec:
-    variables = rank_environment(slot)
-    if function is None:
-        return RankSpec(slot.rank, command, variables)
-    variables.update(function.variables(slot.rank))
-    return RankSpec(slot.rank, command, variables, function.descriptors(slot.rank))
+def _ranks(spec: LaunchSpec, slots: Sequence[SlotInfo]) -> list[RankSpec]:
+    return [RankSpec(slot.rank, spec.command, rank_environment(slot), spec.function) for slot in slots]
 
 
 def _describe(output: Output, placement: Placement, env: Mapping[str, str], store: str) -> None:

@@ -11,7 +11,6 @@ import functools
 import json
 import os
 import selectors
-import shutil
 import signal
 import socket
 import subprocess
@@ -22,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from horovod._runner.failures import LastCall
-from horovod._runner.protocol import encode_env, encode_words
 from horovod._runner.site import STREAMS, Event, Listener, RankSpec, Site, SiteState
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -55,11 +53,9 @@ class LocalRanks(Site):
         self._give_up: float | None = None
 
     def open(self, selector: selectors.BaseSelector, listener: Listener) -> None:
-        """See Site."""
         self._selector, self._listener = selector, listener
 
     def begin(self) -> None:
-        """See Site."""
         self.state = SiteState.RUNNING
         try:
             self._begin()
@@ -72,57 +68,22 @@ class LocalRanks(Site):
         """Starts the supervisor, and sends it the description of the ranks."""
         ours, theirs = socket.socketpair()
         self._control = ours
-        described: list[dict[str, Any]] = []
-        writers: list[int] = []
-        handed: list[socket.socket] = []
-        try:
-            for spec in self._specs:
-                env, keep = dict(spec.env), list(spec.keep)
-                if spec.channel is not None:
-                    handed.append(self._open_channel(spec.rank))
-                    env[spec.channel] = str(handed[-1].fileno())
-                    env["HOROVOD_ELASTIC_WORKER"] = str(spec.rank)
-                    keep.append(handed[-1].fileno())
-                if spec.notes_calls:
-                    with contextlib.suppress(OSError):  # the job continues without it
-                        self._last_calls[spec.rank] = last_call = LastCall()
-                        env |= last_call.variables()
-                entry: dict[str, Any] = {
-                    "rank": spec.rank,
-                    "command": encode_words(spec.command),
-                    "env": encode_env(env),
-                    "keep": keep,
-                }
-                for index, name in enumerate(STREAMS):
-                    reader, entry[name] = os.pipe()
-                    writers.append(entry[name])
-                    os.set_blocking(reader, False)
-                    self._readers[spec.rank, index] = reader
-                    self._watch((spec.rank, index))
-                described.append(entry)
-            python = sys.executable or shutil.which("python3") or "python3"
+        with contextlib.ExitStack() as copies:  # of what the supervisor inherits
+            copies.callback(theirs.close)
+            described = [self._describe(spec, copies) for spec in self._specs]
+            inherited = {fd for entry in described for fd in (*map(entry.get, STREAMS), *entry["keep"])}
             self._supervisor = subprocess.Popen(
-                [python, "-I", "-S", str(_SUPERVISOR), str(theirs.fileno())],
+                [sys.executable or "python3", "-I", "-S", str(_SUPERVISOR), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=[
-                    theirs.fileno(),
-                    *writers,
-                    *(kept for entry in described for kept in entry["keep"]),
-                ],
+                pass_fds=[theirs.fileno(), *inherited],
                 # Ctrl-C in the terminal is for the launcher; the supervisor must survive it.
                 start_new_session=True,
             )
-        finally:
-            theirs.close()
-            for end in handed:
-                end.close()
-            for writer in writers:
-                os.close(writer)
         message = {
             "launcher": os.getpid(),
-            "directory": encode_words([os.getcwd()])[0],
-            "env": encode_env(self._env),
+            "directory": os.getcwd(),
+            "env": dict(self._env),
             "announce": any(spec.channel is not None for spec in self._specs),
             "ranks": described,
         }
@@ -135,16 +96,34 @@ class LocalRanks(Site):
             self.request(self._wanted.pop(0))
         self._selector.register(ours, selectors.EVENT_READ, self._read_events)
 
-    def _open_channel(self, rank: int) -> socket.socket:
-        """The rank's end of a new channel."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        self._channels[rank] = ours
-        self._selector.register(ours, selectors.EVENT_READ, functools.partial(self._receive, rank))
-        return theirs
+    def _describe(self, spec: RankSpec, copies: contextlib.ExitStack) -> dict[str, Any]:
+        """A rank for the supervisor. `copies` closes the ends of pipes and sockets that the rank inherits."""
+        env = dict(spec.env)
+        keep: list[int] = []
+        if spec.function is not None:
+            env |= spec.function.variables(spec.rank)
+            keep += spec.function.descriptors(spec.rank)
+        if spec.channel is not None:
+            ours, theirs = socket.socketpair()
+            copies.callback(theirs.close)
+            ours.setblocking(False)
+            self._channels[spec.rank] = ours
+            self._selector.register(ours, selectors.EVENT_READ, functools.partial(self._receive, spec.rank))
+            env |= {spec.channel: str(theirs.fileno()), "HOROVOD_ELASTIC_WORKER": str(spec.rank)}
+            keep.append(theirs.fileno())
+        if spec.notes_calls:
+            self._last_calls[spec.rank] = last_call = LastCall()
+            env |= last_call.variables()
+        entry: dict[str, Any] = {"rank": spec.rank, "command": list(spec.command), "env": env, "keep": keep}
+        for index, name in enumerate(STREAMS):
+            reader, entry[name] = os.pipe()
+            copies.callback(os.close, entry[name])
+            os.set_blocking(reader, False)
+            self._readers[spec.rank, index] = reader
+            self._watch((spec.rank, index))
+        return entry
 
     def send(self, rank: int, data: bytes) -> None:
-        """See Site."""
         channel = self._channels.get(rank)
         if channel is not None:
             try:
@@ -176,7 +155,6 @@ class LocalRanks(Site):
             channel.close()
 
     def request(self, word: str) -> None:
-        """See Site."""
         if self._describing:
             # A signal handler must not write into the middle of the description.
             self._wanted.append(word)
@@ -189,7 +167,6 @@ class LocalRanks(Site):
                 pass  # the supervisor has ended, and with it the ranks
 
     def hang_up(self) -> None:
-        """See Site."""
         if self._control is not None:
             try:
                 self._control.shutdown(socket.SHUT_WR)
@@ -269,11 +246,9 @@ class LocalRanks(Site):
         self._listener.event(self, event)
 
     def due(self) -> float | None:
-        """See Site."""
         return None if self.over else self._give_up
 
     def advance(self, now: float) -> None:
-        """See Site."""
         if self.over or not self._ended:
             return
         if self._readers and (self._give_up is None or now < self._give_up):
@@ -294,11 +269,9 @@ class LocalRanks(Site):
         self._listener.event(self, {"event": "lost", "ranks": sorted(self._running), "text": text})
 
     def abandon(self) -> None:
-        """See Site."""
         self.close()
 
     def close(self) -> None:
-        """See Site."""
         self._finish()
         for key in list(self._readers):
             reader = self._readers.pop(key)
@@ -312,6 +285,8 @@ class LocalRanks(Site):
         self._last_calls.clear()
         control, self._control = self._control, None
         if control is not None:
+            with contextlib.suppress(KeyError):  # its end was read, or nothing was sent
+                self._selector.unregister(control)
             control.close()
         if self._supervisor is not None:
             self._supervisor.wait()

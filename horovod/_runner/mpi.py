@@ -33,7 +33,7 @@ from horovod._runner.environment import (
 )
 from horovod._runner.failures import shell_code
 from horovod._runner.functions import FunctionMemory, read_all, write_all
-from horovod._runner.hosts import HostInfo, store_place
+from horovod._runner.hosts import HostInfo, open_store, store_place
 from horovod._runner.job import Job, Outcome
 from horovod._runner.launch_spec import LaunchSpec, Placement, check_command
 from horovod._runner.local_ranks import LocalRanks
@@ -49,35 +49,23 @@ _LONGEST_LABEL = 64
 
 @dataclass(frozen=True)
 class Labels:
-    """The form of a label. `parts`: regular expressions; a read may end after any of them. Group 1 is the rank; group
-    2, if it exists, is the name of the stream."""
+    """The form of a label. `start`: its first bytes; the very first occurs nowhere else in it. `whole`: group 1 is the
+    rank; group 2, if it exists, is the name of the stream."""
 
-    parts: tuple[bytes, ...]
-    whole: re.Pattern[bytes] = field(init=False)
-    cut: re.Pattern[bytes] = field(init=False)
-
-    def __post_init__(self) -> None:
-        rest = b""
-        for part in reversed(self.parts[1:]):
-            rest = b"(?:" + part + rest + b")?"
-        object.__setattr__(self, "whole", re.compile(b"".join(self.parts)))
-        object.__setattr__(self, "cut", re.compile(self.parts[0] + rest + rb"\Z"))
-
-
-def _letters(text: str) -> list[bytes]:
-    return [re.escape(letter).encode() for letter in text]
+    start: bytes
+    whole: re.Pattern[bytes]
 
 
 def of_open_mpi(version: tuple[int, ...]) -> Labels:
     """Labels of --tag-output, which cannot be chosen; since version 5 a space ends them."""
-    end = ">:" if version[:1] <= (4,) else ">: "
-    return Labels((*_letters("[1,"), rb"(\d+)", *_letters("]<"), rb"([a-z]+)", *_letters(end)))
+    end = rb">:" if version[:1] <= (4,) else rb">: "
+    return Labels(b"[1,", re.compile(rb"\[1,(\d+)\]<([a-z]+)" + end))
 
 
 def of_hydra() -> tuple[str, Labels]:
     """A value for -prepend-pattern that no program prints by chance, and the labels that it makes."""
     before = f"hvd-{secrets.token_hex(8)}-"
-    return f"{before}%r|", Labels((*_letters(before), rb"(\d+)", *_letters("|")))
+    return f"{before}%r|", Labels(before.encode(), re.compile(before.encode() + rb"(\d+)\|"))
 
 
 class LabelledStream:
@@ -117,8 +105,11 @@ class LabelledStream:
                 rank, *name = label.groups()
                 self._current = self._of_rank(int(rank), name[0].decode() if name else self._name)
                 self._behind_label, at = True, label.end()
-        cut = self._labels.cut.search(data, max(at, len(data) - _LONGEST_LABEL))
-        end = cut.start() if cut else len(data)
+        start = self._labels.start
+        end = data.rfind(start[:1], max(at, len(data) - _LONGEST_LABEL))
+        rest = data[end:]  # may be the beginning of a label
+        if end < 0 or not (rest.startswith(start) or start.startswith(rest)):
+            end = len(data)
         self._give(data[at:end])
         self._held, self._held_since = data[end:], time.monotonic()
 
@@ -147,12 +138,10 @@ class LabelledStream:
         self._give(held)
 
     def due(self) -> float | None:
-        """See OutputStream."""
         moments = [moment for stream in self._streams() if (moment := stream.due()) is not None]
         return min([*moments, *([self._held_since + PARTIAL_LINE_S] if self._held else [])], default=None)
 
     def advance(self, now: float) -> None:
-        """See OutputStream."""
         if self._held and self._held_since + PARTIAL_LINE_S <= now:
             self._release()
         for stream in self._streams():
@@ -203,10 +192,6 @@ class Mpi:
     @property
     def hydra(self) -> bool:
         return self.kind in (MPICH, INTEL)
-
-    @property
-    def local_size_variable(self) -> str:
-        return "MPI_LOCALNRANKS" if self.hydra else "OMPI_COMM_WORLD_LOCAL_SIZE"
 
 
 @dataclass(frozen=True)
@@ -376,7 +361,7 @@ _MPI_OWN = re.compile(r"(OMPI|PMIX|PRTE|OPAL|HYDRA|MPIR|I_MPI)_\w+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def run_mpi_job(spec: LaunchSpec, started: Callable[[MpiJob], None]) -> Outcome:
+def run_mpi_job(spec: LaunchSpec, started: Callable[[Job], None]) -> Outcome:
     """Runs a job with mpirun, and returns when no process of it is left here. Arguments and exceptions:
     launcher.run_job(). The ranks read a function from the store, and write their results to it."""
     placement, function = spec.place(), spec.function
@@ -408,15 +393,11 @@ def run_mpi_job(spec: LaunchSpec, started: Callable[[MpiJob], None]) -> Outcome:
             f"The other hosts are behind different addresses of this machine ({addresses}), and mpirun gives all "
             "processes the same one. Name an interface that all hosts reach with --network-interfaces."
         )
-    output = Output(len(placement.slots), timestamp=spec.timestamps)
-    # Imported late, because wrong arguments need no engine.
-    from hvd_core._base.sockets import join_address
-    from hvd_core._bootstrap.store import StoreServer
-
+    output = Output(len(placement.slots), timestamp=bool(spec.prefix_output_with_timestamp))
     secret = secrets.token_bytes(32)
-    server = StoreServer(host=place.listen, secret=secret)
+    server, _, address = open_store(place, secret)
     try:
-        env |= store_environment(join_address(place.local, int(server.address.rpartition(":")[2])), secret)
+        env |= store_environment(address, secret)
         if function is not None:
             env[functions.FROM_STORE] = "1"
             with _client(server, secret) as client:
@@ -460,9 +441,9 @@ def _launch_options(
             for name in remote_environment(env)
             if _NAME.fullmatch(name) and _MPI_OWN.fullmatch(name) is None
         )
-    if spec.output_folder and mpi.hydra:
+    if spec.output_filename and mpi.hydra:
         for rank in range(len(placement.slots)):
-            Path(spec.output_folder, f"rank.{rank}").mkdir(parents=True, exist_ok=True)
+            Path(spec.output_filename, f"rank.{rank}").mkdir(parents=True, exist_ok=True)
     port, identity = spec.ssh_port, spec.ssh_identity_file
     return LaunchOptions(
         hosts=[HostInfo(host, count) for host, count in placement.counts.items()],
@@ -470,9 +451,9 @@ def _launch_options(
         binding=None if spec.binding_args is None else _words("--binding-args", spec.binding_args),
         more=_words("--mpi-args", spec.mpi_args or ""),
         interfaces=spec.interfaces,
-        tcp=spec.tcp,
+        tcp=bool(spec.tcp_flag),
         ssh=[*([] if port is None else ["-p", str(port)]), *([] if identity is None else ["-i", identity])],
-        folder=spec.output_folder and os.path.abspath(spec.output_folder),
+        folder=spec.output_filename and os.path.abspath(spec.output_filename),
     )
 
 

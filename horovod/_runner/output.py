@@ -166,28 +166,22 @@ class RankStream:
         return written
 
     def show_partial(self) -> None:
-        """Shows the beginning of an unfinished line, but no part of a UTF-8 sequence."""
-        self._show(_whole_characters(self.pending))
-
-    def _show(self, length: int) -> None:
-        if length:
-            data = b"".join(self._text(self.pending[:length]))
-            self.pending = self.pending[length:]
+        """Shows the beginning of an unfinished line."""
+        if self.pending:
+            data, self.pending = b"".join(self._text(self.pending)), b""
             self.sink.write(data)
 
     def due(self) -> float | None:
-        """See OutputStream."""
-        return self.pending_since + PARTIAL_LINE_S if _whole_characters(self.pending) else None
+        return self.pending_since + PARTIAL_LINE_S if self.pending else None
 
     def advance(self, now: float) -> None:
-        """See OutputStream."""
         moment = self.due()
         if moment is not None and moment <= now:
             self.show_partial()
 
     def end(self) -> None:
         """The rank closed the stream."""
-        self._show(len(self.pending))
+        self.show_partial()
         if self._continues():
             self.sink.owner = None
             self.sink.write(b"\n")
@@ -204,17 +198,6 @@ class RankStream:
         except OSError as error:
             self.sink.note(f"horovodrun: {self.file.name} is not written any further: {error.strerror}")
             self.file = None
-
-
-def _whole_characters(data: bytes) -> int:
-    """Length of the longest beginning of data that does not end inside a UTF-8 sequence."""
-    for back in range(1, min(4, len(data)) + 1):
-        byte = data[-back]
-        if byte & 0xC0 == 0x80:
-            continue  # a continuation byte: the start is further back
-        length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
-        return len(data) - back if back < length else len(data)
-    return len(data)
 
 
 class Output:

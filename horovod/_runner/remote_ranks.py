@@ -21,26 +21,21 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from horovod._runner.functions import FunctionMemory, append
+from horovod._runner.event_loop import LoopWriter
+from horovod._runner.functions import write_all
 from horovod._runner.launch_spec import LaunchSpec
 from horovod._runner.protocol import (
     MAGIC,
     PROTOCOL,
-    Incoming,
     Kind,
-    Outgoing,
-    ProtocolError,
     channel_frame,
-    encode_env,
-    encode_words,
-    frame,
     memory_frames,
     split_output,
     split_result,
 )
-from horovod._runner.site import Listener, Site, SiteState
-from hvd_core._base import messages
+from horovod._runner.site import Listener, RankSpec, Site, SiteState
 from hvd_core._base.logs import printable
+from hvd_core._base.messages import FrameBuffer, ProtocolError, frame
 from hvd_core._config.settings import seconds_of
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -153,19 +148,18 @@ def guarded(command: Sequence[str]) -> list[str]:
 _CHUNK = 1 << 18
 # The last output of the remote shell is kept for error messages.
 _LONGEST_SAID = 4096
+# The end of a login script's output that may hold the agent's first word.
+_LONGEST_NOISE = 1 << 16
 # They end the remote shell, one after the other.
 _SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 _SIGNAL_S = 1.0
 # Before that, it gets this time to see the end of its standard input.
 _HANG_UP_S = 2.0
-# The limit for the output of a login script.
-_LONGEST_NOISE = 1 << 20
 # The time between the end of the remote shell and the end of its output, in either order.
 _SHELL_END_S = 3.0
 # What reading a frame, or a message of a worker in it, raises if its payload is not what its kind says.
 _INVALID = (
     ProtocolError,
-    messages.ProtocolError,
     ValueError,
     KeyError,
     TypeError,
@@ -174,7 +168,7 @@ _INVALID = (
     struct.error,
 )
 # How long a host may take to end its ranks after a request. Its supervisor gives up after some 15 s.
-_ANSWER_S = (20.0, 12.0, 0.0)
+_ANSWER_S = 20.0
 
 
 class RemoteRanks(Site):
@@ -183,55 +177,47 @@ class RemoteRanks(Site):
     Args:
         host: its name.
         shell: the command that runs the agent there.
-        command: the words of each rank's command.
-        ranks: the variables of each rank.
+        ranks: they differ in their numbers and variables.
         env: the variables of all ranks.
         store: the address of the store; None if it does not exist yet.
-        function: see LaunchSpec.
-        channel: see RankSpec.
     """
 
     def __init__(
         self,
         host: str,
         shell: Sequence[str],
-        command: Sequence[str],
-        ranks: Mapping[int, Mapping[str, str]],
+        ranks: Sequence[RankSpec],
         env: Mapping[str, str],
         store: str | None,
-        function: FunctionMemory | None = None,
-        channel: str | None = None,
     ):
-        super().__init__(host, list(ranks), SiteState.CONNECTING)
+        super().__init__(host, [spec.rank for spec in ranks], SiteState.CONNECTING)
+        first = ranks[0]
         self.failure: str | None = None  # why the ranks cannot run there
         self._shell = list(shell)
-        self._function = function
+        self._function = first.function
         self._running = set(self.ranks)
         self._job = {
             "protocol": PROTOCOL,
             "host": host,
-            "directory": encode_words([os.getcwd()])[0],
-            "command": encode_words(command),
-            "env": encode_env(env),
-            "ranks": [{"rank": rank, "env": encode_env(own)} for rank, own in ranks.items()],
+            "directory": os.getcwd(),
+            "command": list(first.command),
+            "env": dict(env),
+            "ranks": [{"rank": spec.rank, "env": dict(spec.env)} for spec in ranks],
             "store": store,
-            "channel": channel,
-            "function_bytes": None if function is None else os.fstat(function.function).st_size,
+            "channel": first.channel,
+            "function_bytes": first.function and os.fstat(first.function.function).st_size,
         }
         self._selector: selectors.BaseSelector
         self._listener: Listener
         self._process: subprocess.Popen[bytes] | None = None
         self._opened = False
         self._readers: dict[str, int] = {}  # stdout, stderr and the process itself
-        self._outgoing: Outgoing | None = None
-        self._writing = False
-        self._incoming: Incoming | None = None
+        self._outgoing: LoopWriter | None = None
+        self._incoming: FrameBuffer | None = None
         self._noise = b""
         self._said = b""
         self._ended = False
-        self._requests = 0
-        self._give_up: float | None = None
-        self._silent = False  # at the end, the remote shell had neither ended nor closed its output
+        self._give_up = math.inf
         self._signals_sent = 0
 
     def open(self, selector: selectors.BaseSelector, listener: Listener) -> None:
@@ -272,7 +258,7 @@ class RemoteRanks(Site):
             os.close(descriptor)
         for descriptor in (self_in, self_out, self_err):
             os.set_blocking(descriptor, False)
-        self._outgoing = Outgoing(self_in, self._introduction())
+        self._outgoing = LoopWriter(self._selector, self_in, self._introduction())
         self._readers = {"stdout": self_out, "stderr": self_err, "process": process}
 
     def _introduction(self) -> Iterator[bytes]:
@@ -281,25 +267,19 @@ class RemoteRanks(Site):
             yield from memory_frames(Kind.FUNCTION, self._function.function)
 
     def begin(self) -> None:
-        """See Site."""
         self.state = SiteState.RUNNING
         if self._outgoing is not None:
             self._outgoing.add(frame(Kind.START))
             self._flush()
 
     def request(self, word: str) -> None:
-        """See Site. After the third "stop" the launcher no longer waits for the host."""
         if self.over or self._outgoing is None:
             return
-        answer_s = _ANSWER_S[min(self._requests, len(_ANSWER_S) - 1)]
-        self._requests += word == "stop"
-        due = time.monotonic() + answer_s
-        self._give_up = due if self._give_up is None else min(due, self._give_up)
+        self._give_up = min(self._give_up, time.monotonic() + _ANSWER_S)
         self._outgoing.add(frame({"fail": Kind.FAIL, "kill": Kind.KILL}.get(word, Kind.STOP)))
         self._flush()
 
     def send(self, rank: int, data: bytes) -> None:
-        """See Site."""
         if not self.over and self._outgoing is not None:
             self._outgoing.add(channel_frame(Kind.SEND, rank, data))
             self._flush()
@@ -312,31 +292,19 @@ class RemoteRanks(Site):
             pass  # the remote shell has ended; the end of its output is handled elsewhere
 
     def due(self) -> float | None:
-        """See Site."""
-        return None if self.over else self._give_up
+        return None if self.over or self._give_up == math.inf else self._give_up
 
     def advance(self, now: float) -> None:
         """Writes as much as fits into the pipe, and notices the end. See Site."""
         if self.over or not self._opened:
             return
-        self._watch_room()
-        if not self._readers or (self._give_up is not None and now >= self._give_up):
+        if self._outgoing is not None:
+            try:
+                self._outgoing.write()
+            except OSError:
+                self._outgoing.unwatch()
+        if not self._readers or now >= self._give_up:
             self._end_step(now)
-
-    def _watch_room(self) -> None:
-        """Registers for a call when the pipe has room again, while there are frames to write."""
-        if self._outgoing is None:
-            return
-        try:
-            waiting = not self._outgoing.flush()
-        except OSError:
-            waiting = False
-        if waiting != self._writing:
-            self._writing = waiting
-            if waiting:
-                self._selector.register(self._outgoing.descriptor, selectors.EVENT_WRITE, lambda: None)
-            else:
-                self._selector.unregister(self._outgoing.descriptor)
 
     def _read(self) -> None:
         data = self._receive("stdout")
@@ -346,15 +314,15 @@ class RemoteRanks(Site):
             self._noise += data
             before, magic, after = self._noise.partition(MAGIC)
             if not magic:
-                if len(self._noise) > _LONGEST_NOISE:
-                    self._refuse("it printed a megabyte, but no agent answered")
+                self._noise = self._noise[-_LONGEST_NOISE:]
                 return
-            self._noise, self._incoming, data = before, Incoming(), after
+            self._noise, self._incoming, data = before, FrameBuffer(), after
         try:
             for kind, payload in self._incoming.feed(data):
                 self._take(kind, payload)
         except _INVALID as error:
-            self._refuse(f"the agent sent invalid data ({type(error).__name__}: {error})")
+            self.failure = self.failure or f"the agent sent invalid data ({type(error).__name__}: {error})"
+            self._give_up = time.monotonic()
 
     def _take(self, kind: int, payload: bytes) -> None:
         if kind == Kind.OUTPUT:
@@ -372,7 +340,7 @@ class RemoteRanks(Site):
             rank, part = split_result(payload)
             if self._function is None:
                 raise ProtocolError("a result, although the ranks run no function")
-            append(self._function.results[rank], part)
+            write_all(self._function.results[rank], part, "ab")
         elif kind == Kind.READY:
             answer = json.loads(payload)
             self.agent = f"process {answer['pid']} on {answer['host']}, {answer['python']}"
@@ -384,10 +352,6 @@ class RemoteRanks(Site):
             self._ended = True
         elif kind != Kind.BEAT:
             raise ProtocolError(f"a frame of kind {kind}")
-
-    def _refuse(self, why: str) -> None:
-        self.failure = self.failure or why
-        self._give_up = time.monotonic()
 
     def _read_said(self) -> None:
         data = self._receive("stderr")
@@ -423,9 +387,8 @@ class RemoteRanks(Site):
         self._selector.unregister(descriptor)
         os.close(descriptor)
         # A helper process that the remote shell leaves behind may hold its output open for any time.
-        due = time.monotonic() + _SHELL_END_S
         if name != "stderr":
-            self._give_up = due if self._give_up is None else min(due, self._give_up)
+            self._give_up = min(self._give_up, time.monotonic() + _SHELL_END_S)
 
     def abandon(self) -> None:
         """See Site. advance() ends the remote shell."""
@@ -437,8 +400,6 @@ class RemoteRanks(Site):
 
     def _end_step(self, now: float) -> None:
         """Ends the remote shell, step by step, as nothing may wait here."""
-        if not self._signals_sent:
-            self._silent = "process" in self._readers and "stdout" in self._readers
         if self._process is not None and self._process.poll() is None and self._signals_sent < len(_SIGNALS):
             self._signal(self._process, _SIGNALS[self._signals_sent])
             self._signals_sent += 1
@@ -461,7 +422,7 @@ class RemoteRanks(Site):
         self.failure = self.failure or f"{how} before the agent answered"
 
     def _describe_end(self) -> str:
-        status = None if self._silent or self._process is None else self._process.poll()
+        status = None if self._signals_sent or self._process is None else self._process.poll()
         return "the remote shell " + ("did not answer" if status is None else f"ended with status {status}")
 
     def said(self) -> str:
@@ -472,15 +433,12 @@ class RemoteRanks(Site):
         return "".join(f"\n    {line.rstrip()}" for line in lines if line.strip())
 
     def describe_failure(self) -> str:
-        """See Site."""
         return printable(f"host {self.host!r}: {self.failure or 'no answer'}{self.said()}")
 
     def hang_up(self) -> None:
         """Closes the agent's standard input, on which it ends its ranks. See Site."""
         if self._outgoing is not None:
-            if self._writing:
-                self._selector.unregister(self._outgoing.descriptor)
-                self._writing = False
+            self._outgoing.unwatch()
             os.close(self._outgoing.descriptor)
             self._outgoing = None
 
@@ -493,21 +451,17 @@ class RemoteRanks(Site):
             self._selector.unregister(descriptor)
             os.close(descriptor)
         if self._process is not None:
-            self._end_shell(self._process, time.monotonic() + _HANG_UP_S)
+            for number, wait_s in ((None, _HANG_UP_S), (signal.SIGTERM, _SIGNAL_S), (signal.SIGKILL, None)):
+                if number is not None:
+                    self._signal(self._process, number)
+                try:
+                    self._process.wait(wait_s)
+                    break
+                except subprocess.TimeoutExpired:
+                    continue
 
     def _signal(self, process: subprocess.Popen[bytes], number: int) -> None:
         try:
             os.killpg(process.pid, number)
         except OSError:
             pass
-
-    def _end_shell(self, process: subprocess.Popen[bytes], until: float) -> int:
-        """Waits for the end of the remote shell; it is ended if it does not end by itself."""
-        for number in (None, *_SIGNALS):
-            if number is not None and process.poll() is None:
-                self._signal(process, number)
-            try:
-                return process.wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                until = time.monotonic() + 1.0
-        return process.wait()

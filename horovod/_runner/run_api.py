@@ -28,27 +28,6 @@ _OLD_NAMES = {
     "max_np": "max_num_proc",
     "network_interface": "network_interfaces",
 }
-_SAME = (
-    "num_proc",
-    "min_num_proc",
-    "max_num_proc",
-    "slots",
-    "reset_limit",
-    "cooldown_range",
-    "hosts",
-    "hostfile",
-    "host_discovery_script",
-    "start_timeout",
-    "ssh_port",
-    "ssh_identity_file",
-    "disable_cache",
-    "output_filename",
-    "verbose",
-    "use_gloo",
-    "use_mpi",
-    "mpi_args",
-    "executable",
-)
 
 
 def _settings(arguments: dict[str, Any]) -> argparse.Namespace:
@@ -66,8 +45,9 @@ def _settings(arguments: dict[str, Any]) -> argparse.Namespace:
     if given["use_gloo"] and given["use_mpi"]:
         raise ValueError("Argument use_gloo and use_mpi only allow one set True.")
     settings = HorovodArgs()
-    for name in _SAME:
-        setattr(settings, name, given[name])
+    for name, value in given.items():
+        if name != "network_interfaces":  # the others have the names of the options
+            setattr(settings, name, value)
     if settings.num_proc is None and not is_elastic(settings):
         settings.num_proc = 1
     elif is_elastic(settings) and settings.num_proc == 1 < (settings.min_num_proc or 1):

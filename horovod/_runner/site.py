@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from horovod._runner.functions import FunctionMemory
+
 STREAMS = ("stdout", "stderr")
 
 Event = dict[str, Any]
@@ -33,7 +35,7 @@ class RankSpec:
 
     Attributes:
         env: its variables in addition to the job's.
-        keep: the descriptors that it inherits.
+        function: where it reads a function, and to which it writes the result.
         channel: the variable that names the descriptor of its socket to the launcher; None for no socket.
         notes_calls: the process is a rank, which notes its calls into backends; mpirun notes nothing.
     """
@@ -41,7 +43,7 @@ class RankSpec:
     rank: int
     command: Sequence[str]
     env: Mapping[str, str]
-    keep: Sequence[int] = ()
+    function: FunctionMemory | None = None
     channel: str | None = None
     notes_calls: bool = True
 
@@ -57,9 +59,11 @@ class Listener(Protocol):
 
     def shell_output(self, site: Site, data: bytes) -> None:
         """The remote shell itself printed `data`. Empty data means its end."""
+        return None
 
     def message(self, rank: int, data: bytes) -> None:
         """A rank with a channel has sent `data` over it."""
+        return None
 
 
 class Site(ABC):

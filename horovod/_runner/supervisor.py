@@ -117,16 +117,13 @@ def start_rank(rank: Json, environment: dict[str, str], directory: str | None) -
                     os.close(descriptor)
                 except OSError:
                     pass  # the one that listed the directory
-        command = [word.encode("latin-1") for word in rank["command"]]
-        values = {**environment, **rank["env"]}
-        values = {name.encode("latin-1"): value.encode("latin-1") for name, value in values.items()}
         try:
             if directory is not None:
-                os.chdir(directory.encode("latin-1"))
-            os.execvpe(command[0], command, values)
+                os.chdir(directory)
+            os.execvpe(rank["command"][0], rank["command"], {**environment, **rank["env"]})
         except OSError as error:
-            text = os.fsdecode(command[0])
-            os.write(2, f"horovodrun: cannot start {text!r}: {error.strerror}\n".encode(errors="replace"))
+            text = f"horovodrun: cannot start {rank['command'][0]!r}: {error.strerror}\n"
+            os.write(2, text.encode(errors="replace"))
             os._exit(127 if isinstance(error, (FileNotFoundError, NotADirectoryError)) else 126)
     except BaseException as error:
         os.write(2, f"horovodrun: cannot start rank {rank['rank']}: {error!r}\n".encode(errors="replace"))
@@ -134,61 +131,35 @@ def start_rank(rank: Json, environment: dict[str, str], directory: str | None) -
         os._exit(126)
 
 
-def memory_group() -> list[str]:
-    """The folders of the supervisor's memory control group and of those above it, innermost first: the ranks are in
-    it too. Both versions of control groups; empty if there is none."""
-    paths: dict[str, str] = {}  # of version 2: "" -> path; of version 1: "memory" -> path
+# Controller, mount, the file with the number of kills, that with the limit: versions 2 and 1 of control groups.
+MEMORY_FILES = (
+    ("", "/sys/fs/cgroup", "memory.events", "memory.max"),
+    ("memory", "/sys/fs/cgroup/memory", "memory.oom_control", "memory.limit_in_bytes"),
+)
+
+
+def number_in(path: str, key: str = "") -> int | None:
+    """The number in a file of a control group, in the first line that begins with `key`; None without one."""
     try:
-        with open("/proc/self/cgroup") as groups:
-            for line in groups:
-                _, controllers, path = line.rstrip("\n").split(":", 2)
-                paths.update((name, path) for name in controllers.split(",") if name in ("", "memory"))
-        with open("/proc/self/mountinfo") as mounts:
-            lines = [line.split(" - ") for line in mounts]
-    except (OSError, ValueError):
-        return []
-    for name, kind in (("memory", "cgroup"), ("", "cgroup2")):
-        for mount, system in lines:
-            root, point = mount.split()[3:5]
-            if (
-                system.split()[0] != kind
-                or name not in (*system.split()[2].split(","), "")
-                or name not in paths
-            ):
-                continue
-            # In a container the path may be the host's, and the mount the container's own group.
-            below = paths[name].removeprefix(root.rstrip("/")) if paths[name].startswith(root) else ""
-            folders = [point]
-            for part in below.strip("/").split("/"):
-                if part and os.path.isdir(f"{folders[0]}/{part}"):
-                    folders.insert(0, f"{folders[0]}/{part}")
-            if memory_kills(folders) is not None:
-                return folders
-    return []
+        with open(path) as lines:
+            values = [line.split()[-1] for line in lines if line.startswith(key)]
+    except OSError:
+        return None
+    # Without a limit: "max", or a number near 2^63.
+    return int(values[0]) if values and values[0].isdigit() and int(values[0]) < 1 << 60 else None
 
 
-def first_number(folders: list[str], files: list[tuple[str, str]]) -> int | None:
-    """The first number that a file of a control group has, or that a group above it has; None without one."""
-    for folder in folders:
-        for file, key in files:
-            try:
-                with open(f"{folder}/{file}") as lines:
-                    values = [words[-1] for words in map(str.split, lines) if words and key in ("", words[0])]
-            except OSError:
-                continue
-            if values and values[0].isdigit() and int(values[0]) < 1 << 60:  # no limit: "max", or near 2^63
-                return int(values[0])
-    return None
-
-
-def memory_kills(folders: list[str]) -> int | None:
-    """How many processes of a control group the kernel has killed for lack of memory."""
-    return first_number(folders, [("memory.events", "oom_kill"), ("memory.oom_control", "oom_kill")])
-
-
-def memory_limit(folders: list[str]) -> int | None:
-    """The limit of a control group in bytes; None without one."""
-    return first_number(folders, [("memory.max", ""), ("memory.limit_in_bytes", "")])
+def memory_files() -> tuple[str, str]:
+    """The last two of MEMORY_FILES for the control group of this process and its ranks; empty if there is none."""
+    if os.path.exists("/proc/self/cgroup"):
+        for line in open("/proc/self/cgroup"):  # noqa: SIM115 (closed with the loop)
+            _, controllers, path = line.rstrip("\n").split(":", 2)
+            for name, mount, kills, limit in MEMORY_FILES:
+                # In a container the path may be the host's, and the mount the container's own group.
+                for folder in (mount + path, mount) if name in controllers.split(",") else ():
+                    if number_in(f"{folder}/{kills}", "oom_kill ") is not None:
+                        return f"{folder}/{kills}", f"{folder}/{limit}"
+    return "", ""
 
 
 class Supervisor:
@@ -200,8 +171,8 @@ class Supervisor:
         self.ranks: dict[int, int] = {}  # process id -> rank
         self.childless = False
         self.launcher_gone = False
-        self.memory_group = memory_group()
-        self.memory_kills = memory_kills(self.memory_group)  # without those that an event has reported
+        self.kills_file, self.limit_file = memory_files()
+        self.kills = number_in(self.kills_file, "oom_kill ")  # those that an event has reported
         # running -> announced -> reporting -> terminating -> killing; leftover once all ranks have ended
         self.stage = "running"
         self.grace = 0.0  # seconds between an announced end and the end
@@ -257,6 +228,18 @@ class Supervisor:
         if self.stage == "running":
             self.begin("reporting", REPORT_S)
 
+    def obey(self, word: str) -> None:
+        """A request of the launcher, or SIGTERM."""
+        if word == "fail":
+            self.fail()  # a rank failed on another host
+        elif word == "announce":
+            self.announce()
+        elif word == "kill" or self.stage in ("terminating", "killing"):
+            self.kill()  # a second request to stop kills immediately
+        else:
+            self.report(event="stopping")
+            self.terminate(STOP_GRACE_S)
+
     def kill(self) -> None:
         """Sends SIGKILL from now on, until no process is left."""
         self.kill_until = time.monotonic() + GIVE_UP_KILLING_S
@@ -297,12 +280,12 @@ class Supervisor:
     def lack_of_memory(self) -> str:
         """The limit, if the kernel has killed a process of this control group that no event has reported. It does not say
         which: a helper of a rank may have been the one."""
-        found = memory_kills(self.memory_group)
-        if self.memory_kills is None or found is None or found <= self.memory_kills:
+        found = number_in(self.kills_file, "oom_kill ")
+        if self.kills is None or found is None or found <= self.kills:
             return ""
-        self.memory_kills += 1
-        limit = memory_limit(self.memory_group)
-        return "the host's memory" if limit is None else f"cgroup limit {limit >> 20} MiB"
+        self.kills += 1
+        limit = number_in(self.limit_file)
+        return "no cgroup limit here" if limit is None else f"cgroup limit {limit >> 20} MiB"
 
     def advance(self) -> bool:
         """Takes the next step of the end when it is due; returns True when no process is left."""
@@ -342,7 +325,6 @@ class Supervisor:
         """The whole job on this host."""
         wake, wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
-        stop: list[bool] = []  # requests of the launcher
         ended: list[bool] = []  # signals that end programs
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
@@ -394,29 +376,10 @@ class Supervisor:
                     poller.unregister(self.control)
                     self.lose_launcher()
             while b"\n" in self.unread:
-                word = self.read_line()
-                if word == "fail":
-                    self.fail()  # a rank failed on another host
-                elif word == "kill":
-                    self.kill()
-                elif word == "announce":
-                    self.announce()
-                else:
-                    stop.append(True)
+                self.obey(self.read_line())
             while ended:
                 ended.pop()
-                if self.grace:
-                    self.announce()
-                else:
-                    stop.append(True)
-            for _ in range(len(stop)):
-                stop.pop()
-                # A second request kills immediately.
-                if self.stage in ("terminating", "killing"):
-                    self.kill()
-                else:
-                    self.report(event="stopping")
-                    self.terminate(STOP_GRACE_S)
+                self.obey("announce" if self.grace else "stop")
             self.reap()
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvd_core.bench._conductor import Unavailable
-from hvd_core.bench.alternative import Alternative, Bound, Call, Place
+from hvd_core.bench.alternative import Alternative, Bound, Call, Place, horovod_call
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 class _OnTorch(Alternative):
     """Buffers on the rank's device."""
+
+    device: torch.device
+    finish: Callable[[], Any]
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
@@ -73,25 +76,10 @@ class HorovodTorch(_OnTorch):
 
         hvd.init()
         self.hvd: Any = hvd
-        self.ops: dict[str, int] = {
-            "sum": hvd.Sum,
-            "prod": hvd.Product,
-            "min": hvd.Min,
-            "max": hvd.Max,
-            "avg": hvd.Average,
-        }
 
     def bind(self, call: Call) -> Bound:
-        if call.in_place and call.collective not in ("allreduce", "broadcast"):
-            raise Unavailable("the API has no form in place")
-        hvd, tensor = self.hvd, self.zeros(call, call.sent(self.place.size))
-        form = getattr(hvd, call.collective + "_" * call.in_place)
-        more: dict[str, Any] = {"name": f"bench.{call.collective}.{call.elements}.{call.dtype}"}
-        if call.kind.reduces:
-            more["op"] = self.ops[call.op]
-        if call.kind.has_root:
-            more["root_rank"] = call.root
-        once = partial(form, tensor, **more)
+        tensor = self.zeros(call, call.sent(self.place.size))
+        once = horovod_call(self.hvd, call, tensor)
         kept = [tensor]
 
         def run() -> None:
@@ -109,7 +97,7 @@ class HorovodTorch(_OnTorch):
 class TorchDistributed(_OnTorch):
     """torch.distributed: Gloo for host memory, the vendor's library for a device."""
 
-    title = "torch.distributed"
+    title: str = "torch.distributed"
     launcher = ""
     over_backends = False
 

@@ -2,12 +2,12 @@
 
 In the original a compiler decided what is built in. Here a backend counts as built when it is installed and describes
 itself, whether or not this machine has the libraries and devices that it needs (`hvd plugin list` shows that). A
-question reads metadata and imports the small module of one plugin; it opens no device and needs no init(). Answers are
-kept. Any thread.
+question reads metadata and imports the small module of one plugin; it opens no device and needs no init(). Any thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _logged: set[str] = set()
 
 def backend(name: str) -> bool:
     """Whether a backend of this name is installed and describes itself."""
-    return any(b.name == name and _describes(b) for b in _installed())
+    return any(b.name == name and _description(b) is not None for b in _installed())
 
 
 def device_type(name: str) -> bool:
@@ -36,14 +36,25 @@ def device_type(name: str) -> bool:
     A backend that only reads memory of that type is not enough: without an open device nothing orders its work behind
     the work of a stream.
     """
-    return any(_opens(b, name) for b in _installed())
+    for found in map(_description, _installed()):
+        with contextlib.suppress(BackendError):
+            if found is not None and name in found.devices and "device" in found.provides:
+                return True
+    return False
 
 
 def nccl_version_code() -> int:
     """NCCL_VERSION_CODE of the library that the backend nccl finds (21903 for 2.19.3); 0 without the backend, and where
     it finds no library. The question loads the backend's library, which opens no device."""
-    candidates = [b.candidate for b in _installed() if b.name == "nccl"]
-    return _version_code(candidates[0]) if len(candidates) == 1 else 0
+    from hvd_core._core import backend_fact
+
+    if [b.name for b in _installed()].count("nccl") != 1:
+        return 0
+    try:
+        found = _discovery.lookup("nccl", "nccl_built()")
+        return int(backend_fact(found.name, str(found.path()), "version_code") or 0)
+    except (BackendError, ValueError):
+        return 0
 
 
 def uses(plan: Any, name: str) -> bool:
@@ -75,35 +86,17 @@ def _installed() -> tuple[InstalledBackend, ...]:
         return registry.embedded()
 
 
-def _describes(found: InstalledBackend) -> bool:
+def _description(found: InstalledBackend) -> InstalledBackend | BackendDescriptor | None:
+    """What a backend says of itself; None if it cannot."""
     if found.candidate.origin == WHEEL:
-        return _described(found.candidate) is not None
+        return _of_wheel(found.candidate)
     # A library under development is not loaded for its name alone.
-    return os.path.isfile(str(found.library)) if found.candidate.origin == PATH else True
-
-
-def _opens(found: InstalledBackend, device: str) -> bool:
-    described = _described(found.candidate) if found.candidate.origin == WHEEL else found
-    try:
-        return described is not None and device in described.devices and "device" in described.provides
-    except BackendError:
-        return False
+    return found if found.candidate.origin != PATH or os.path.isfile(str(found.library)) else None
 
 
 @lru_cache(maxsize=256)
-def _described(candidate: Any) -> BackendDescriptor | None:
+def _of_wheel(candidate: Any) -> BackendDescriptor | None:
     try:
         return describe(candidate)
     except BackendError:
         return None
-
-
-@lru_cache(maxsize=16)
-def _version_code(candidate: Any) -> int:
-    from hvd_core._core import backend_fact
-
-    found = _discovery.lookup(candidate.name, "nccl_built()")
-    try:
-        return int(backend_fact(found.name, str(found.path()), "version_code") or 0)
-    except (BackendError, ValueError):
-        return 0

@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import enum
-import errno
+import glob
 import hashlib
 import io
 import logging
 import os
 import pickle
 import queue
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -274,7 +273,6 @@ class DurableCommits:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(new, self._path)
-            self._sync_folder()
         except OSError as error:
             _log.error("horovod: commit %d could not be written: %s", self.commits, error)
         finally:
@@ -283,22 +281,9 @@ class DurableCommits:
 
     def _remove_leftovers(self) -> None:
         """Removes what processes left that were killed while they wrote. No other process may write: this is rank 0."""
-        folder, name = os.path.split(self._path)
-        for entry in os.listdir(folder or os.curdir):
-            if entry.startswith(f"{name}.") and re.fullmatch(r"[0-9]+\.new", entry[len(name) + 1 :]):
-                with contextlib.suppress(OSError):
-                    os.unlink(os.path.join(folder, entry))
-
-    def _sync_folder(self) -> None:
-        """Until the folder is on the disk too, a machine that fails has the file of the commit before."""
-        folder = os.open(os.path.dirname(self._path) or os.curdir, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # some file systems of networks do it by themselves
-                raise
-        finally:
-            os.close(folder)
+        for left in glob.glob(f"{glob.escape(self._path)}.*.new"):
+            with contextlib.suppress(OSError):
+                os.unlink(left)
 
     def _check(self) -> None:
         for group, values in self._state.durable_parts().items():

@@ -102,27 +102,20 @@ _PRELOADED = {
     "torch": ("torch._dynamo",),
     # Loaded with the first use of hvd.elastic; the other front ends load theirs at once.
     "horovod.torch": ("horovod.torch.elastic",),
-    # Loaded by init() where there are several ranks. tests/frontend/test_preloaded_modules.py names those that are
-    # missing.
+    # Loaded by init() where there are several ranks, besides those that these load. tests/frontend/
+    # test_preloaded_modules.py names missing ones.
     "hvd_core": (
         "encodings.idna",
         "hvd_core._core",
         "hvd_core._bootstrap.hosts",
-        "hvd_core._bootstrap.links",
-        "hvd_core._bootstrap.launchers.process",
         "hvd_core._bootstrap.rendezvous.launcher_store",
-        "hvd_core._bootstrap.rendezvous.mpi4py_support",
         "hvd_core._bootstrap.world",
         "hvd_core._observe.settings",
         "hvd_core._observe.watch.start",
-        "hvd_core._runtime.crash_reports",
         "hvd_core._runtime.doctor_endpoint",
         "hvd_core._runtime.engine_config",
-        "hvd_core._runtime.engine_start",
         "hvd_core._runtime.runtime",
-        "hvd_core.backends._selection.choice",
         "hvd_core.backends._selection.job",
-        "hvd_core.flight_records",
         "hvd_core.numpy_api",
     ),
 }

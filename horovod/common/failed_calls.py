@@ -12,32 +12,26 @@ from typing import Any
 from horovod.common.basics import engine
 from hvd_core._runtime.failures import send_failure
 
-__all__ = ["failed", "reported_for_each"]
-
-
-def failed(operation: str, prefix: str, name: Any, process_set: Any, error: BaseException) -> None:
-    """Let the other ranks' matching call fail, because `error` was raised while this one was prepared.
-
-    To be called in the guard of a function, which then raises `error` again.
-
-    Args:
-        operation, name, process_set, prefix: as for failures.send_failure(); `name` is the caller's argument.
-
-    Raises:
-        ValueError: before init(), as the missing init() is the better message. ImportError: there is no engine.
-    """
-    if isinstance(error, Exception):
-        engine()
-    send_failure(operation, name, process_set, error, prefix)
+__all__ = ["reported_for_each"]
 
 
 @contextmanager
 def reported_for_each(operation: str, prefix: str, names: Iterable[Any], process_set: Any) -> Iterator[None]:
-    """A guard of several calls: an exception that leaves it is reported as the failure of every call in `names`, a list
-    that the block may shorten as it makes the calls. Raises the errors of failed()."""
+    """A guard of several calls: an exception that leaves it is reported as the failure of each call, so that the other
+    ranks' matching calls fail too.
+
+    Args:
+        operation, prefix, process_set: as for failures.send_failure().
+        names: of the calls, as the caller has given them; a list that the block may change as it makes the calls.
+
+    Raises:
+        ValueError: before init(), as the missing init() is the better message. ImportError: there is no engine.
+    """
     try:
         yield
     except BaseException as error:
+        if isinstance(error, Exception):
+            engine()
         for name in list(names):
-            failed(operation, prefix, name, process_set, error)
+            send_failure(operation, name, process_set, error, prefix)
         raise

@@ -11,15 +11,14 @@ import hashlib
 import pickle
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from itertools import zip_longest
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 import hvd_core
 from horovod.common.basics import runtime
-from horovod.common.exceptions import HorovodInternalError, OperationFailedError
+from horovod.common.exceptions import OperationFailedError
 from horovod.common.failed_calls import reported_for_each
 from horovod.common.process_sets import ProcessSet, global_process_set
 from hvd_core._runtime.failures import report_failure
@@ -52,6 +51,8 @@ def broadcast_object(
 ) -> Any:
     """Send a Python object of the root to all ranks.
 
+        settings = hvd.broadcast_object(settings, root_rank=0)
+
     Args:
         obj: the object that the root sends, of any type that cloudpickle takes; ignored on the other ranks.
         root_rank: the GLOBAL rank that sends, also within a process set.
@@ -67,34 +68,27 @@ def broadcast_object(
         HorovodInternalError: a rank is gone.
     """
     # The original names it after the object's type, which stalls where the others pass None.
-    name = "broadcast_object" if name is None else name
+    names = ["broadcast_object.sz"]
     me = runtime().rank()  # before init() the missing init() is the better message
-    with report_failure("broadcast", name_of_size(name), process_set):
-        name = f"{name}"
-        is_root = bool(me == root_rank)
+    is_root = bool(me == root_rank)
+    with reported_for_each("broadcast", "broadcast", names, process_set):
+        name = "broadcast_object" if name is None else f"{name}"
+        names[0] = f"{name}.sz"
         data = _bytes_of(obj) if is_root else np.empty(0, np.uint8)
-        length = np.array([data.size], np.int64)
+    length = np.array([data.size], np.int64)
     hvd_core.broadcast_(length, root_rank, f"{name}.sz", process_set)
-    with report_failure("broadcast", f"broadcast.{name}.t", process_set):
-        if not is_root:
-            data = np.empty(int(length[0]), np.uint8)
+    if not is_root:
+        data = np.empty(int(length[0]), np.uint8)
     hvd_core.broadcast_(data, root_rank, f"{name}.t", process_set)
     return obj if is_root else pickle.loads(data.data)
-
-
-def name_of_size(name: Any) -> str:
-    """The name of the first request of broadcast_object(): the number of bytes. A name that cannot be converted
-    to a string counts as the default."""
-    try:
-        return f"broadcast.{name}.sz"
-    except Exception:
-        return "broadcast.broadcast_object.sz"
 
 
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
     """Gather one Python object of every rank.
+
+        hosts = hvd.allgather_object(socket.gethostname())
 
     Args:
         obj: an object of any type that cloudpickle takes.
@@ -108,23 +102,14 @@ def allgather_object(
         ValueError: Horovod is not initialized. HorovodInternalError: a rank is gone. The errors of pickling; the other
             ranks' calls fail then.
     """
-    parts = ["allgather_object.sz", "allgather_object.t"]
+    names = ["allgather_object.sz"]
     runtime().rank()  # before init() the missing init() is the better message
-    with reported_for_each("allgather", "allgather", parts, process_set):
-        if name is not None:
-            parts[:] = [f"{name}.sz", f"{name}.t"]
+    with reported_for_each("allgather", "allgather", names, process_set):
+        name = "allgather_object" if name is None else f"{name}"
+        names[0] = f"{name}.sz"
         data = _bytes_of(obj)
-        length = np.array([data.size], np.int64)
-    # The engine reports its own refusal of the first of the two operations.
-    with reported_for_each("allgather", "allgather", parts[1:], process_set):
-        handle = hvd_core.allgather_async(length, parts[0], process_set)
-    try:
-        everything = hvd_core.allgather(data, parts[1], process_set)
-    except HorovodInternalError:
-        with suppress(HorovodInternalError):
-            hvd_core.synchronize(handle)  # so that the handle is released
-        raise
-    lengths = hvd_core.synchronize(handle)
+    lengths = hvd_core.allgather(np.array([data.size], np.int64), f"{name}.sz", process_set)
+    everything = hvd_core.allgather(data, f"{name}.t", process_set)
     return [pickle.loads(everything[end - n : end].data) for n, end in zip(lengths, np.cumsum(lengths))]
 
 
@@ -161,7 +146,7 @@ class StructuresDiffer(OperationFailedError):
 @contextmanager
 def prepared(name: str, process_set: ProcessSet) -> Iterator[None]:
     """A guard around everything that comes before require_same(): an exception that leaves it lets the other ranks'
-    require_same() fail. Raises the errors of failed_calls.failed()."""
+    require_same() fail. Raises the errors of failed_calls.reported_for_each()."""
     with reported_for_each("allreduce", "allreduce", [f"{name}.structure"], process_set):
         yield
 
@@ -233,8 +218,7 @@ def _differences(of_ranks: dict[int, Sequence[Entry]]) -> list[str]:
     by_name = {rank: {key: (shape, dtype) for key, shape, dtype in own} for rank, own in of_ranks.items()}
     for key in dict.fromkeys(key for own in by_name.values() for key in own):
         having = {rank: own[key] for rank, own in by_name.items() if key in own}
-        missing = [rank for rank in by_name if rank not in having]
-        if missing:
+        if missing := [rank for rank in by_name if rank not in having]:
             found.append(f"{key!r} is on {_text_of(having)}, but not on {_text_of(missing)}")
             continue
         kinds: dict[tuple[Any, str], list[int]] = {}
@@ -248,13 +232,12 @@ def _differences(of_ranks: dict[int, Sequence[Entry]]) -> list[str]:
             ]
             found.append(f"{key!r} is " + ", but ".join(texts))
     if not found:
-        orders = {rank: [key for key, _, _ in own] for rank, own in of_ranks.items()}
-        first = next(iter(orders))
-        for rank, order in orders.items():
-            for place, (a, b) in enumerate(zip_longest(orders[first], order)):
-                if a != b:
-                    found.append(f"entry {place} is {a!r} on rank {first}, but {b!r} on rank {rank}")
-                    break
+        first, own = next(iter(of_ranks.items()))
+        for rank, other in of_ranks.items():
+            differ = (i for i, (a, b) in enumerate(zip(own, other)) if a[0] != b[0])
+            if (place := next(differ, None)) is not None:
+                here, there = own[place][0], other[place][0]
+                found.append(f"entry {place} is {here!r} on rank {first}, but {there!r} on rank {rank}")
     return found
 
 

@@ -58,8 +58,6 @@ _PROBE = {
 
 def _load() -> None:
     """Load the library and register its handlers. Raises ImportError; the text says why the library cannot be used."""
-    if not hasattr(jax, "ffi"):
-        raise ImportError("it has no module jax.ffi")
     if not PATH.exists():
         raise ImportError(
             f"{PATH} is not there. Reinstall hvd-core; in a source checkout: cmake --build BUILD_FOLDER --target hvd_jax"
@@ -123,11 +121,6 @@ def _why_callbacks() -> str:
         text,
     )
     return text
-
-
-def ffi_call(shapes: list[jax.ShapeDtypeStruct], vmap_method: str) -> Any:
-    """A function of arrays and attributes that adds a call of the handler to the program that is being traced."""
-    return jax.ffi.ffi_call(TARGET, shapes, vmap_method=vmap_method)
 
 
 _ADASUM = ENGINE_NUMBERS[Adasum]
@@ -205,12 +198,12 @@ def _platform_of(array: Any) -> str:
     return str(jax.default_backend())
 
 
-def perform(call: Call, arrays: list[Any]) -> tuple[list[Any], list[int] | None]:
-    """The results, and the rows that each rank has sent here for an alltoall outside of programs."""
+def _perform(call: Call, arrays: Sequence[Any]) -> list[Any]:
+    """The results; an alltoall with splits has a second one, the rows that each rank has sent here."""
     if is_traced(arrays):
         with _reported(call):  # the other ranks wait, or will, when they run their programs
-            return _in_program(call, arrays), None
-    return _at_once(call, arrays)
+            return _in_program(call, arrays)
+    return [jnp.asarray(result) for result in _reduced(call, arrays)]
 
 
 def _reported(call: Call) -> report_failure:
@@ -218,7 +211,7 @@ def _reported(call: Call) -> report_failure:
     return report_failure(call.operation, call.name, of_set, call.operation)
 
 
-def _in_program(call: Call, arrays: list[Any]) -> list[Any]:
+def _in_program(call: Call, arrays: Sequence[Any]) -> list[Any]:
     shapes = [jax.ShapeDtypeStruct(_shape_in_program(call, array), array.dtype) for array in arrays]
     mesh = jax.sharding.get_abstract_mesh() if hasattr(jax.sharding, "get_abstract_mesh") else None
     if mesh is not None and mesh.size > 1 and jax.local_device_count() > 1:
@@ -238,10 +231,9 @@ def _in_program(call: Call, arrays: list[Any]) -> list[Any]:
     is_elementwise = not moves_rows and call.reduce_op != _ADASUM
     vmap_method = "broadcast_all" if is_elementwise else "sequential"
     if why_callbacks():
-        options = {"vmap_method": vmap_method} if hasattr(jax, "ffi") else {"vectorized": is_elementwise}
-        return list(jax.pure_callback(_Callback(call, shapes), shapes, *arrays, **options))
+        return list(jax.pure_callback(_Callback(call, shapes), shapes, *arrays, vmap_method=vmap_method))
     return list(
-        ffi_call(shapes, vmap_method)(
+        jax.ffi.ffi_call(TARGET, shapes, vmap_method=vmap_method)(
             *arrays,
             name=call.name,
             op=np.int32(OPERATION_NUMBERS[call.operation]),
@@ -279,7 +271,7 @@ class _Callback:
     def __call__(self, *arrays: Any) -> tuple[Any, ...]:
         call = self._call
         try:
-            results, _ = _reduced(call, arrays)
+            results = _reduced(call, arrays)
         except JobEndedError as error:  # JAX shows the message, which does not name the operation
             raise type(error)(f"{call.name}: {error}") from None
         for result, rows in zip(results, self._rows) if call.operation == "allgather" else ():
@@ -292,13 +284,8 @@ class _Callback:
         return tuple(results)
 
 
-def _at_once(call: Call, arrays: list[Any]) -> tuple[list[Any], list[int] | None]:
-    results, received = _reduced(call, arrays)
-    return [jnp.asarray(result) for result in results], received
-
-
-def _reduced(call: Call, given: Sequence[Any]) -> tuple[list[np.ndarray], list[int] | None]:
-    """The results as NumPy arrays. The memory of `given` is read only."""
+def _reduced(call: Call, given: Sequence[Any]) -> list[np.ndarray]:
+    """The results of _perform() as NumPy arrays. The memory of `given` is read only."""
     core, number, name = engine(), call.process_set, request_name(call.operation, call.name)
     with _reported(call):  # an array may have been donated, or the program that computes it has failed
         arrays = [np.asarray(array) for array in given]
@@ -309,10 +296,10 @@ def _reduced(call: Call, given: Sequence[Any]) -> tuple[list[np.ndarray], list[i
         core.allreduce(arrays, outputs, name, call.reduce_op, *factors, number, True)
         if call.root_rank not in (-1, current_job.rank()):
             outputs = [np.zeros_like(output) for output in outputs]
-        return outputs, None
+        return outputs
     if call.operation == "broadcast":
         core.broadcast(arrays, outputs, call.root_rank, name, number, True)
-        return outputs, None
+        return outputs
     if call.operation == "reducescatter":
         handle = core.reducescatter(
             arrays, outputs, name, call.reduce_op, call.prescale, call.postscale, number
@@ -323,16 +310,15 @@ def _reduced(call: Call, given: Sequence[Any]) -> tuple[list[np.ndarray], list[i
             handle = core.allgather(plain, name, number)
         else:
             handle = core.alltoall(plain, [] if call.splits is None else [list(call.splits)], name, number)
-    received = None
     try:
         core.wait(handle)
         if call.operation != "reducescatter":
             outputs = [core.output_array(handle, i).view(a.dtype) for i, a in enumerate(arrays)]
-        if call.operation == "alltoall":
-            received = list(core.received_splits(handle, 0))
+        if call.splits is not None:
+            outputs.append(np.array(core.received_splits(handle, 0), np.int32))
     finally:
         core.release(handle)
-    return outputs, received
+    return outputs
 
 
 def _outputs(call: Call, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -355,18 +341,12 @@ _AVERAGE, _SUM = ENGINE_NUMBERS[Average], ENGINE_NUMBERS[Sum]
 def collective(call: Call, arrays: list[Any]) -> list[Any]:
     """The results of an operation, which can be differentiated. An alltoall with splits has a second result: the rows
     from each rank."""
-    if not is_traced(arrays):
-        return _with_received(*perform(call, arrays))
-    return list(_differentiable(call, *arrays))
-
-
-def _with_received(results: list[Any], received: list[int] | None) -> list[Any]:
-    return results if received is None else [*results, jnp.asarray(np.array(received, np.int32))]
+    return list(_differentiable(call, *arrays)) if is_traced(arrays) else _perform(call, arrays)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _differentiable(call: Call, *arrays: Any) -> tuple[Any, ...]:
-    return tuple(_with_received(*perform(call, list(arrays))))
+    return tuple(_perform(call, arrays))
 
 
 def _forward(call: Call, *arrays: Any) -> tuple[Any, ...]:

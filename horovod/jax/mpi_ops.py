@@ -9,8 +9,6 @@ Names: an operation of a program without a name is called by the file and line o
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -19,7 +17,7 @@ import numpy as np
 
 from horovod.common.arguments import Adasum, Average
 from horovod.common.basics import engine
-from horovod.common.failed_calls import failed
+from horovod.common.failed_calls import reported_for_each
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.jax._calls import Call, check, collective
 from horovod.jax._trace import is_traced, name_in_program
@@ -76,14 +74,12 @@ def allreduce(
             with the same message.
     """
 
-    def prepare(leaves: list[Any]) -> tuple[list[Any], dict[str, Any]]:
-        return leaves, _reduction(op, prescale_factor, postscale_factor)
-
-    return _on_tree("allreduce", tensor, name, process_set, prepare, compression)
+    attributes = _reduction(op, prescale_factor, postscale_factor)
+    return _on_tree("allreduce", tensor, name, process_set, attributes, compression)
 
 
-def _reduction(op: int, prescale_factor: float, postscale_factor: float) -> dict[str, Any]:
-    return {
+def _reduction(op: int, prescale_factor: float, postscale_factor: float) -> Callable[[], dict[str, Any]]:
+    return lambda: {
         "reduce_op": engine_number(op),
         "prescale": float(prescale_factor),
         "postscale": float(postscale_factor),
@@ -99,9 +95,15 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Reduce a list of arrays as one all-or-nothing operation; returns a list. See allreduce()."""
-    members = _members("allreduce", tensors, name, process_set)
-    return list(allreduce(members, op, name, compression, prescale_factor, postscale_factor, process_set))
+    """Reduce a list of arrays as one all-or-nothing operation; returns a list. See allreduce().
+
+    loss, accuracy = hvd.grouped_allreduce([loss, accuracy])
+    """
+    attributes = _reduction(op, prescale_factor, postscale_factor)
+    reduced: list[Any] = _on_tree(
+        "allreduce", tensors, name, process_set, attributes, compression, grouped=True
+    )
+    return reduced
 
 
 def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
@@ -117,14 +119,18 @@ def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = gl
     Raises:
         ValueError, NotImplementedError, HorovodInternalError: as in allreduce().
     """
-    return _on_tree("allgather", tensor, name, process_set, lambda leaves: (leaves, {}))
+    return _on_tree("allgather", tensor, name, process_set)
 
 
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Gather a list of arrays as one all-or-nothing operation; returns a list. See allgather()."""
-    return list(allgather(_members("allgather", tensors, name, process_set), name, process_set))
+    """Gather a list of arrays as one all-or-nothing operation; returns a list. See allgather().
+
+    outputs, labels = hvd.grouped_allgather([outputs, labels])
+    """
+    gathered: list[Any] = _on_tree("allgather", tensors, name, process_set, grouped=True)
+    return gathered
 
 
 def broadcast(
@@ -142,9 +148,7 @@ def broadcast(
     Raises:
         ValueError, NotImplementedError, HorovodInternalError: as in allreduce().
     """
-    return _on_tree(
-        "broadcast", tensor, name, process_set, lambda leaves: (leaves, {"root_rank": int(root_rank)})
-    )
+    return _on_tree("broadcast", tensor, name, process_set, lambda: {"root_rank": int(root_rank)})
 
 
 def alltoall(
@@ -171,17 +175,11 @@ def alltoall(
         NotImplementedError, HorovodInternalError: as in allreduce().
     """
 
-    def prepare(leaves: list[Any]) -> tuple[list[Any], dict[str, Any]]:
-        if len(leaves) != 1:
-            raise ValueError(f"alltoall takes one array, but found a tree of {len(leaves)}.")
-        if splits is None:
-            return leaves, {}
-        return leaves, {"splits": tuple(row_counts(np.asarray(splits)))}
+    def attributes() -> dict[str, Any]:
+        return {} if splits is None else {"splits": tuple(row_counts(np.asarray(splits)))}
 
-    results = _on_tree("alltoall", tensor, name, process_set, prepare)
-    if splits is None:
-        return results[0] if isinstance(results, tuple) else results
-    return results
+    results = _on_tree("alltoall", tensor, name, process_set, attributes)
+    return results[0] if splits is None else results
 
 
 def reducescatter(
@@ -207,12 +205,17 @@ def reducescatter(
         ValueError, NotImplementedError, HorovodInternalError: as in allreduce().
     """
 
-    def prepare(leaves: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+    attributes = _scattering(op, prescale_factor, postscale_factor)
+    return _on_tree("reducescatter", tensor, name, process_set, attributes, compression)
+
+
+def _scattering(op: int, prescale_factor: float, postscale_factor: float) -> Callable[[], dict[str, Any]]:
+    def attributes() -> dict[str, Any]:
         if op == Adasum:
             raise ValueError("Reducescatter has no op Adasum. Use hvd.Average, Sum, Min, Max or Product.")
-        return leaves, _reduction(op, prescale_factor, postscale_factor)
+        return _reduction(op, prescale_factor, postscale_factor)()
 
-    return _on_tree("reducescatter", tensor, name, process_set, prepare, compression)
+    return attributes
 
 
 def grouped_reducescatter(
@@ -224,9 +227,15 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Reduce and scatter a list of arrays as one operation; returns a list. See reducescatter()."""
-    members = _members("reducescatter", tensors, name, process_set)
-    return list(reducescatter(members, op, name, compression, prescale_factor, postscale_factor, process_set))
+    """Reduce and scatter a list of arrays as one operation; returns a list. See reducescatter().
+
+    weights, biases = hvd.grouped_reducescatter([weights, biases], op=hvd.Sum)
+    """
+    attributes = _scattering(op, prescale_factor, postscale_factor)
+    reduced: list[Any] = _on_tree(
+        "reducescatter", tensors, name, process_set, attributes, compression, grouped=True
+    )
+    return reduced
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
@@ -236,7 +245,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         ValueError: in a program, before init(), or for a set that is not registered.
         HorovodInternalError: a rank is gone.
     """
-    with guarded("barrier", None, process_set):
+    with reported_for_each("barrier", "barrier", [None], process_set):
         _need_no_program("barrier")
         number = number_of(process_set)
     operations.barrier(number)
@@ -258,71 +267,49 @@ def _need_no_program(function: str) -> None:
         raise ValueError(f"{function}() cannot be a part of a compiled program. Call it outside of jit.")
 
 
-def _members(operation: str, tensors: Any, name: Any, process_set: Any) -> list[Any]:
-    with guarded(operation, name, process_set):
-        return operations.members_of(tensors, (jax.Array, np.ndarray))
-
-
-class guarded:
-    """A context manager for the steps before a call of an operation: an exception is reported to the other ranks as the
-    failure of the call, under the name that the call has in a program. Raises the errors of failed()."""
-
-    __slots__ = ("_is_traced", "_operation", "_process_set", "name")
-
-    def __init__(self, operation: str, name: Any, process_set: Any) -> None:
-        self._operation, self.name, self._process_set = operation, name, process_set
-        self._is_traced = False
-
-    def __enter__(self) -> "guarded":
-        return self
-
-    def name_call(self) -> str:
-        """Set and return the name of the call in the program that is being traced."""
-        if not self._is_traced:
-            self._is_traced = True
-            self.name = name_in_program(self._operation, None if self.name is None else f"{self.name}")
-        return str(self.name)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is None:
-            return
-        with suppress(Exception):  # of a name that is not a str
-            if self._operation != "barrier" and is_traced(()):
-                self.name_call()
-        failed(self._operation, self._operation, self.name, self._process_set, error)
-
-
 def _on_tree(
     operation: str,
     tree: Any,
     name: str | None,
     process_set: ProcessSet,
-    prepare: Callable[[list[Any]], tuple[list[Any], dict[str, Any]]],
+    attributes: Callable[[], dict[str, Any]] = dict,
     compression: type[Compressor] = Compression.none,
+    grouped: bool = False,
 ) -> Any:
-    """One operation on all leaves of a tree. `prepare`: leaves -> (leaves, attributes of the Call)."""
-    with guarded(operation, name, process_set) as guard:
+    """One operation on all leaves of a tree, or on a list of arrays; of an alltoall a list.
+
+    Args:
+        attributes: returns those of the Call. A mistake that it raises, as any other one that is found before the call,
+            is an error of the other ranks' matching calls too.
+    """
+    names: list[Any] = [name]
+
+    def name_in_this_program() -> None:
+        names[0] = name_in_program(operation, None if name is None else f"{name}")
+
+    with reported_for_each(operation, operation, names, process_set):
+        if traced := is_traced(()):  # first, so that a mistake is reported under the name in the program
+            name_in_this_program()
+        if grouped:
+            tree = operations.members_of(tree, (jax.Array, np.ndarray))
         leaves, structure = jax.tree_util.tree_flatten(tree)
-        if is_traced(leaves):
-            name = guard.name_call()
+        if not traced and is_traced(leaves):
+            name_in_this_program()
+        if operation == "alltoall" and len(leaves) != 1:
+            raise ValueError(f"alltoall takes one array, but found a tree of {len(leaves)}.")
         leaves = [_array(leaf) for leaf in leaves]
-        leaves, attributes = prepare(leaves)
+        given = attributes()
         for leaf in leaves:
             check(leaf, operation)
         wires = [compression.compress(leaf) for leaf in leaves]
         number = number_of(process_set)
         engine()
-        ranks, rank = (
-            process_set.size() or 0,
-            process_set.rank() or 0,
-        )  # the engine refuses a set without this rank
-        call = Call(operation, name, number, ranks, rank, **attributes)
+        # The engine refuses a set without this rank.
+        ranks, rank = process_set.size() or 0, process_set.rank() or 0
+        call = Call(operation, names[0], number, ranks, rank, **given)
     if not leaves:
-        send_failure(
-            operation, name, process_set, f"{operation}() was called there with an empty tree.", operation
-        )
+        text = f"{operation}() was called there with an empty tree."
+        send_failure(operation, names[0], process_set, text, operation)
         return tree
     results = collective(call, [wire for wire, _ in wires])
     if operation == "alltoall":

@@ -1,15 +1,18 @@
 """Averaging gradients: of a tree, of a function, and in an optimizer of optax. In programs and outside. Any thread."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 
 from horovod.common.arguments import Average, check_predivide_factor, check_registered, predivide_factors
+from horovod.common.failed_calls import reported_for_each
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.jax._trace import is_traced, name_in_program
 from horovod.jax.compression import Compression, Compressor
-from horovod.jax.mpi_ops import allreduce, guarded
+from horovod.jax.mpi_ops import allreduce
 
 __all__ = ["DistributedGradientTransformation", "allreduce_gradients", "value_and_grad"]
 
@@ -45,7 +48,7 @@ def allreduce_gradients(
         ValueError: as in allreduce(), and for a factor that makes no sense.
         NotImplementedError, HorovodInternalError: as in allreduce().
     """
-    with guarded("allreduce", name, process_set):
+    with _reported(name, process_set):
         check_predivide_factor(gradient_predivide_factor, op)
         factors = predivide_factors(gradient_predivide_factor)
         leaves, structure = jax.tree_util.tree_flatten(gradients)
@@ -60,6 +63,19 @@ def allreduce_gradients(
         for place, value in zip(bucket, reduced):
             results[place] = value
     return jax.tree_util.tree_unflatten(structure, results)
+
+
+@contextmanager
+def _reported(name: str | None, process_set: ProcessSet) -> Iterator[None]:
+    """A guard before an allreduce: a mistake is reported under the name that the allreduce has in a program."""
+    names: list[Any] = [name]
+    with reported_for_each("allreduce", "allreduce", names, process_set):
+        try:
+            yield
+        except Exception:
+            if is_traced(()):
+                names[0] = name_in_program("allreduce", name)
+            raise
 
 
 def buckets_of(leaves: list[Any], limit: int = BUCKET_BYTES) -> list[list[int]]:

@@ -1,33 +1,33 @@
 """Callbacks for ``model.fit``: ``hvd.callbacks.BroadcastGlobalVariablesCallback(0)`` and others."""
 
+from typing import TYPE_CHECKING, Any
+
 import keras
 
 from horovod._keras import callbacks as _callbacks
+from horovod._keras.front_end import bind_module as _bind_module
+
+if TYPE_CHECKING:
+    from horovod._keras.callbacks import *  # noqa: F403
+    from horovod._keras.callbacks import BestModelCheckpoint as _BestModelCheckpoint
+else:
+    globals().update(_bind_module(_callbacks, keras, __name__))
+    _BestModelCheckpoint = globals()["BestModelCheckpoint"]
 
 __all__: list[str] = []
 __all__ += _callbacks.__all__
 
 
-class BestModelCheckpoint(_callbacks.BestModelCheckpointWeightsLast, keras.callbacks.ModelCheckpoint):
-    __doc__ = _callbacks.BestModelCheckpointWeightsLast.__doc__
-    _hvd_keras = keras
+class BestModelCheckpoint(_BestModelCheckpoint):  # type: ignore[no-redef]
+    __doc__ = _callbacks.BestModelCheckpoint.__doc__
 
-
-class BroadcastGlobalVariablesCallback(_callbacks.BroadcastGlobalVariablesCallback, keras.callbacks.Callback):
-    __doc__ = _callbacks.BroadcastGlobalVariablesCallback.__doc__
-    _hvd_keras = keras
-
-
-class LearningRateScheduleCallback(_callbacks.LearningRateScheduleCallback, keras.callbacks.Callback):
-    __doc__ = _callbacks.LearningRateScheduleCallback.__doc__
-    _hvd_keras = keras
-
-
-class LearningRateWarmupCallback(_callbacks.LearningRateWarmupCallback, keras.callbacks.Callback):
-    __doc__ = _callbacks.LearningRateWarmupCallback.__doc__
-    _hvd_keras = keras
-
-
-class MetricAverageCallback(_callbacks.MetricAverageCallback, keras.callbacks.Callback):
-    __doc__ = _callbacks.MetricAverageCallback.__doc__
-    _hvd_keras = keras
+    # Horovod's order of parameters here, with save_weights_only at the end.
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        mode: str = "auto",
+        save_freq: Any = "epoch",
+        save_weights_only: bool = False,
+    ) -> None:
+        super().__init__(monitor, verbose, save_weights_only, mode, save_freq)

@@ -9,8 +9,7 @@ Horovod: reduce gradients with DistributedTrainer or DistributedOptimizer. Any t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -40,9 +39,6 @@ __all__ = [
 ]
 
 
-_T = TypeVar("_T")
-
-
 class UnsupportedOpError(ValueError, AssertionError):
     """An operation does not have this reduce op: a ValueError, and the AssertionError that programs may catch."""
 
@@ -58,6 +54,8 @@ def allreduce(
     op: int | None = None,
 ) -> NDArray:
     """Reduce an array over all ranks into a new array.
+
+        loss = hvd.allreduce(loss, name="loss")  # the mean of all ranks
 
     Args:
         tensor: any shape; a dense array in host memory of an integer type of up to 64 bits or float16, float32, float64.
@@ -77,8 +75,13 @@ def allreduce(
             matching calls of the other ranks fail. MXNetError: the work that produces `tensor` has failed.
         HorovodInternalError: ranks disagree, or a rank has made a mistake or is gone.
     """
-    factors = prescale_factor, postscale_factor
-    return _allreduce("allreduce", tensor, False, average, name, factors, process_set, op)[0]
+    return _collective(
+        "allreduce",
+        tensor,
+        name,
+        process_set,
+        _reduction(op, average, prescale_factor, postscale_factor),
+    )[0]
 
 
 def allreduce_(
@@ -93,11 +96,19 @@ def allreduce_(
 ) -> NDArray:
     """Reduce an array over all ranks in place, without a copy. Arguments and errors as in allreduce().
 
+        hvd.allreduce_(gradient, op=hvd.Sum, name="gradient")
+
     Returns:
         `tensor`.
     """
-    factors = prescale_factor, postscale_factor
-    return _allreduce("allreduce", tensor, True, average, name, factors, process_set, op)[0]
+    return _collective(
+        "allreduce",
+        tensor,
+        name,
+        process_set,
+        _reduction(op, average, prescale_factor, postscale_factor),
+        in_place=True,
+    )[0]
 
 
 def grouped_allreduce(
@@ -112,6 +123,8 @@ def grouped_allreduce(
 ) -> list[NDArray]:
     """Reduce several arrays as one all-or-nothing operation. Arguments and errors as in allreduce().
 
+        loss, accuracy = hvd.grouped_allreduce([loss, accuracy], name="metrics")
+
     Args:
         tensors: a list; the arrays may differ in shape and dtype. Without arrays nothing is sent, and a list with arrays
             on another rank fails there.
@@ -119,8 +132,14 @@ def grouped_allreduce(
     Returns:
         A list of new arrays.
     """
-    factors = prescale_factor, postscale_factor
-    return _allreduce("grouped_allreduce", tensors, False, average, name, factors, process_set, op)
+    return _collective(
+        "allreduce",
+        tensors,
+        name,
+        process_set,
+        _reduction(op, average, prescale_factor, postscale_factor),
+        grouped=True,
+    )
 
 
 def grouped_allreduce_(
@@ -135,11 +154,20 @@ def grouped_allreduce_(
 ) -> list[NDArray]:
     """Reduce several arrays in place as one all-or-nothing operation. See grouped_allreduce().
 
+        hvd.grouped_allreduce_([weight.grad(), bias.grad()], name="layer")
+
     Returns:
         A list of the arrays in `tensors`.
     """
-    factors = prescale_factor, postscale_factor
-    return _allreduce("grouped_allreduce", tensors, True, average, name, factors, process_set, op)
+    return _collective(
+        "allreduce",
+        tensors,
+        name,
+        process_set,
+        _reduction(op, average, prescale_factor, postscale_factor),
+        grouped=True,
+        in_place=True,
+    )
 
 
 def allgather(
@@ -150,6 +178,8 @@ def allgather(
 ) -> NDArray:
     """Concatenate the arrays of all ranks along dimension 0, in rank order, into a new array.
 
+        losses = hvd.allgather(loss.reshape((1,)), name="losses")  # shape (hvd.size(),)
+
     Args:
         tensor: one dimension or more, of any type that MXNet has. Dimension 0 may differ from rank to rank; the other
             dimensions and the dtype must agree.
@@ -158,7 +188,7 @@ def allgather(
     Raises:
         ValueError, MXNetError, HorovodInternalError: as in allreduce().
     """
-    return _allgather("allgather", tensor, name, process_set)[0]
+    return _collective("allgather", tensor, name, process_set)[0]
 
 
 def grouped_allgather(
@@ -167,8 +197,11 @@ def grouped_allgather(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> list[NDArray]:
-    """Gather several arrays as one all-or-nothing operation; returns a list of new arrays. See allgather()."""
-    return _allgather("grouped_allgather", tensors, name, process_set)
+    """Gather several arrays as one all-or-nothing operation; returns a list of new arrays. See allgather().
+
+    outputs, labels = hvd.grouped_allgather([outputs, labels], name="predictions")
+    """
+    return _collective("allgather", tensors, name, process_set, grouped=True)
 
 
 def broadcast(
@@ -180,6 +213,8 @@ def broadcast(
 ) -> NDArray:
     """The root's array on every rank, as a new array.
 
+        order = hvd.broadcast(order, root_rank=0, name="order")
+
     Args:
         tensor: of any type that MXNet has. Shape and dtype must be the same on all ranks; the values count on the root.
         root_rank: the GLOBAL rank that sends, also within a process set.
@@ -188,7 +223,7 @@ def broadcast(
     Raises:
         ValueError, MXNetError, HorovodInternalError: as in allreduce().
     """
-    return _broadcast(tensor, False, root_rank, name, process_set)
+    return _collective("broadcast", tensor, name, process_set, lambda: (root_rank,))[0]
 
 
 def broadcast_(
@@ -198,8 +233,11 @@ def broadcast_(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> NDArray:
-    """Overwrite the array with the root's; returns it. Arguments and errors as in broadcast()."""
-    return _broadcast(tensor, True, root_rank, name, process_set)
+    """Overwrite the array with the root's; returns it. Arguments and errors as in broadcast().
+
+    hvd.broadcast_(weight.data(), root_rank=0, name="weight")
+    """
+    return _collective("broadcast", tensor, name, process_set, lambda: (root_rank,), in_place=True)[0]
 
 
 def alltoall(
@@ -210,6 +248,8 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Send rows of an array to each rank, and receive the rows that the other ranks send here.
+
+        tokens, rows = hvd.alltoall(tokens, splits=rows_for_each_rank, name="tokens")
 
     Args:
         tensor: one dimension or more, of any type that MXNet has. Dimension 0 may differ from rank to rank.
@@ -225,7 +265,14 @@ def alltoall(
         ValueError: as in allreduce(), and for splits that do not fit.
         MXNetError, HorovodInternalError: as in allreduce().
     """
-    return _alltoall(tensor, splits, name, process_set)
+
+    def rows() -> tuple[list[list[int]]]:
+        if splits is None:
+            return ([],)
+        return ([row_counts(splits.asnumpy().tolist() if isinstance(splits, NDArray) else splits)],)
+
+    outputs = _collective("alltoall", tensor, name, process_set, rows)
+    return outputs[0] if splits is None else tuple(outputs)
 
 
 def reducescatter(
@@ -239,6 +286,8 @@ def reducescatter(
 ) -> NDArray:
     """Reduce an array over all ranks, and return this rank's rows of the result as a new array.
 
+        rows = hvd.reducescatter(mx.nd.ones((2 * hvd.size(), 3)), op=hvd.Sum, name="sums")  # shape (2, 3)
+
     Args:
         tensor: one dimension or more; types as in allreduce(). Shape and dtype must be the same on all ranks. If the rows
             are not a multiple of the number of ranks, the first ranks get one more.
@@ -249,8 +298,13 @@ def reducescatter(
         ValueError, MXNetError, HorovodInternalError: as in allreduce(); the ValueError for op=hvd.Adasum is an
             AssertionError as well.
     """
-    factors = prescale_factor, postscale_factor
-    return _reducescatter("reducescatter", tensor, op, name, factors, process_set)[0]
+    return _collective(
+        "reducescatter",
+        tensor,
+        name,
+        process_set,
+        _scattering(op, prescale_factor, postscale_factor),
+    )[0]
 
 
 def grouped_reducescatter(
@@ -262,162 +316,114 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[NDArray]:
-    """Reduce and scatter several arrays as one all-or-nothing operation; returns a list. See reducescatter()."""
-    factors = prescale_factor, postscale_factor
-    return _reducescatter("grouped_reducescatter", tensors, op, name, factors, process_set)
+    """Reduce and scatter several arrays as one all-or-nothing operation; returns a list. See reducescatter().
 
-
-# ---- One collective, from the check of its arguments to its result
-#
-# `prefix` begins the request's name: "grouped_allreduce" for a group, whose `tensors` are several, "allreduce" for one
-# array. A mistake that is found in a guard is an error of the other ranks' matching calls too.
-
-
-def _guard(operation: str, prefix: str, name: Any, process_set: ProcessSet) -> AbstractContextManager[None]:
-    return reported_for_each(operation, prefix, [name], process_set)
-
-
-def _members(operation: str, prefix: str, tensors: Any, name: Any, process_set: ProcessSet) -> list[NDArray]:
-    """The arrays of a call. Of a group without any the other ranks' groups fail, if they have some."""
-    if prefix == operation:
-        return [tensors]
-    with _guard(operation, prefix, name, process_set):
-        members = operations.members_of(tensors, NDArray)
-    if not members:
-        send_failure(operation, name, process_set, f"{prefix}() was called there with an empty list.", prefix)
-    return members
-
-
-def _allreduce(
-    prefix: str,
-    tensors: Any,
-    in_place: bool,
-    average: Any,
-    name: str | None,
-    factors: tuple[float, float],
-    process_set: ProcessSet,
-    op: int | None,
-) -> list[NDArray]:
-    with _guard("allreduce", prefix, name, process_set):
-        reduction = op_from(op, average, stacklevel=4)
-    inputs = outputs = _members("allreduce", prefix, tensors, name, process_set)
-    if not inputs:
-        return []
-    with _guard("allreduce", prefix, name, process_set):
-        full_name = request_name(prefix, name)
-        for array in inputs:
-            check(array, REDUCIBLE)
-        op_number, set_number = engine_number(reduction), number_of(process_set)
-        if not in_place:
-            outputs = [empty(array.shape, array) for array in inputs]
-        sent = [reference(array, writes=in_place) for array in inputs]
-        received = sent if in_place else [reference(array, writes=True) for array in outputs]
-    single = prefix == "allreduce"
-    engine().allreduce(
-        sent[0] if single else sent,
-        received[0] if single else received,
-        full_name,
-        op_number,
-        factors[0],
-        factors[1],
-        set_number,
-        True,
+    weights, biases = hvd.grouped_reducescatter([weights, biases], op=hvd.Sum, name="layer")
+    """
+    return _collective(
+        "reducescatter",
+        tensors,
+        name,
+        process_set,
+        _scattering(op, prescale_factor, postscale_factor),
+        grouped=True,
     )
-    return outputs
 
 
-def _allgather(prefix: str, tensors: Any, name: str | None, process_set: ProcessSet) -> list[NDArray]:
-    inputs = _members("allgather", prefix, tensors, name, process_set)
-    if not inputs:
-        return []
-    with _guard("allgather", prefix, name, process_set):
-        full_name = request_name(prefix, name)
-        for array in inputs:
-            check(array, MOVABLE)
-        sent = [reference(array, writes=False) for array in inputs]
-        number = number_of(process_set)
-    core = engine()
-    handle = core.allgather(sent, full_name, number)
-    return _result(core, handle, lambda: [_output(core, handle, i, a) for i, a in enumerate(inputs)])
+def _reduction(
+    op: int | None, average: Any, prescale: float, postscale: float
+) -> Callable[[], tuple[int, float, float]]:
+    return lambda: (engine_number(op_from(op, average, stacklevel=5)), prescale, postscale)
 
 
-def _broadcast(
-    tensor: NDArray, in_place: bool, root_rank: int, name: str | None, process_set: ProcessSet
-) -> NDArray:
-    with _guard("broadcast", "broadcast", name, process_set):
-        full_name = request_name("broadcast", name)
-        check(tensor, MOVABLE)
-        output = tensor if in_place else empty(tensor.shape, tensor)
-        received = reference(output, writes=True)
-        sent = received if in_place else reference(tensor, writes=False)
-        number = number_of(process_set)
-    core = engine()
-    handle = core.broadcast([sent], [received], root_rank, full_name, number)
-    return _result(core, handle, lambda: output)
-
-
-def _alltoall(tensor: NDArray, splits: Any, name: str | None, process_set: ProcessSet) -> Any:
-    with _guard("alltoall", "alltoall", name, process_set):
-        full_name = request_name("alltoall", name)
-        check(tensor, MOVABLE)
-        if isinstance(splits, NDArray):
-            splits = splits.asnumpy().tolist()
-        rows = [] if splits is None else [row_counts(splits)]
-        sent = reference(tensor, writes=False)
-        number = number_of(process_set)
-    core = engine()
-    handle = core.alltoall([sent], rows, full_name, number)
-
-    def fetch() -> Any:
-        output = _output(core, handle, 0, tensor)
-        if splits is None:
-            return output
-        received = empty((len(rows[0]),), tensor).astype("int32")
-        received[:] = np.array(core.received_splits(handle, 0), dtype=np.int32)
-        return output, received
-
-    return _result(core, handle, fetch)
-
-
-def _reducescatter(
-    prefix: str,
-    tensors: Any,
-    op: int,
-    name: str | None,
-    factors: tuple[float, float],
-    process_set: ProcessSet,
-) -> list[NDArray]:
-    inputs = _members("reducescatter", prefix, tensors, name, process_set)
-    if not inputs:
-        return []
-    with _guard("reducescatter", prefix, name, process_set):
-        full_name = request_name(prefix, name)
+def _scattering(op: int, prescale: float, postscale: float) -> Callable[[], tuple[int, float, float]]:
+    def arguments() -> tuple[int, float, float]:
         if op == Adasum:
             raise UnsupportedOpError(
                 "Reducescatter has no op Adasum. Use hvd.Average, Sum, Min, Max or Product."
             )
-        op_number, set_number = engine_number(op), number_of(process_set)
+        return engine_number(op), prescale, postscale
+
+    return arguments
+
+
+# The engine's call for each operation; `given` are the operation's own arguments. Returns a handle; 0 if it has waited.
+_SUBMIT: dict[str, Callable[..., int]] = {
+    "allgather": lambda core, sent, received, name, number: core.allgather(sent, name, number),
+    "allreduce": lambda core, sent, received, name, number, *given: core.allreduce(
+        sent, received, name, *given, number, True
+    ),
+    "alltoall": lambda core, sent, received, name, number, rows: core.alltoall(sent, rows, name, number),
+    "broadcast": lambda core, sent, received, name, number, root: core.broadcast(
+        sent, received, root, name, number, True
+    ),
+    "reducescatter": lambda core, sent, received, name, number, *given: core.reducescatter(
+        sent, received, name, *given, number
+    ),
+}
+
+
+def _collective(
+    operation: str,
+    tensors: Any,
+    name: str | None,
+    process_set: ProcessSet,
+    arguments: Callable[[], tuple[Any, ...]] = tuple,
+    *,
+    grouped: bool = False,
+    in_place: bool = False,
+) -> list[NDArray]:
+    """One operation, from the check of its arguments to its results.
+
+    Args:
+        tensors: an array, or those of a group.
+        arguments: returns the operation's own arguments for _SUBMIT. A mistake that it raises, as any other one that is
+            found before the engine is called, is an error of the other ranks' matching calls too.
+    """
+    prefix = f"grouped_{operation}" if grouped else operation
+    with reported_for_each(operation, prefix, [name], process_set):
+        inputs = operations.members_of(tensors, NDArray) if grouped else [tensors]
+        given = arguments()
+        full_name, number = request_name(prefix, name), number_of(process_set)
         for array in inputs:
-            check(array, REDUCIBLE)
-            if not array.shape:
+            check(array, REDUCIBLE if operation in ("allreduce", "reducescatter") else MOVABLE)
+            if operation == "reducescatter" and not array.shape:
                 raise ValueError("reducescatter does not support scalar inputs.")
-        rows = engine().scattered_rows
-        outputs = [empty((rows(a.shape[0], set_number), *a.shape[1:]), a) for a in inputs]
-        sent = [reference(array, writes=False) for array in inputs]
-        received = [reference(array, writes=True) for array in outputs]
+        outputs = inputs if in_place else _outputs(operation, inputs, number)
+        sent = [reference(array, writes=in_place) for array in inputs]
+        received = sent if in_place else [reference(array, writes=True) for array in outputs]
+    if not inputs:  # the other ranks' groups fail, if they have arrays
+        send_failure(operation, name, process_set, f"{prefix}() was called there with an empty list.", prefix)
+        return []
     core = engine()
-    handle = core.reducescatter(sent, received, full_name, op_number, factors[0], factors[1], set_number)
-    return _result(core, handle, lambda: outputs)
-
-
-def _result(core: Engine, handle: int, fetch: Callable[[], _T]) -> _T:
-    """The value of fetch(), when the operation is done. The engine keeps the arrays of an operation whose wait ends
-    early, so the handle is released in any case."""
+    if operation == "allreduce" and not grouped:
+        handle = _SUBMIT[operation](core, sent[0], received[0], full_name, number, *given)
+    else:
+        handle = _SUBMIT[operation](core, sent, received, full_name, number, *given)
+    if not handle:
+        return outputs
+    # The engine keeps the arrays of an operation whose wait ends early, so the handle is released in any case.
     try:
         core.wait(handle)
-        return fetch()
+        if operation in ("allgather", "alltoall"):
+            outputs = [_output(core, handle, i, array) for i, array in enumerate(inputs)]
+        if operation == "alltoall" and given[0]:
+            rows = empty((len(given[0][0]),), inputs[0]).astype("int32")
+            rows[:] = np.array(core.received_splits(handle, 0), dtype=np.int32)
+            outputs.append(rows)
+        return outputs
     finally:
         core.release(handle)
+
+
+def _outputs(operation: str, inputs: list[NDArray], number: int) -> list[NDArray]:
+    """New arrays for the results; none where the engine allocates them."""
+    if operation in ("allgather", "alltoall"):
+        return []
+    if operation == "reducescatter":
+        rows = engine().scattered_rows
+        return [empty((rows(a.shape[0], number), *a.shape[1:]), a) for a in inputs]
+    return [empty(array.shape, array) for array in inputs]
 
 
 def _output(core: Engine, handle: int, index: int, like: NDArray) -> NDArray:

@@ -17,7 +17,6 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
 from horovod.mxnet._arrays import NDArray, Optimizer, Parameter, Trainer, check, reference
 from horovod.mxnet.compression import Compression, Compressor
-from hvd_core._core import Engine
 from hvd_core._frontend.operations import REDUCIBLE, engine_number
 from hvd_core._runtime.process_sets import number_of
 
@@ -73,12 +72,29 @@ class GradientReducer:
         """
         order = list(range(len(names)))[::-1]
         groups = split_list(order, self.num_groups) if self.num_groups else [[index] for index in order]
+        groups = [group for group in groups if group]
         prefix = "grouped_allreduce" if self.num_groups else "allreduce"
+        left = [names[group[0]] for group in groups]  # the first member names a group
         handles: list[int] = []
         wires: list[tuple[NDArray, NDArray, Any]] = []
         core = engine()
         try:
-            self._submit(core, gradients, names, [group for group in groups if group], prefix, handles, wires)
+            with reported_for_each("allreduce", prefix, left, self.process_set):
+                number = number_of(self.process_set)
+                arrays = gradients()
+                for array, name in zip(arrays, names):
+                    try:
+                        check(array, REDUCIBLE)
+                    except ValueError as error:
+                        raise ValueError(f"gradient {name}: {error}") from None
+                for group in groups:
+                    compressed = [(arrays[i], *self.compression.compress(arrays[i])) for i in group]
+                    wires += compressed
+                    sent = [reference(wire, writes=True) for _, wire, _ in compressed]
+                    operand = sent if self.num_groups else sent[0]
+                    # From here on the engine reports its own refusals.
+                    name = f"{prefix}.{left.pop(0)}"
+                    handles.append(core.allreduce(operand, operand, name, _AVERAGE, *self._factors, number))
             core.wait_many(handles)
         finally:
             # The engine keeps the arrays of operations whose handles are released before their end.
@@ -88,37 +104,6 @@ class GradientReducer:
         for gradient, wire, context in wires:
             if wire is not gradient:
                 gradient[:] = self.compression.decompress(wire, context)
-
-    def _submit(
-        self,
-        core: Engine,
-        gradients: Callable[[], list[NDArray]],
-        names: list[str],
-        groups: list[list[int]],
-        prefix: str,
-        handles: list[int],
-        wires: list[tuple[NDArray, NDArray, Any]],
-    ) -> None:
-        left = [names[group[0]] for group in groups]  # the first member names a group
-        with reported_for_each("allreduce", prefix, left, self.process_set):
-            number = number_of(self.process_set)
-            arrays = gradients()
-            for array, name in zip(arrays, names):
-                try:
-                    check(array, REDUCIBLE)
-                except ValueError as error:
-                    raise ValueError(f"gradient {name}: {error}") from None
-            before, after = self._factors
-            for group in groups:
-                sent = []
-                for index in group:
-                    wire, context = self.compression.compress(arrays[index])
-                    wires.append((arrays[index], wire, context))
-                    sent.append(reference(wire, writes=True))
-                operand = sent if self.num_groups else sent[0]
-                # From here on the engine reports its own refusals.
-                full_name = f"{prefix}.{left.pop(0)}"
-                handles.append(core.allreduce(operand, operand, full_name, _AVERAGE, before, after, number))
 
 
 class DistributedOptimizer(Optimizer):

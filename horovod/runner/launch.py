@@ -8,7 +8,6 @@ run_commandline() is the console script; it owns the process: it sets signal han
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import shutil
 import signal
@@ -30,8 +29,9 @@ from horovod._runner.arguments import (
     set_env_from_args,
     validate_config_args,
 )
+from horovod._runner.job import Job
 from horovod._runner.launch_spec import LaunchSpec
-from horovod._runner.launcher import Stoppable, run_job
+from horovod._runner.launcher import run_job
 from horovod._runner.output import OutputClosedError
 from horovod._runner.run_api import run_function
 
@@ -108,34 +108,6 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return args
 
 
-class _Signals:
-    """Turns signals that end programs into a request to end the job."""
-
-    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._job: Stoppable | None = None
-
-    def attach(self, job: Stoppable) -> None:
-        """The job that a signal ends, from now on."""
-        self._job = job
-        if self.received is not None:
-            job.stop()
-
-    def install(self) -> None:
-        """Installs the handlers."""
-        for number in self.NUMBERS:
-            # A signal that is ignored (nohup) stays ignored.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._handle)
-
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
-        self.received = self.received or number
-        if self._job is not None:
-            self._job.stop()
-
-
 def _run(args: argparse.Namespace) -> list[Any] | None:
     """Runs the job of a filled-in horovod.runner._HorovodArgs: the results of `args.run_func` by rank, or None for a
     command.
@@ -153,27 +125,33 @@ def _run(args: argparse.Namespace) -> list[Any] | None:
 
 def _run_command(args: argparse.Namespace) -> int:
     """Runs the job; returns the exit code of horovodrun."""
-    signals = _Signals()
-    signals.install()
+    received: list[int] = []
+    jobs: list[Job] = []
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        for job in jobs:
+            job.stop()
+
+    def started(job: Job) -> None:
+        jobs.append(job)
+        if received:
+            job.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # A signal that is ignored (nohup) stays ignored.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handle)
     try:
-        outcome = run_job(LaunchSpec.from_options(args, args.command), signals.attach)
+        outcome = run_job(LaunchSpec.from_options(args, args.command), started)
     except OutputClosedError:
         return 128 + signal.SIGPIPE
-    if signals.received is not None:
-        return 128 + signals.received
+    if received:
+        return 128 + received[0]
     text = outcome.error_text()
     if text is not None:
         print(text + _other_python(args.command, outcome.exit_code), file=sys.stderr, end="", flush=True)
     return outcome.exit_code
-
-
-def _explained(error: Exception) -> Exception:
-    """The error that names the limit of open files, if that is the cause."""
-    if getattr(error, "errno", None) != errno.EMFILE:
-        return error
-    from hvd_core._bootstrap.limits import too_few_descriptors
-
-    return too_few_descriptors("horovodrun needs about 16, and 5 for each rank on this host")
 
 
 def run_commandline(argv: Sequence[str] | None = None) -> None:
@@ -196,7 +174,7 @@ def run_commandline(argv: Sequence[str] | None = None) -> None:
         else:
             code = _run_command(args)
     except (ValueError, OSError, NotImplementedError) as error:
-        print(f"horovodrun: error: {_explained(error)}", file=sys.stderr)
+        print(f"horovodrun: error: {error}", file=sys.stderr)
         code = 2
     except RuntimeError as error:
         # Errors about backends or their settings have the same text as on the ranks.

@@ -1,7 +1,7 @@
 """Programs' questions about the mpirun of this machine. ``horovod._runner.mpi`` answers them. Any thread."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from horovod._compat import missing_attribute
 from horovod._runner import mpi
@@ -41,4 +41,4 @@ def is_intel_mpi(env: Mapping[str, str] | None = None) -> bool:
     return _kind(env) == mpi.INTEL
 
 
-__getattr__ = missing_attribute(__name__)
+__getattr__: Callable[[str], object] = missing_attribute(__name__)

@@ -1,23 +1,31 @@
 """horovod.spark.run, and what HorovodRunner shares with it: a function on the ranks of one barrier stage, driver's side.
 
-Spark starts, places and ends the tasks. The driver holds the job's store and the log server. Any thread may call.
+Spark starts and places the tasks. When all of them have connected, the driver starts a rank in each, as the launcher does
+on other hosts, and holds the job's store. Any thread may call.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import re
 import secrets
+import sys
+import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from horovod._runner.functions import checked, pickled
+from horovod._runner.event_loop import Member
+from horovod._runner.failures import EndedRanks, RankFailure, failure_of
+from horovod._runner.functions import checked, get, pickled, result_key
+from horovod._runner.job import Job, Outcome
 from horovod._runner.output import Output, Sink
-from horovod.spark import _ranks
+from horovod._runner.site import RankSpec, Site
+from horovod.spark._channel import DESCRIPTOR, MessageReader
 from horovod.spark._cluster import (
     active_context,
     check_barrier,
@@ -25,20 +33,34 @@ from horovod.spark._cluster import (
     driver_host,
     wait_for_slots,
 )
-from horovod.spark._logs import LogServer
-from horovod.spark._stage import Stage, forget, lost_executor, shortened, task_function
-from hvd_core._base.sockets import join_address
+from horovod.spark._ranks import assign
+from horovod.spark._stage import Stage, lost_executor, stage_failure
+from horovod.spark._task_pool import TaskPool, TaskRanks
+from hvd_core._base.sockets import BootstrapError, join_address
 from hvd_core._bootstrap.store import StoreClient, StoreServer
 from hvd_core._config.settings import positive_seconds, seconds_of
 
-_FAILED_TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
+_log = logging.getLogger("horovod")
+
+# A task answers immediately, as it waits for that.
+_ANSWER_S = 60.0
+# The tasks see the end of the job by themselves in this time.
+STAGE_END_S = 5.0
+_LOOK_S = 0.5
 
 
 @dataclass(frozen=True)
 class Options:
-    """Of a job. `num_proc`: None for all slots of the cluster. `slots_s`: how long executors may take to register;
-    `begin_s`: how long the tasks may wait for free slots after that, None for any time. `output`: None if the driver
-    shows only the messages of log_to_driver()."""
+    """Of a job.
+
+    Attributes:
+        num_proc: None for all slots of the cluster.
+        slots_s: how long executors may take to register.
+        begin_s: how long the tasks may wait for free slots after that, None for any time.
+        variables: of the ranks.
+        python: the ranks' interpreter.
+        output: None if the driver shows only the messages of log_to_driver().
+    """
 
     num_proc: int | None
     slots_s: float
@@ -46,7 +68,64 @@ class Options:
     variables: Mapping[str, str] = field(default_factory=dict)
     python: str | None = None
     output: Output | None = None
-    show: Callable[[int, str], None] = lambda rank, text: print(text, flush=True)
+
+
+class RankJob(Job):
+    """A job whose ranks may call log_to_driver().
+
+    Args:
+        stage: whose end ends the job; None for ranks of this machine.
+
+    Attributes:
+        lost: (rank, host) of the first rank that was lost with its task.
+        is_secondary: the rank that failed first only failed because another one was lost.
+    """
+
+    def __init__(
+        self, sites: Sequence[Site], output: Output, ends: EndedRanks, stage: Stage | None = None
+    ) -> None:
+        super().__init__(sites, output, start_timeout_s=_ANSWER_S, ends=ends)
+        self._stage, self._of_job = stage, ends
+        self._readers: dict[int, MessageReader] = {}
+        self.lost: tuple[int, str | None] | None = None
+        self.is_secondary = False
+
+    def message(self, rank: int, data: bytes) -> None:
+        """See Listener."""
+        for text in self._readers.setdefault(rank, MessageReader()).feed(data):
+            print(text, flush=True)
+
+    def _handle_loss(self, site: Site, text: str) -> None:
+        self.lost = self.lost or (site.ranks[0], site.host)
+        super()._handle_loss(site, text)
+
+    def _decide(self) -> None:
+        super()._decide()
+        first = self._outcome.first_failed
+        self.is_secondary = first is not None and bool(self._of_job.secondary_failures([first[0]]))
+
+    def _members(self) -> Iterable[Member]:
+        return [*super()._members(), self]
+
+    def due(self) -> float | None:
+        """See Member."""
+        return None if self._stage is None else time.monotonic() + _LOOK_S
+
+    def advance(self, now: float) -> None:
+        """See Member."""
+        if self._stage is not None and self._stage.has_ended and not self._stops:
+            self.stop()
+
+
+def rank_failure(outcome: Outcome, results: Sequence[bytes | None]) -> RankFailure | None:
+    """The failure of the rank that failed first; None if all ranks have left a result, by rank in `results`."""
+    if outcome.first_failed is not None:
+        rank, code = outcome.first_failed
+        return failure_of(rank, code, results[rank])
+    if outcome.problem is None and None in results:
+        text = "The process ended with status 0 before the function returned.\n"
+        return RankFailure(results.index(None), 0, text)
+    return None
 
 
 def run_barrier_job(context: Any, function: bytes, options: Options) -> list[Any]:
@@ -58,76 +137,102 @@ def run_barrier_job(context: Any, function: bytes, options: Options) -> list[Any
     check_barrier(context)
     check_encryption(context, {**os.environ, **options.variables})
     found = wait_for_slots(context, options.num_proc, options.slots_s)
+    num_proc = options.num_proc or found
     listen, name = driver_host(context)
     secret = secrets.token_bytes(32)
-    with contextlib.ExitStack() as stack:
-        server = stack.enter_context(StoreServer(listen, secret))
-        log = LogServer(listen, secret, options.output, options.show)
-        stack.callback(log.close)
-        store = StoreClient(server.address, secret)
-        stack.callback(store.close)
-        port = int(server.address.rpartition(":")[2])
+    output = options.output or DriverOutput(num_proc)
+    if options.output is None:
+        output.mute()
+    with StoreServer(listen, secret) as server:
+        pool = TaskPool(listen, name, secret, output.stderr.note)
         plan = {
-            "store": join_address(name, port),
-            "log": join_address(name, log.port),
+            "driver": pool.address,
             "secret": secret,
             "variables": dict(options.variables),
+            "store": join_address(name, int(server.address.rpartition(":")[2])),
             "python": options.python,
             "show_output": options.output is not None,
         }
-        # Large closures make the start of each task slow; the function may hold a model.
-        sent = context.broadcast(function)
-        stack.callback(forget, sent)
-        stage = Stage(context, options.num_proc or found, task_function("barrier", plan, sent), barrier=True)
-        stage.follow(store, options.begin_s)
-        if stage.error is not None:
-            failure = _failure(stage.error, store)
-            raise failure from failure.__cause__
-        results = dict(stage.value)
-    return [pickle.loads(results[rank])[1] for rank in sorted(results)]
+        stage, end_s = Stage(context, num_proc, plan, function, barrier=True), 0.0
+        try:
+            tasks = pool.gather(stage, options.begin_s)
+            places = assign([task.facts for task in tasks])
+            sites = []
+            for task, place in zip(tasks, places):
+                spec = RankSpec(place.slot.rank, [], place.variables(), channel=DESCRIPTOR)
+                sites.append(TaskRanks(place.slot.hostname, task.peer, spec, secret))
+            job = RankJob(sites, output, EndedRanks(server.address, secret), stage)
+            outcome = job.run()
+            end_s = STAGE_END_S
+        finally:
+            stage.finish(end_s)
+        results = _results(server.address, secret, num_proc)
+    failure = rank_failure(outcome, results)
+    if failure is not None or outcome.problem is not None:
+        if failure is None or not failure.code or (job.lost is not None and job.is_secondary):
+            _raise_stage_failure(stage, job.lost)
+        if failure is None:
+            raise RuntimeError(f"{outcome.problem}".removeprefix("horovodrun: ").strip())
+        hosts = {place.slot.rank: place.slot.hostname for place in places}
+        error = failure.exception(hosts[failure.rank], options.python or "that of the executors")
+        raise error from error.__cause__
+    return [pickle.loads(data or b"")[1] for data in results]
 
 
-def _failure(error: BaseException, store: StoreClient) -> BaseException:
-    """The exception for a stage that failed: that of the rank which failed first, not Spark's message of 200 lines."""
-    reported = _ranks.reported_failures(store)
-    own = [entry for entry in reported if not entry[0].secondary]
-    said = str(error)
-    lost = lost_executor(error)
-    if lost is not None and not own:
-        return RuntimeError(f"{_lost_rank(said, store)}{lost}")
-    if not reported:
-        return shortened(error)
-    failure, host, python = (own or reported)[0]
-    return failure.exception(host, python)
+def _results(address: str, secret: bytes, num_proc: int) -> list[bytes | None]:
+    """What each rank has left in the store."""
+    found: list[bytes | None] = []
+    with contextlib.closing(StoreClient(address, secret)) as store:
+        for rank in range(num_proc):
+            try:
+                found.append(get(store, result_key(rank), 0))
+            except BootstrapError:
+                found.append(None)
+    return found
 
 
-def _lost_rank(said: str, store: StoreClient) -> str:
-    """ "Rank 1 on host h is lost: " if Spark's message names its task."""
-    tasks, task = _ranks.reported_begin(store), _FAILED_TASK.search(said)
-    if tasks is None or task is None or int(task[1]) >= len(tasks):
-        return "An executor is lost: "
-    host, rank = tasks[int(task[1])]
-    return f"Rank {rank} on host {host} is lost: "
+def _raise_stage_failure(stage: Stage, lost: tuple[int, str | None] | None) -> None:
+    """Raises the exception for a job that Spark has ended, or whose connection to a task has broken."""
+    error = None if stage.cancelled else stage.error
+    why = lost_executor(error)
+    if error is not None and why is None:
+        raise stage_failure(error)  # it was cancelled, for instance
+    if lost is not None:
+        rank, host = lost
+        why = why or "its Spark task has ended, or does not answer any more"
+        raise RuntimeError(f"Rank {rank} on host {host} is lost: {why}")
 
 
 def driver_variables(given: Mapping[str, str] | None) -> dict[str, str]:
     """The ranks' variables: Horovod's and NCCL's of this process (HOROVOD_TIMELINE, for instance), and `given`."""
-    own = {name: value for name, value in os.environ.items() if _is_passed(name)}
+    own = {name: value for name, value in os.environ.items() if _PASSED.match(name)}
     return {**own, **{str(name): str(value) for name, value in (given or {}).items()}}
 
 
-def _is_passed(name: str) -> bool:
-    return name.startswith(("HOROVOD_", "NCCL_")) and _OF_A_JOB.fullmatch(name) is None
-
-
 # The place and the secret of a job that this process is a rank of are not those of the new one.
-_OF_A_JOB = re.compile(
-    r"HOROVOD_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME|STORE|SECRET_KEY|EPOCH|ELASTIC.*|RUN_.*"
-    r"|GLOO_RENDEZVOUS_.*|CONTROLLER|BACKEND_SPEC|SPARK_LOG_FD)"
+_PASSED = re.compile(
+    r"(?!HOROVOD_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME|STORE|SECRET_KEY|EPOCH|ELASTIC.*|RUN_.*"
+    r"|GLOO_RENDEZVOUS_.*|CONTROLLER|BACKEND_SPEC|SPARK_LOG_FD)$)(HOROVOD|NCCL)_"
 )
 
 
 # ---- The arguments of horovod.spark.run
+
+
+class _DriverSink(Sink):
+    """A stream of the driver. A job does not end because its output cannot be shown (a widget of a notebook)."""
+
+    def write(self, data: bytes) -> None:
+        """As Sink.write()."""
+        try:
+            super().write(data)
+        except Exception:
+            self.closed = True
+            _log.exception("horovod.spark: the output of the ranks cannot be shown")
+
+    def note(self, text: str) -> None:
+        """As Sink.note()."""
+        super().note(text.replace("horovodrun: ", "horovod.spark: ", 1))
 
 
 class DriverOutput(Output):
@@ -138,10 +243,9 @@ class DriverOutput(Output):
         self, num_proc: int, stdout: Any = None, stderr: Any = None, timestamp: bool = False
     ) -> None:
         super().__init__(num_proc, None, timestamp)
-        if stdout is not None:
-            self.stdout = Sink(stdout)
-        if stderr is not None:
-            self.stderr = self.stdout if stderr is stdout else Sink(stderr)
+        is_one = stderr is stdout if stdout or stderr else self.stderr is self.stdout
+        self.stdout = _DriverSink(stdout or sys.stdout)
+        self.stderr = self.stdout if is_one else _DriverSink(stderr or sys.stderr)
 
 
 def start_seconds(given: float | None, default: float | None = None) -> float:

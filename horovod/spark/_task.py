@@ -1,8 +1,9 @@
-"""The tasks of Spark's stages, in the Python workers of executors: a rank of a barrier job, or a slot of an elastic job.
+"""The tasks of Spark's stages, in the Python workers of executors: each is a slot in which the driver starts ranks.
 
-Processes of ranks are children of this one (_ranks.py). If Spark ends this process, as it does when the job is cancelled,
-the supervisor of the ranks ends them. On the main thread of the Python worker; what is below "Frames" runs on the driver
-too.
+A task is an agent of the launcher (horovod/_runner/agent.py), over a connection to the driver's TaskPool. In a barrier
+job it runs one rank; in an elastic job it waits for the driver between two workers. It ends when the driver closes the
+connection. Processes of ranks are children of this one: if Spark ends it, as it does when the job is cancelled, or if its
+executor is lost, the supervisor of the ranks ends them. On the main thread of the Python worker.
 """
 
 from __future__ import annotations
@@ -14,245 +15,72 @@ import json
 import os
 import signal
 import socket
-import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from horovod._runner.agent import Agent, check_protocol
-from horovod._runner.environment import SECRET, backend_environment, python_path
-from horovod._runner.functions import FunctionMemory, write_all
+from horovod._runner.environment import SECRET, store_environment
+from horovod._runner.failures import failure_of
+from horovod._runner.functions import FunctionMemory, put, read_all, result_key, write_all
 from horovod._runner.local_ranks import LocalRanks
-from horovod._runner.output import Output
-from horovod._runner.protocol import Kind, decode_env
-from horovod._runner.site import RankSpec
-from horovod.spark._logs import LogSender
-from horovod.spark._ranks import (
-    DEVICES,
-    RankEnds,
-    RankJob,
-    Ranks,
-    TaskFacts,
-    assign,
-    await_cause,
-    base_environment,
-    note_begun,
-    note_failure,
-    secondary_failures,
-)
+from horovod._runner.output import Output, OutputClosedError, RankStream
+from horovod._runner.site import STREAMS, Event, RankSpec, Site
+from horovod.spark._ranks import TaskFacts, base_environment, rank_command
 from hvd_core._base.auth import NO_RANK, client_handshake
-from hvd_core._base.messages import ProtocolError, frame, line_of
+from hvd_core._base.messages import line_of
 from hvd_core._base.sockets import BootstrapError, Deadline, split_address
 from hvd_core._bootstrap.store import StoreClient, encryption
 
-
-def run(kind: str, plan: dict[str, Any], function: bytes) -> Iterator[Any]:
-    """The task of a "barrier" or "elastic" job. `plan`: the fields of the job's plan; `function`: pickled."""
-    if kind == "elastic":
-        return run_elastic_task(ElasticPlan(**plan), function)
-    return run_barrier_task(BarrierPlan(**plan), function)
-
-
-# ---- A task of a barrier job: one rank
-
-# A rank that failed because of another one reports it this much later than the other one at most.
-_CAUSE_S = 10.0
+PURPOSE = b"spark-slot"
+_CONNECT_S = 30.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SPACES = ("pid", "net", "mnt", "ipc")
 # What Spark shows of a failure; the driver gets all of it.
 _LONGEST_TEXT = 20_000
-_SPACES = ("pid", "net", "mnt", "ipc")
-
-
-@dataclass(frozen=True)
-class BarrierPlan:
-    """What all tasks receive. `store`, `log`: addresses on the driver. `variables`: of the ranks, besides those of the
-    executor. `python`: the ranks' interpreter, None for the executor's. `show_output`: the driver shows what the ranks
-    print. Holds the job's secret: keep it out of logs."""
-
-    store: str
-    log: str
-    secret: bytes
-    variables: Mapping[str, str]
-    python: str | None
-    show_output: bool
-
-    def __repr__(self) -> str:
-        return f"Plan(store={self.store!r}, log={self.log!r})"
-
-
-def run_barrier_task(plan: BarrierPlan, function: bytes) -> Iterator[tuple[int, bytes]]:
-    """The task: (rank, its pickled result). Raises RuntimeError with the reason if the rank fails."""
-    from pyspark import BarrierTaskContext
-
-    context = BarrierTaskContext.get()
-    if context.attemptNumber() > 0:
-        raise RuntimeError("A job of Horovod is not repeated by Spark: its ranks have begun before.")
-    tasks = [TaskFacts(**_facts(text)) for text in context.allGather(json.dumps(asdict(own_facts(context))))]
-    places = assign(tasks)
-    place = places[context.partitionId()]
-    rank = place.slot.rank
-    with contextlib.ExitStack() as stack:
-        encrypted = encryption.required_by({**os.environ, **plan.variables}, split_address(plan.store)[0])
-        client = StoreClient(plan.store, plan.secret, rank, encrypted=encrypted)
-        store = stack.enter_context(contextlib.closing(client))
-        if rank == 0:
-            note_begun(store, tasks, places)
-        log = stack.enter_context(contextlib.closing(LogSender(plan.log, plan.secret, rank)))
-        ranks = Ranks([place], function, plan.variables, plan.python, plan.store, plan.secret)
-        stack.callback(ranks.close)
-        ends = RankEnds(plan.store, plan.secret, encrypted)
-        shown = log.output if plan.show_output else None
-        outcome = RankJob(ranks.site, Output(place.slot.size), ends, log.message, shown).run()
-        failure = ranks.failure(outcome, secondary_failures(plan.store, plan.secret, [rank], encrypted))
-        if failure is not None:
-            log.close()
-            note_failure(store, failure, place.slot.hostname, plan.python or sys.executable)
-            if failure.secondary:
-                await_cause(store, _CAUSE_S)
-            reason = failure.text[-_LONGEST_TEXT:]
-            raise RuntimeError(f"rank {rank} on host {place.slot.hostname} failed: {reason}")
-        yield rank, ranks.result(rank) or b""
-
-
-def own_facts(context: Any) -> TaskFacts:
-    """The facts of this task. `context`: its TaskContext."""
-    spaces = []
-    for name in _SPACES:
-        try:
-            spaces.append(os.readlink(f"/proc/self/ns/{name}"))
-        except OSError:
-            spaces.append("")
-    resources = context.resources()
-    devices = tuple(resources["gpu"].addresses) if "gpu" in resources else ()
-    return TaskFacts(socket.gethostname(), " ".join(spaces), devices)
-
-
-def _facts(text: str) -> dict[str, Any]:
-    said = json.loads(text)
-    return {**said, "devices": tuple(said["devices"])}
-
-
-# ---- Frames: what an idle task of an elastic job and the driver send each other, before the agents' protocol
-#
-# A task connects, proves the job's secret, and describes itself. When the driver needs its slot it sends the job of one
-# worker; when it closes the connection the task ends. The secrets of worlds are masked: the stage's function, which
-# holds the key, may travel over an encrypted connection of Spark, and this connection is not encrypted.
-
-PURPOSE = b"spark-slot"
-LONGEST_FACTS = 1 << 16
 # A connection that is silent for longer is dead.
 _SILENCE_S = 45
 _PROBE_S = 10
-
-
-def notice_silence(peer: socket.socket) -> None:
-    """Lets the kernel find out that the other machine is gone."""
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_S)
-    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
-    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_S * 1000)
-
-
-def facts_frame(facts: TaskFacts) -> bytes:
-    return frame(Kind.EVENT, json.dumps([facts.host, facts.space]).encode())
-
-
-def facts_of(kind: int, payload: bytes) -> TaskFacts:
-    """The inverse of facts_frame(). Raises ProtocolError."""
-    try:
-        if kind != Kind.EVENT or len(payload) > LONGEST_FACTS:
-            raise ValueError(f"a frame of kind {kind} with {len(payload)} bytes")
-        host, space = json.loads(payload)
-        return TaskFacts(str(host), str(space))
-    except (ValueError, TypeError) as error:
-        raise ProtocolError(f"a task described itself wrongly: {error}") from None
-
-
-def masked(message: bytes, key: bytes) -> bytes:
-    """A message for a worker with the secret of its world made unreadable. Applied again, it is readable again."""
-    said = json.loads(message)
-    variables = said.get("env")
-    if variables is None:
-        return message
-    secret = bytes.fromhex(variables[SECRET])
-    # Each world has its own key, so that no two secrets are hidden by the same one.
-    pad = hmac.new(key, b"secret of world %d" % int(variables["HOROVOD_EPOCH"]), hashlib.sha256).digest()
-    said["env"] = {**variables, SECRET: bytes(a ^ b for a, b in zip(secret, pad, strict=True)).hex()}
-    return line_of(said)
-
-
-# ---- A task of an elastic job: a slot, in which the driver starts workers, one after the other
-#
-# The task is an agent of the launcher (horovod/_runner/agent.py). Between two workers it waits for the driver. It ends
-# when the driver closes the connection; if Spark ends this process, or its executor is lost, the supervisor ends the
-# worker.
-
-_CONNECT_S = 30.0
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Messages of log_to_driver() beyond this are dropped, as a rank must not wait for a terminal.
+_MOST_HELD = 4 << 20
 
 
 @dataclass(frozen=True)
-class ElasticPlan:
-    """What all tasks receive. `driver`: where the driver listens for tasks. `variables`: of the workers, besides those
-    of the executor. Holds the job's secret: keep it out of logs."""
+class Plan:
+    """What all tasks of a job receive.
+
+    Attributes:
+        driver: where the driver listens for tasks.
+        secret: the job's; keep it out of logs.
+        variables: of the ranks, besides those of the executor.
+        store: the job's store on the driver; None in an elastic job, whose worlds have stores of their own.
+        python: the ranks' interpreter; None for the executor's.
+        show_output: whether the driver shows what the ranks print.
+    """
 
     driver: str
-    secret: bytes
-    variables: Mapping[str, str]
-
-    def __repr__(self) -> str:
-        return f"Plan(driver={self.driver!r})"
-
-
-class TaskAgent(Agent):
-    """One worker. `signalled`: Spark ends this process."""
-
-    def __init__(
-        self, channel: socket.socket, plan: ElasticPlan, function: bytes, devices: tuple[str, ...]
-    ) -> None:
-        self._copy = os.dup(channel.fileno())  # the selector has one entry for each number
-        super().__init__(channel.fileno(), self._copy)
-        self._plan, self._function_bytes, self._devices = plan, function, devices
-        self.signalled = False
-
-    def _prepare(self, job: dict[str, Any]) -> None:
-        check_protocol(job)
-        numbers = [entry["rank"] for entry in job["ranks"]]
-        self._memory = FunctionMemory(numbers)
-        write_all(self._memory.function, self._function_bytes)
-        env = {**base_environment(os.environ, self._plan.variables), "PYTHONPATH": python_path()}
-        env |= {"HOROVOD_ELASTIC": "1"}
-        env |= backend_environment(env)
-        if self._devices:
-            env |= {"CUDA_VISIBLE_DEVICES": ",".join(self._devices), DEVICES: ",".join(self._devices)}
-        command = [sys.executable, "-m", "horovod.spark._rank_main"]
-        specs = []
-        for entry in job["ranks"]:
-            own = {**decode_env(entry["env"]), **self._memory.variables(entry["rank"])}
-            keep = self._memory.descriptors(entry["rank"])
-            specs.append(RankSpec(entry["rank"], command, own, keep, job["channel"]))
-        self._ranks = LocalRanks(specs, env)
-
-    def _send(self, rank: int, data: bytes) -> None:
-        super()._send(rank, masked(data, self._plan.secret))
-
-    def _signals_received(self, numbers: bytes) -> None:
-        self.signalled = True
-        self._lose_launcher()
-
-    def close(self) -> None:
-        """Releases what run() has left."""
-        self._loop.close()
-        if self._memory is not None:
-            self._memory.close()
-        os.close(self._copy)
+    secret: bytes = field(repr=False)
+    variables: Mapping[str, str] = field(repr=False)
+    store: str | None = None
+    python: str | None = None
+    show_output: bool = True
 
 
-def run_elastic_task(plan: ElasticPlan, function: bytes) -> Iterator[int]:
-    """The task. Raises OSError if the driver cannot be reached."""
-    from pyspark import TaskContext
+def run(fields: dict[str, Any], function: bytes) -> Iterator[int]:
+    """A task.
 
-    context = TaskContext.get()
+    Args:
+        fields: of the job's Plan.
+        function: the pickled (function, args, kwargs).
+
+    Raises:
+        OSError: the driver cannot be reached.
+        RuntimeError: the rank of a barrier job has failed.
+    """
+    from pyspark import BarrierTaskContext, TaskContext
+
+    plan = Plan(**fields)
+    context = (TaskContext if plan.store is None else BarrierTaskContext).get()
     facts, executor = own_facts(context), os.getppid()
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     first = True
@@ -265,7 +93,7 @@ def run_elastic_task(plan: ElasticPlan, function: bytes) -> Iterator[int]:
         with channel:
             if not _wait_for_worker(channel, facts):
                 break
-            agent = TaskAgent(channel, plan, function, facts.devices)
+            agent = TaskAgent(channel, plan, function)
             try:
                 agent.run()
             except ConnectionError:
@@ -274,12 +102,29 @@ def run_elastic_task(plan: ElasticPlan, function: bytes) -> Iterator[int]:
                 agent.close()
                 for number, handler in handlers.items():
                     signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+            if plan.store is not None:
+                # Spark ends all tasks as soon as one fails, and the driver wants to see the ends of all ranks.
+                _wait_for_end(channel)
+                if agent.failure is not None:
+                    raise RuntimeError(agent.failure)
+                break
         if agent.signalled:
             break
     yield context.partitionId()
 
 
-def _connected(plan: ElasticPlan, first: bool) -> socket.socket | None:
+def own_facts(context: Any) -> TaskFacts:
+    """The facts of this task. `context`: its TaskContext."""
+    spaces = []
+    for name in _SPACES:
+        with contextlib.suppress(OSError):
+            spaces.append(os.readlink(f"/proc/self/ns/{name}"))
+    resources = context.resources()
+    devices = tuple(resources["gpu"].addresses) if "gpu" in resources else ()
+    return TaskFacts(socket.gethostname(), " ".join(spaces), devices, context.partitionId())
+
+
+def _connected(plan: Plan, first: bool) -> socket.socket | None:
     """A connection that has proved the secret; None if the job has ended."""
     deadline, channel = Deadline(_CONNECT_S), None
     try:
@@ -301,9 +146,131 @@ def _connected(plan: ElasticPlan, first: bool) -> socket.socket | None:
     return channel
 
 
+def notice_silence(peer: socket.socket) -> None:
+    """Lets the kernel find out that the other machine is gone."""
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_S)
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_S * 1000)
+
+
 def _wait_for_worker(channel: socket.socket, facts: TaskFacts) -> bool:
     """Returns False when the driver needs this slot no more."""
     with contextlib.suppress(OSError):
-        channel.sendall(facts_frame(facts))
+        channel.sendall(line_of(asdict(facts)))
         return bool(channel.recv(1, socket.MSG_PEEK))
     return False
+
+
+def _wait_for_end(channel: socket.socket) -> None:
+    """Reports that this task has sent everything, and returns when the job has ended."""
+    channel.setblocking(True)
+    with contextlib.suppress(OSError):
+        channel.shutdown(socket.SHUT_WR)
+        while channel.recv(1 << 16):
+            pass
+
+
+class TaskAgent(Agent):
+    """One worker, or the rank of a barrier job.
+
+    Attributes:
+        signalled: Spark ends this process.
+        failure: why the rank has failed.
+    """
+
+    def __init__(self, channel: socket.socket, plan: Plan, function: bytes) -> None:
+        self._copy = os.dup(channel.fileno())  # the selector has one entry for each number
+        super().__init__(channel.fileno(), self._copy)
+        self._plan, self._function = plan, function
+        self._shown: dict[tuple[int, int], RankStream] = {}
+        self._held: FunctionMemory | None = None
+        self._codes: dict[int, int] = {}
+        self.signalled = False
+        self.failure: str | None = None
+
+    def _prepare(self, job: dict[str, Any]) -> None:
+        check_protocol(job)
+        plan, output = self._plan, Output(1)
+        self._memory = self._held = memory = FunctionMemory(entry["rank"] for entry in job["ranks"])
+        write_all(memory.function, self._function)
+        env = base_environment(os.environ, plan.variables, plan.python)
+        env |= {"HOROVOD_ELASTIC": "1"} if plan.store is None else store_environment(plan.store, plan.secret)
+        command, specs = rank_command(plan.python), []
+        for entry in job["ranks"]:
+            specs.append(RankSpec(entry["rank"], command, entry["env"], memory, job["channel"]))
+            for index, name in enumerate(STREAMS):
+                self._shown[entry["rank"], index] = output.stream(entry["rank"], name)
+        self._ranks = LocalRanks(specs, env)
+
+    def _follow(self) -> None:
+        super()._follow()
+        if self._plan.store is None or self._launcher_gone:
+            return
+        assert self._memory is not None
+        for rank, descriptor in self._memory.results.items():
+            self._put_result(rank, read_all(descriptor))
+        self._memory = None  # so that run() sends no results
+
+    def _put_result(self, rank: int, data: bytes) -> None:
+        """Leaves the result of a rank, or its exception, in the job's store, whose connections may be encrypted."""
+        plan, code = self._plan, self._codes.get(rank, 0)
+        assert plan.store is not None
+        if code:
+            text = failure_of(rank, code, data).text[-_LONGEST_TEXT:]
+            self.failure = f"rank {rank} on host {socket.gethostname()} failed: {text}"
+        if data:
+            encrypted = encryption.required_by({**os.environ, **plan.variables}, split_address(plan.store)[0])
+            client = StoreClient(plan.store, plan.secret, encrypted=encrypted)
+            with contextlib.closing(client):
+                put(client, result_key(rank), data)
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        """See Listener. The executor's log has the output, too."""
+        shown = self._shown[rank, stream]
+        with contextlib.suppress(OutputClosedError):
+            shown.feed(data) if data else shown.end()
+        if self._plan.show_output or not data:
+            super().output(rank, stream, data)
+
+    def message(self, rank: int, data: bytes) -> None:
+        """See Listener."""
+        if self._plan.store is None or self._outgoing.size < _MOST_HELD:
+            super().message(rank, data)
+
+    def event(self, site: Site, event: Event) -> None:
+        """See Listener."""
+        if event["event"] == "exit":
+            self._codes[event["rank"]] = event["code"]
+        super().event(site, event)
+
+    def _send(self, rank: int, data: bytes) -> None:
+        super()._send(rank, masked(data, self._plan.secret))
+
+    def _signals_received(self, numbers: bytes) -> None:
+        self.signalled = True
+        self._lose_launcher()
+
+    def close(self) -> None:
+        """Releases what run() has left."""
+        self._loop.close()
+        if self._held is not None:
+            self._held.close()
+        os.close(self._copy)
+
+
+def masked(message: bytes, key: bytes) -> bytes:
+    """A message for a worker with the secret of its world masked. Applied again, it is readable again.
+
+    The key is the job's secret, which is in the tasks' closure: Spark may have encrypted that, while a task's connection
+    to the driver is not encrypted."""
+    said = json.loads(message)
+    variables = said.get("env")
+    if variables is None:
+        return message
+    secret = bytes.fromhex(variables[SECRET])
+    # Each world has its own pad, so that no two secrets are hidden by the same one.
+    pad = hmac.new(key, b"secret of world %d" % int(variables["HOROVOD_EPOCH"]), hashlib.sha256).digest()
+    said["env"] = {**variables, SECRET: bytes(a ^ b for a, b in zip(secret, pad, strict=True)).hex()}
+    return line_of(said)

@@ -14,9 +14,24 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from horovod._runner.functions import checked, pickled
-from horovod.spark._barrier_job import DriverOutput, Options, driver_variables, run_barrier_job, start_seconds
+from horovod._runner.environment import store_environment
+from horovod._runner.failures import EndedRanks
+from horovod._runner.functions import FunctionMemory, checked, pickled, read_all, write_all
+from horovod._runner.local_ranks import LocalRanks
+from horovod._runner.site import RankSpec
+from horovod.spark._barrier_job import (
+    DriverOutput,
+    Options,
+    RankJob,
+    driver_variables,
+    rank_failure,
+    run_barrier_job,
+    start_seconds,
+)
+from horovod.spark._channel import DESCRIPTOR
 from horovod.spark._cluster import active_context
+from horovod.spark._ranks import TaskFacts, assign, base_environment, rank_command
+from hvd_core._bootstrap.store import StoreServer
 
 VERBOSITIES = ("all", "log_callback_only")
 # A number that the cluster cannot run is an error soon; HOROVOD_SPARK_START_TIMEOUT changes it.
@@ -57,23 +72,25 @@ def run_main(num_proc: int, verbosity: str, main: Callable[..., Any], kwargs: di
 
 
 def _run_here(num_proc: int, function: bytes) -> Any:
-    from horovod.spark._ranks import RankEnds, RankJob, Ranks, TaskFacts, assign, secondary_failures
-    from hvd_core._bootstrap.store import StoreServer
-
     secret, host = secrets.token_bytes(32), socket.gethostname()
-    places = assign([TaskFacts(host, "")] * num_proc)
-    with StoreServer("127.0.0.1", secret) as server:
-        ranks = Ranks(places, function, {}, None, server.address, secret)
-        try:
-            ends = RankEnds(server.address, secret)
-            job = RankJob(
-                ranks.site, DriverOutput(num_proc), ends, lambda rank, text: print(text, flush=True)
-            )
-            outcome = job.run()
-            failure = ranks.failure(outcome, secondary_failures(server.address, secret, range(num_proc)))
-            if failure is not None:
-                error = failure.exception(host, sys.executable)
-                raise error from error.__cause__
-            return pickle.loads(ranks.result(0) or b"")[1]
-        finally:
-            ranks.close()
+    memory = FunctionMemory(range(num_proc))
+    try:
+        write_all(memory.function, function)
+        with StoreServer("127.0.0.1", secret) as server:
+            env = base_environment(os.environ, store_environment(server.address, secret))
+            specs = []
+            for place in assign([TaskFacts(host, "")] * num_proc):
+                own = place.variables()
+                specs.append(RankSpec(place.slot.rank, rank_command(None), own, memory, DESCRIPTOR))
+            ends = EndedRanks(server.address, secret)
+            outcome = RankJob([LocalRanks(specs, env)], DriverOutput(num_proc), ends).run()
+        results = [read_all(memory.results[rank]) or None for rank in range(num_proc)]
+    finally:
+        memory.close()
+    failure = rank_failure(outcome, results)
+    if failure is not None:
+        error = failure.exception(host, sys.executable)
+        raise error from error.__cause__
+    if outcome.problem is not None:
+        raise RuntimeError(outcome.problem.removeprefix("horovodrun: ").strip())
+    return pickle.loads(results[0] or b"")[1]

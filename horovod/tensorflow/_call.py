@@ -20,13 +20,13 @@ from horovod.tensorflow import _names, _xla
 from horovod.tensorflow._library import (
     UNORDERED,
     let_run_unordered,
+    library,
     operations,
     register_devices,
-    run_in_parallel,
 )
 from horovod.tensorflow.util import do_not_convert
 from hvd_core._frontend import operations as frontend_operations
-from hvd_core._frontend.operations import engine_number, members_of, some_members_of, unsupported_text
+from hvd_core._frontend.operations import engine_number, some_members_of, unsupported_text
 from hvd_core._runtime import current_job, failures, process_sets
 from hvd_core._runtime.process_sets import is_registered, number_of
 
@@ -53,13 +53,14 @@ def _forget_devices() -> None:
 current_job.call_after_the_job(_forget_devices)
 
 
-def _snake(kind: str) -> str:
-    return re.sub(r"(?<!^)([A-Z])", r"_\1", kind).lower()
+def generated_function(kind: str) -> Any:
+    """TensorFlow's Python function for an operation of the type `kind`, such as "HorovodAllreduce"."""
+    return getattr(operations, re.sub(r"(?<!^)([A-Z])", r"_\1", kind).lower())
 
 
 _REDUCTIONS = frozenset(kind for kind in UNORDERED if kind.lower().endswith(("allreduce", "reducescatter")))
 _GROUPED = frozenset(kind for kind in UNORDERED if kind.startswith("HorovodGrouped"))
-_FUNCTIONS = {kind: getattr(operations, _snake(kind)) for kind in UNORDERED}
+_FUNCTIONS = {kind: generated_function(kind) for kind in UNORDERED}
 
 
 class CallOptions(NamedTuple):
@@ -150,27 +151,14 @@ def process_set_number(process_set: Any) -> int:
     return number
 
 
-def group_members(values: Any) -> list[Any]:
-    """The members of a group as a new list, which may be empty. Rows of a tensor count as members.
-
-    Raises:
-        ValueError: `values` cannot be iterated over. The errors of a generator.
-    """
-    return members_of(values, ())
-
-
 @do_not_convert
 def run(kind: str, given: Any, call: CallOptions, more: dict[str, Any] | None = None) -> Any:
-    """Check a call, and perform its operation.
+    """Check a call, and perform its operation. Returns the outputs of the generated function.
 
     Args:
         kind: the type of a TensorFlow operation, such as "HorovodAllreduce". "HorovodGrouped..." takes a list.
         given: the tensors, or what tf.convert_to_tensor() accepts.
-        call: the other arguments.
         more: more attributes of the TensorFlow operation.
-
-    Returns:
-        The outputs of the generated function.
 
     Raises:
         ValueError, TypeError: an argument makes no sense. The matching calls of the other ranks fail.
@@ -195,7 +183,9 @@ def run(kind: str, given: Any, call: CallOptions, more: dict[str, Any] | None = 
         else:
             tensors = _checked(given, allowed)
         if call.operation == "reducescatter":
-            _require_rows(tensors if isinstance(tensors, list) else [tensors], kind)
+            listed = tensors if isinstance(tensors, list) else [tensors]
+            if any(tensor.shape.rank == 0 for tensor in listed):
+                raise ValueError(f"{kind} does not support scalar inputs.")
     return perform(kind, tensors, attributes, call)
 
 
@@ -207,16 +197,10 @@ def run_group(kind: str, given: Any, call: CallOptions) -> list[tf.Tensor]:
 
 @do_not_convert
 def perform(kind: str, tensors: Any, attributes: dict[str, Any], call: CallOptions) -> Any:
-    """Run the operation `kind`, or, in a graph, add it to the graph.
+    """Run the operation `kind`, or add it to the graph, where a call without a name gets one of the tensors' names.
 
     Args:
-        kind: the type of a TensorFlow operation, such as "HorovodAllreduce".
-        tensors: the first argument of its generated function: a tensor, or a list of tensors for a group.
-        attributes: the other arguments of the generated function.
-        call: gives the name. In a graph a call without a name gets one that is made of the tensors' names.
-
-    Returns:
-        The outputs of the generated function.
+        tensors, attributes: the arguments of its generated function.
     """
     function, name = _FUNCTIONS[kind], call.name
     if _context.executing_eagerly():
@@ -236,15 +220,6 @@ def perform(kind: str, tensors: Any, attributes: dict[str, Any], call: CallOptio
         attributes = {**attributes, "by_round": True}
     with _after_fence(graph):
         return _unordered(function(tensors, tensor_name=agreed, name=_names.node_name(name), **attributes))
-
-
-def _unordered(outputs: Any) -> Any:
-    """The outputs of a generated function in a graph, whose operation may now run as soon as its inputs are there."""
-    first = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
-    op = first if isinstance(first, tf.Operation) else first.op
-    run_in_parallel(op)
-    _note_unordered(op)
-    return outputs
 
 
 def _root_number(root_rank: Any) -> int:
@@ -287,12 +262,6 @@ def _checked(value: Any, allowed: frozenset[Any]) -> tf.Tensor:
     return tensor
 
 
-def _require_rows(tensors: list[tf.Tensor], kind: str) -> None:
-    """Raise ValueError if one of `tensors` is known to be a scalar."""
-    if any(tensor.shape.rank == 0 for tensor in tensors):
-        raise ValueError(f"{kind} does not support scalar inputs.")
-
-
 # The order of join and barrier inside functions: they run after the operations before them in the program, and before the
 # operations after them. Our other operations run at any time within their function. TensorFlow itself orders branches,
 # loops and calls of functions relative to a join or barrier.
@@ -301,13 +270,22 @@ _UNORDERED = "_horovod_unordered"
 _FENCE = "_horovod_fence"
 
 
-def _note_unordered(op: tf.Operation) -> None:
-    """Remember an operation that may run at any time, for the next join or barrier."""
-    graph = op.graph
-    if graph.building_function:
-        if not hasattr(graph, _UNORDERED):
-            setattr(graph, _UNORDERED, [])
-        getattr(graph, _UNORDERED).append(op)
+def _unordered(outputs: Any) -> Any:
+    """The outputs of a generated function, whose operation may run as soon as its inputs are there, and always runs.
+
+    Otherwise TensorFlow may drop an operation of a function whose result is not used, depending on the rank's optimizer
+    settings, and may start the next round of a loop before the operation is done.
+    """
+    first = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
+    op = first if isinstance(first, tf.Operation) else first.op
+    manager = getattr(op.graph, "experimental_acd_manager", None)
+    if manager is not None and library.hvd_tf_asynchronous():
+        manager.run_independently(op)
+    if op.graph.building_function:  # for the next join or barrier
+        if not hasattr(op.graph, _UNORDERED):
+            setattr(op.graph, _UNORDERED, [])
+        getattr(op.graph, _UNORDERED).append(op)
+    return outputs
 
 
 def _after_fence(graph: tf.Graph) -> contextlib.AbstractContextManager[object]:

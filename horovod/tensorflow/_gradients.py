@@ -8,7 +8,7 @@ after another, so all gradients are reduced in groups.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -18,19 +18,27 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
 from horovod.tensorflow import _names
 from horovod.tensorflow._call import REDUCIBLE, CallOptions, process_set_number, report
-from horovod.tensorflow._collectives import allreduce, grouped_allreduce, why_not_slices
+from horovod.tensorflow._xla import is_traced_for_xla
 from horovod.tensorflow.compression import Compression, Compressor
-from horovod.tensorflow.mpi_ops import process_set_included_op, size_op
+from horovod.tensorflow.mpi_ops import (
+    allreduce,
+    grouped_allreduce,
+    process_set_included_op,
+    ranks_of,
+    size_op,
+    why_not_slices,
+)
 from horovod.tensorflow.util import (
+    GROUP_BYTES,
     _cache,
+    bytes_of,
     decided_at_run_time,
     do_not_convert,
-    in_xla,
     plain_variable,
     ref,
     refs_to_vars,
+    runs_of,
     values_of,
-    vars_to_refs,
 )
 from hvd_core._frontend import initial_weights
 from hvd_core._runtime.process_sets import number_of
@@ -65,12 +73,12 @@ def is_tensor(gradient: Any) -> bool:
     return not (gradient is None or isinstance(gradient, tf.IndexedSlices))
 
 
-def tensor_to_reduce(gradient: Any, vars: Sequence[Any] | None, place: int) -> Any:
+def _sent(gradient: Any, variable: Any) -> Any:
     """A gradient that is a tensor, or the stand-in for None (shape [0]) and for tf.IndexedSlices (shape [0, 0]), whose
-    rows are gathered afterwards. `place`: of the gradient's variable in `vars`."""
+    rows are gathered afterwards."""
     if is_tensor(gradient):
         return gradient
-    dtype = tf.float32 if vars is None else plain_variable(vars[place]).dtype.base_dtype
+    dtype = tf.float32 if variable is None else plain_variable(variable).dtype.base_dtype
     return tf.zeros([0] if gradient is None else [0, 0], dtype if dtype in REDUCIBLE else tf.float32)
 
 
@@ -81,21 +89,16 @@ def description_of_group(grads: list[Any], vars: Sequence[Any] | None, places: l
         labels = ["" if vars is None else _names.variable_label(vars[i]) for i in found]
         return ", ".join(f"{i} ({label})" if label else str(i) for i, label in zip(found, labels)) or "none"
 
-    absent = [i for i in places if grads[i] is None]
-    sliced = [i for i in places if isinstance(grads[i], tf.IndexedSlices)]
-    tensors = [i for i in places if is_tensor(grads[i])]
     return (
-        f"On this rank the group is made of the gradients number {listed(places)}, of which are tensors: "
-        f"{listed(tensors)}; tf.IndexedSlices (sent as shape [0, 0]): {listed(sliced)}; None (sent as shape [0]): "
-        f"{listed(absent)}."
+        f"On this rank the group is made of the gradients number {listed(places)}. Of these are tf.IndexedSlices (sent "
+        f"as shape [0, 0]): {listed([i for i in places if isinstance(grads[i], tf.IndexedSlices)])}; None (sent as shape "
+        f"[0]): {listed([i for i in places if grads[i] is None])}."
     )
 
 
-# The most bytes of a group in eager mode and in XLA. While a group is reduced its memory is needed a second time.
-_GROUP_BYTES = 128 << 20
-# The same in other functions. Here groups overlap with the computation of the gradients, but an operation costs as much
-# as some hundred KiB of data.
-_NEIGHBOUR_BYTES = 1 << 20
+# The most bytes of a group in functions that XLA does not compile. Here groups overlap with the computation of the
+# gradients, but an operation costs as much as some hundred KiB of data.
+NEIGHBOUR_BYTES = 1 << 20
 
 _REMEDY = "hvd.broadcast_variables(model.variables, root_rank=0)"
 
@@ -123,24 +126,58 @@ def takes_part(process_set: ProcessSet) -> bool:
 
 
 @do_not_convert
+def scaled(gradient: Any, factor: Any) -> Any:
+    """A gradient, which may be tf.IndexedSlices, times a number or a scalar tensor."""
+
+    def times(values: tf.Tensor) -> tf.Tensor:
+        # (tf.cast would convert a Python number to float32 first.)
+        return values * (tf.cast(factor, values.dtype) if tf.is_tensor(factor) else factor)
+
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(times(gradient.values), gradient.indices, gradient.dense_shape)
+    return times(gradient)
+
+
+def one_of(process_set: ProcessSet) -> Any:
+    """1 / the number of ranks, a number or a scalar tensor."""
+    ranks = ranks_of(process_set)
+    return 1.0 / (tf.cast(ranks, tf.float64) if tf.is_tensor(ranks) else ranks)
+
+
+@do_not_convert
 def scaled_local(gradient: Any, process_set: ProcessSet) -> Any:
     """A gradient that is not reduced, divided by the size of the process set, as if the other ranks had zeros."""
     if gradient is None or not process_set.included():
         return gradient
-    at_run_time = decided_at_run_time() and not in_xla()
-    ranks = size_op(process_set_number(process_set)) if at_run_time else process_set.size()
-
-    def divide(values: tf.Tensor) -> tf.Tensor:
-        return values / tf.cast(ranks, values.dtype)
-
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(divide(gradient.values), gradient.indices, gradient.dense_shape)
-    return divide(gradient)
+    return scaled(gradient, one_of(process_set))
 
 
-@dataclass(frozen=True)
-class GradientOptions:
-    """How a tape or an optimizer reduces gradients.
+def reduce_shared(
+    reduce: Callable[..., list[Any]],
+    grads: Sequence[Any],
+    variables: Sequence[Any],
+    local: set[Any],
+    share_of: ProcessSet | None,
+) -> list[Any]:
+    """The gradients, reduced by `reduce(grads, variables)`, except for those of the variables in `local`.
+
+    Args:
+        local: references (util.ref) of variables.
+        share_of: the process set by whose size gradients are divided that are not reduced; None: they are left alone.
+    """
+    shared = [i for i, v in enumerate(variables) if ref(v) not in local]
+    result = list(grads)
+    for i, gradient in zip(shared, reduce([grads[i] for i in shared], [variables[i] for i in shared])):
+        result[i] = gradient
+    if share_of is not None:
+        for i in set(range(len(result))).difference(shared):
+            result[i] = scaled_local(result[i], share_of)
+    return result
+
+
+@dataclass
+class GradientReduction:
+    """Reduces the lists of gradients of a tape or an optimizer.
 
     Attributes:
         name: of the tape or optimizer; operations' names begin with it.
@@ -160,29 +197,18 @@ class GradientOptions:
     groups: Any = None
     process_set: ProcessSet = global_process_set
 
-
-class GradientReduction:
-    """Reduces lists of gradients, with options that are given once."""
-
     autograph_info__: ClassVar[dict[str, Any]] = {}  # marks instances as do_not_convert() marks functions
 
-    def __init__(self, options: GradientOptions) -> None:
-        self.options = options
-        self.name, self.process_set, self._op = options.name, options.process_set, options.op
-        prescale_factor, postscale_factor = predivide_factors(options.gradient_predivide_factor)
-        self._of_slices: dict[str, Any] = {
-            "device_dense": options.device_dense,
-            "device_sparse": options.device_sparse,
-            "compression": options.compression,
-            "op": options.op,
-            "process_set": options.process_set,
+    def _arguments(self, name: str) -> dict[str, Any]:
+        """Of allreduce() and grouped_allreduce()."""
+        return {
+            "name": name,
+            "device_dense": self.device_dense,
+            "device_sparse": self.device_sparse,
+            "compression": self.compression,
+            "op": self.op,
+            "process_set": self.process_set,
             "ignore_name_scope": True,
-        }
-        # Gathered rows are divided after they have been gathered, so a predivision would change nothing.
-        self._of_tensors = {
-            **self._of_slices,
-            "prescale_factor": prescale_factor,
-            "postscale_factor": postscale_factor,
         }
 
     @do_not_convert
@@ -202,7 +228,7 @@ class GradientReduction:
         """
         grads = list(grads)
         # A function may be traced by a rank that is alone, and run when there are more.
-        elastic = decided_at_run_time() and (not in_xla() or bool(self.process_set.included()))
+        elastic = decided_at_run_time() and (not is_traced_for_xla() or bool(self.process_set.included()))
         if not grads or not (elastic or takes_part(self.process_set)):
             return grads
         with tf.name_scope(f"{self.name}_Allreduce"):
@@ -211,48 +237,41 @@ class GradientReduction:
             if vars is not None and not use_generic_names:
                 labels = [_names.variable_label(v) for v in vars]
                 names = [f"{name}.{label}" if label else name for name, label in zip(names, labels)]
-            if self.options.sparse_as_dense or in_xla():  # XLA has to know how many rows there are
+            if self.sparse_as_dense or is_traced_for_xla():  # XLA has to know how many rows there are
                 grads = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
             together, single = self._partition(grads, vars)
-            groups = {f"{call}.group_{number}": places for number, places in enumerate(together)}
+            requests = {f"{call}.group_{number}": places for number, places in enumerate(together)}
+            requests |= {names[i]: [i] for i in single}
             # An optimizer of TensorFlow 1 combines changes by Adasum after each rank has changed its weights.
-            if vars is not None and self._op != Adasum and initial_weights.checked():
-                self._announce_weights(
-                    {**groups, **{names[i]: [i] for i in single}}, [plain_variable(v) for v in vars]
-                )
+            if vars is not None and self.op != Adasum and initial_weights.checked():
+                self._announce_weights(requests, [plain_variable(v) for v in vars])
+            # A failure ends the step on this rank, and the other ranks would wait for operations that it has not begun.
+            # So the stand-ins, which could be sent immediately, come after all gradients have been computed.
+            late = [names[i] for i in single if not is_tensor(grads[i])]
+            computed = [grads[i] for i in single if tf.is_tensor(grads[i]) and is_tensor(grads[i])]
             results = list(grads)
-            stand_ins: list[Any] = []  # the results for gradients that are None
+            stand_ins: list[Any] = []  # the results of requests without tensors
             # By place: a tensor that exists once all ranks have shown that they have tf.IndexedSlices there too.
             agreed: dict[int, tf.Tensor] = {}
-            with fail_together([*groups, *(names[i] for i in single)], self.process_set) as begin:
+            with fail_together(list(requests), self.process_set) as begin:
                 self._check_slices(grads)
-                for name, places in groups.items():
+                for name in sorted(requests, key=late.__contains__):
                     begin(name)
-                    reduced = self._reduce_group(grads, places, vars, name, results)
+                    places = requests[name]
+                    with tf.control_dependencies(computed if name in late else []):
+                        reduced = self._reduce(grads, places, vars, name, name not in names)
                     agreed |= dict.fromkeys(places, reduced[0])
                     if not any(is_tensor(grads[i]) for i in places):
                         stand_ins.append(reduced[0])
-                tensors = [i for i in single if is_tensor(grads[i])]
-                for i in tensors:
-                    begin(names[i])
-                    results[i] = self._reduce_one(grads[i], names[i])
-                # A failure ends the step on this rank, and the other ranks would wait for operations that it has not
-                # begun. So the stand-ins, which could be sent immediately, come after all gradients have been computed.
-                with tf.control_dependencies([grads[i] for i in tensors if tf.is_tensor(grads[i])]):
-                    for i in single:
-                        if i not in tensors:
-                            begin(names[i])
-                            stand_in = self._reduce_stand_in(tensor_to_reduce(grads[i], vars, i), names[i])
-                            if grads[i] is None:
-                                stand_ins.append(stand_in)
-                            else:
-                                agreed[i] = stand_in
+                    for i, tensor in zip(places, reduced):
+                        if is_tensor(grads[i]):
+                            results[i] = tensor
                 for i, gradient in enumerate(grads):
                     if isinstance(gradient, tf.IndexedSlices):
                         begin(f"{names[i]}.rows")
                         with tf.control_dependencies([agreed[i]]):
-                            results[i] = self._reduce_one(gradient, f"{names[i]}.rows")
-            return _depending_on(stand_ins, results)
+                            results[i] = _allreduce_cond(gradient, **self._arguments(f"{names[i]}.rows"))
+            return depending_on(stand_ins, results)
 
     def _announce_weights(self, requests: dict[str, list[int]], variables: list[Any]) -> None:
         for name, places in requests.items():
@@ -266,62 +285,54 @@ class GradientReduction:
         """The places of the gradients of each group, and the places of the other gradients. The same on all ranks, also
         where ranks have None or tf.IndexedSlices in different places."""
         everything = list(range(len(grads)))
-        if isinstance(self.options.groups, int):
-            return split_list(everything, self.options.groups), []
+        if isinstance(self.groups, int):
+            return split_list(everything, self.groups), []
         together = []
-        if self.options.groups is not None:
+        if self.groups is not None:
             if vars is None:
                 raise ValueError(
                     "groups of variables can only be used where the gradients' variables are known."
                 )
             place_of = {ref(v): i for i, v in enumerate(vars)}
-            for group in self.options.groups:
+            for group in self.groups:
                 places = [place_of.get(ref(v)) for v in group]
                 together.append([i for i in places if i is not None])
             together = [group for group in together if group]
         rest = [i for i in everything if not any(i in group for group in together)]
-        if tf.executing_eagerly() or in_xla():
-            return together + _chunks(rest, grads, vars, _GROUP_BYTES), []
-        if vars is None or self._op == Adasum:
+        if tf.executing_eagerly() or is_traced_for_xla():
+            return together + _chunks(rest, grads, vars, GROUP_BYTES), []
+        if vars is None or self.op == Adasum:
             return together, rest
-        parts = _chunks(rest, grads, vars, _NEIGHBOUR_BYTES)
+        parts = _chunks(rest, grads, vars, NEIGHBOUR_BYTES)
         return together + [part for part in parts if len(part) > 1], [
             part[0] for part in parts if len(part) == 1
         ]
 
-    def _reduce_one(self, gradient: Any, name: str) -> Any:
-        options = self._of_slices if isinstance(gradient, tf.IndexedSlices) else self._of_tensors
-        return _allreduce_cond(gradient, name=name, **options)
-
-    def _reduce_group(
-        self, grads: list[Any], places: list[int], vars: Any, name: str, results: list[Any]
+    def _reduce(
+        self, grads: list[Any], places: list[int], vars: Sequence[Any] | None, name: str, grouped: bool
     ) -> list[Any]:
-        """Put a group's reduced tensors into `results`. Returns all outputs of the reduction, stand-ins included."""
-        packed = [tensor_to_reduce(grads[i], vars, i) for i in places]
+        """The reduced gradients of these places, or what the reduction of their stand-ins returns."""
+        packed = [_sent(grads[i], None if vars is None else vars[i]) for i in places]
+        # Gathered rows are divided after they have been gathered, so a predivision would change nothing there.
+        prescale, postscale = predivide_factors(self.gradient_predivide_factor)
+        arguments = {**self._arguments(name), "prescale_factor": prescale, "postscale_factor": postscale}
+        if not grouped:
+            return [_allreduce_cond(packed[0], **arguments)]
         try:
-            reduced = _grouped_allreduce_cond(packed, name=name, **self._of_tensors)
+            return list(_grouped_allreduce_cond(packed, **arguments))
         except tf.errors.FailedPreconditionError as error:
             raise type(error)(
                 None, None, f"{error.message} {description_of_group(grads, vars, places)}"
             ) from error
-        for i, tensor in zip(places, reduced):
-            if is_tensor(grads[i]):
-                results[i] = tensor
-        return list(reduced)
-
-    def _reduce_stand_in(self, stand_in: tf.Tensor, name: str) -> tf.Tensor:
-        """Reduce a stand-in, so that ranks that have a tensor get an error instead of waiting. Returns the output."""
-        with tf.name_scope("no_tensor_here"):
-            return self._reduce_one(stand_in, name)
 
     def _check_slices(self, grads: list[Any]) -> None:
-        problem = why_not_slices(self._op, 1.0, 1.0)
+        problem = why_not_slices(self.op, 1.0, 1.0)
         # In eager mode the operation itself raises it.
         if problem and not tf.executing_eagerly() and any(isinstance(g, tf.IndexedSlices) for g in grads):
             raise NotImplementedError(problem)
 
 
-def _depending_on(tensors: list[tf.Tensor], results: list[Any]) -> list[Any]:
+def depending_on(tensors: list[tf.Tensor], results: list[Any]) -> list[Any]:
     """`results`, one of which depends on `tensors`: a graph does not execute operations on which no result depends."""
     place = next((i for i, result in enumerate(results) if result is not None), None)
     if not tensors or place is None or tf.executing_eagerly():
@@ -334,32 +345,21 @@ def _depending_on(tensors: list[tf.Tensor], results: list[Any]) -> list[Any]:
 def _chunks(places: list[int], grads: list[Any], vars: Sequence[Any] | None, most: int) -> list[list[int]]:
     """`places` in runs of at most `most` bytes. The sizes are those of the variables, which all ranks have, if the
     variables are known."""
-    chunks: list[list[int]] = []
-    filled = 0
-    for place in places:
-        sized = plain_variable(vars[place]) if vars is not None else grads[place]
-        elements = 0 if sized is None else (sized.shape.num_elements() or 0)
-        size = elements * sized.dtype.size if elements else 0
-        if not chunks or filled + size > most:
-            chunks.append([])
-            filled = 0
-        chunks[-1].append(place)
-        filled += size
-    return chunks
+    sized = grads if vars is None else [plain_variable(v) for v in vars]
+    return runs_of(places, lambda i: None, lambda i: 0 if sized[i] is None else bytes_of(sized[i]), most)
 
 
 def _reduced_by_members(
     process_set: ProcessSet, reduce: Callable[..., Any], leave: Callable[..., Any]
 ) -> Any:
     """The result of `reduce()` if this rank reduces with others, else that of `leave()`."""
-    if decided_at_run_time() and not tf.executing_eagerly() and not in_xla():
+    if decided_at_run_time() and is_traced_for_xla():
+        # Nothing is decided at run time; one rank alone reduces as well.
+        return reduce() if process_set.included() else leave()
+    if decided_at_run_time() and not tf.executing_eagerly():
         number = process_set_number(process_set)
         several = tf.logical_and(tf.equal(process_set_included_op(number), 1), tf.greater(size_op(number), 1))
         return tf.cond(several, reduce, leave)
-    if (
-        decided_at_run_time() and in_xla()
-    ):  # where nothing is decided at run time; one rank alone reduces as well
-        return reduce() if process_set.included() else leave()
     return reduce() if takes_part(process_set) else leave()
 
 
@@ -404,15 +404,10 @@ def _make_allreduce_grads_fn(
     process_set: ProcessSet = global_process_set,
 ) -> GradientReduction:
     """A function that reduces lists of gradients: ``reduce(grads, vars=None, use_generic_names=False)``."""
-    return GradientReduction(
-        GradientOptions(
-            name, device_dense, device_sparse, compression, sparse_as_dense,
-            op, gradient_predivide_factor, groups, process_set,
-        )
-    )  # fmt: skip
+    return GradientReduction(**locals())
 
 
-@do_not_convert
+@_cache
 def _make_cached_allreduce_grads_fn(
     name: str,
     device_dense: str,
@@ -424,25 +419,6 @@ def _make_cached_allreduce_grads_fn(
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
 ) -> GradientReduction:
-    """As _make_allreduce_grads_fn(), but the same object for equal arguments."""
-    return cached_reduction(
-        GradientOptions(
-            name, device_dense, device_sparse, compression, sparse_as_dense,
-            op, gradient_predivide_factor, groups, process_set,
-        )
-    )  # fmt: skip
-
-
-def cached_reduction(options: GradientOptions) -> GradientReduction:
-    """A reduction with these options, the same object for equal options."""
-    groups = options.groups
-    return _cached_reduction(
-        replace(options, groups=vars_to_refs(groups) if isinstance(groups, (list, tuple)) else groups)
-    )
-
-
-@_cache
-def _cached_reduction(options: GradientOptions) -> GradientReduction:
-    if isinstance(options.groups, tuple):  # references to variables, which can be hashed
-        options = replace(options, groups=refs_to_vars(options.groups))
-    return GradientReduction(options)
+    """As _make_allreduce_grads_fn(), but the same object for equal arguments. `groups`: as vars_to_refs() returns it."""
+    groups = refs_to_vars(groups) if isinstance(groups, tuple) else groups
+    return GradientReduction(**locals())

@@ -13,13 +13,14 @@ import tensorflow as tf
 from horovod._keras.agreement import DENSE, SPARSE32, SPARSE64
 from horovod._keras.backends import Backend, Function
 from horovod._keras.options import Options
-from horovod.common.arguments import Average
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import mpi_ops
-from horovod.tensorflow._call import CallOptions, process_set_number, report, reported, run, run_group
-from horovod.tensorflow._gradients import _GROUP_BYTES, _NEIGHBOUR_BYTES, _depending_on
-from horovod.tensorflow.functions import require_same_variables
-from horovod.tensorflow.util import decided_at_run_time, in_xla, may_be_of_operation, values_of
+from horovod.tensorflow._call import CallOptions, report, reported, run, run_group
+from horovod.tensorflow._gradients import NEIGHBOUR_BYTES, depending_on, one_of, scaled
+from horovod.tensorflow._xla import is_traced_for_xla
+from horovod.tensorflow.functions import groups_of, require_same_variables
+from horovod.tensorflow.mpi_ops import allreduce_slices, reduce_compressed
+from horovod.tensorflow.util import GROUP_BYTES, may_be_of_operation, values_of
 
 
 class TensorFlowBackend(Backend):
@@ -30,7 +31,7 @@ class TensorFlowBackend(Backend):
     def mode(self) -> str:
         if tf.executing_eagerly():
             return "eager"
-        return "xla" if in_xla() else "graph"
+        return "xla" if is_traced_for_xla() else "graph"
 
     def identity(self, variable: Any) -> Any:
         # The `value` of a keras.Variable is a tf.Variable; the `value` of a tf.Variable is a method.
@@ -95,7 +96,7 @@ class TensorFlowBackend(Backend):
         return tf.IndexedSlices(tf.zeros([0, *own.shape[1:], 1], own.dtype.base_dtype), indices)
 
     def depending_on(self, outcomes: list[Any], gradients: list[Any]) -> list[Any]:
-        return _depending_on(tf.nest.flatten(outcomes, expand_composites=True), gradients)
+        return depending_on(tf.nest.flatten(outcomes, expand_composites=True), gradients)
 
     def nan_unless_finite(self, gradients: list[Any]) -> tf.Tensor:
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
@@ -103,17 +104,11 @@ class TensorFlowBackend(Backend):
         return tf.where(finite, tf.constant(1.0), tf.constant(float("nan")))
 
     def scaled(self, gradient: Any, factor: Any) -> Any:
-        def times(values: tf.Tensor) -> tf.Tensor:
-            # (tf.cast would convert a Python number to float32 first.)
-            return values * (tf.cast(factor, values.dtype) if tf.is_tensor(factor) else factor)
-
-        if isinstance(gradient, tf.IndexedSlices):
-            return tf.IndexedSlices(times(gradient.values), gradient.indices, gradient.dense_shape)
-        return times(gradient)
+        return scaled(gradient, factor)
 
     def batches(self, indices: list[int], gradients: list[Any], variables: list[Any]) -> list[list[int]]:
         # Each batch has one dtype, and begins as soon as its gradients have been computed.
-        most = _NEIGHBOUR_BYTES if self.mode() == "graph" else _GROUP_BYTES
+        most = NEIGHBOUR_BYTES if self.mode() == "graph" else GROUP_BYTES
         done: list[list[int]] = []
         filling: dict[Any, tuple[list[int], int]] = {}
         for index in indices:
@@ -161,21 +156,9 @@ class TensorFlowBackend(Backend):
         return [bool(value > 0) for value in presence.numpy()]
 
     def reduce_sparse(self, gradient: tf.IndexedSlices, name: str, options: Options) -> Any:
-        if self.mode() == "xla":
-            # XLA has to know the number of gathered rows when it compiles, and cannot.
-            ((reduced,),), _ = self.reduce([[tf.convert_to_tensor(gradient)]], [name], [], options, None)
-            return reduced
-        values, indices = (
-            run(
-                "HorovodAllgather",
-                part,
-                CallOptions("allgather", f"{name}.{label}", options.process_set, True),
-            )
-            for label, part in (("values", gradient.values), ("indices", gradient.indices))
+        return allreduce_slices(
+            gradient, CallOptions("allgather", name, options.process_set, True, options.op)
         )
-        if options.op == Average:
-            values = values / tf.cast(self._ranks_of(options.process_set), values.dtype)
-        return tf.IndexedSlices(values, indices, gradient.dense_shape)
 
     def broadcast_variables(
         self,
@@ -186,7 +169,7 @@ class TensorFlowBackend(Backend):
     ) -> None:
         own = [self.identity(v) for v in variables]
         if tf.executing_eagerly():
-            for batch, part in enumerate(_by_dtype_and_device(own)):
+            for batch, part in enumerate(groups_of(own)):
                 mpi_ops.broadcast_(part, root_rank, name=f"{name}.{batch}", process_set=process_set)
             return
         # A graph of TensorFlow 1: the values of its variables are in the session of Keras.
@@ -217,14 +200,7 @@ class TensorFlowBackend(Backend):
             tf.compat.v1.keras.backend.batch_set_value(list(zip(own, copies)))
 
     def one_of(self, process_set: ProcessSet) -> Any:
-        ranks = self._ranks_of(process_set)
-        return 1.0 / (tf.cast(ranks, tf.float64) if tf.is_tensor(ranks) else ranks)
-
-    def _ranks_of(self, process_set: ProcessSet) -> Any:
-        """The number of ranks: a number, or, in a graph of an elastic job, a tensor."""
-        if decided_at_run_time() and self.mode() == "graph":
-            return mpi_ops.size_op(process_set_number(process_set))
-        return process_set.size()
+        return one_of(process_set)
 
     def has_global_variables(self) -> bool:
         return not tf.executing_eagerly()
@@ -245,33 +221,25 @@ class TensorFlowBackend(Backend):
         process_set: ProcessSet,
     ) -> Any:
         call = CallOptions("allreduce", name, process_set, True, op, prescale_factor, postscale_factor)
-        with reported(call):
-            sent, context = compression.compress(self._tensor(value))
-        return _evaluated(compression.decompress(run("HorovodAllreduce", sent, call), context))
+        (result,) = reduce_compressed("HorovodAllreduce", [self.identity(value)], compression, "", call)
+        return _evaluated(result)
 
     def allgather(self, value: Any, name: str | None, process_set: ProcessSet) -> Any:
-        return self._run("HorovodAllgather", value, CallOptions("allgather", name, process_set, True))
+        call = CallOptions("allgather", name, process_set, True)
+        return _evaluated(run("HorovodAllgather", self.identity(value), call))
 
     def broadcast(self, value: Any, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
         call = CallOptions("broadcast", name, process_set, True, root_rank=root_rank)
-        return self._run("HorovodBroadcast", value, call)
+        return _evaluated(run("HorovodBroadcast", self.identity(value), call))
 
     def reducescatter(self, value: Any, name: str | None, op: int, process_set: ProcessSet) -> Any:
         call = CallOptions("reducescatter", name, process_set, True, op)
-        return self._run("HorovodReducescatter", value, call)
-
-    def _run(self, kind: str, value: Any, call: CallOptions) -> Any:
-        with reported(call):
-            sent = self._tensor(value)
-        return _evaluated(run(kind, sent, call))
+        return _evaluated(run("HorovodReducescatter", self.identity(value), call))
 
     def report(
         self, operation: str, name: str | None, error: BaseException | str, process_set: ProcessSet
     ) -> None:
         report(CallOptions(operation, name, process_set, True), error)
-
-    def _tensor(self, value: Any) -> tf.Tensor:
-        return tf.convert_to_tensor(self.identity(value))
 
     def outside_of_graphs(self) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = tf.init_scope()
@@ -288,14 +256,6 @@ class TensorFlowBackend(Backend):
             for name, method in vars(cls).items()
             if isinstance(method, FunctionType)
         }
-
-
-def _by_dtype_and_device(variables: Sequence[Any]) -> list[list[Any]]:
-    """The variables in lists, each of one dtype and device."""
-    parts: dict[tuple[Any, ...], list[Any]] = {}
-    for variable in variables:
-        parts.setdefault((variable.dtype.base_dtype.name, variable.device), []).append(variable)
-    return list(parts.values())
 
 
 def _evaluated(tensor: Any) -> Any:

@@ -122,17 +122,6 @@ except ImportError as _error:
     operations = library = _Unavailable(_error)
 
 
-def run_in_parallel(op: tf.Operation) -> None:
-    """Let an operation of a function that is being traced run as soon as its inputs are there, and always run.
-
-    Otherwise TensorFlow may drop an operation whose result is not used, depending on the rank's optimizer settings, and
-    may start the next round of a loop before the operation is done.
-    """
-    manager = getattr(op.graph, "experimental_acd_manager", None)
-    if manager is not None and library.hvd_tf_asynchronous():
-        manager.run_independently(op)
-
-
 def register_devices() -> None:
     """Register kernels for the device types of this machine, or pass to those that are registered what this job allows.
     Call it in each job while the engine runs, which knows the types that the job's backends serve.
@@ -167,12 +156,13 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 GRADIENTS: dict[str, Callable[..., Any]] = {}
 
 
-def register_gradient(kind: str) -> Callable[[_Function], _Function]:
-    """A decorator that makes a function the gradient of the operation `kind`, in TensorFlow and in GRADIENTS."""
+def register_gradient(*kinds: str) -> Callable[[_Function], _Function]:
+    """A decorator that makes a function the gradient of the operations `kinds`, in TensorFlow and in GRADIENTS."""
 
     def register(function: _Function) -> _Function:
-        GRADIENTS[kind] = do_not_convert(function)
-        tf.RegisterGradient(kind)(function)
+        for kind in kinds:
+            GRADIENTS[kind] = do_not_convert(function)
+            tf.RegisterGradient(kind)(function)
         return function
 
     return register

@@ -1,18 +1,21 @@
-"""DistributedOptimizer, for optimizers of tf.compat.v1 and of Keras."""
+"""DistributedOptimizer, for optimizers of tf.compat.v1 and of Keras, and the distributed gradient tapes."""
 
+import functools
+import sys
 import warnings
 from typing import Any
 
 import tensorflow as tf
 
+from horovod._keras import patches
+from horovod._keras.options import from_arguments, list_of_layers
 from horovod.common.arguments import Adasum, Average, Sum, check_backward_passes, check_predivide_factor
 from horovod.common.exports import rank
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow._gradients import (
-    GradientOptions,
     GradientReduction,
     checked_groups,
-    scaled_local,
+    reduce_shared,
     takes_part,
 )
 from horovod.tensorflow.compression import Compression, Compressor
@@ -21,9 +24,9 @@ from horovod.tensorflow.gradient_aggregation import (
     _local_variable,
     _true_after,
 )
-from horovod.tensorflow.util import _executing_eagerly, do_not_convert, ref
+from horovod.tensorflow.util import _executing_eagerly, do_not_convert, plain_variable, ref
 
-__all__ = ["DistributedOptimizer"]
+__all__ = ["DistributedGradientTape", "DistributedOptimizer", "PartialDistributedGradientTape"]
 
 
 class WrappedOptimizer(tf.compat.v1.train.Optimizer):
@@ -75,14 +78,9 @@ class _DistributedOptimizer(WrappedOptimizer):
         scale_local_gradients: bool = True,
     ) -> None:
         name = name or f"Distributed{type(optimizer).__name__}"
+        self._allreduce_grads = from_arguments(GradientReduction, locals())
         super().__init__(optimizer, name, use_locking, process_set)
         self._scale_local_gradients = scale_local_gradients
-        self._allreduce_grads = GradientReduction(
-            GradientOptions(
-                name, device_dense, device_sparse, compression, sparse_as_dense,
-                op, gradient_predivide_factor, groups, process_set,
-            )
-        )  # fmt: skip
         self._agg_helper = None
         if backward_passes_per_step > 1:
             self._agg_helper = LocalGradientAggregationHelper(
@@ -119,13 +117,8 @@ class _DistributedOptimizer(WrappedOptimizer):
         if self._agg_helper is not None:
             _check_references(variables)
             return list(zip(self._agg_helper.compute_gradients(grads, variables), variables))
-        shared = [i for i, v in enumerate(variables) if ref(v) not in self._local_vars]
-        reduced = self._allreduce_grads([grads[i] for i in shared], [variables[i] for i in shared])
-        if self._scale_local_gradients:
-            for i in set(range(len(grads))).difference(shared):
-                grads[i] = scaled_local(grads[i], self.process_set)
-        for i, gradient in zip(shared, reduced):
-            grads[i] = gradient
+        share_of = self.process_set if self._scale_local_gradients else None
+        grads = reduce_shared(self._allreduce_grads, grads, variables, self._local_vars, share_of)
         return list(zip(grads, variables))
 
     @do_not_convert
@@ -182,9 +175,7 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
         # The graph, the counter of passes, and the variables' values before the first of several passes.
         self._pass_variables: Any = None
         self._combine = GradientReduction(
-            GradientOptions(
-                name, device_dense, device_sparse, compression, op=Adasum, process_set=process_set
-            )
+            name, device_dense, device_sparse, compression, op=Adasum, process_set=process_set
         )
 
     @do_not_convert
@@ -329,6 +320,7 @@ def DistributedOptimizer(
     if op == Adasum and average_aggregated_gradients:
         raise ValueError("Adasum does not support average_aggregated_gradients == True")
     groups = checked_groups(num_groups, groups)
+    arguments = dict(locals())
 
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         if backward_passes_per_step > 1 and _executing_eagerly():
@@ -339,33 +331,13 @@ def DistributedOptimizer(
             )
         if op == Adasum:
             return _DistributedAdasumOptimizer(
-                optimizer,
-                name,
-                use_locking,
-                device_dense,
-                device_sparse,
-                compression,
-                backward_passes_per_step,
-                process_set,
-            )
+                optimizer, name, use_locking, device_dense, device_sparse,
+                compression, backward_passes_per_step, process_set,
+            )  # fmt: skip
         if op not in (Average, Sum):
             warnings.warn(f"DistributedOptimizer reduces gradients with op={op}.", stacklevel=2)
-        return _DistributedOptimizer(
-            optimizer,
-            name,
-            use_locking,
-            device_dense,
-            device_sparse,
-            compression,
-            sparse_as_dense,
-            op,
-            gradient_predivide_factor,
-            backward_passes_per_step,
-            average_aggregated_gradients,
-            groups,
-            process_set,
-            scale_local_gradients,
-        )
+        del arguments["num_groups"]
+        return _DistributedOptimizer(**arguments)
     if _is_keras(optimizer):
         if op == Adasum:
             raise ValueError(
@@ -375,22 +347,191 @@ def DistributedOptimizer(
         # horovod.tensorflow.keras is built on this package. It is imported here because it loads Keras.
         from horovod.tensorflow.keras import DistributedOptimizer as KerasDistributedOptimizer
 
-        return KerasDistributedOptimizer(
-            optimizer,
-            name=name,
-            device_dense=device_dense,
-            device_sparse=device_sparse,
-            compression=compression,
-            sparse_as_dense=sparse_as_dense,
-            gradient_predivide_factor=gradient_predivide_factor,
-            op=op,
-            backward_passes_per_step=backward_passes_per_step,
-            average_aggregated_gradients=average_aggregated_gradients,
-            groups=groups,
-            process_set=process_set,
-            scale_local_gradients=scale_local_gradients,
-        )
+        del arguments["num_groups"], arguments["use_locking"]
+        return KerasDistributedOptimizer(**arguments)
     raise ValueError(
         "Provided optimizer doesn't inherit from either legacy TensorFlow or Keras optimizer: "
         f"{optimizer!r}. Pass one of tf.compat.v1.train or of tf.keras.optimizers."
     )
+
+
+# Gradient tapes whose gradients are reduced over all ranks.
+
+
+class _DistributedTape:
+    """The methods of a distributed tape, in front of those of the wrapped tape's class. Their state is in slots, because
+    the wrapped tape and the distributed one share their attributes."""
+
+    __slots__ = ("_hvd_local", "_hvd_reduce", "_hvd_scale_local")
+    _hvd_local: set[Any]
+    _hvd_reduce: GradientReduction
+    _hvd_scale_local: bool
+
+    @do_not_convert
+    def register_local_source(self, source: Any) -> None:
+        """Leave the gradient of a variable (or of a list of them) as this rank computes it."""
+        self._hvd_local.update(ref(v) for v in tf.nest.flatten(source))
+
+    @do_not_convert
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        """The gradients of `target`, reduced over all ranks. All ranks must call it, in the same order.
+
+        Args:
+            target, sources, output_gradients, unconnected_gradients: as in tf.GradientTape.
+            use_generic_names: see get_local_and_global_gradients().
+
+        Returns:
+            Gradients in the structure of `sources`, as from tf.GradientTape. None for a source that `target` does not
+            depend on. Which gradients are None, and which are tf.IndexedSlices, must be the same on all ranks. A source
+            that was given to register_local_source() has this rank's gradient, divided by the number of ranks if
+            `scale_local_gradients` is set.
+
+        Raises:
+            The errors of hvd.allreduce(). tf.errors.FailedPreconditionError also if only some ranks have a gradient, or
+            have it as tf.IndexedSlices: in the message shape [0] then means None, and [0, 0] tf.IndexedSlices.
+        """
+        flat = tf.nest.flatten(sources)
+        grads = self._hvd_plain().gradient(target, flat, output_gradients, unconnected_gradients)
+        grads = reduce_shared(
+            lambda grads, variables: self._hvd_reduce(grads, variables, use_generic_names),
+            grads,
+            flat,
+            self._hvd_local,
+            self._hvd_reduce.process_set if self._hvd_scale_local else None,
+        )
+        return tf.nest.pack_sequence_as(sources, grads) if tf.nest.is_nested(sources) else grads[0]
+
+    @do_not_convert
+    def get_local_and_global_gradients(
+        self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
+    ) -> tuple[list[Any], list[Any]]:
+        """As gradient(), but separates the sources that are not reduced from the others.
+
+        Args:
+            use_generic_names: name the operations ``grad_0``, ``grad_1``, ... in each function.
+
+        Returns:
+            Two lists of pairs (source, gradient): first the gradients that are not reduced, then the reduced ones.
+        """
+        flat = tf.nest.flatten(sources)
+        pairs = list(zip(flat, self.gradient(target, flat, output_gradients, use_generic_names)))
+        local = [ref(source) in self._hvd_local for source in flat]
+        return [p for p, is_local in zip(pairs, local) if is_local], [
+            p for p, is_local in zip(pairs, local) if not is_local
+        ]
+
+    @do_not_convert
+    def jacobian(self, *args: Any, **options: Any) -> Any:
+        """As tf.GradientTape: for this rank's `target`; nothing is reduced."""
+        return self._hvd_plain().jacobian(*args, **options)
+
+    @do_not_convert
+    def batch_jacobian(self, *args: Any, **options: Any) -> Any:
+        """As tf.GradientTape: for this rank's `target`; nothing is reduced."""
+        return self._hvd_plain().batch_jacobian(*args, **options)
+
+    def _hvd_plain(self) -> tf.GradientTape:
+        """This tape as an instance of the class that was wrapped."""
+        plain_class: Any = type(self).__mro__[2]
+        tape = plain_class.__new__(plain_class)
+        tape.__dict__ = self.__dict__
+        return tape
+
+
+@do_not_convert
+def DistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> tf.GradientTape:
+    """A tape like `gradtape` whose gradient() reduces over all ranks.
+
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = loss_of(model(x, training=True), y)
+        gradients = tape.gradient(loss, model.trainable_variables)
+
+    It shares what `gradtape` has recorded, and both may be used; wrap it before, within or after the ``with`` block.
+
+    Args:
+        gradtape: a tf.GradientTape.
+        op: Average, Sum or Adasum (or Min, Max, Product).
+        scale_local_gradients: divide gradients that are not reduced by the number of ranks.
+        The others are those of DistributedOptimizer().
+
+    Returns:
+        An instance of a class with the name of `gradtape`'s class, derived from it.
+
+    Raises:
+        ValueError: bad `groups`, or `gradient_predivide_factor` with an op other than Average.
+    """
+    _prepare_keras()
+    check_predivide_factor(gradient_predivide_factor, op)
+    groups, name = checked_groups(num_groups, groups), "DistributedGradientTape"
+    reduction = from_arguments(GradientReduction, locals())
+    plain_class: Any = type(gradtape)
+    distributed_class: Any = _distributed_class(plain_class)
+    tape = distributed_class.__new__(distributed_class)
+    tape.__dict__ = gradtape.__dict__
+    tape._hvd_reduce = reduction
+    tape._hvd_local = set()
+    tape._hvd_scale_local = scale_local_gradients
+    return tape
+
+
+def _prepare_keras() -> None:
+    """Let `optimizer.variables` of Keras 3 be called, as programs with a tape do. Does not import Keras."""
+    keras = sys.modules.get("keras")
+    if keras is not None and hasattr(keras, "optimizers"):  # the import of Keras has ended
+        patches.let_variables_be_called(keras)
+
+
+@functools.cache
+def _distributed_class(plain_class: type) -> type:
+    return type(plain_class.__name__, (_DistributedTape, plain_class), {"__doc__": plain_class.__doc__})
+
+
+@do_not_convert
+def PartialDistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> tf.GradientTape:
+    """DistributedGradientTape() for models in which some layers are different on each rank.
+
+    Args:
+        local_layers: a Keras layer, or a list of them, whose trainable weights' gradients are not reduced.
+        The others are those of DistributedGradientTape().
+
+    Raises:
+        ValueError: as DistributedGradientTape(); or `local_layers` is neither a layer nor a list of layers.
+    """
+    arguments = dict(locals())
+    del arguments["local_layers"]
+    tape: Any = DistributedGradientTape(**arguments)
+    for layer in list_of_layers(local_layers):
+        tape.register_local_source([plain_variable(v) for v in layer.trainable_weights])
+    return tape

@@ -6,7 +6,8 @@ all calls are made in the order of the program. Shapes are fixed before anything
 ranks, they are expected to give as many rows as this rank; otherwise the call fails.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -14,7 +15,7 @@ from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.ops import control_flow_util
 
 from horovod.common.exports import _basics
-from horovod.tensorflow import _names, _xla_call_text
+from horovod.tensorflow import _names
 from horovod.tensorflow._library import GRADIENTS, library
 from horovod.tensorflow.util import do_not_convert
 from hvd_core._frontend.operations import scattered_rows
@@ -71,9 +72,9 @@ class _CompiledOperation:
     """Stands for the tf.Operation of a compiled call: has the attributes that gradient functions read."""
 
     def __init__(
-        self, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor], attributes: dict[str, Any]
+        self, kind: str, inputs: Sequence[Any], outputs: Sequence[Any], attributes: dict[str, Any]
     ) -> None:
-        self.inputs, self.outputs, self._attributes = inputs, outputs, attributes
+        self.type, self.inputs, self.outputs, self._attributes = kind, inputs, outputs, attributes
 
     def get_attr(self, name: str) -> Any:
         return self._attributes[name]
@@ -109,7 +110,7 @@ def perform(kind: str, tensors: Any, attributes: dict[str, Any], name: str) -> A
                 setattr(graph, _COMPILED, True)
             if kind == "HorovodAlltoall":
                 grads = (*grads, None)
-            return GRADIENTS[kind](_CompiledOperation(inputs, outputs, attributes), *grads)
+            return GRADIENTS[kind](_CompiledOperation(kind, inputs, outputs, attributes), *grads)
 
         return (outputs[0] if single else outputs), gradient
 
@@ -127,7 +128,7 @@ def fact(kind: str, process_set_id: int) -> tf.Tensor:
         "hvd_fact",
         [],
         [tf.TensorSpec([], tf.int32)],
-        backend_config=_xla_call_text.fact_text(kind, process_set_id),
+        backend_config=_call_text(kind, process_set_id),
         has_side_effect=True,
     )
     return value
@@ -136,10 +137,12 @@ def fact(kind: str, process_set_id: int) -> tf.Tensor:
 def _emit(kind: str, inputs: Sequence[tf.Tensor], attributes: dict[str, Any]) -> list[tf.Tensor]:
     """Add the compiled call to the graph. Returns the results, without the token."""
     shapes = [_result_shape(kind, tensor, attributes["process_set_id"]) for tensor in inputs]
-    texts = [
-        _xla_call_text.TensorText(tensor.dtype.as_datatype_enum, tensor.shape.as_list(), shape)
+    values = {key: attributes.get(key, default) for key, default in _DEFAULTS.items()}
+    values["tensors"] = ";".join(
+        f"{tensor.dtype.as_datatype_enum}:{_dims(tensor.shape)}>{_dims(shape)}"
         for tensor, shape in zip(inputs, shapes)
-    ]
+    )
+    values["name"] = attributes["tensor_name"]
     _order_calls(tf.compat.v1.get_default_graph())
     token, holder = _latest_token()
     specs = [tf.TensorSpec(shape, tensor.dtype) for tensor, shape in zip(inputs, shapes)]
@@ -149,11 +152,35 @@ def _emit(kind: str, inputs: Sequence[tf.Tensor], attributes: dict[str, Any]) ->
         "hvd_collective",
         [*inputs, token],
         specs,
-        backend_config=_xla_call_text.collective_text(kind, attributes, texts),
+        backend_config=_call_text(kind, attributes["process_set_id"], values),
         has_side_effect=True,
     )
     setattr(holder, _TOKEN, token)
     return outputs
+
+
+# The text in a compiled program from which libhvd_tf.so reads which operation to run (native/xla_call_text.cc):
+#
+#     hvd1 operation=HorovodAllreduce process_set=0 reduce_op=4 root_rank=0 prescale_factor=1 postscale_factor=1
+#         tensors=1:3,2>3,2;1:>  name=step/gradient
+#
+# (in one line). Words are KEY=VALUE; `name` comes last and extends to the end of the text, as a name may have spaces.
+# A tensor is DTYPE:SHAPE>SHAPE OF THE RESULT, with TensorFlow's number of the dtype. Numbers of reduce ops are those of
+# hvd/backend_abi.h. A SavedModel may hold such texts, so another release may read them: a change of the format is a new
+# version, in both files.
+_TEXT_VERSION = 1
+
+# The attributes of a collective that the text has, with the values of operations that do not have them.
+_DEFAULTS = {"reduce_op": 0, "root_rank": 0, "prescale_factor": "1", "postscale_factor": "1"}
+
+
+def _call_text(operation: str, process_set_id: int, values: Mapping[str, Any] = MappingProxyType({})) -> str:
+    words = {"operation": operation, "process_set": process_set_id, **values}
+    return " ".join([f"hvd{_TEXT_VERSION}", *(f"{key}={value}" for key, value in words.items())])
+
+
+def _dims(shape: Iterable[Any]) -> str:
+    return ",".join(map(str, shape))
 
 
 @tf.function(autograph=False)

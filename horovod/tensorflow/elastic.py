@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod._keras.backends import keras_package
 from horovod._keras.elastic import KerasState
 from horovod.common._elastic_state import VariablesState
 from horovod.common.elastic import commit_async, restart, run_fn, worker_id, workers
@@ -134,7 +135,7 @@ class TensorFlowKerasState(KerasState):
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
         from tensorflow import keras  # a program without Keras must work where Keras cannot be imported
 
-        self._hvd_keras = keras
+        self._hvd_keras = keras_package(keras)
         super().__init__(model, optimizer, **kwargs)
 
 

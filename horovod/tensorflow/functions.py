@@ -1,7 +1,7 @@
 """Broadcasting variables and Python objects. All ranks call them, one thread each."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -13,11 +13,14 @@ from horovod.tensorflow import _names
 from horovod.tensorflow._call import CallOptions, nothing, reported
 from horovod.tensorflow.mpi_ops import broadcast, broadcast_
 from horovod.tensorflow.util import (
+    GROUP_BYTES,
     _executing_eagerly,
+    bytes_of,
     decided_at_run_time,
     do_not_convert,
     flat_variables,
     on_device,
+    runs_of,
 )
 
 __all__ = [
@@ -27,10 +30,6 @@ __all__ = [
     "broadcast_object_fn",
     "broadcast_variables",
 ]
-
-
-# The most bytes of variables that are sent together. Meanwhile their memory is needed a second time.
-_GROUP_BYTES = 128 << 20
 
 
 @do_not_convert
@@ -68,7 +67,7 @@ def broadcast_variables(
     if _executing_eagerly():
         with prepared(name, process_set):
             found = _variables_of(variables)
-            groups = [] if process_set.size() == 1 else _groups(found)
+            groups = [] if process_set.size() == 1 else groups_of(found)
         require_same_variables("broadcast_variables()", found, name, process_set)
         for number, group in enumerate(groups):
             broadcast_(group, root_rank, name=f"{name}.group_{number}", process_set=process_set)
@@ -76,7 +75,7 @@ def broadcast_variables(
     first = CallOptions("broadcast", f"{name}.structure", process_set)
     with reported(first):
         found = _variables_of(variables)
-        groups = [] if process_set.size() == 1 and not decided_at_run_time() else _groups(found)
+        groups = [] if process_set.size() == 1 and not decided_at_run_time() else groups_of(found)
     if not groups:
         if not found:
             nothing("broadcast_variables", first)
@@ -124,19 +123,11 @@ def _variables_of(variables: Any) -> list[Any]:
     return found
 
 
-def _groups(variables: list[Any]) -> list[list[Any]]:
-    """Runs of variables of one device and one kind, of at most _GROUP_BYTES; the same on all ranks."""
-    groups: list[list[Any]] = []
-    last, filled = None, 0
-    for variable in variables:
-        kind = getattr(variable, "device", ""), hasattr(variable, "handle")
-        size = (variable.shape.num_elements() or 0) * variable.dtype.size
-        if kind != last or filled + size > _GROUP_BYTES:
-            groups.append([])
-            last, filled = kind, 0
-        groups[-1].append(variable)
-        filled += size
-    return groups
+def groups_of(variables: list[Any]) -> list[list[Any]]:
+    """Runs of variables of one device and one kind, of at most GROUP_BYTES; the same on all ranks."""
+    return runs_of(
+        variables, lambda v: (getattr(v, "device", ""), hasattr(v, "handle")), bytes_of, GROUP_BYTES
+    )
 
 
 @do_not_convert
@@ -226,7 +217,13 @@ def allgather_object(
     return objects.allgather_object(obj, name, process_set)
 
 
-class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
+if TYPE_CHECKING:
+    _SessionRunHook = object
+else:
+    _SessionRunHook = tf.compat.v1.train.SessionRunHook
+
+
+class BroadcastGlobalVariablesHook(_SessionRunHook):
     """Assigns the root's values to all global variables after a session has been made.
 
     So all ranks begin with the same values, whether the root has initialized its variables or read a checkpoint. For

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from horovod.common.arguments import check_backward_passes
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.tensorflow._gradients import scaled_local
+from horovod.tensorflow._gradients import reduce_shared
 from horovod.tensorflow.util import do_not_convert, ref
 
 __all__ = ["LocalGradientAggregationHelper"]
@@ -200,16 +200,8 @@ class LocalGradientAggregationHelper:
             return [tf.identity(g) for g in reduced]
 
     def _reduced(self, grads: list[Any], vars: list[Any]) -> list[Any]:
-        shared = [i for i, v in enumerate(vars) if ref(v) not in self._local_vars]
-        result = list(grads)
-        for i, gradient in zip(
-            shared, self.allreduce_func([grads[i] for i in shared], [vars[i] for i in shared])
-        ):
-            result[i] = gradient
-        if self.scale_local_gradients:
-            for i in set(range(len(vars))).difference(shared):
-                result[i] = scaled_local(result[i], self.process_set)
-        return result
+        share_of = self.process_set if self.scale_local_gradients else None
+        return reduce_shared(self.allreduce_func, grads, vars, self._local_vars, share_of)
 
 
 def _local_variable(name: str, shape: Any, dtype: Any) -> Any:

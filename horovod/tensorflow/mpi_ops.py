@@ -10,9 +10,9 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common import exports
-from horovod.common.arguments import Average, Sum, op_from
+from horovod.common.arguments import Adasum, Average, Sum, op_from
 from horovod.common.exports import *  # noqa: F403
-from horovod.common.exports import _basics
+from horovod.common.exports import _basics, size
 from horovod.common.exports import init as init
 from horovod.common.process_sets import (
     ProcessSet,
@@ -26,6 +26,7 @@ from horovod.tensorflow._call import (
     REDUCIBLE,
     CallOptions,
     before_fence,
+    generated_function,
     note_fence,
     nothing,
     prepare_devices,
@@ -36,8 +37,10 @@ from horovod.tensorflow._call import (
 )
 from horovod.tensorflow._library import operations, register_gradient
 from horovod.tensorflow._library import operations as MPI_LIB
-from horovod.tensorflow.util import do_not_convert
-from hvd_core._frontend.operations import OF_ENGINE_NUMBER, gradient_name
+from horovod.tensorflow._xla import is_traced_for_xla
+from horovod.tensorflow.compression import Compression, Compressor
+from horovod.tensorflow.util import decided_at_run_time, do_not_convert, on_device
+from hvd_core._frontend.operations import OF_ENGINE_NUMBER, gradient_name, members_of, text_of
 
 __all__ = [
     "MPI_LIB",
@@ -48,21 +51,27 @@ __all__ = [
     "_reducescatter",
     "add_process_set",
     "allgather",
+    "allreduce",
     "alltoall",
     "barrier",
     "broadcast",
     "broadcast_",
     "global_process_set",
     "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
     "handle_average_backwards_compatibility",
     "join",
     "local_rank_op",
     "local_size_op",
     "process_set_included_op",
     "rank_op",
+    "reducescatter",
     "remove_process_set",
     "size_op",
 ]
+
+
 __all__ += ["init", *exports.__all__]
 
 
@@ -79,26 +88,10 @@ def _allreduce(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """Reduce a tensor over the ranks of a process set.
+    """As allreduce() of a tensor, without compression and devices. Returns a tensor of the same shape and dtype.
 
     Args:
-        tensor: of any shape, the same on all ranks; integers except uint32 and uint64, or floats of 16 bits and more.
-        name: identifies the operation across ranks. Without a name eager calls are counted, and in a graph the name is
-            made of the tensor's name.
-        op: hvd.Sum, Average, Min, Max, Product or Adasum.
-        prescale_factor, postscale_factor: multiply the tensor before, and the result after the reduction. float64.
-        ignore_name_scope: leave the graph's name scopes out of the name.
-        process_set: the ranks that take part.
-
-    Returns:
-        The result, with the tensor's shape and type.
-
-    Raises:
-        ValueError: an argument makes no sense; raised before the operation runs.
-        tf.errors.InvalidArgumentError: the engine refuses the call. tf.errors.FailedPreconditionError: ranks disagree, or
-            Horovod is not initialized. tf.errors.AbortedError: the process set has been removed.
-            tf.errors.UnknownError: the job has ended, or a rank is gone. These come from the call that runs the
-            operation, on every rank.
+        tensor: integers except uint32 and uint64, or floats of 16 bits and more.
     """
     call = CallOptions(
         "allreduce", name, process_set, ignore_name_scope, op, prescale_factor, postscale_factor
@@ -133,19 +126,7 @@ def _reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
-    """Reduce a tensor over the ranks of a process set. Each rank gets its share of the rows of the result.
-
-    Args:
-        tensor: of one dimension or more. With `rows` rows and n ranks, the first `rows % n` ranks get one row more.
-        op: hvd.Sum, Average, Min, Max or Product.
-        The others are those of `_allreduce`.
-
-    Returns:
-        This rank's rows, of the tensor's dtype. There may be 0 rows.
-
-    Raises:
-        ValueError: also for a scalar. The other errors of `_allreduce`.
-    """
+    """As reducescatter() of a tensor, without compression and devices."""
     call = CallOptions(
         "reducescatter", name, process_set, ignore_name_scope, op, prescale_factor, postscale_factor
     )
@@ -341,14 +322,6 @@ def _assign(variable: Any, value: tf.Tensor) -> Any:
 
 # The operations without tensors: join, barrier, and facts about the job as operations of a graph.
 
-_FACTS = {
-    "Rank": operations.horovod_rank,
-    "LocalRank": operations.horovod_local_rank,
-    "Size": operations.horovod_size,
-    "LocalSize": operations.horovod_local_size,
-    "ProcessSetIncluded": operations.horovod_process_set_included,
-}
-
 
 def _refuse_xla(operation: str) -> None:
     """Raise NotImplementedError if the calling code is being traced for XLA."""
@@ -361,7 +334,7 @@ def _fact(kind: str, name: str | None, process_set_id: int | None = None) -> tf.
     if _xla.is_traced_for_xla():
         return _xla.fact(f"Horovod{kind}", process_set_id or 0)
     of_set = {} if process_set_id is None else {"process_set_id": process_set_id}
-    return _FACTS[kind](name=name, **of_set)
+    return generated_function(f"Horovod{kind}")(name=name, **of_set)
 
 
 @do_not_convert
@@ -453,7 +426,7 @@ def process_set_included_op(process_set_id: int = 0, name: str | None = None) ->
     return _fact("ProcessSetIncluded", name, process_set_id)
 
 
-for _kind in (*_FACTS, "Join", "Barrier"):
+for _kind in ("Rank", "LocalRank", "Size", "LocalSize", "ProcessSetIncluded", "Join", "Barrier"):
     tf.no_gradient(f"Horovod{_kind}")
 
 
@@ -490,6 +463,12 @@ class _ForwardOperation:
             postscale_factor=float(_text(get("postscale_factor"))),
         )
 
+    def run(self, operation: str, tensors: list[tf.Tensor], call: CallOptions) -> list[tf.Tensor]:
+        """Run an operation ("Allreduce") in its grouped form if this operation has that form."""
+        if self.op.type.startswith("HorovodGrouped"):
+            return run_group(f"HorovodGrouped{operation}", tensors, call)
+        return [run(f"Horovod{operation}", tensors[0], call)]
+
     def output_gradients(self, grads: Sequence[Any]) -> list[tf.Tensor]:
         """`grads`, with zeros for outputs on which the loss does not depend: a group must be the same on all ranks."""
         pairs = zip(grads, self.op.outputs)
@@ -498,31 +477,20 @@ class _ForwardOperation:
         ]
 
 
-@register_gradient("HorovodAllreduce")
-def _allreduce_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
-    return run("HorovodAllreduce", grad, _ForwardOperation(op).reduction())
-
-
-@register_gradient("HorovodGroupedAllreduce")
-def _grouped_allreduce_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
+@register_gradient("HorovodAllreduce", "HorovodGroupedAllreduce")
+def _allreduce_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
     forward = _ForwardOperation(op)
-    return run_group("HorovodGroupedAllreduce", forward.output_gradients(grads), forward.reduction())
+    return forward.run("Allreduce", forward.output_gradients(grads), forward.reduction())
 
 
-@register_gradient("HorovodBroadcast")
-def _broadcast_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
-    mean = run("HorovodAllreduce", grad, _ForwardOperation(op).options("allreduce", op=Average))
-    return _zero_but_on_root(op, [mean])[0]
-
-
-@register_gradient("HorovodGroupedBroadcast")
-def _grouped_broadcast_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
+@register_gradient("HorovodBroadcast", "HorovodGroupedBroadcast")
+def _broadcast_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
     return _means_of_members(op, grads, lambda _forward, means, _indices: _zero_but_on_root(op, means))
 
 
 def _means_of_members(op: Any, grads: Sequence[Any], of_means: Callable[..., Any]) -> list[tf.Tensor | None]:
-    """The gradients of the members of a group that is moved. A member whose dtype is not a float that can be reduced has
-    the gradient None; the others have the list `of_means(forward, means, indices)`, made of the gradients' means."""
+    """The gradients of tensors that were moved. A tensor whose dtype is not a float that can be reduced has the gradient
+    None; the others have the list `of_means(forward, means, indices)`, made of the gradients' means."""
     forward = _ForwardOperation(op)
     indices = [
         i for i, output in enumerate(op.outputs) if output.dtype.is_floating and output.dtype in REDUCIBLE
@@ -531,8 +499,8 @@ def _means_of_members(op: Any, grads: Sequence[Any], of_means: Callable[..., Any
     if not indices:
         return result
     gradients = forward.output_gradients(grads)
-    means = run_group(
-        "HorovodGroupedAllreduce", [gradients[i] for i in indices], forward.options("allreduce", op=Average)
+    means = forward.run(
+        "Allreduce", [gradients[i] for i in indices], forward.options("allreduce", op=Average)
     )
     for i, own in zip(indices, of_means(forward, means, indices)):
         result[i] = own
@@ -545,15 +513,8 @@ def _zero_but_on_root(op: Any, grads: list[tf.Tensor]) -> list[tf.Tensor]:
     return [grad * tf.cast(is_root, grad.dtype) for grad in grads]
 
 
-@register_gradient("HorovodAllgather")
-def _allgather_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
-    forward = _ForwardOperation(op)
-    mean = run("HorovodAllreduce", grad, forward.options("allreduce", op=Average))
-    return _own_rows(forward, [mean], [0])[0]
-
-
-@register_gradient("HorovodGroupedAllgather")
-def _grouped_allgather_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
+@register_gradient("HorovodAllgather", "HorovodGroupedAllgather")
+def _allgather_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
     return _means_of_members(op, grads, _own_rows)
 
 
@@ -600,36 +561,22 @@ def _alltoall_grad(op: Any, grad: tf.Tensor, _received: Any) -> Any:
     return [back, *(None for _ in splits)]
 
 
-@register_gradient("HorovodReducescatter")
-def _reducescatter_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
+@register_gradient("HorovodReducescatter", "HorovodGroupedReducescatter")
+def _reducescatter_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
+    # Horovod's rule: the gradient of Average, which is multiplied by the size of the process set for Sum.
     forward = _ForwardOperation(op)
-    (grad,) = _scaled_for_scatter(forward, [grad])
-    return _with_input_shapes(op, [run("HorovodAllgather", grad, forward.options("allgather"))])[0]
-
-
-@register_gradient("HorovodGroupedReducescatter")
-def _grouped_reducescatter_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
-    forward = _ForwardOperation(op)
-    scaled = _scaled_for_scatter(forward, forward.output_gradients(grads))
-    return _with_input_shapes(op, run_group("HorovodGroupedAllgather", scaled, forward.options("allgather")))
-
-
-def _scaled_for_scatter(forward: _ForwardOperation, grads: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Horovod's rule: the gradient of Average, which is multiplied by the size of the process set for Sum."""
-    reduction = forward.reduction()
-    scale = reduction.prescale_factor * reduction.postscale_factor
+    scaled, reduction = forward.output_gradients(grads), forward.reduction()
     if reduction.op == Sum:
         size = size_op(process_set_number(forward.process_set))
-        grads = [grad * tf.cast(size, grad.dtype) for grad in grads]
-    return grads if scale == 1.0 else [grad * tf.cast(scale, grad.dtype) for grad in grads]
-
-
-def _with_input_shapes(op: Any, grads: list[tf.Tensor]) -> list[tf.Tensor]:
-    """`grads`, whose static shapes become those of the inputs of `op`."""
+        scaled = [grad * tf.cast(size, grad.dtype) for grad in scaled]
+    scale = reduction.prescale_factor * reduction.postscale_factor
+    if scale != 1.0:
+        scaled = [grad * tf.cast(scale, grad.dtype) for grad in scaled]
+    gathered = forward.run("Allgather", scaled, forward.options("allgather"))
     if not tf.executing_eagerly():
-        for grad, tensor in zip(grads, op.inputs):
+        for grad, tensor in zip(gathered, op.inputs):
             grad.set_shape(tensor.shape)
-    return grads
+    return gathered
 
 
 def handle_average_backwards_compatibility(op: int | None, average: Any) -> int:
@@ -639,3 +586,284 @@ def handle_average_backwards_compatibility(op: int | None, average: Any) -> int:
         ValueError: both are given.
     """
     return op_from(op, average, stacklevel=4)
+
+
+# The reductions of the public API: on tensors and on tf.IndexedSlices, with compression and device placement.
+#
+# They call the operations in mpi_ops. Eager, in tf.function and in graphs of tf.compat.v1.
+
+
+@do_not_convert
+def allreduce(
+    tensor: Any,
+    average: Any = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """Reduce a tensor over all ranks. Differentiable.
+
+        loss = hvd.allreduce(loss)  # the mean of all ranks
+
+    Args:
+        tensor: a tensor, or a value that tf.convert_to_tensor() accepts; the same shape and dtype on all ranks. Or
+            tf.IndexedSlices (the gradient of an embedding): their rows are gathered, and may differ between ranks.
+        average: deprecated: true for op=Average, false for op=Sum.
+        device_dense: name of the device to reduce tensors on; empty: where TensorFlow places the operation.
+        device_sparse: the same for tf.IndexedSlices.
+        compression: hvd.Compression.none, .fp16 or .bf16; tf.IndexedSlices are sent as they are.
+        op: Average (the default), Sum, Adasum, Min, Max or Product; Average or Sum for tf.IndexedSlices. The average of
+            integers is rounded toward zero, that of the integers of tf.IndexedSlices is a true division (floats).
+        prescale_factor, postscale_factor: multiplied with the tensor before and after the reduction.
+        name: identifies the operation across ranks. The default is made of the tensor's name in a graph; in eager mode
+            calls without a name are counted.
+        process_set: the ranks that take part.
+        ignore_name_scope: use `name` without the scopes of tf.name_scope() around the call.
+
+    Returns:
+        A tensor of the input's shape and dtype; for tf.IndexedSlices, tf.IndexedSlices with the rows of all ranks.
+
+    Raises:
+        ValueError: both `op` and `average` are given, or Horovod is not initialized.
+        NotImplementedError: tf.IndexedSlices cannot be reduced with this `op` or these factors.
+        tf.errors.FailedPreconditionError: ranks disagree about shape, dtype or arguments.
+        tf.errors.InvalidArgumentError: an argument makes no sense, on this rank or on another.
+        tf.errors.UnknownError: a rank is gone or the job has ended.
+    """
+    is_sparse = isinstance(tensor, tf.IndexedSlices)
+    call = CallOptions(
+        "allgather" if is_sparse else "allreduce",
+        name,
+        process_set,
+        ignore_name_scope,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+    )
+    call = call._replace(op=_reduce_op(op, average, call))
+    if not is_sparse:
+        (result,) = reduce_compressed("HorovodAllreduce", [tensor], compression, device_dense, call)
+        return result
+    with reported(call), on_device(device_sparse):
+        _check_slices(call)
+    with on_device(device_sparse):
+        return allreduce_slices(tensor, call)
+
+
+def _reduce_op(op: int | None, average: Any, call: CallOptions) -> int:
+    if tf.executing_eagerly():
+        size()  # ValueError before init(), as programs expect of these two; other operations fail in their kernels
+    if average is None:
+        return Average if op is None else op
+    with reported(call):
+        return op_from(op, average, stacklevel=4)
+
+
+@do_not_convert
+def reduce_compressed(
+    kind: str, tensors: Sequence[Any], compression: Any, device: str, call: CallOptions
+) -> list[tf.Tensor]:
+    """The results of the operation `kind` on tensors that are compressed on the way; one tensor unless it is grouped."""
+    with reported(call), on_device(device):
+        packed = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
+    # This scope of the device is the same as the one above: TensorFlow looks at the name when it enters the first.
+    with on_device(device):
+        sent = [tensor for tensor, _ in packed]
+        grouped = kind.startswith("HorovodGrouped")
+        received = run_group(kind, sent, call) if grouped else [run(kind, sent[0], call)]
+        return [compression.decompress(tensor, context) for tensor, (_, context) in zip(received, packed)]
+
+
+def _check_slices(call: CallOptions) -> None:
+    """Raise NotImplementedError if tf.IndexedSlices cannot be reduced with these options."""
+    problem = why_not_slices(call.op, call.prescale_factor, call.postscale_factor)
+    if problem:
+        raise NotImplementedError(problem)
+
+
+def why_not_slices(op: int, prescale_factor: float, postscale_factor: float) -> str:
+    """The reason why tf.IndexedSlices cannot be reduced with these arguments; empty if they can."""
+    if op == Adasum:
+        return (
+            "The Adasum reduction does not support tf.IndexedSlices. Pass sparse_as_dense=True to "
+            "DistributedOptimizer or DistributedGradientTape, or reduce tf.convert_to_tensor(slices)."
+        )
+    if op not in (Average, Sum):
+        return f"tf.IndexedSlices can be reduced with Average and Sum, not with {text_of(op)}."
+    if prescale_factor != 1.0 or postscale_factor != 1.0:
+        return (
+            "prescale_factor and postscale_factor are not supported for tf.IndexedSlices. Multiply their "
+            "values instead."
+        )
+    return ""
+
+
+def ranks_of(process_set: ProcessSet) -> Any:
+    """The number of ranks: a number, or, in a graph of an elastic job, a tensor."""
+    if decided_at_run_time() and not tf.executing_eagerly() and not is_traced_for_xla():
+        return size_op(process_set_number(process_set))
+    return process_set.size()
+
+
+@do_not_convert
+def allreduce_slices(slices: tf.IndexedSlices, call: CallOptions) -> Any:
+    """The rows of all ranks, divided by the number of ranks for Average. In XLA a dense tensor: it has to know the number
+    of rows when it compiles, and cannot."""
+    if is_traced_for_xla():
+        return run("HorovodAllreduce", tf.convert_to_tensor(slices), call._replace(operation="allreduce"))
+    values, indices = run_group("HorovodGroupedAllgather", [slices.values, slices.indices], call)
+    if call.op == Average:
+        values = values / tf.cast(
+            ranks_of(call.process_set), values.dtype
+        )  # of integers, a true division: floats
+    return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
+
+
+@do_not_convert
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: Any = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
+) -> list[Any]:
+    """Reduce several tensors as one operation: when all are ready on all ranks, in one message.
+
+        loss, accuracy = hvd.grouped_allreduce([loss, accuracy])
+
+    Args:
+        tensors: tensors (or values that tf.convert_to_tensor() accepts) of any dtypes. Each tf.IndexedSlices among them
+            is reduced by itself. The same number on all ranks, in the same order. An empty list is returned at
+            once; on other ranks, groups that have tensors fail.
+        The others are those of allreduce().
+
+    Returns:
+        The reduced tensors in the order of `tensors`.
+
+    Raises:
+        The errors of allreduce(); also if the ranks' groups differ.
+    """
+    call = CallOptions(
+        "allreduce",
+        name,
+        process_set,
+        ignore_name_scope,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+    )
+    call = call._replace(op=_reduce_op(op, average, call))
+    with reported(call):
+        results = members_of(tensors, ())
+    if not results:
+        return nothing("grouped_allreduce", call)
+    sparse = [i for i, tensor in enumerate(results) if isinstance(tensor, tf.IndexedSlices)]
+    dense = [i for i in range(len(results)) if i not in sparse]
+    of_slices = [
+        call._replace(operation="allgather", name=None if name is None else f"{name}.{i}") for i in sparse
+    ]
+    if sparse:
+        with reported(call if dense else of_slices[0]):
+            _check_slices(call)
+    if dense:
+        tensors = [results[i] for i in dense]
+        reduced = reduce_compressed("HorovodGroupedAllreduce", tensors, compression, device_dense, call)
+        for i, tensor in zip(dense, reduced):
+            results[i] = tensor
+    with on_device(device_sparse):
+        for i, options in zip(sparse, of_slices):
+            results[i] = allreduce_slices(results[i], options)
+    return results
+
+
+@do_not_convert
+def reducescatter(
+    tensor: Any,
+    device_dense: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> tf.Tensor:
+    """Reduce a tensor over all ranks. Each rank gets a share of the rows. Differentiable for Average and Sum.
+
+        rows = hvd.reducescatter(tf.ones([2 * hvd.size(), 3]), op=hvd.Sum)  # shape [2, 3]
+
+    Args:
+        tensor: a tensor of one dimension or more, or a value that tf.convert_to_tensor() accepts; the same shape and
+            dtype on all ranks. If the rows (dimension 0) cannot be divided evenly, the first ranks get one row more.
+        op: Average, Sum, Min, Max or Product.
+        The others are those of allreduce().
+
+    Returns:
+        This rank's rows, a tensor of the same dtype. It may have 0 rows.
+
+    Raises:
+        The errors of allreduce(). NotImplementedError: `tensor` is tf.IndexedSlices, or `op` is Adasum.
+    """
+    call = CallOptions(
+        "reducescatter", name, process_set, ignore_name_scope, op, prescale_factor, postscale_factor
+    )
+    (result,) = _scatter("HorovodReducescatter", [tensor], device_dense, compression, call)
+    return result
+
+
+@do_not_convert
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    device_dense: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[tf.Tensor]:
+    """reducescatter() of several tensors as one operation, in one message.
+
+        weights, biases = hvd.grouped_reducescatter([weights, biases])
+
+    Args:
+        tensors: the same number on all ranks, in the same order. An empty list is returned immediately; on
+            other ranks, groups that have tensors fail.
+        The others are those of reducescatter().
+
+    Returns:
+        This rank's rows of each tensor.
+
+    Raises:
+        The errors of reducescatter().
+    """
+    call = CallOptions("reducescatter", None, process_set, False, op, prescale_factor, postscale_factor)
+    with reported(call):
+        members = members_of(tensors, ())
+    if not members:
+        return nothing("grouped_reducescatter", call)
+    return _scatter("HorovodGroupedReducescatter", members, device_dense, compression, call)
+
+
+def _scatter(
+    kind: str, tensors: list[Any], device: str, compression: type[Compressor], call: CallOptions
+) -> list[tf.Tensor]:
+    with reported(call):
+        if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
+            raise NotImplementedError(
+                "reducescatter does not support tf.IndexedSlices. Pass tf.convert_to_tensor(slices)."
+            )
+        if call.op == Adasum:
+            raise NotImplementedError(
+                "The Adasum reduction cannot be scattered. Use hvd.Average, Sum, Min, Max or Product."
+            )
+    return reduce_compressed(kind, tensors, compression, device, call)

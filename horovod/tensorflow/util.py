@@ -16,6 +16,7 @@ __all__ = ["refs_to_vars", "vars_to_refs"]
 
 _R = TypeVar("_R")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_Item = TypeVar("_Item")
 
 
 def do_not_convert(function: _Function) -> _Function:
@@ -97,24 +98,36 @@ def decided_at_run_time() -> bool:
     return ranks_may_change()
 
 
-def in_xla() -> bool:
-    """Whether the calling code is being traced for XLA (``jit_compile=True``)."""
-    if tf.executing_eagerly():
-        return False
-    try:
-        from tensorflow.python.ops import control_flow_util
-
-        return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
-    except (ImportError, AttributeError):
-        return False
-
-
 def flat_variables(variables: Any) -> list[Any]:
     """A list of variables as TensorFlow knows them, from a list, another iterable, or a method that returns one
     (``optimizer.variables`` of Keras 2)."""
     if callable(variables) and not isinstance(variables, Iterable):
         variables = variables()
     return [plain_variable(v) for v in tf.nest.flatten(list(variables))]
+
+
+# The most bytes that one operation gets of many tensors. While it runs their memory is needed a second time.
+GROUP_BYTES = 128 << 20
+
+
+def bytes_of(value: Any) -> int:
+    """The size of a variable or a tensor; 0 if its shape is not known."""
+    return int((value.shape.num_elements() or 0) * value.dtype.size)
+
+
+def runs_of(
+    items: Iterable[_Item], kind: Callable[[_Item], Any], size: Callable[[_Item], int], most: int
+) -> list[list[_Item]]:
+    """Neighbours of one kind, in lists of at most `most` bytes."""
+    runs: list[list[_Item]] = []
+    last, filled = None, 0
+    for item in items:
+        if not runs or kind(item) != last or filled + size(item) > most:
+            runs.append([])
+            last, filled = kind(item), 0
+        runs[-1].append(item)
+        filled += size(item)
+    return runs
 
 
 def gpu_available(*_: Any, **__: Any) -> bool:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from inspect import Parameter, Signature
+from typing import Any, Final
 
 import torch
+from torch.autograd import Function
 
 from horovod.common.arguments import Average, Sum
 from horovod.common.exports import _basics
@@ -22,9 +24,8 @@ from horovod.torch._operations import (
     BROADCAST,
     REDUCESCATTER,
     Operation,
-    complete,
     resolve_op,
-    start,
+    submit,
     synchronize,
 )
 from hvd_core._frontend.operations import gradient_name
@@ -46,7 +47,7 @@ class Call:
     """A call whose gradients may be asked for.
 
     Attributes:
-        operation, name, process_set, arguments, grouped: as for `_operations.start`.
+        operation, name, process_set, arguments, grouped: as for `_operations.submit`.
         rows: dimension 0 of each tensor.
         received: of an alltoall, how many rows came from each rank.
     """
@@ -90,7 +91,7 @@ def _of_allreduce(call: Call, grads: list[torch.Tensor]) -> list[torch.Tensor]:
 def _of_allgather(call: Call, grads: list[torch.Tensor]) -> list[torch.Tensor]:
     """This rank's rows of the AVERAGE over ranks of the incoming gradients."""
     mine = torch.tensor([call.rows], dtype=torch.int64)
-    handle = start(ALLGATHER, mine, gradient_name(call.name, "grad.sizes"), call.process_set)
+    handle = submit(ALLGATHER, mine, gradient_name(call.name, "grad.sizes"), call.process_set)
     averaged = _like(call, ALLREDUCE, grads, Average, 1.0, 1.0)
     sizes = synchronize(handle)
     return [_own_rows(grad, sizes[:, i], call.process_set) for i, grad in enumerate(averaged)]
@@ -148,8 +149,8 @@ def rows_of(tensors: Sequence[torch.Tensor]) -> list[Any]:
 
 def _forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> Any:
     given = tensors if call.grouped else tensors[0]
-    result = complete(
-        call.operation, given, call.name, call.process_set, call.arguments, grouped=call.grouped
+    result = submit(
+        call.operation, given, call.name, call.process_set, call.arguments, call.grouped, wait=True
     )
     call.rows = rows_of(tensors)
     ctx.call = call
@@ -163,14 +164,7 @@ def _forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> Any:
     return result
 
 
-def _backward(ctx: Any, grads: Sequence[torch.Tensor], others: int) -> tuple[torch.Tensor | None, ...]:
-    """The gradients for a Function that has `others` arguments beside its tensors."""
-    nothing = [None] * others
-    found = gradients(ctx.call, grads)
-    return (*nothing, *found) if ctx.call.grouped else (*found, *nothing)
-
-
-class _Differentiable(torch.autograd.Function):
+class _Differentiable(Function):
     """Any operation."""
 
     @staticmethod
@@ -182,151 +176,47 @@ class _Differentiable(torch.autograd.Function):
         return None, *gradients(ctx.call, grad_outputs)
 
 
-# For programs that import them, with Horovod's signatures.
+def _function(name: str, operation: Operation, parameters: str, grouped: bool = False) -> type[Function]:
+    """A Function with Horovod's name and parameters, for programs that import it. The tensor comes before the other
+    parameters, the tensors of a group after them."""
+    names = parameters.split()
 
+    def forward(ctx: Any, *values: Any) -> Any:
+        tensors, others = (values[len(names) :], values) if grouped else (values[:1], values[1:])
+        given = dict(zip(names, others))
+        request, process_set = given.pop("name"), given.pop("process_set")
+        if "average" in given:
+            average = given.pop("average")
+            prefix = operation.grouped_name if grouped else operation.name
+            given["op"] = resolve_op(given["op"], average, prefix, request, process_set)
+        return _forward(ctx, Call(operation, request, process_set, tuple(given.values()), grouped), *tensors)
 
-class HorovodAllreduce(torch.autograd.Function):
-    """Allreduce; its gradient is the same allreduce of the incoming gradient."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        tensor: torch.Tensor,
-        average: Any,
-        name: str | None,
-        op: int | None,
-        prescale_factor: float,
-        postscale_factor: float,
-        process_set: ProcessSet,
-    ) -> torch.Tensor:
-        op = resolve_op(op, average, "allreduce", name, process_set)
-        arguments = (op, prescale_factor, postscale_factor)
-        result: torch.Tensor = _forward(ctx, Call(ALLREDUCE, name, process_set, arguments), tensor)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
-        return _backward(ctx, [grad_output], 6)
-
-
-class HorovodGroupedAllreduce(torch.autograd.Function):
-    """Grouped allreduce; its gradient is the same grouped allreduce of the incoming gradients."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        average: Any,
-        name: str | None,
-        op: int | None,
-        prescale_factor: float,
-        postscale_factor: float,
-        process_set: ProcessSet,
-        *tensors: torch.Tensor,
-    ) -> Any:
-        op = resolve_op(op, average, "grouped_allreduce", name, process_set)
-        arguments = (op, prescale_factor, postscale_factor)
-        return _forward(ctx, Call(ALLREDUCE, name, process_set, arguments, grouped=True), *tensors)
-
-    @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> Any:
-        return _backward(ctx, grad_outputs, 6)
+        nothing, found = [None] * len(names), gradients(ctx.call, grad_outputs)
+        return (*nothing, *found) if grouped else (*found, *nothing)
+
+    order = ["ctx", *names, "*tensors"] if grouped else ["ctx", "tensor", *names]
+    kinds = {True: Parameter.VAR_POSITIONAL, False: Parameter.POSITIONAL_OR_KEYWORD}
+    shown = [Parameter(each.strip("*"), kinds[each.startswith("*")]) for each in order]
+    forward.__signature__ = Signature(shown)  # type: ignore[attr-defined]  # inspect reads it
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    document = f"{name.removeprefix('Horovod')} with its gradient, as the public function."
+    return type(name, (Function,), {"__doc__": document, "__module__": "horovod.torch.mpi_ops", **members})
 
 
-class HorovodAllgather(torch.autograd.Function):
-    """Allgather; its gradient is this rank's rows of the AVERAGE over ranks of the incoming gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> torch.Tensor:
-        result: torch.Tensor = _forward(ctx, Call(ALLGATHER, name, process_set), tensor)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
-        return _backward(ctx, [grad_output], 2)
-
-
-class HorovodGroupedAllgather(torch.autograd.Function):
-    """Grouped allgather; its gradient is as that of HorovodAllgather, with one grouped allreduce."""
-
-    @staticmethod
-    def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor) -> Any:
-        return _forward(ctx, Call(ALLGATHER, name, process_set, grouped=True), *tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> Any:
-        return _backward(ctx, grad_outputs, 2)
-
-
-class HorovodBroadcast(torch.autograd.Function):
-    """Broadcast; its gradient is the AVERAGE over ranks at the root and zero elsewhere."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
-    ) -> torch.Tensor:
-        result: torch.Tensor = _forward(ctx, Call(BROADCAST, name, process_set, (root_rank,)), tensor)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
-        return _backward(ctx, [grad_output], 3)
-
-
-class HorovodAlltoall(torch.autograd.Function):
-    """Alltoall; its gradient is the alltoall that sends each row of the incoming gradient back to the rank it came from.
-
-    Returns the output without `splits`, else the pair (output, received splits), as the public function does.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet
-    ) -> Any:
-        return _forward(ctx, Call(ALLTOALL, name, process_set, (splits,)), tensor)
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor, *_: Any) -> Any:
-        return _backward(ctx, [grad_output], 3)
-
-
-class HorovodReducescatter(torch.autograd.Function):
-    """Reducescatter; its gradient is the allgather of the incoming gradient, times the number of ranks for Sum."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        tensor: torch.Tensor,
-        name: str | None,
-        op: int,
-        process_set: ProcessSet,
-        prescale_factor: float,
-        postscale_factor: float,
-    ) -> torch.Tensor:
-        arguments = (op, prescale_factor, postscale_factor)
-        result: torch.Tensor = _forward(ctx, Call(REDUCESCATTER, name, process_set, arguments), tensor)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
-        return _backward(ctx, [grad_output], 5)
-
-
-class HorovodGroupedReducescatter(torch.autograd.Function):
-    """Grouped reducescatter; its gradient is as that of HorovodReducescatter, with one grouped allgather."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        name: str | None,
-        op: int,
-        process_set: ProcessSet,
-        prescale_factor: float,
-        postscale_factor: float,
-        *tensors: torch.Tensor,
-    ) -> Any:
-        arguments = (op, prescale_factor, postscale_factor)
-        return _forward(ctx, Call(REDUCESCATTER, name, process_set, arguments, grouped=True), *tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> Any:
-        return _backward(ctx, grad_outputs, 5)
+_REDUCTION = "op prescale_factor postscale_factor process_set"
+_SCATTER = "name op process_set prescale_factor postscale_factor"
+HorovodAllreduce: Final = _function("HorovodAllreduce", ALLREDUCE, f"average name {_REDUCTION}")
+HorovodGroupedAllreduce: Final = _function(
+    "HorovodGroupedAllreduce", ALLREDUCE, f"average name {_REDUCTION}", grouped=True
+)
+HorovodAllgather: Final = _function("HorovodAllgather", ALLGATHER, "name process_set")
+HorovodGroupedAllgather: Final = _function(
+    "HorovodGroupedAllgather", ALLGATHER, "name process_set", grouped=True
+)
+HorovodBroadcast: Final = _function("HorovodBroadcast", BROADCAST, "root_rank name process_set")
+HorovodAlltoall: Final = _function("HorovodAlltoall", ALLTOALL, "splits name process_set")
+HorovodReducescatter: Final = _function("HorovodReducescatter", REDUCESCATTER, _SCATTER)
+HorovodGroupedReducescatter: Final = _function(
+    "HorovodGroupedReducescatter", REDUCESCATTER, _SCATTER, grouped=True
+)

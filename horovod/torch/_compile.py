@@ -34,17 +34,13 @@ from horovod.torch._operations import (
     BROADCAST,
     REDUCESCATTER,
     Operation,
-    complete,
+    submit,
 )
 from horovod.torch.compression import Compression, Compressor
 from hvd_core._frontend.operations import gradient_name, scattered_rows
 
-# Before PyTorch 2.4 gradients and shapes cannot be registered this way. There a call ends the graph.
-SUPPORTED = hasattr(getattr(torch, "library", None), "register_autograd")
 # Whether ops can be marked effectful: effects in backward graphs do not work before PyTorch 2.11.
-HAS_EFFECTS = hasattr(getattr(torch, "library", None), "_register_effectful_op") and tuple(
-    int(number) for number in torch.__version__.split(".")[:2]
-) >= (2, 11)
+HAS_EFFECTS = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 11)
 
 _library: Any = None
 _overloads: list[Any] = []
@@ -73,7 +69,7 @@ def _runs(operation: Operation, grouped: bool) -> Callable[..., Any]:
         # A compiler chooses the strides of the tensors that it computes, so the caller cannot answer for them.
         given = [each.contiguous() for each in tensors] if grouped else tensors.contiguous()
         process_set = process_set_of(number)
-        result = complete(operation, given, name, process_set, tuple(arguments_only), grouped=grouped)
+        result = submit(operation, given, name, process_set, tuple(arguments_only), grouped, wait=True)
         # A list, not a pair: inductor (2.13) loses unknown sizes of effectful ops that return several tensors.
         return list(result) if grouped or operation is ALLTOALL else result
 
@@ -82,22 +78,16 @@ def _runs(operation: Operation, grouped: bool) -> Callable[..., Any]:
 
 def _allgather_known(tensor: torch.Tensor, rows: int, name: str | None, number: int) -> Any:
     # For layers whose ranks contribute equal shares: the known number of `rows` spares the graph an unknown size.
-    return complete(ALLGATHER, tensor.contiguous(), name, process_set_of(number))
+    return submit(ALLGATHER, tensor.contiguous(), name, process_set_of(number), wait=True)
 
 
 def _runs_gradient(operation: Operation, grouped: bool) -> Callable[..., Any]:
-    """The op of an operation's gradient: op(grad or grads, [rows, [received,]] *arguments, name, process set)."""
+    """The op of an operation's gradient: op(grad or grads, rows, received, *arguments, name, process set)."""
 
-    def run(grads: Any, *arguments: Any) -> Any:
-        call = Call(operation, None, global_process_set, grouped=grouped)
-        *rest, call.name, number = arguments
-        call.process_set = process_set_of(number)
-        if operation is not BROADCAST:
-            rows = rest.pop(0)
-            call.rows = list(rows) if grouped else [rows]
-        if operation is ALLTOALL:
-            call.received = rest.pop(0)
-        call.arguments = tuple(rest)
+    def run(grads: Any, rows: Any, received: torch.Tensor | None, *arguments: Any) -> Any:
+        *own, name, number = arguments
+        each = list(rows) if grouped else [rows]
+        call = Call(operation, name, process_set_of(number), tuple(own), grouped, each, received)
         with torch.no_grad():
             found = gradients(call, grads if grouped else [grads])
         # Copies: the result of an op must not be a view of memory that the graph does not know.
@@ -180,16 +170,13 @@ def _backward_of(operation: Operation, grouped: bool) -> Callable[..., Any]:
     op = operation.grouped_name if grouped else operation.name
 
     def backward(ctx: Any, grads: Any) -> Any:
-        ops, arguments = torch.ops.horovod, ctx.arguments
         if operation is ALLREDUCE:
-            *settings, name, number = arguments
-            found = getattr(ops, op)(grads, *settings, gradient_name(name), number)
-        elif operation is BROADCAST:
-            found = ops.broadcast_grad(grads, *arguments)
-        elif operation is ALLTOALL:
-            found = ops.alltoall_grad(grads[0], ctx.rows, *ctx.saved_tensors, *arguments)
+            *settings, name, number = ctx.arguments
+            found = getattr(torch.ops.horovod, op)(grads, *settings, gradient_name(name), number)
         else:
-            found = getattr(ops, f"{op}_grad")(grads, ctx.rows, *arguments)
+            grads = grads[0] if operation is ALLTOALL else grads
+            received = ctx.saved_tensors[0] if operation is ALLTOALL else None
+            found = getattr(torch.ops.horovod, f"{op}_grad")(grads, ctx.rows, received, *ctx.arguments)
         return found, *[None] * ctx.others
 
     return backward
@@ -242,11 +229,9 @@ def _define_both(operation: Operation, arguments: str, shape: Callable[..., Any]
     _define(name, schema, _runs(operation, grouped), shapes, backward, save)
     if operation is ALLREDUCE:
         return  # its gradient is the op itself
-    if operation is ALLGATHER:
-        arguments = "SymInt[] rows, " if grouped else "SymInt rows, "
-    elif operation is ALLTOALL:
-        arguments = "SymInt rows, Tensor received, "
-    schema = f"({tensors}, {arguments}{_CALL}) -> {result}"
+    own = arguments if operation in (BROADCAST, REDUCESCATTER) else ""
+    rows = "SymInt[] rows" if grouped else "SymInt rows"
+    schema = f"({tensors}, {rows}, Tensor? received, {own.removeprefix(rows + ', ')}{_CALL}) -> {result}"
     shape = _same_shape if operation is BROADCAST else _given_rows
     shapes = _of_each(shape) if grouped else shape
     _define(f"{name}_grad", schema, _runs_gradient(operation, grouped), shapes)
@@ -278,15 +263,8 @@ def _register() -> None:
 # ----------------------------------------------------------------------------------------------------------- tracing
 
 
-def _never() -> bool:
-    return False
-
-
-# True while Dynamo traces the caller.
-tracing: Callable[[], bool] = _never
-if SUPPORTED:
-    _register()
-    tracing = torch.compiler.is_dynamo_compiling
+_register()
+tracing: Callable[[], bool] = torch.compiler.is_dynamo_compiling  # whether Dynamo traces the caller
 
 
 def _number(process_set: ProcessSet) -> int:
@@ -308,7 +286,7 @@ def traced(
 
     Args:
         operation: its name; Dynamo compares texts in every version.
-        tensors, name, process_set, arguments, grouped, in_place: as for `_operations.complete`.
+        tensors, name, process_set, arguments, grouped, in_place: as for `_operations.submit`.
         compression: of the public operation.
     """
     given = list(tensors) if grouped else [tensors]

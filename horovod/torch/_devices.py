@@ -92,10 +92,6 @@ class DeviceStreams:
         event.record(stream)
         return event
 
-    def let_wait(self, stream: Any, event: Any) -> None:
-        """Let the work that `stream` is given from now on wait for `event`."""
-        stream.wait_event(event)
-
     @contextmanager
     def copying_after(self, event: Any) -> Iterator[Any]:
         """Make the stream for copies current, whose work waits for `event`. Yields the stream."""
@@ -111,8 +107,8 @@ StreamProvider = Callable[[int], int | None]
 
 _DTYPES = {number: dtype for dtype, number in DTYPE_NUMBERS.items()}
 
-_registered: dict[str, StreamProvider] = {}
-_found: dict[str, StreamProvider] = {}
+# By type of device: those that were registered, and those that were found.
+_providers: dict[str, StreamProvider] = {}
 
 # The last engine, and whether it serves the device types that have come so far. Weak, so that an ended engine can be
 # deleted.
@@ -133,16 +129,14 @@ def register_stream_provider(device_type: str, provider: StreamProvider) -> None
             stream that is current for that thread (0 is a valid address), or None if it has waited for the device, so
             that the data are ready.
     """
-    _registered[device_type] = provider
-    _found.pop(device_type, None)
+    _providers[device_type] = provider
 
 
 def current_stream(device: torch.device) -> int | None:
     """Address of the calling thread's current stream of a device; None: all work of the device is done."""
-    kind = device.type
-    provider = _found.get(kind)
+    provider = _providers.get(device.type)
     if provider is None:
-        provider = _found[kind] = _registered.get(kind) or _find(kind, device.index)
+        provider = _providers[device.type] = _find(device.type, device.index)
     return provider(device.index)
 
 
@@ -241,9 +235,10 @@ class Submitted:
                 record(self.outputs, self.device)
         return now
 
-    def first(self, core: Any, handle: int) -> torch.Tensor:
-        """Settle, and return the output of an operation with one tensor."""
-        return self.all(core, handle)[0]
+    def poll(self, core: Any, handle: int) -> bool:
+        """Whether the operation is complete."""
+        complete: bool = core.poll(handle)
+        return complete
 
     def all(self, core: Any, handle: int) -> Sequence[torch.Tensor]:
         """Settle, and return the outputs. Outputs that the engine allocated are copied to new tensors on the device."""

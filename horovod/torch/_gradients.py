@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections import deque
 from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 
 from horovod.common._elastic_job import ranks_may_change
@@ -22,6 +22,7 @@ from horovod.torch._devices import come_after
 from horovod.torch._dtypes import REDUCIBLE
 from horovod.torch._operations import SparseReduction
 from horovod.torch.compression import Compression, Compressor
+from hvd_core._frontend import initial_weights
 from hvd_core._frontend.memory import shared_array
 from hvd_core._frontend.operations import DTYPE_NUMBERS
 
@@ -32,45 +33,42 @@ class Slot:
     """One parameter: how many backward passes its gradient still needs, and its pending reduction."""
 
     __slots__ = (
-        "anchor", "context", "delay", "failed", "given", "group", "handle", "home", "made_on", "name", "nbytes",
-        "param", "sent", "sparse_dim", "version", "wire", "wire_name",
+        "context", "delay", "failed", "given", "group", "handle", "home", "made_on", "name", "nbytes", "param",
+        "request", "sent", "sparse_dim", "version", "wire",
     )  # fmt: skip
 
     def __init__(self, param: torch.Tensor, name: str, delay: int):
         self.param = param
         self.name = name
-        self.wire_name = f"allreduce.{name}"
+        self.request = f"allreduce.{name}"  # the name of the request that reduces it
         self.nbytes = param.numel() * param.element_size()
         self.delay = delay
         self.handle: int | SparseReduction | None = None
         self.sent: torch.Tensor | None = None
         self.made_on: torch.Stream | None = None  # stream of a device whose work completes the gradient
-        self.wire: torch.Tensor | None = (
-            None  # the gradient in the type that is sent, if that is another type
-        )
+        self.wire: torch.Tensor | None = None  # the gradient in the type that is sent, if that is another
         self.home: torch.Tensor | None = None  # for the gradient, in memory that the ranks share
         self.context: Any = None
         self.failed = False  # its reduction could not begin
-        # The gradient that was sent, as _changed_gradients.py compares it: PyTorch's count of its changes, and the
-        # tensor, None where that is `sent`.
+        # The gradient that was sent, for is_changed(): PyTorch's count of its changes, and the tensor, None where that is
+        # `sent`.
         self.version = -1
         self.given: torch.Tensor | None = None
         self.group: Group | None = None
         self.sparse_dim = 0  # of the last gradient; 0 for a dense one
-        self.anchor: Any = None  # keeps the accumulator node alive: the hook is deleted with it
 
 
 class Group:
     """Parameters that are reduced as one operation, once all their gradients are complete."""
 
-    __slots__ = ("missing", "name", "slots")
+    __slots__ = ("missing", "name", "request", "slots")
 
     def __init__(self, name: str, slots: list[Slot]):
-        self.name = name
+        self.name, self.request = name, f"grouped_allreduce.{name}"
         self.slots = slots
         self.renew()
         for slot in slots:
-            slot.group = self
+            slot.group, slot.request = self, self.request
 
     def renew(self) -> None:
         """Wait for all members again."""
@@ -93,17 +91,6 @@ def empty_sparse(param: torch.Tensor, sparse_dim: int) -> torch.Tensor:
     indices = torch.empty((sparse_dim, 0), dtype=torch.int64, device=param.device)
     values = torch.empty((0, *param.shape[sparse_dim:]), dtype=param.dtype, device=param.device)
     return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
-
-
-def take_all(slots: deque[Slot]) -> list[Slot]:
-    """Take all out of a deque that other threads take from and add to."""
-    mine = []
-    while slots:
-        try:
-            mine.append(slots.popleft())
-        except IndexError:  # another thread has taken the last one
-            break
-    return mine
 
 
 _HALVED = (torch.float32, torch.float64)  # the types that a compression by halves changes
@@ -158,13 +145,17 @@ def gradient_of(slot: Slot, sparse_as_dense: bool) -> torch.Tensor:
     return grad
 
 
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose memory holds its values, a complex tensor as pairs of numbers."""
+    tensor = tensor.resolve_conj().resolve_neg()
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
 def wire_form(slot: Slot, grad: torch.Tensor, compression: type[Compressor]) -> torch.Tensor:
     """The tensor that is sent for `grad`: itself if possible, so that it is reduced in place."""
     if slot.sparse_dim:
         grad = grad.to_dense()
-    if grad.is_complex():
-        grad = torch.view_as_real(grad.resolve_conj())
-    grad = grad.resolve_neg()
+    grad = as_real(grad)
     slot.context = None
     wire = slot.wire
     if wire is not None and wire.shape == grad.shape and grad.dtype in _HALVED:
@@ -379,3 +370,33 @@ def bring_home(slots: Iterable[Slot]) -> None:
         torch._foreach_copy_(homes, grads)
     for slot, home in zip(moved, homes, strict=True):
         slot.param.grad = home
+
+
+# The weights that an optimizer announces before it reduces their gradients for the first time, so that the engine can
+# compare them between ranks (HOROVOD_CHECK_CONSISTENCY=1; see hvd_core/_frontend/initial_weights.py).
+
+REMEDY = "hvd.broadcast_parameters(model.state_dict(), root_rank=0)"
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
+
+
+def announce(name: str, weights: Iterable[tuple[str, torch.Tensor]], process_set: ProcessSet) -> None:
+    """Announce the weights whose gradients (or changes) the next request `name` reduces.
+
+    Args:
+        name: of the request, with its prefix.
+        weights: (name, parameter) pairs.
+    """
+    number: Any = process_set.process_set_id
+    if number is not None:
+        readers = [(label, lambda tensor=tensor: values_of(tensor)) for label, tensor in weights]
+        initial_weights.announce(name, readers, REMEDY, number)
+
+
+def values_of(tensor: torch.Tensor) -> np.ndarray | None:
+    """The bits of a tensor's elements as integers, in one dimension; a complex number is two elements, as in a broadcast.
+    None for a tensor without values, or with another layout than strides."""
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return None
+    plain = as_real(tensor.detach()).cpu()
+    return plain.contiguous().reshape(-1).view(_INTEGERS[plain.element_size()]).numpy()

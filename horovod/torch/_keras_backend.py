@@ -13,7 +13,7 @@ from horovod._keras.backends import Backend, Function
 from horovod._keras.options import Options
 from horovod.common.arguments import Average
 from horovod.common.process_sets import ProcessSet
-from horovod.torch._initial_weights import values_of
+from horovod.torch._gradients import values_of
 from hvd_core._runtime.failures import report_failure, send_failure
 
 
@@ -156,14 +156,9 @@ class TorchBackend(Backend):
         compression: Any,
         process_set: ProcessSet,
     ) -> Any:
-        factors = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
+        sent = self._sent(value, "allreduce", name, process_set)
         return hvd.allreduce(
-            self._sent(value, "allreduce", name, process_set),
-            name=name,
-            compression=compression,
-            op=op,
-            process_set=process_set,
-            **factors,
+            sent, None, name, compression, op, prescale_factor, postscale_factor, process_set
         )
 
     def allgather(self, value: Any, name: str | None, process_set: ProcessSet) -> torch.Tensor:

@@ -142,6 +142,7 @@ class Operand:
         allowed: the types that the operation takes.
         process_set: of the call.
         grouped: the call is that of a group: its result is a list, and the engine takes lists.
+        plain: the engine takes the tensors unchanged.
         root_rank: of a broadcast, which reads the tensors of this rank alone.
 
     Attributes:
@@ -167,16 +168,14 @@ class Operand:
         allowed: frozenset[torch.dtype],
         process_set: Any,
         grouped: bool,
-        root_rank: Any = None,
+        plain: bool,
+        root_rank: Any,
     ):
-        self._grouped, self._outputs = grouped, outputs
+        self._grouped, self._outputs, self._count = grouped, outputs, len(tensors)
         self.needs_finish = outputs is None
-        if outputs is None:
-            self._count = len(tensors)
         sources: Sequence[Any] = tensors
         targets: Sequence[Any] | None = outputs
-        # Mostly the engine takes them unchanged.
-        if BY_ADDRESS or not are_plain(tensors, allowed, process_set):
+        if not plain:
             sources, targets = self._converted(tensors, outputs, allowed, process_set, root_rank)
         self.sources: Any = sources if grouped else sources[0]
         self.targets: Any = targets if grouped or targets is None else targets[0]
@@ -213,6 +212,10 @@ class Operand:
         self.sources = self.targets = None
         if self._device is not None:
             self._device.begin(core, handle, wait)
+
+    def poll(self, core: Engine, handle: int) -> bool:
+        """Whether the results are complete."""
+        return core.poll(handle) if self._device is None else self._device.poll(core, handle)
 
     def finish(self, core: Engine, handle: int) -> Any:
         """The results of an operation that is done, or on a device enqueued: then the current stream waits for it."""

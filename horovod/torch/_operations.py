@@ -1,29 +1,28 @@
-"""The collectives: a table of operations, and the two ways to call one, from which all public functions are made.
+"""The collectives: a table of operations, and submit(), from which all public functions are made.
 
-start() hands a call to the engine and returns a handle; complete() waits for the result. The tensors of a call are an
-`Operand`; what differs between the operations stands in the classes here. A small allreduce of a plain tensor takes the
-short way of start_plain(). Unnamed operations are matched in the order of submission, so all ranks must submit those in
-the same order; named ones may be submitted in any order. Any thread that holds the GIL (backward hooks run on autograd's
-threads).
+The tensors of a call are an `Operand`; what differs between the operations stands in the rows of the table. A small
+allreduce of a plain tensor takes the short way of start_plain(). Unnamed operations are matched in the order of
+submission, so all ranks must submit those in the same order; named ones may be submitted in any order. Any thread that
+holds the GIL (backward hooks run on autograd's threads).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from horovod.common.arguments import BOTH_GIVEN, Adasum, Average, Sum, op_from
+from horovod.common.arguments import Adasum, Average, Sum, op_from
 from horovod.common.basics import call_after_the_job, engine
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.torch import _staging
 from horovod.torch._dtypes import MOVABLE, REDUCIBLE
 from horovod.torch._operand import BY_ADDRESS, Operand, are_plain, check, dense, empty_like
 from hvd_core._frontend import operations
-from hvd_core._frontend.operations import ENGINE_NUMBERS, engine_number, request_name, row_counts
-from hvd_core._runtime.failures import refuse, report_failure, send_failure
+from hvd_core._frontend.operations import ENGINE_NUMBERS, engine_number, row_counts
+from hvd_core._runtime.failures import report_failure, send_failure
 
 if TYPE_CHECKING:
     from hvd_core._core import Engine
@@ -40,198 +39,71 @@ def resolve_op(op: int | None, average: Any, prefix: str, name: str | None, proc
     Raises:
         ValueError: both are given. The other ranks' calls fail too.
     """
-    if op is not None and average is not None:
-        refuse("allreduce", request_name(prefix, name), process_set, BOTH_GIVEN)
     with report_failure("allreduce", name, process_set, prefix):
         return op_from(op, average, stacklevel=4)
 
 
-# The arguments of a call that are the operation's own, such as (op, prescale_factor, postscale_factor).
-Arguments = tuple[Any, ...]
-
 # ------------------------------------------------------------------------------------------------------- the table
 
+# The arguments of a call that are the operation's own, such as (op, prescale_factor, postscale_factor).
+Arguments = tuple[Any, ...]
+# request(engine, sources, targets, name, number of the process set, wait, arguments): the handle, 0 with `wait`.
+Request = Callable[["Engine", Any, Any, str | None, int, bool, Arguments], int]
 
+
+@dataclass(eq=False)
 class Operation:
     """A collective: which tensors it takes, where its results go, and how the engine is called.
 
     Attributes:
-        name: the engine's.
-        grouped_name: what names of requests for groups begin with; those for one tensor begin with `name`.
+        name: the engine's; names of requests begin with it.
         types: of the tensors that it takes.
+        request: submits to the engine.
+        outputs: makes the tensors for the results of a call that is not in place, or None: the engine allocates them.
+        values: the arguments of a call as the engine takes them; None: as they are.
         waits: the engine's call can wait for the result of a single tensor, which spares a handle.
         has_root: the first argument is the rank whose tensors alone are read.
+        grouped_name: what names of requests for groups begin with.
     """
 
     name: str
     types: frozenset[torch.dtype]
-    waits = False
-    has_root = False
+    request: Request
+    outputs: Callable[[list[Any], ProcessSet], list[Any] | None] = lambda tensors, process_set: None
+    values: Callable[[Arguments], Arguments] | None = None
+    waits: bool = False
+    has_root: bool = False
+    grouped_name: str = field(init=False)
 
-    def __init__(self) -> None:
+    def __post_init__(self) -> None:
         self.grouped_name = f"grouped_{self.name}"
 
-    def outputs(self, tensors: list[Any], process_set: ProcessSet) -> list[Any] | None:
-        """New tensors for the results of a call that is not in place; None: the engine allocates them."""
-        return None
 
-    def values(self, arguments: Arguments) -> Arguments:
-        """The arguments of a call, such as a reduce op, as the engine takes them."""
-        return arguments
-
-    def request(
-        self,
-        core: Engine,
-        sources: Any,
-        targets: Any,
-        name: str | None,
-        set_id: int,
-        wait: bool,
-        values: Arguments,
-    ) -> int:
-        """Submit to the engine. Returns the handle, 0 with `wait`."""
-        raise NotImplementedError
+def _alike(tensors: list[Any], process_set: ProcessSet) -> list[Any]:
+    return [empty_like(tensor) for tensor in tensors]
 
 
-class _Allreduce(Operation):
-    """Arguments: op, prescale_factor, postscale_factor."""
-
-    name, types, waits = "allreduce", REDUCIBLE, True
-
-    def outputs(self, tensors: list[Any], process_set: ProcessSet) -> list[Any] | None:
-        return [empty_like(tensor) for tensor in tensors]
-
-    def values(self, arguments: Arguments) -> Arguments:
-        op, prescale, postscale = arguments
-        return _number_of(Average if op is None else op), prescale, postscale
-
-    def request(
-        self,
-        core: Engine,
-        sources: Any,
-        targets: Any,
-        name: str | None,
-        set_id: int,
-        wait: bool,
-        values: Arguments,
-    ) -> int:
-        number, prescale, postscale = values
-        return core.allreduce(sources, targets, name, number, prescale, postscale, set_id, wait)
+def _own_rows(tensors: list[Any], process_set: ProcessSet) -> list[Any]:
+    """New tensors for this rank's rows of a reducescatter."""
+    for tensor in tensors:
+        check(tensor, REDUCIBLE, process_set)  # before it is asked for its rows
+        if not tensor.dim():
+            raise ValueError("Reducescatter does not support scalar inputs")
+    set_id: Any = process_set.process_set_id
+    core = engine()
+    return [t.new_empty((core.scattered_rows(t.shape[0], set_id), *t.shape[1:])) for t in tensors]
 
 
-class _Allgather(Operation):
-    """No arguments."""
-
-    name, types = "allgather", MOVABLE
-
-    def request(
-        self,
-        core: Engine,
-        sources: Any,
-        targets: Any,
-        name: str | None,
-        set_id: int,
-        wait: bool,
-        values: Arguments,
-    ) -> int:
-        return core.allgather(sources, name, set_id)
+def _of_allreduce(arguments: Arguments) -> Arguments:
+    op, prescale, postscale = arguments
+    return _number_of(Average if op is None else op), prescale, postscale
 
 
-class _Broadcast(Operation):
-    """Argument: root_rank."""
-
-    name, types, waits, has_root = "broadcast", MOVABLE, True, True
-
-    def outputs(self, tensors: list[Any], process_set: ProcessSet) -> list[Any] | None:
-        return [empty_like(tensors[0])]
-
-    def request(
-        self,
-        core: Engine,
-        sources: Any,
-        targets: Any,
-        name: str | None,
-        set_id: int,
-        wait: bool,
-        values: Arguments,
-    ) -> int:
-        return core.broadcast(sources, targets, values[0], name, set_id, wait)
-
-
-class _Alltoall(Operation):
-    """Argument: splits. The result is a pair: the received rows, and how many came from each rank."""
-
-    name, types = "alltoall", MOVABLE
-
-    def values(self, arguments: Arguments) -> Arguments:
-        splits = arguments[0]
-        if splits is None:
-            return [], (torch.int32, None)
-        if not isinstance(splits, torch.Tensor):
-            return [row_counts(splits)], (torch.int32, None)
-        if splits.dim() != 1:
-            raise ValueError(f"alltoall expects a 1D splits tensor, not one of shape {tuple(splits.shape)}.")
-        if splits.is_floating_point() or splits.is_complex() or splits.dtype is torch.bool:
-            raise ValueError(
-                f"alltoall expects splits to contain 32-bit integer elements, not {splits.dtype}."
-            )
-        return [splits.tolist()], (splits.dtype, splits.device)
-
-    def request(
-        self,
-        core: Engine,
-        sources: Any,
-        targets: Any,
-        name: str | None,
-        set_id: int,
-        wait: bool,
-        values: Arguments,
-    ) -> int:
-        return core.alltoall(sources, values[0], name, set_id)
-
-
-class _Reducescatter(Operation):
-    """Arguments: op, prescale_factor, postscale_factor."""
-
-    name, types = "reducescatter", REDUCIBLE
-
-    def outputs(self, tensors: list[Any], process_set: ProcessSet) -> list[Any] | None:
-        for tensor in tensors:
-            check(tensor, self.types, process_set)  # before it is asked for its rows
-            if not tensor.dim():
-                raise ValueError("Reducescatter does not support scalar inputs")
-        set_id: Any = process_set.process_set_id
-        core = engine()
-        return [t.new_empty((core.scattered_rows(t.shape[0], set_id), *t.shape[1:])) for t in tensors]
-
-    def values(self, arguments: Arguments) -> Arguments:
-        op, prescale, postscale = arguments
-        number = _number_of(op)
-        if op == Adasum:
-            raise UnsupportedOpError(
-                "Reducescatter has no op Adasum. Use hvd.Average, Sum, Min, Max or Product."
-            )
-        return number, prescale, postscale
-
-    def request(
-        self,
-        core: Engine,
-        sources: Any,
-        targets: Any,
-        name: str | None,
-        set_id: int,
-        wait: bool,
-        values: Arguments,
-    ) -> int:
-        number, prescale, postscale = values
-        return core.reducescatter(sources, targets, name, number, prescale, postscale, set_id)
-
-
-ALLREDUCE = _Allreduce()
-ALLGATHER = _Allgather()
-BROADCAST = _Broadcast()
-ALLTOALL = _Alltoall()
-REDUCESCATTER = _Reducescatter()
+def _of_reducescatter(arguments: Arguments) -> Arguments:
+    op, prescale, postscale = arguments
+    if op == Adasum:
+        raise UnsupportedOpError("Reducescatter has no op Adasum. Use hvd.Average, Sum, Min, Max or Product.")
+    return _number_of(op), prescale, postscale
 
 
 def _number_of(op: Any) -> int:
@@ -241,6 +113,68 @@ def _number_of(op: Any) -> int:
     except ValueError as error:
         raise UnsupportedOpError(str(error)) from None
 
+
+def _of_alltoall(arguments: Arguments) -> Arguments:
+    """The splits as a list in a list, an empty one for equal parts; type and device of the received splits."""
+    splits = arguments[0]
+    if splits is None:
+        return [], (torch.int32, None)
+    if not isinstance(splits, torch.Tensor):
+        return [row_counts(splits)], (torch.int32, None)
+    if splits.dim() != 1:
+        raise ValueError(f"alltoall expects a 1D splits tensor, not one of shape {tuple(splits.shape)}.")
+    if splits.is_floating_point() or splits.is_complex() or splits.dtype is torch.bool:
+        raise ValueError(f"alltoall expects splits to contain 32-bit integer elements, not {splits.dtype}.")
+    return [splits.tolist()], (splits.dtype, splits.device)
+
+
+# Arguments: op, prescale_factor, postscale_factor.
+ALLREDUCE = Operation(
+    "allreduce",
+    REDUCIBLE,
+    lambda core, sources, targets, name, set_id, wait, values: core.allreduce(
+        sources, targets, name, values[0], values[1], values[2], set_id, wait
+    ),
+    outputs=_alike,
+    values=_of_allreduce,
+    waits=True,
+)
+# No arguments.
+ALLGATHER = Operation(
+    "allgather",
+    MOVABLE,
+    lambda core, sources, targets, name, set_id, wait, values: core.allgather(sources, name, set_id),
+)
+# Argument: root_rank.
+BROADCAST = Operation(
+    "broadcast",
+    MOVABLE,
+    lambda core, sources, targets, name, set_id, wait, values: core.broadcast(
+        sources, targets, values[0], name, set_id, wait
+    ),
+    outputs=_alike,
+    waits=True,
+    has_root=True,
+)
+# Argument: splits. The result is a pair: the received rows, and how many came from each rank.
+ALLTOALL = Operation(
+    "alltoall",
+    MOVABLE,
+    lambda core, sources, targets, name, set_id, wait, values: core.alltoall(
+        sources, values[0], name, set_id
+    ),
+    values=_of_alltoall,
+)
+# Arguments: op, prescale_factor, postscale_factor.
+REDUCESCATTER = Operation(
+    "reducescatter",
+    REDUCIBLE,
+    lambda core, sources, targets, name, set_id, wait, values: core.reducescatter(
+        sources, targets, name, values[0], values[1], values[2], set_id
+    ),
+    outputs=_own_rows,
+    values=_of_reducescatter,
+)
 
 # --------------------------------------------------------------------------------------------------------- calling
 
@@ -280,85 +214,50 @@ def start_plain(
     return handle
 
 
-def start(
+def submit(
     operation: Operation,
     tensors: Any,
-    name: str | None,
-    process_set: ProcessSet,
+    name: Any,
+    process_set: Any,
     arguments: Arguments = (),
     grouped: bool = False,
     in_place: bool = False,
-) -> int:
-    """Submit an operation, and return its handle for poll() and synchronize().
+    wait: bool = False,
+) -> Any:
+    """Submit an operation. Returns its handle for poll() and synchronize(); with `wait` its result: a tensor, a list for
+    a group, a pair for an alltoall.
 
     Args:
         operation: of the table.
         tensors: a tensor, or with `grouped` a list of them, not empty: one all-or-nothing operation.
         name: the caller's; None numbers the call.
         process_set: the ranks that take part.
-        arguments: those of the operation's class.
+        arguments: those of the operation's row.
         in_place: the results replace the tensors.
 
     Raises:
         ValueError: Horovod is not initialized, or the tensors or arguments do not fit. The other ranks' calls fail too.
+        HorovodInternalError: with `wait`: the operation failed, here or on another rank.
     """
     if operation is ALLREDUCE and not grouped:
         output = tensors if in_place else _plain_output(tensors)
-        handle = start_plain(tensors, output, name, process_set, arguments, False)
+        handle = start_plain(tensors, output, name, process_set, arguments, wait)
         if handle is not None:
-            return handle
-    submitted: int = _submit(operation, tensors, name, process_set, arguments, grouped, in_place, False)
-    return submitted
-
-
-def complete(
-    operation: Operation,
-    tensors: Any,
-    name: str | None,
-    process_set: ProcessSet,
-    arguments: Arguments = (),
-    grouped: bool = False,
-    in_place: bool = False,
-) -> Any:
-    """As start(), but wait for the result and return it: a tensor, a list for a group, a pair for an alltoall.
-
-    Raises:
-        ValueError: as start(). HorovodInternalError: the operation failed, here or on another rank.
-    """
-    if operation is ALLREDUCE and not grouped:
-        output = tensors if in_place else _plain_output(tensors)
-        if start_plain(tensors, output, name, process_set, arguments, True) is not None:
-            return output
-    return _submit(operation, tensors, name, process_set, arguments, grouped, in_place, True)
-
-
-def _submit(
-    operation: Operation,
-    tensors: Any,
-    name: Any,
-    process_set: Any,
-    arguments: Arguments,
-    grouped: bool,
-    in_place: bool,
-    wait: bool,
-) -> Any:
-    """The handle; with `wait` the result."""
+            return output if wait else handle
     core = engine()  # fails before init()
     prefix = operation.grouped_name if grouped else operation.name
     try:
         full_name = None if name is None else f"{prefix}.{name}"
-        if not grouped:
-            given = [tensors if in_place else dense(tensors)]
-        else:
-            given = operations.some_members_of(tensors, torch.Tensor)
-            if not in_place:
-                given = [dense(tensor) for tensor in given]
+        given = operations.some_members_of(tensors, torch.Tensor) if grouped else [tensors]
+        if not in_place:
+            given = [dense(tensor) for tensor in given]
         outputs = given if in_place else operation.outputs(given, process_set)
+        plain = not BY_ADDRESS and are_plain(given, operation.types, process_set)
         operand = None
-        if BY_ADDRESS or outputs is None or not are_plain(given, operation.types, process_set):
+        if not plain or outputs is None:
             root_rank = arguments[0] if operation.has_root else None
-            operand = Operand(given, outputs, operation.types, process_set, grouped, root_rank)
-        values = operation.values(arguments)
+            operand = Operand(given, outputs, operation.types, process_set, grouped, plain, root_rank)
+        values = arguments if operation.values is None else operation.values(arguments)
         set_id = process_set.process_set_id
     except BaseException as error:  # as report_failure, which would cost more
         send_failure(operation.name, name, process_set, error, prefix)
@@ -406,8 +305,8 @@ def poll(handle: int) -> bool:
     """
     if handle not in _handle_map:
         raise ValueError(f"Handle {handle} was not created or has been cleared.")
-    staged = _staging.STAGED.get(handle) if _staging.STAGED else None
-    return engine().poll(handle) if staged is None else staged.poll(engine(), handle)
+    output = _handle_map[handle]
+    return output.poll(engine(), handle) if output.__class__ is Operand else engine().poll(handle)
 
 
 def synchronize(handle: Any) -> Any:
@@ -446,22 +345,24 @@ def synchronize(handle: Any) -> Any:
     return output
 
 
-def settle(core: Engine, handle: int) -> None:
-    """Let the current stream wait for an operation on a device that `core` has enqueued. In host memory, do nothing."""
-    output = _handle_map[handle]
-    if isinstance(output, Operand):
-        output.finish(core, handle)
-
-
 def settle_each(core: Engine, handles: list[int]) -> None:
-    """Wait for operations on devices, and settle() each of them. Raises HorovodInternalError if one has failed, when all
-    have ended."""
-    if any(handle in _staging.STAGED for handle in handles):
-        _staging.wait_for_each(core, handles, settle)
-        return
-    core.wait_many(handles)
+    """Wait for operations, and let the current stream wait for those on devices. Results that are copied by the host are
+    copied back while later operations are carried out.
+
+    Raises:
+        HorovodInternalError: an operation has failed. All of them have ended nevertheless.
+    """
+    failure = None
     for handle in handles:
-        settle(core, handle)
+        try:
+            core.wait(handle)
+            output = _handle_map[handle]
+            if isinstance(output, Operand):
+                output.finish(core, handle)
+        except HorovodInternalError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 def forget(core: Engine, handle: int) -> None:
@@ -510,8 +411,8 @@ def start_sparse(
         check(values, REDUCIBLE, process_set)
         divisor = (process_set.size() or 1) if op == Average else 1
     with report_failure("allgather", second_name, process_set, "allgather"):
-        first = start(ALLGATHER, indices, first_name, process_set)  # reports its own failure
-    return SparseReduction((first, start(ALLGATHER, values, second_name, process_set)), shape, divisor)
+        first = submit(ALLGATHER, indices, first_name, process_set)  # reports its own failure
+    return SparseReduction((first, submit(ALLGATHER, values, second_name, process_set)), shape, divisor)
 
 
 class SparseReduction:

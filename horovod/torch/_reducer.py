@@ -1,9 +1,8 @@
 """Gradient reduction: hooks that start an allreduce as soon as a gradient is complete, and the wait for all
 of them.
 
-Used by DistributedOptimizer. Hooks run on autograd's threads during backward;
-everything else on the thread that calls the optimizer. A reducer does not know its optimizer, so that the hooks are
-removed when the optimizer is deleted.
+Used by DistributedOptimizer. Hooks run on autograd's threads during backward; everything else on the thread that calls
+the optimizer. A reducer does not know its optimizer, so that the hooks are removed when the optimizer is deleted.
 
 Each step calls one hook per parameter, so hooks do very little: they append gradients to a list, which is submitted to
 the engine when it is long enough, and at the end of the backward at the latest.
@@ -16,24 +15,23 @@ from typing import Any
 
 import torch
 
-from horovod.common.basics import engine
+from horovod.common.basics import call_after_the_job, engine
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.exports import _basics
+from horovod.common.exports import is_initialized
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import _gradients
 from horovod.torch._devices import stream_of
 from horovod.torch._gradients import (
     Group,
     Slot,
+    announce,
     come_after_gradient,
     gradient_of,
     is_quick,
     make_wires,
     store,
-    take_all,
     wire_form,
 )
-from horovod.torch._initial_weights import Unannounced
 from horovod.torch._operand import BY_ADDRESS
 from horovod.torch._operations import (
     ALLREDUCE,
@@ -41,33 +39,15 @@ from horovod.torch._operations import (
     _handle_map,
     forget,
     forget_each,
+    forget_finished,
     settle_each,
-    start,
     start_sparse,
+    submit,
 )
 from horovod.torch.compression import Compression, Compressor
+from hvd_core._frontend.initial_weights import checked
 from hvd_core._frontend.operations import ENGINE_NUMBERS
 from hvd_core._runtime.failures import send_failure
-
-# The hook that is called when the gradient of a parameter is complete. Used by _reducer.py.
-
-# torch < 2.1 has no hook that runs after the gradient is stored; there the accumulator node of the graph is
-# hooked.
-HAS_POST_ACCUMULATE_HOOK = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")
-
-
-def hook_gradient(param: torch.Tensor, function: Callable[..., Any]) -> tuple[Any, Any]:
-    """Have `function` called at each backward, when the gradient of `param` is stored.
-
-    Returns:
-        The hook's handle, and an object to be kept alive, because the hook is deleted with it.
-    """
-    if HAS_POST_ACCUMULATE_HOOK:
-        register: Callable[..., Any] = param.register_post_accumulate_grad_hook
-        return register(function), None
-    accumulator: Any = param.expand_as(param).grad_fn.next_functions[0][0]  # type: ignore[union-attr]  # has a graph
-    return accumulator.register_hook(function), accumulator
-
 
 # Reductions that have begun but are no longer wanted: their optimizer was deleted, or has abandoned them.
 #
@@ -75,77 +55,49 @@ def hook_gradient(param: torch.Tensor, function: Callable[..., Any]) -> tuple[An
 # here and deleted when they have ended. A new reduction of the same name waits for them. Any thread that holds the GIL,
 # finalizers included.
 
-# (process set, name) -> handles. Usually empty, which is all that a submission checks.
-ABANDONED: dict[tuple[int | None, str], tuple[int, ...]] = {}
+# (process set, name of the request) -> handles. Usually empty, which is all that a submission checks.
+ABANDONED: dict[tuple[int | None, str], list[int]] = {}
+
+call_after_the_job(ABANDONED.clear)
 
 
 def keep_until_done(slots: Iterable[Slot], set_id: int | None) -> None:
     """Keep the pending reductions of these parameters until they end."""
     for slot in slots:
-        if slot.handle is None:
-            continue
-        pending = slot.handle.handles if isinstance(slot.handle, SparseReduction) else (slot.handle,)
-        key = _key(slot, set_id)
-        earlier = ABANDONED.get(key, ())
-        handles = tuple(h for h in pending if h in _handle_map and h not in earlier)
-        if handles:
-            ABANDONED[key] = earlier + handles
+        if slot.handle is not None:
+            pending = slot.handle.handles if isinstance(slot.handle, SparseReduction) else (slot.handle,)
+            left = [handle for handle in pending if handle in _handle_map]
+            if left:
+                ABANDONED.setdefault((set_id, slot.request), []).extend(left)
     sweep()
-
-
-def is_abandoned(slot: Slot, set_id: int | None) -> bool:
-    """Whether the engine may still write to the memory of a parameter's reduction."""
-    return _key(slot, set_id) in ABANDONED
-
-
-def _key(slot: Slot, set_id: int | None) -> tuple[int | None, str]:
-    return set_id, slot.wire_name if slot.group is None else slot.group.name
 
 
 def sweep() -> None:
     """Delete the reductions that have ended."""
-    if not ABANDONED or not _basics.is_initialized():
+    if not ABANDONED or not is_initialized():  # in a forked child they are the parent's
         return
-    core = engine()
     for key, handles in list(ABANDONED.items()):
-        left = tuple(handle for handle in handles if not _is_done(core, handle))
-        if not left:
+        forget_finished(handles)
+        if not any(handle in _handle_map for handle in handles):
             ABANDONED.pop(key, None)
-        elif key in ABANDONED:
-            ABANDONED[key] = left
-
-
-def _is_done(core: Any, handle: int) -> bool:
-    try:
-        if handle in _handle_map and not core.poll(handle):
-            return False
-    except ValueError:  # a handle of an earlier engine, or another thread was quicker
-        _handle_map.pop(handle, None)
-    forget(core, handle)
-    return True
 
 
 def wait_for(set_id: int | None, name: str) -> None:
     """Wait until a name is free. The outcome of its earlier reduction is ignored."""
-    key = (set_id, name)
     core = engine()
-    for handle in ABANDONED.get(key, ()):
+    # Kept in the list until the wait is over: after an exception of a signal handler there, the name is still taken.
+    for handle in ABANDONED.get((set_id, name), ()):
         if handle in _handle_map:
             with suppress(HorovodInternalError, ValueError):
                 core.wait(handle)
             forget(core, handle)
-    # Not before the wait: after an exception of a signal handler there, the name is still taken.
-    left = tuple(handle for handle in ABANDONED.pop(key, ()) if handle in _handle_map)
-    if left:
-        ABANDONED[key] = left
+    ABANDONED.pop((set_id, name), None)
 
 
 # Gradients are collected up to this many bytes, or this many gradients. Larger ones are never held back, and a few
 # hundred KiB take longer to reduce than to collect: communication begins as early as without collecting.
 _COLLECT_BYTES = 256 << 10
 _COLLECT_COUNT = 32
-
-_CAN_COPY_LISTS = hasattr(torch, "_foreach_copy_")
 
 _TOO_MANY_BACKWARDS = (
     "Gradients were computed more than backward_passes_per_step times before call to step(). "
@@ -177,9 +129,7 @@ class GradientReducer:
     ):
         self.compression = compression
         self._wire_dtype: torch.dtype | None = (
-            compression.wire_dtype
-            if _CAN_COPY_LISTS and compression in (Compression.fp16, Compression.bf16)
-            else None
+            compression.wire_dtype if compression in (Compression.fp16, Compression.bf16) else None
         )
         self._quick = (compression is Compression.none or self._wire_dtype is not None) and not BY_ADDRESS
         self.op = op
@@ -188,6 +138,7 @@ class GradientReducer:
         self.sparse_as_dense = sparse_as_dense
         self.process_set = process_set
         self.slots: dict[torch.Tensor, Slot] = {}
+        self._groups: list[Group] = []
         self.hooks: list[Any] = []
         self.busy = False  # a backward has begun reductions that synchronize() must finish
         self.core: Any = None  # the engine of these reductions; another one runs after shutdown() and init()
@@ -203,7 +154,8 @@ class GradientReducer:
         self._handles: list[int] = []
         self._failures: list[BaseException] = []  # of reductions that could not begin
         self.has_warned = False  # of a changed gradient
-        self._unannounced = Unannounced()
+        # The requests whose weights have not been announced; empty unless HOROVOD_CHECK_CONSISTENCY is set.
+        self._unannounced: set[str] = set()
         self._has_homes = False  # gradients live in memory that the ranks share
 
     # ---------------------------------------------------------------------------------------- registration
@@ -214,26 +166,25 @@ class GradientReducer:
             return
         slot = Slot(param, name, self.passes)
         self.slots[param] = slot
-        hook, slot.anchor = hook_gradient(param, self._hook_for(slot))
-        self.hooks.append(hook)
-        self._unannounced.add(slot)
+        register: Callable[..., Any] = param.register_post_accumulate_grad_hook
+        self.hooks.append(register(self._hook_for(slot)))
+        if checked():
+            self._unannounced.add(slot.request)
 
     def group(self, members: Iterable[torch.Tensor], name: str) -> None:
         """Reduce the gradients of these parameters as one operation."""
         slots = [self.slots[param] for param in members if param in self.slots]
         if slots:
-            Group(name, slots)
-            self._unannounced.add_group(f"grouped_allreduce.{name}", slots)
+            self._unannounced.difference_update(slot.request for slot in slots)
+            group = Group(name, slots)
+            self._groups.append(group)
+            if checked():
+                self._unannounced.add(group.request)
 
     def share_memory(self) -> None:
         """Keep the gradients in memory that the ranks share from now on. Call it on all ranks."""
-        if not self._quick or not _CAN_COPY_LISTS:
-            plain = self._quick or BY_ADDRESS
-            why = (
-                "this version of PyTorch lacks a part of it"
-                if plain
-                else "this compression makes tensors of its own"
-            )
+        if not self._quick:
+            why = "it needs tensors with DLPack's C exchange API, and no compression of the program's own"
             _gradients.refuse_gradient_buffers(why, self.process_set)
             return
         _gradients.share_memory(self.slots.values(), self._wire_dtype, self.process_set)
@@ -245,14 +196,15 @@ class GradientReducer:
         for slot in self.slots.values():
             slot.delay = passes
 
+    def _begin(self) -> None:
+        if not self.busy:
+            self.busy, self.core, self.reduced = True, engine(), {}
+
     def _hook_for(self, slot: Slot) -> Callable[..., Any]:
         def gradient_is_complete(*_: Any) -> None:
             if slot.delay <= 0:
                 raise AssertionError(_TOO_MANY_BACKWARDS)
-            if not self.busy:
-                self.busy = True
-                self.core = engine()
-                self.reduced = {}
+            self._begin()
             slot.delay -= 1
             if slot.delay:
                 return
@@ -260,7 +212,7 @@ class GradientReducer:
                 slot.made_on = stream_of(slot.param.device)
             if slot.group is not None:
                 if slot.group.arrived():
-                    self._submit_group(slot.group)
+                    self._submit(slot.group.slots)
                     self._raise_failure()
                 return
             self._arrived.append(slot)
@@ -296,7 +248,12 @@ class GradientReducer:
 
     def _submit_arrived(self) -> None:
         """Start the reductions of the collected gradients; after a failure, those of the others."""
-        arrived = self._take_arrived()
+        arrived: list[Slot] = []
+        self._arrived_bytes = 0
+        # From here on no other thread converts or submits them.
+        with suppress(IndexError):  # another thread has taken the last one
+            while self._arrived:
+                arrived.append(self._arrived.popleft())
         if not arrived:
             return
         active, handles = self.active, self._handles
@@ -314,19 +271,15 @@ class GradientReducer:
             # Whether the engine takes it unchanged, the engine finds out, but for the announcement of its weight.
             quickly = plain and grad is not None and grad.is_cpu and not grad.requires_grad
             if grad is None or not quickly or grad.is_sparse or (self._unannounced and not is_quick(grad)):
-                self._submit(slot)
+                self._submit([slot])
                 continue
-            try:
-                if ABANDONED:
-                    wait_for(set_id, slot.wire_name)
-                if self._unannounced:
-                    self._unannounced.announce(slot.wire_name, self.process_set)
-            except Exception as error:
-                self._failed([slot], error)
-                continue
+            if ABANDONED:
+                wait_for(set_id, slot.request)
+            if self._unannounced:
+                self._announce([slot], slot.request)
             quick.append(slot)
             grads.append(grad)
-            names.append(slot.wire_name)
+            names.append(slot.request)
         if not quick or set_id is None or number is None:
             return
         # As start_plain(), without the checks whose result is the same for all gradients.
@@ -351,54 +304,24 @@ class GradientReducer:
                 active.append(slot)
                 handles.append(handle)
         for slot in others:
-            self._submit(slot)
+            self._submit([slot])
 
-    def _take_arrived(self) -> list[Slot]:
-        """Take the collected gradients. From here on no other thread converts or submits them."""
-        self._arrived_bytes = 0
-        return take_all(self._arrived)
-
-    def _submit(self, slot: Slot) -> None:
-        reported = False  # a submission that fails is reported to the other ranks by itself
+    def _submit(self, slots: list[Slot]) -> None:
+        """Start the reduction of one gradient, or of those of a group. A failure is noted for _raise_failure()."""
+        first = slots[0]
+        group = first.group
+        name = first.name if group is None else group.name
+        submits = False
         try:
-            come_after_gradient(slot)
-            grad = gradient_of(slot, self.sparse_as_dense)
-            sparse = slot.sparse_dim and not self.sparse_as_dense
-            sent = grad if sparse else wire_form(slot, grad, self.compression)
-            if ABANDONED:
-                wait_for(self.process_set.process_set_id, slot.wire_name)
-            if self._unannounced:
-                self._unannounced.announce(slot.wire_name, self.process_set, bool(sparse))
-            reported = True
-            if sparse:
-                slot.handle = start_sparse(grad, slot.name, self.op, self.process_set)
-            else:
-                slot.sent = sent
-                _gradients.note_sent(slot)
-                self.on_device = self.on_device or not sent.is_cpu
-                slot.handle = start(
-                    ALLREDUCE, sent, slot.name, self.process_set, (self.op, *self.factors), in_place=True
-                )
-                self._handles.append(slot.handle)
-            self.active.append(slot)
-        except Exception as error:
-            self._failed([slot], error)
-            if not reported and slot.sparse_dim and not self.sparse_as_dense:
-                for part in ("indices", "values"):
-                    send_failure("allgather", f"allgather.{slot.name}.{part}", self.process_set, error)
-            elif not reported:
-                send_failure("allreduce", slot.wire_name, self.process_set, error)
-
-    def _submit_group(self, group: Group) -> None:
-        reported = False
-        try:
-            if self._has_homes:
-                _gradients.bring_home(group.slots)
+            if group is not None and self._has_homes:
+                _gradients.bring_home(slots)
             sent = []
-            for slot in group.slots:
+            for slot in slots:
                 come_after_gradient(slot)
                 grad = gradient_of(slot, self.sparse_as_dense)
                 if slot.sparse_dim and not self.sparse_as_dense:
+                    if group is None:
+                        break
                     raise ValueError(
                         f"Parameter {slot.name} has a sparse gradient and belongs to a group. Use "
                         "sparse_as_dense=True, or leave it out of `groups`."
@@ -407,24 +330,42 @@ class GradientReducer:
                 sent.append(wire)
                 _gradients.note_sent(slot)
             if ABANDONED:
-                wait_for(self.process_set.process_set_id, group.name)
-            self.on_device = self.on_device or not sent[0].is_cpu
+                wait_for(self.process_set.process_set_id, first.request)
+            operation, *requests = self._requests(first)
             if self._unannounced:
-                self._unannounced.announce(f"grouped_allreduce.{group.name}", self.process_set)
-            reported = True
-            arguments = (self.op, *self.factors)
-            handle = start(
-                ALLREDUCE, sent, group.name, self.process_set, arguments, grouped=True, in_place=True
-            )
+                self._announce(slots, requests[0])
+            submits = True
+            handle: Any
+            if operation == "allgather":
+                handle = start_sparse(grad, name, self.op, self.process_set)
+            else:
+                self.on_device = self.on_device or not sent[0].is_cpu
+                grouped = group is not None
+                tensors, arguments = sent if grouped else sent[0], (self.op, *self.factors)
+                handle = submit(ALLREDUCE, tensors, name, self.process_set, arguments, grouped, in_place=True)
+                self._handles.append(handle)
         except Exception as error:
-            self._failed(group.slots, error)
-            if not reported:
-                send_failure("allreduce", f"grouped_allreduce.{group.name}", self.process_set, error)
+            self._failed(slots, error)
+            if not submits:  # a submission that fails reports that itself
+                operation, *requests = self._requests(first)
+                for request in requests:
+                    send_failure(operation, request, self.process_set, error)
             return
-        self._handles.append(handle)
-        for slot in group.slots:
+        for slot in slots:
             slot.handle = handle
-            self.active.append(slot)
+        self.active.extend(slots)
+
+    def _requests(self, slot: Slot) -> tuple[str, ...]:
+        """The operation that reduces a gradient, and the names of its requests."""
+        if slot.group is None and slot.sparse_dim and not self.sparse_as_dense:
+            return "allgather", f"allgather.{slot.name}.indices", f"allgather.{slot.name}.values"
+        return "allreduce", slot.request
+
+    def _announce(self, slots: list[Slot], sent: str) -> None:
+        """Announce the weights of a request before it is sent, under the name `sent`, for the first time."""
+        if slots[0].request in self._unannounced:
+            self._unannounced.discard(slots[0].request)
+            announce(sent, [(slot.name, slot.param) for slot in slots], self.process_set)
 
     def start(self, param: torch.Tensor) -> tuple[Any, Any]:
         """Start the reduction of a gradient that no hook has started. (its handle, the context of the compression)
@@ -435,14 +376,10 @@ class GradientReducer:
         slot = self.slots.get(param)
         if slot is None:
             raise ValueError("This optimizer does not reduce the gradient of that parameter.")
-        if not self.busy:
-            self.busy, self.core, self.reduced = True, engine(), {}
+        self._begin()
         self._submit_arrived()
         if slot.handle is None and not slot.failed:
-            if slot.group is None:
-                self._submit(slot)
-            else:
-                self._submit_group(slot.group)
+            self._submit([slot] if slot.group is None else slot.group.slots)
         self._raise_failure()
         return slot.handle, slot.context
 
@@ -466,9 +403,9 @@ class GradientReducer:
             if slot.handle is not None or slot.failed:
                 continue
             if slot.group is not None:
-                self._submit_group(slot.group)
+                self._submit(slot.group.slots)
             elif slot.param.requires_grad:
-                self._submit(slot)
+                self._submit([slot])
 
     # ------------------------------------------------------------------------------------------ completion
 
@@ -532,26 +469,21 @@ class GradientReducer:
         self._arrived_bytes = 0
         for collected in (self.active, self._handles, self._failures):
             collected.clear()
-        groups = set()
         for slot in self.slots.values():
             slot.delay = self.passes
             slot.handle = slot.sent = slot.context = slot.given = None
             slot.version = -1
             slot.failed = False
-            if slot.group is not None:
-                groups.add(slot.group)
-        for group in groups:
+        for group in self._groups:
             group.renew()
 
     def abandon(self) -> None:
-        """Forget the pending reductions, without waiting for them.
-
-        The engine still writes to their memory.
-        """
-        keep_until_done(self.active, self.process_set.process_set_id)
+        """Forget the pending reductions, without waiting for them."""
+        set_id = self.process_set.process_set_id
+        keep_until_done(self.active, set_id)
         for slot in self.active:
-            if is_abandoned(slot, self.process_set.process_set_id):
-                slot.wire = slot.home = None
-                # Likewise. The next backward must not add to it, as it would after zero_grad(set_to_none=False).
-                slot.param.grad = None
+            if (set_id, slot.request) in ABANDONED:
+                # The engine still writes to their memory. So the next backward must not add to the gradient, as it would
+                # after zero_grad(set_to_none=False).
+                slot.param.grad = slot.wire = slot.home = None
         self._clear()

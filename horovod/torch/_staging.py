@@ -12,14 +12,11 @@ Buffers are pinned memory of PyTorch's own allocator, which knows the streams th
 streams, events or pinned memory (see `_devices.streams_of`) is copied by calls that wait.
 """
 
-import atexit
 import os
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from queue import SimpleQueue
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
 from torch.utils.dlpack import from_dlpack
@@ -32,55 +29,25 @@ from horovod.torch._dtypes import DTYPE_NUMBERS
 from hvd_core._frontend import memory
 from hvd_core._runtime import current_job
 
-# The helper thread that waits for copies from devices to host memory, and then lets their operations begin.
-#
-# One thread per process, in the order of the calls. It is started by the first call that needs it, and ended at the
-# exit of the interpreter, before the engine. Any thread may call the functions.
-
-_EXIT_SECONDS = 30.0
-
-_waiting: SimpleQueue[Any] = SimpleQueue()
-_lock = threading.RLock()  # a signal handler may call while its thread holds it
-_thread: threading.Thread | None = None
-_ended = False
-_parents: SimpleQueue[Any] | None = None  # in a forked child: kept, because what it holds is the parent's
+# The helper thread that waits for copies from devices to host memory, and then lets their operations begin: one per
+# process, in the order of the calls. The interpreter waits for it at its end, before the engine ends.
+_helper = ThreadPoolExecutor(1, "hvd-copies")
+_parents: list[ThreadPoolExecutor] = []  # in a forked child: kept, because what they hold is the parent's
 
 
-def leave_to_helper(core: Any, handle: int, copied: Any, kept: Any) -> None:
-    """Let the operation `handle` begin when the event `copied` has come. Returns at once.
-
-    Args:
-        core: the engine.
-        handle: of an operation on host memory that is being filled.
-        copied: an event of a device.
-        kept: keeps that memory alive.
-    """
-    try:
-        with _lock:
-            served = not _ended and _is_started()
-            if served:
-                _waiting.put((core, handle, copied, kept))
-        if not served:
-            begin_now(core, handle, copied)
-    except BaseException:
-        # Of a signal handler. The other ranks wait for the operation; to begin twice does no harm.
-        begin_now(core, handle, copied)
-        raise
+def _in_forked_child() -> None:
+    """The child has no helper thread."""
+    global _helper
+    _parents.append(_helper)
+    _helper = ThreadPoolExecutor(1, "hvd-copies")
 
 
-def wait_here(core: Any, handle: int, copied: Any, kept: Any) -> None:
-    """The same by the calling thread, which waits for the event."""
-    try:
-        copied.synchronize()
-        core.begin(handle)
-    except BaseException:
-        # An interrupt by the user, for instance. The other ranks wait for the operation.
-        leave_to_helper(core, handle, copied, kept)
-        raise
+os.register_at_fork(after_in_child=_in_forked_child)
 
 
-def begin_now(core: Any, handle: int, copied: Any) -> None:
-    """Wait for the event `copied`, if there is one, and let the operation begin; a copy that failed fails all ranks."""
+def _begin(core: Any, handle: int, copied: Any, kept: Any = None) -> None:
+    """Wait for the event `copied`, if there is one, and let the operation begin; a copy that failed fails all ranks.
+    `kept` keeps the memory alive. To begin twice does no harm."""
     try:
         if copied is not None:
             copied.synchronize()
@@ -93,54 +60,8 @@ def begin_now(core: Any, handle: int, copied: Any) -> None:
             core.give_up(handle, text.encode("utf-8", "backslashreplace").decode())
 
 
-def _is_started() -> bool:
-    """Whether there is a thread; starts it. False: the process may not have one more thread, so that the callers wait."""
-    global _thread
-    if _thread is None:
-        atexit.unregister(_end)
-        atexit.register(_end)
-        _thread = threading.Thread(target=_serve, name="hvd-copies", daemon=True)
-        try:
-            _thread.start()
-        except RuntimeError:
-            _thread = None
-            return False
-    return True
-
-
-def _serve() -> None:
-    while True:
-        entry = _waiting.get()
-        if entry is None:
-            return
-        begin_now(*entry[:3])
-        del entry  # holds the engine and the tensors
-
-
-def _end() -> None:
-    global _ended
-    with _lock:
-        _ended = True
-        _waiting.put(None)
-    if _thread is not None:
-        _thread.join(_EXIT_SECONDS)
-
-
-def _in_forked_child() -> None:
-    """The child has no helper thread. Another thread of the parent may have held the lock."""
-    global _lock, _thread, _waiting, _parents
-    _lock, _thread = threading.RLock(), None
-    _parents, _waiting = _waiting, SimpleQueue()
-
-
-os.register_at_fork(after_in_child=_in_forked_child)
-
-
 if UNAVAILABLE is None:
     from hvd_core._core import TensorRef
-
-# The operations that are not over, by handle; for poll(). The table of handles keeps them alive.
-STAGED: WeakValueDictionary[int, "Staged"] = WeakValueDictionary()
 
 
 def why_not(tensor: torch.Tensor) -> str:
@@ -166,29 +87,30 @@ def submitted(
     core: Any,
     is_sent: bool = True,
     is_received: bool = True,
+    separate: bool = False,
 ) -> "_devices.Submitted | Staged":
     """The form in which the engine `core` takes tensors of one device, and the steps of synchronize().
 
     Args:
         inputs, outputs: as for `_devices.Submitted`.
         is_sent, is_received: whether the operation reads `inputs` and writes `outputs` on this rank.
+        separate: results must not be written to copies of the inputs.
     """
     if _devices.is_served(inputs[0], core):
         return _devices.Submitted(inputs, outputs)
-    return Staged(inputs, outputs, is_sent, is_received)
+    return Staged(inputs, outputs, is_sent, is_received, separate)
 
 
 class Staged:
     """An operation on copies of device tensors. The interface is that of `_devices.Submitted`.
 
     Args:
-        inputs, outputs, is_sent, is_received: as for `submitted`.
-        separate: results must not be written to the copies of the inputs.
+        inputs, outputs, is_sent, is_received, separate: as for `submitted`.
     """
 
     __slots__ = (
-        "__weakref__", "_back", "_back_on", "_began", "_called", "_called_on", "_hosts", "_is_received", "_results",
-        "_streams", "device", "inputs", "outputs", "ready", "sources", "targets",
+        "_back", "_back_on", "_began", "_called", "_called_on", "_hosts", "_is_received", "_results", "_streams",
+        "device", "inputs", "outputs", "ready", "sources", "targets",
     )  # fmt: skip
 
     deferred = True
@@ -248,11 +170,16 @@ class Staged:
 
     def begin(self, core: Any, handle: int, wait: bool) -> None:
         """Let the operation begin when its inputs are in host memory. Returns at once, unless `wait` is true."""
-        STAGED[handle] = self
-        if self.ready is None:
-            core.begin(handle)
-        else:
-            (wait_here if wait else leave_to_helper)(core, handle, self.ready, self)
+        try:
+            if wait or self.ready is None:
+                _begin(core, handle, self.ready)
+            else:
+                _helper.submit(_begin, core, handle, self.ready, self)
+        except BaseException as error:
+            # Of a signal handler, for which the other ranks shall not wait; or the interpreter is at its end.
+            _begin(core, handle, self.ready)
+            if not isinstance(error, RuntimeError):
+                raise
         self._began = True
 
     def __del__(self) -> None:
@@ -262,7 +189,7 @@ class Staged:
         job = current_job.current() if handle is not None else None
         if handle is None or job is None or job.is_parents():
             return
-        begin_now(job.engine, handle, self.ready)
+        _begin(job.engine, handle, self.ready)
         job.engine.release(handle)
 
     def poll(self, core: Any, handle: int) -> bool:
@@ -277,10 +204,6 @@ class Staged:
             return True
         self._copy_back()
         return self._back is None or self._back.query()
-
-    def first(self, core: Any, handle: int) -> torch.Tensor:
-        """Return the output of an operation with one tensor; see all()."""
-        return self.all(core, handle)[0]
 
     def all(self, core: Any, handle: int) -> Sequence[torch.Tensor]:
         """The outputs on the device, complete for work that is given to the current stream from now on."""
@@ -310,13 +233,13 @@ class Staged:
         now = streams.current()
         if self._back is not None:
             if now != self._back_on:
-                streams.let_wait(now, self._back)
+                now.wait_event(self._back)
                 _devices.record(outputs, self.device)
             return
         if now != self._called_on:
             # The memory of the outputs belongs to the stream of the call: its earlier use has ended, and it is notified
             # of the use by this stream.
-            streams.let_wait(now, self._called)
+            now.wait_event(self._called)
             _devices.record(outputs, self.device)
         for output, host in zip(outputs, self._results):
             if output.numel():
@@ -335,21 +258,3 @@ def _overwrite(output: torch.Tensor, host: torch.Tensor, non_blocking: bool) -> 
             output.copy_(host, non_blocking=non_blocking)
     else:
         output.data.copy_(host, non_blocking=non_blocking)
-
-
-def wait_for_each(core: Any, handles: Sequence[int], settle: Callable[[Any, int], None]) -> None:
-    """Wait for operations, and call ``settle(core, handle)`` after each: results are copied back while later operations
-    are carried out.
-
-    Raises:
-        HorovodInternalError: an operation has failed. All of them are over nevertheless.
-    """
-    failure = None
-    for handle in handles:
-        try:
-            core.wait(handle)
-            settle(core, handle)
-        except HorovodInternalError as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure

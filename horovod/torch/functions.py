@@ -8,10 +8,10 @@ from torch.nn.parameter import is_lazy
 
 from horovod.common.exports import rank
 from horovod.common.failed_calls import reported_for_each
-from horovod.common.objects import allgather_object, broadcast_object, name_of_size, prepared, require_same
+from horovod.common.objects import allgather_object, broadcast_object, prepared, require_same
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.torch._gradients import empty_sparse
-from horovod.torch._operations import BROADCAST, start, synchronize
+from horovod.torch._gradients import as_real, empty_sparse
+from horovod.torch._operations import BROADCAST, submit, synchronize
 from hvd_core._runtime.failures import report_failure
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
@@ -59,10 +59,10 @@ def broadcast_parameters(
         for _, param in named:
             target = param.detach()
             plain = target.resolve_conj().resolve_neg().contiguous()
-            sent = _as_real(plain)
-            wire_name = waiting.pop(0)  # start() reports its own failure
+            sent = as_real(plain)
+            wire_name = waiting.pop(0)  # submit() reports its own failure
             pending.append(
-                (start(BROADCAST, sent, wire_name, process_set, (root_rank,), in_place=True), plain, target)
+                (submit(BROADCAST, sent, wire_name, process_set, (root_rank,), in_place=True), plain, target)
             )
         for handle, plain, target in pending:
             synchronize(handle)
@@ -99,11 +99,6 @@ def _why_not_received(param: Any) -> str:
     return ""
 
 
-def _as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as a tensor of a type that can be communicated: a complex tensor as pairs of floats."""
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
-
-
 class _SentTensor:
     """Stands for a tensor in the description of an optimizer's state; the values follow in a broadcast."""
 
@@ -112,18 +107,12 @@ class _SentTensor:
         self.dtype = tensor.dtype
         self.follows_param = tensor.device == param.device
 
-    def matches(self, other: Any) -> bool:
-        return (
-            isinstance(other, torch.Tensor) and tuple(other.shape) == self.shape and other.dtype == self.dtype
-        )
-
-    def allocate(self, param: torch.Tensor) -> torch.Tensor:
+    def tensor_like(self, own: Any, param: torch.Tensor) -> torch.Tensor:
+        """The tensor `own` of this rank if it has this form, else a new one."""
+        if isinstance(own, torch.Tensor) and tuple(own.shape) == self.shape and own.dtype == self.dtype:
+            return own
         device = param.device if self.follows_param else torch.device("cpu")
         return torch.zeros(self.shape, dtype=self.dtype, device=device)
-
-
-def _is_sendable(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided
 
 
 def broadcast_optimizer_state(
@@ -163,7 +152,7 @@ def broadcast_optimizer_state(
             for j, param in enumerate(group["params"])
         ]
     require_same("broadcast_optimizer_state()", entries, name, process_set)
-    with report_failure("broadcast", name_of_size(name), process_set):
+    with report_failure("broadcast", f"broadcast.{name}.sz", process_set):
         description = None
         if rank() == root_rank:
             description = {
@@ -202,22 +191,20 @@ def _prepare(optimizer: torch.optim.Optimizer, description: dict[str, Any]) -> l
 def _describe(state: Mapping[str, Any] | None, param: torch.Tensor) -> dict[str, Any] | None:
     if not state:
         return None
-    return {k: _SentTensor(v, param) if _is_sendable(v) else v for k, v in state.items()}
+    return {
+        key: _SentTensor(value, param) if torch.is_tensor(value) and value.layout is torch.strided else value
+        for key, value in state.items()
+    }
 
 
 def _shape_like(
     own: Mapping[str, Any], description: Mapping[str, Any], param: torch.Tensor
 ) -> dict[str, Any]:
     """The state that is described: this rank's tensors where they match, new ones elsewhere, other values as sent."""
-    state = {}
-    for key, value in description.items():
-        if not isinstance(value, _SentTensor):
-            state[key] = value
-        elif value.matches(own.get(key)):
-            state[key] = own[key]
-        else:
-            state[key] = value.allocate(param)
-    return state
+    return {
+        key: value.tensor_like(own.get(key), param) if isinstance(value, _SentTensor) else value
+        for key, value in description.items()
+    }
 
 
 def _apply_options(group: dict[str, Any], options: Mapping[str, Any]) -> None:

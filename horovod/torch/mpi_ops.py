@@ -1,7 +1,8 @@
 """The operations of ``horovod.torch``, under the name that programs import. No MPI is involved.
 
 The synchronous functions are differentiable, those in place excepted. The ``..._async`` functions return a handle for
-poll() and synchronize(), and are not. All of them are made from the table in ``_operations``. Any thread that holds the
+poll() and synchronize(), and are not: disagreements between ranks surface in synchronize(), and the tensors must not
+change before the operation is done. All of them are made from the table in ``_operations``. Any thread that holds the
 GIL; it is released while waiting.
 """
 
@@ -49,12 +50,11 @@ from horovod.torch._operations import (  # noqa: F401 (programs import _handle_m
     REDUCESCATTER,
     Operation,
     _handle_map,
-    complete,
     poll,
     resolve_op,
-    start,
     start_plain,
     start_sparse,
+    submit,
     synchronize,
 )
 from horovod.torch.compression import Compression, Compressor
@@ -66,15 +66,7 @@ Splits = Sequence[int] | torch.Tensor
 
 __all__ = [
     "Compression",
-    "HorovodAllgather",
-    "HorovodAllreduce",
-    "HorovodAlltoall",
-    "HorovodBroadcast",
-    "HorovodGroupedAllgather",
-    "HorovodGroupedAllreduce",
-    "HorovodGroupedReducescatter",
     "HorovodInternalError",
-    "HorovodReducescatter",
     "ProcessSet",
     "add_process_set",
     "allgather",
@@ -91,7 +83,6 @@ __all__ = [
     "broadcast_async",
     "broadcast_async_",
     "global_process_set",
-    "gpu_available",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -100,9 +91,8 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
-    "handle_average_backwards_compatibility",
+    "init",
     "join",
-    "num_rank_is_power_2",
     "poll",
     "reducescatter",
     "reducescatter_async",
@@ -110,13 +100,21 @@ __all__ = [
     "sparse_allreduce_async",
     "synchronize",
 ]
-__all__ += ["init", *exports.__all__]
-
-for _function in (
-    *(HorovodAllgather, HorovodAllreduce, HorovodAlltoall, HorovodBroadcast, HorovodReducescatter),
-    *(HorovodGroupedAllgather, HorovodGroupedAllreduce, HorovodGroupedReducescatter),
-):
-    _function.__module__ = __name__  # where users know it
+__all__ += exports.__all__
+_PACKAGE = tuple(__all__)  # the names that horovod.torch has too
+__all__ += [
+    "HorovodAllgather",
+    "HorovodAllreduce",
+    "HorovodAlltoall",
+    "HorovodBroadcast",
+    "HorovodGroupedAllgather",
+    "HorovodGroupedAllreduce",
+    "HorovodGroupedReducescatter",
+    "HorovodReducescatter",
+    "gpu_available",
+    "handle_average_backwards_compatibility",
+    "num_rank_is_power_2",
+]
 
 
 def _run(
@@ -132,34 +130,16 @@ def _run(
     """Carry out a synchronous operation: as a part of a graph, as it is, or with compression and a gradient."""
     if tracing():
         return traced(operation.name, tensors, name, process_set, arguments, compression, grouped, in_place)
-    # No step of this can fail: complete() is the first that reports a failure.
-    is_checked = not grouped or (isinstance(tensors, list) and len(tensors) > 0)
-    if compression is Compression.none and is_checked and (in_place or not _needs_grad(tensors, grouped)):
-        return complete(operation, tensors, name, process_set, arguments, grouped, in_place)
-    return _run_checked(operation, tensors, name, process_set, arguments, compression, grouped, in_place)
-
-
-def _needs_grad(tensors: Any, grouped: bool) -> bool:
-    if not torch.is_grad_enabled():
-        return False
+    # No step of this can fail: submit() is the first that reports a failure.
+    is_plain = compression is Compression.none and (
+        not grouped or (isinstance(tensors, list) and len(tensors) > 0)
+    )
     try:
-        if grouped:
-            return any(getattr(tensor, "requires_grad", False) for tensor in tensors)
-        return bool(getattr(tensors, "requires_grad", False))
-    except Exception:  # no tensor: _run_checked() fails at it too, and reports it
-        return True
-
-
-def _run_checked(
-    operation: Operation,
-    tensors: Any,
-    name: str | None,
-    process_set: ProcessSet,
-    arguments: tuple[Any, ...],
-    compression: type[Compressor],
-    grouped: bool,
-    in_place: bool,
-) -> Any:
+        is_plain = is_plain and (in_place or not _needs_grad(tensors, grouped))
+    except Exception:  # no tensor: the guard below meets the exception too, and reports it
+        is_plain = False
+    if is_plain:
+        return submit(operation, tensors, name, process_set, arguments, grouped, in_place, True)
     engine()  # fails before init()
     prefix = operation.grouped_name if grouped else operation.name
     with report_failure(operation.name, name, process_set, prefix):
@@ -173,20 +153,29 @@ def _run_checked(
         needs_grad = not in_place and _needs_grad(given, grouped=True)
     if not given:
         # Nothing is sent. If the groups of other ranks have tensors, their calls fail.
-        send_failure(
-            operation.name, name, process_set, f"{prefix}() was called there with an empty list.", prefix
-        )
+        text = f"{prefix}() was called there with an empty list."
+        send_failure(operation.name, name, process_set, text, prefix)
         return []
     if needs_grad:
         result = differentiable(Call(operation, name, process_set, arguments, grouped), given)
     else:
         tensors = given if grouped else given[0]
-        result = complete(
-            operation, tensors, name, process_set, arguments, grouped=grouped, in_place=in_place
-        )
+        result = submit(operation, tensors, name, process_set, arguments, grouped, in_place, True)
     if not grouped:
         return compression.decompress(result, contexts[0])
     return [compression.decompress(each, context) for each, context in zip(result, contexts)]
+
+
+_one: Callable[..., torch.Tensor] = _run
+_several: Callable[..., list[torch.Tensor]] = _run
+
+
+def _needs_grad(tensors: Any, grouped: bool) -> bool:
+    if not torch.is_grad_enabled():
+        return False
+    if grouped:
+        return any(getattr(tensor, "requires_grad", False) for tensor in tensors)
+    return bool(getattr(tensors, "requires_grad", False))
 
 
 # ------------------------------------------------------------------------------------------ the synchronous operations
@@ -236,10 +225,7 @@ def allreduce(
     """
     if average is not None:
         op = resolve_op(op, average, "allreduce", name, process_set)
-    reduced: torch.Tensor = _run(
-        ALLREDUCE, tensor, name, process_set, (op, prescale_factor, postscale_factor), compression
-    )
-    return reduced
+    return _one(ALLREDUCE, tensor, name, process_set, (op, prescale_factor, postscale_factor), compression)
 
 
 def allreduce_(
@@ -270,8 +256,7 @@ def allreduce_(
     arguments = (op, prescale_factor, postscale_factor)
     if not tracing() and start_plain(tensor, tensor, name, process_set, arguments, True) is not None:
         return tensor  # the most frequent call
-    reduced: torch.Tensor = _run(ALLREDUCE, tensor, name, process_set, arguments, in_place=True)
-    return reduced
+    return _one(ALLREDUCE, tensor, name, process_set, arguments, in_place=True)
 
 
 def grouped_allreduce(
@@ -301,16 +286,8 @@ def grouped_allreduce(
     """
     if average is not None:
         op = resolve_op(op, average, "grouped_allreduce", name, process_set)
-    reduced: list[torch.Tensor] = _run(
-        ALLREDUCE,
-        tensors,
-        name,
-        process_set,
-        (op, prescale_factor, postscale_factor),
-        compression,
-        grouped=True,
-    )
-    return reduced
+    arguments = (op, prescale_factor, postscale_factor)
+    return _several(ALLREDUCE, tensors, name, process_set, arguments, compression, grouped=True)
 
 
 def grouped_allreduce_(
@@ -338,16 +315,8 @@ def grouped_allreduce_(
     """
     if average is not None:
         op = resolve_op(op, average, "grouped_allreduce", name, process_set)
-    reduced: list[torch.Tensor] = _run(
-        ALLREDUCE,
-        tensors,
-        name,
-        process_set,
-        (op, prescale_factor, postscale_factor),
-        grouped=True,
-        in_place=True,
-    )
-    return reduced
+    arguments = (op, prescale_factor, postscale_factor)
+    return _several(ALLREDUCE, tensors, name, process_set, arguments, grouped=True, in_place=True)
 
 
 def allgather(
@@ -371,8 +340,7 @@ def allgather(
     Raises:
         ValueError, HorovodInternalError: as in allreduce; a 0-dim tensor is a HorovodInternalError.
     """
-    gathered: torch.Tensor = _run(ALLGATHER, tensor, name, process_set)
-    return gathered
+    return _one(ALLGATHER, tensor, name, process_set)
 
 
 def grouped_allgather(
@@ -392,8 +360,7 @@ def grouped_allgather(
     Raises:
         ValueError, HorovodInternalError: as in allgather.
     """
-    gathered: list[torch.Tensor] = _run(ALLGATHER, tensors, name, process_set, grouped=True)
-    return gathered
+    return _several(ALLGATHER, tensors, name, process_set, grouped=True)
 
 
 def broadcast(
@@ -421,8 +388,7 @@ def broadcast(
         ValueError: as in allreduce, and for a root that is not in the process set.
         HorovodInternalError: as in allreduce, and when ranks name different roots.
     """
-    received: torch.Tensor = _run(BROADCAST, tensor, name, process_set, (root_rank,))
-    return received
+    return _one(BROADCAST, tensor, name, process_set, (root_rank,))
 
 
 def broadcast_(
@@ -446,9 +412,10 @@ def broadcast_(
     Raises:
         ValueError, HorovodInternalError: as in broadcast.
     """
+    if tracing():
+        return _one(BROADCAST, tensor, name, process_set, (root_rank,), in_place=True)
     # In place and without compression there is nothing else to do.
-    run = _run if tracing() else complete
-    received: torch.Tensor = run(BROADCAST, tensor, name, process_set, (root_rank,), in_place=True)
+    received: torch.Tensor = submit(BROADCAST, tensor, name, process_set, (root_rank,), False, True, True)
     return received
 
 
@@ -536,10 +503,9 @@ def reducescatter(
         ValueError: as in allreduce, and for a 0-dim tensor.
         HorovodInternalError: as in allreduce.
     """
-    scattered: torch.Tensor = _run(
+    return _one(
         REDUCESCATTER, tensor, name, process_set, (op, prescale_factor, postscale_factor), compression
     )
-    return scattered
 
 
 def grouped_reducescatter(
@@ -566,19 +532,14 @@ def grouped_reducescatter(
     Raises:
         ValueError, HorovodInternalError: as in reducescatter.
     """
-    scattered: list[torch.Tensor] = _run(
-        REDUCESCATTER,
-        tensors,
-        name,
-        process_set,
-        (op, prescale_factor, postscale_factor),
-        compression,
-        grouped=True,
-    )
-    return scattered
+    arguments = (op, prescale_factor, postscale_factor)
+    return _several(REDUCESCATTER, tensors, name, process_set, arguments, compression, grouped=True)
 
 
 # ----------------------------------------------------------------------------------------- the asynchronous operations
+
+
+_start: Callable[..., int] = submit
 
 
 def allreduce_async(
@@ -590,35 +551,25 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start reducing a tensor over all ranks into a new tensor.
+    """Start allreduce(), and return at once.
 
         handle = hvd.allreduce_async(tensor, op=hvd.Sum, name="loss")
         ...  # compute
         total = hvd.synchronize(handle)
 
     Args:
-        tensor: any shape, on the CPU or a device that is served; uint8, int8, uint16, int16, int32, int64,
-            float16, bfloat16, float32 or float64. Shape and dtype must be the same on all ranks. It must not
-            change before the operation is done.
-        average: deprecated, use `op`.
-        name: identifies the operation across ranks; None numbers it in the order of submission.
-        op: hvd.Average (default), Sum, Min, Max, Product or, for floats, Adasum. Averages of integers truncate toward
-            zero.
-        prescale_factor: multiplies `tensor` before the reduction.
-        postscale_factor: multiplies the result.
-        process_set: the ranks that take part.
+        tensor, average, name, op, prescale_factor, postscale_factor, process_set: as in allreduce.
 
     Returns:
-        A handle for poll() and synchronize(); the latter returns a tensor of the shape and dtype of `tensor`.
+        A handle for poll() and synchronize(); the latter returns a new tensor.
 
     Raises:
-        ValueError: Horovod is not initialized, unsupported tensor, `op` together with
-            `average`, or an operation of this name is still pending. Disagreements between ranks surface in
-            synchronize().
+        ValueError: as in allreduce.
     """
     if average is not None:
         op = resolve_op(op, average, "allreduce", name, process_set)
-    return start(ALLREDUCE, tensor, name, process_set, (op, prescale_factor, postscale_factor))
+    arguments = (op, prescale_factor, postscale_factor)
+    return _start(ALLREDUCE, tensor, name, process_set, arguments)
 
 
 def allreduce_async_(
@@ -630,25 +581,26 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start reducing a tensor over all ranks in place.
+    """Start allreduce_(), and return at once.
 
         handle = hvd.allreduce_async_(tensor)
         ...  # compute, without `tensor`
         hvd.synchronize(handle)
 
     Args:
-        tensor: as in allreduce_async; it is overwritten, and must not be read before the operation is done.
-        average, name, op, prescale_factor, postscale_factor, process_set: as in allreduce_async.
+        tensor: as in allreduce_; it must not be read before the operation is done.
+        average, name, op, prescale_factor, postscale_factor, process_set: as in allreduce.
 
     Returns:
         A handle for poll() and synchronize(); the latter returns `tensor`.
 
     Raises:
-        ValueError: as in allreduce_async.
+        ValueError: as in allreduce_.
     """
     if average is not None:
         op = resolve_op(op, average, "allreduce", name, process_set)
-    return start(ALLREDUCE, tensor, name, process_set, (op, prescale_factor, postscale_factor), in_place=True)
+    arguments = (op, prescale_factor, postscale_factor)
+    return _start(ALLREDUCE, tensor, name, process_set, arguments, in_place=True)
 
 
 def grouped_allreduce_async(
@@ -660,24 +612,25 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start reducing several tensors as one all-or-nothing operation, into new tensors.
+    """Start grouped_allreduce(), and return at once.
 
         handle = hvd.grouped_allreduce_async([loss, accuracy])
         loss, accuracy = hvd.synchronize(handle)
 
     Args:
-        tensors: at least one; each as in allreduce_async. Number, shapes and dtypes must agree across ranks.
-        average, name, op, prescale_factor, postscale_factor, process_set: as in allreduce_async.
+        tensors: as in grouped_allreduce, at least one.
+        average, name, op, prescale_factor, postscale_factor, process_set: as in allreduce.
 
     Returns:
-        One handle for the group; synchronize() returns a list of tensors in the order of `tensors`.
+        One handle for the group; synchronize() returns a list of new tensors.
 
     Raises:
-        ValueError: as in allreduce_async, and for an empty list.
+        ValueError: as in grouped_allreduce, and for an empty list.
     """
     if average is not None:
         op = resolve_op(op, average, "grouped_allreduce", name, process_set)
-    return start(ALLREDUCE, tensors, name, process_set, (op, prescale_factor, postscale_factor), grouped=True)
+    arguments = (op, prescale_factor, postscale_factor)
+    return _start(ALLREDUCE, tensors, name, process_set, arguments, grouped=True)
 
 
 def grouped_allreduce_async_(
@@ -689,74 +642,64 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start reducing several tensors as one all-or-nothing operation, in place.
+    """Start grouped_allreduce_(), and return at once.
 
         handle = hvd.grouped_allreduce_async_([p.grad for p in model.parameters()])
         hvd.synchronize(handle)
 
     Args:
-        tensors: as in grouped_allreduce_async; they are overwritten.
-        average, name, op, prescale_factor, postscale_factor, process_set: as in allreduce_async.
+        tensors: as in grouped_allreduce_, at least one; they must not be read before the operation is done.
+        average, name, op, prescale_factor, postscale_factor, process_set: as in allreduce.
 
     Returns:
         One handle for the group; synchronize() returns a list of the tensors themselves.
 
     Raises:
-        ValueError: as in grouped_allreduce_async.
+        ValueError: as in grouped_allreduce_, and for an empty list.
     """
     if average is not None:
         op = resolve_op(op, average, "grouped_allreduce", name, process_set)
-    return start(
-        ALLREDUCE,
-        tensors,
-        name,
-        process_set,
-        (op, prescale_factor, postscale_factor),
-        grouped=True,
-        in_place=True,
-    )
+    arguments = (op, prescale_factor, postscale_factor)
+    return _start(ALLREDUCE, tensors, name, process_set, arguments, grouped=True, in_place=True)
 
 
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Start concatenating the ranks' tensors along dimension 0, in rank order.
+    """Start allgather(), and return at once.
 
         scores = hvd.synchronize(hvd.allgather_async(scores))
 
     Args:
-        tensor: one dimension or more, on the CPU or a device that is served; a type of allreduce_async,
-            bool, uint32, uint64 or an 8-bit float. Dimension 0 may differ between ranks and may be 0; the
-            other dimensions and the dtype must agree.
-        name, process_set: as in allreduce_async.
+        tensor, name, process_set: as in allgather.
 
     Returns:
-        A handle; synchronize() returns a tensor whose dimension 0 is the sum of those of all ranks.
+        A handle; synchronize() returns the gathered tensor.
 
     Raises:
-        ValueError: as in allreduce_async. A 0-dim tensor fails in synchronize(), on all ranks.
+        ValueError: as in allgather. A 0-dim tensor fails in synchronize(), on all ranks.
     """
-    return start(ALLGATHER, tensor, name, process_set)
+    return _start(ALLGATHER, tensor, name, process_set)
 
 
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Start gathering several tensors as one all-or-nothing operation; each as in allgather_async.
+    """Start grouped_allgather(), and return at once.
 
         labels, scores = hvd.synchronize(hvd.grouped_allgather_async([labels, scores]))
 
     Args:
-        tensors: at least one, on one device; each as in allgather_async.
-        name, process_set: as in allreduce_async.
+        tensors: as in grouped_allgather, at least one.
+        name, process_set: as in allgather.
 
     Returns:
-        One handle; synchronize() returns a list of tensors in the order of `tensors`.
+        One handle; synchronize() returns the list of gathered tensors.
 
     Raises:
         ValueError: as in allgather_async, and for an empty list.
     """
-    return start(ALLGATHER, tensors, name, process_set, grouped=True)
+    return _start(ALLGATHER, tensors, name, process_set, grouped=True)
 
 
 def broadcast_async(
@@ -765,23 +708,20 @@ def broadcast_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start copying the root's tensor to all ranks, into a new tensor.
+    """Start broadcast(), and return at once.
 
         seed = hvd.synchronize(hvd.broadcast_async(torch.tensor(seed), root_rank=0))
 
     Args:
-        tensor: any shape, on the CPU or a device that is served; a type of allgather_async. Shape and
-            dtype must agree.
-        root_rank: the GLOBAL rank whose values are sent, also within a process set.
-        name, process_set: as in allreduce_async.
+        tensor, root_rank, name, process_set: as in broadcast.
 
     Returns:
-        A handle; synchronize() returns a tensor of the shape and dtype of `tensor`.
+        A handle; synchronize() returns a new tensor.
 
     Raises:
-        ValueError: as in allreduce_async, and for a root that is not in the process set.
+        ValueError: as in broadcast.
     """
-    return start(BROADCAST, tensor, name, process_set, (root_rank,))
+    return _start(BROADCAST, tensor, name, process_set, (root_rank,))
 
 
 def broadcast_async_(
@@ -790,23 +730,22 @@ def broadcast_async_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start copying the root's tensor to all ranks, in place.
+    """Start broadcast_(), and return at once.
 
         handles = [hvd.broadcast_async_(p.data, 0, name) for name, p in model.named_parameters()]
         for handle in handles:
             hvd.synchronize(handle)
 
     Args:
-        tensor: as in broadcast_async; on other ranks than the root it is overwritten.
-        root_rank, name, process_set: as in broadcast_async.
+        tensor, root_rank, name, process_set: as in broadcast_.
 
     Returns:
         A handle; synchronize() returns `tensor`.
 
     Raises:
-        ValueError: as in broadcast_async.
+        ValueError: as in broadcast.
     """
-    return start(BROADCAST, tensor, name, process_set, (root_rank,), in_place=True)
+    return _start(BROADCAST, tensor, name, process_set, (root_rank,), in_place=True)
 
 
 def alltoall_async(
@@ -815,27 +754,20 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start sending rows of a tensor to each rank, and receiving the rows that the other ranks send here.
+    """Start alltoall(), and return at once.
 
         rows, received = hvd.synchronize(hvd.alltoall_async(rows, splits=[2, 1]))  # on two ranks
 
     Args:
-        tensor: one dimension or more, on the CPU or a device that is served; a type of allgather_async.
-            Dimension 0 may differ between ranks and may be 0; the other dimensions and the dtype must agree.
-        splits: how many rows go to each rank of the process set, in rank order: integers, or a 1-D tensor of
-            integers (read by the host). Rows beyond their sum are not sent. None: equal shares, dimension 0 must be a
-            multiple of the number of ranks.
-        name, process_set: as in allreduce_async.
+        tensor, splits, name, process_set: as in alltoall.
 
     Returns:
-        A handle; synchronize() ALWAYS returns a pair: the received rows in rank order, and how many came from each
-        rank, a 1-D tensor of the dtype and device of `splits` if that is a tensor, else of int32 on the CPU.
+        A handle; synchronize() ALWAYS returns the pair that alltoall() returns with `splits`.
 
     Raises:
-        ValueError: as in allreduce_async, and for splits that do not fit the tensor or the process set. A 0-dim tensor
-            fails in synchronize(), on all ranks.
+        ValueError: as in alltoall. A 0-dim tensor fails in synchronize(), on all ranks.
     """
-    return start(ALLTOALL, tensor, name, process_set, (splits,))
+    return _start(ALLTOALL, tensor, name, process_set, (splits,))
 
 
 def reducescatter_async(
@@ -846,25 +778,21 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Start reducing a tensor over all ranks and giving each rank its rows of the result.
+    """Start reducescatter(), and return at once.
 
         mine = hvd.synchronize(hvd.reducescatter_async(table, op=hvd.Sum))
 
     Args:
-        tensor: one dimension or more, otherwise as in allreduce_async. Shape and dtype must agree across ranks.
-        name: as in allreduce_async.
-        op: hvd.Average (default), Sum, Min, Max or Product.
-        process_set: the ranks that take part.
-        prescale_factor, postscale_factor: as in allreduce_async.
+        tensor, name, op, process_set, prescale_factor, postscale_factor: as in reducescatter.
 
     Returns:
-        A handle; synchronize() returns the rows of this rank. Rows are distributed in rank order; if dimension 0 is not a
-        multiple of the number of ranks, the first ranks get one more. A rank may get none.
+        A handle; synchronize() returns this rank's rows.
 
     Raises:
-        ValueError: as in allreduce_async, and for a 0-dim tensor. For another `op` it is a NotImplementedError as well.
+        ValueError: as in reducescatter. For another `op` it is a NotImplementedError as well.
     """
-    return start(REDUCESCATTER, tensor, name, process_set, (op, prescale_factor, postscale_factor))
+    arguments = (op, prescale_factor, postscale_factor)
+    return _start(REDUCESCATTER, tensor, name, process_set, arguments)
 
 
 def grouped_reducescatter_async(
@@ -875,23 +803,22 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Start reducing and scattering several tensors as one all-or-nothing operation.
+    """Start grouped_reducescatter(), and return at once.
 
         keys, values = hvd.synchronize(hvd.grouped_reducescatter_async([keys, values]))
 
     Args:
-        tensors: at least one, on one device; each as in reducescatter_async.
-        name, op, process_set, prescale_factor, postscale_factor: as in reducescatter_async.
+        tensors: as in grouped_reducescatter, at least one.
+        name, op, process_set, prescale_factor, postscale_factor: as in reducescatter.
 
     Returns:
-        One handle for the group; synchronize() returns a list of tensors in the order of `tensors`.
+        One handle for the group; synchronize() returns the list of this rank's rows.
 
     Raises:
         ValueError: as in reducescatter_async, and for an empty list.
     """
-    return start(
-        REDUCESCATTER, tensors, name, process_set, (op, prescale_factor, postscale_factor), grouped=True
-    )
+    arguments = (op, prescale_factor, postscale_factor)
+    return _start(REDUCESCATTER, tensors, name, process_set, arguments, grouped=True)
 
 
 def sparse_allreduce_async(

@@ -27,11 +27,10 @@ from horovod.common.arguments import (
 )
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
-from horovod.torch import _gradients, _initial_weights
+from horovod.torch import _gradients
 from horovod.torch._compile import leave_alone
-from horovod.torch._gradients import check_gradient_buffers, refuse_gradient_buffers
+from horovod.torch._gradients import as_real, check_gradient_buffers, refuse_gradient_buffers
 from horovod.torch._operations import forget_finished
-from horovod.torch._original_names import NamesOfAdasum, NamesOfReductions
 from horovod.torch._reducer import GradientReducer, keep_until_done
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.functions import allgather_object, broadcast_object  # noqa: F401 (see below)
@@ -46,6 +45,7 @@ from horovod.torch.mpi_ops import (  # noqa: F401 (modified optimizers import th
     sparse_allreduce_async,
     synchronize,
 )
+from hvd_core._frontend.initial_weights import checked
 
 __all__ = ["DistributedOptimizer"]
 
@@ -96,33 +96,107 @@ def name_parameters(
 
 
 def require_same_names(of_all: list[list[str]], ranks: list[int] | None) -> None:
-    """Raise ValueError, with the difference, unless the ranks reduce the same parameters. The same on all of them.
+    """Raise ValueError unless the ranks reduce the same parameters. The same on all of them.
 
     `of_all`: each rank's names, by its place in the process set, whose `ranks` are named (None: all in order).
     """
-    differences = []
     for place, names in enumerate(of_all):
-        missing, more = set(of_all[0]) - set(names), set(names) - set(of_all[0])
-        here, first = (place, 0) if ranks is None else (ranks[place], ranks[0])
-        for found, text in ((missing, "lacks"), (more, "has also")):
-            if found:
-                listed = f"{', '.join(sorted(found)[:8])}{' ...' if len(found) > 8 else ''}"
-                differences.append(f"rank {here} {text} {listed}, compared with rank {first}")
-    if differences:
-        raise ValueError(
-            "groups=n divides the parameters that require grad, which must be the same on all ranks, but "
-            f"{'; '.join(differences[:8])}. Freeze the same parameters everywhere, or give `groups` as lists."
+        different = sorted(set(of_all[0]) ^ set(names))
+        if different:
+            here, first = (place, 0) if ranks is None else (ranks[place], ranks[0])
+            raise ValueError(
+                "groups=n divides the parameters that require grad, which must be the same on all ranks, but only one of "
+                f"the ranks {first} and {here} has {', '.join(different[:8])}{' ...' if len(different) > 8 else ''}. "
+                "Freeze the same parameters everywhere, or give `groups` as lists."
+            )
+
+
+_CLASSES: dict[tuple[type, type], type[Any]] = {}
+
+# The optimizers whose hooks are in place.
+_WATCHING: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _world_size() -> int:
+    # Looked up in the package at each call: a test may patch horovod.torch.size.
+    number: int = sys.modules["horovod.torch"].size()
+    return number
+
+
+# Private names of the original's optimizer that have no counterpart. Those that known programs read exist.
+_NAMES_OF_HOROVOD = frozenset(
+    (
+        *("_allreduce_delay", "_allreduce_grad_async", "_grad_accs", "_group_counts", "_groups", "_handles"),
+        *("_grouped_allreduce_grad_async", "_make_hook", "_num_groups", "_optimizer", "_p_to_group"),
+        *("_register_hook", "_register_hooks", "_should_synchronize", "_sparse_allreduce_grad_async"),
+        *("_starting_models", "_synchronized", "gradient_predivide_factor", "sparse_as_dense"),
+    )
+)
+
+
+class _Wrapper(torch.optim.Optimizer):
+    """The base of both kinds of distributed optimizers: methods that precede those of the wrapped optimizer's class."""
+
+    _original: torch.optim.Optimizer
+    _parameter_names: dict[torch.Tensor, str]
+
+    find_duplicates = staticmethod(find_duplicates)
+
+    def _own_step(self, closure: Callable[..., Any] | None) -> Any:
+        """The step of the wrapped optimizer, which may take no closure."""
+        # A scheduler that was made for the original asks it whether a step was done.
+        self._original._opt_called = True  # type: ignore[attr-defined]  # of schedulers
+        return super().step() if closure is None else super().step(closure)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters; their gradients are reduced too. Call it on all ranks. Another DistributedOptimizer
+        that has some of them is replaced by this one."""
+        super().add_param_group(param_group)
+        index = len(self.param_groups) - 1
+        for position, param in enumerate(self.param_groups[index]["params"]):
+            self._parameter_names.setdefault(param, f"allreduce.noname.{index}.{position}")
+
+    def __getattr__(self, name: str) -> Any:
+        # Called where a name is not found otherwise. An optimizer of a program may have such a method too.
+        text = f"'{type(self).__name__}' object has no attribute '{name}'"
+        inherited = getattr(super(), "__getattr__", None)
+        if name not in _NAMES_OF_HOROVOD and inherited is not None:
+            return inherited(name)
+        if name in _NAMES_OF_HOROVOD:
+            text += (
+                ", a private name of Horovod 0.28's optimizer. Here the public methods are synchronize(), "
+                "skip_synchronize(), step() and set_backward_passes_per_step()."
+            )
+        raise AttributeError(text, name=name, obj=self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take a loaded state. The groups and the state stay the same objects: the original has them too, and a scheduler
+        that was made for it changes the learning rate there."""
+        groups, values = self.param_groups, self.state
+        super().__setstate__(state)
+        if self.param_groups is not groups:
+            for own, loaded in zip(groups, self.param_groups):
+                own.clear()
+                own.update(loaded)
+            self.param_groups = groups
+        if self.state is not values:
+            values.clear()
+            values.update(self.state)
+            self.state = values
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            f"horovod: a DistributedOptimizer ({type(self).__name__}) cannot be copied or pickled, as it belongs to this "
+            "process in the job. Copy or save its state_dict(), or copy the optimizer before it is wrapped."
         )
 
 
-# DistributedOptimizer with op=Adasum: each rank does its own step, and Adasum combines the changes of the weights.
-#
-# Adasum is for changes of the weights rather than for gradients: a change contains the learning rate and the optimizer's
-# own arithmetic. Belongs to one thread, like any optimizer; there are no hooks.
+class _DistributedAdasumOptimizer(_Wrapper):
+    """op=Adasum: each rank does its own step, and Adasum combines the changes of the weights.
 
-
-class DeltaOptimizer(torch.optim.Optimizer):
-    """The methods that precede those of the wrapped optimizer's class."""
+    Adasum is for changes of the weights rather than for gradients: a change contains the learning rate and the
+    optimizer's own arithmetic. Belongs to one thread, like any optimizer; there are no hooks.
+    """
 
     op: int = Adasum
 
@@ -139,19 +213,15 @@ class DeltaOptimizer(torch.optim.Optimizer):
         self.process_set = process_set
         self._starts: dict[torch.Tensor, torch.Tensor] = {}  # the weights before the step
 
-    find_duplicates = staticmethod(find_duplicates)
+    @property
+    def _requires_update(self) -> set[torch.Tensor]:
+        """The parameters whose changes are combined. A new set."""
+        return {param for group in self.param_groups for param in group["params"] if param.requires_grad}
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change the number of backward passes per step()."""
         check_backward_passes(passes)
         self.backward_passes_per_step = passes
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters. Call it on all ranks."""
-        super().add_param_group(param_group)
-        index = len(self.param_groups) - 1
-        for position, param in enumerate(self.param_groups[index]["params"]):
-            self._parameter_names.setdefault(param, f"allreduce.noname.{index}.{position}")
 
     def synchronize(self) -> None:
         """Does nothing: gradients stay this rank's own."""
@@ -179,7 +249,7 @@ class DeltaOptimizer(torch.optim.Optimizer):
             HorovodInternalError: the ranks could not combine their steps. The parameters are as before the call then.
         """
         if not self.process_set.included():
-            return super().step() if closure is None else super().step(closure)
+            return self._own_step(closure)
         own = {param for group in self.param_groups for param in group["params"]}
         params = [param for param in self._parameter_names if param.requires_grad and param in own]
         with torch.no_grad():
@@ -188,7 +258,7 @@ class DeltaOptimizer(torch.optim.Optimizer):
                 if start is None or start.shape != param.shape or start.dtype != param.dtype:
                     start = self._starts[param] = torch.empty_like(param, requires_grad=False)
                 start.copy_(param)
-        loss = super().step() if closure is None else super().step(closure)
+        loss = self._own_step(closure)
         with torch.no_grad():
             try:
                 self._combine(params)
@@ -198,24 +268,22 @@ class DeltaOptimizer(torch.optim.Optimizer):
                 raise
         return loss
 
-    # torch wraps the step() of each optimizer class to call its step hooks; super().step() already does.
+    # torch wraps the step() of each optimizer class to call its step hooks; _own_step() already does.
     step.hooked = True  # type: ignore[attr-defined]  # PyTorch's mark
 
     def _combine(self, params: list[torch.Tensor]) -> None:
         """Replace the change that the step made to each parameter by the Adasum of all ranks' changes."""
         pending = []
-        checked = _initial_weights.checked()
+        compared = checked()
         try:
             for param in params:
                 change = param.detach().sub(self._starts[param])
-                plain = (
-                    torch.view_as_real(change.resolve_conj()) if change.is_complex() else change.resolve_neg()
-                )
+                plain = as_real(change)
                 sent, context = self._compression.compress(plain.contiguous())
                 name = self._parameter_names[param]
-                if checked:
+                if compared:
                     start = self._starts[param]
-                    _initial_weights.announce(f"allreduce.{name}", [(name, start)], self.process_set)
+                    _gradients.announce(f"allreduce.{name}", [(name, start)], self.process_set)
                 handle = allreduce_async_(sent, name=name, op=Adasum, process_set=self.process_set)
                 pending.append((param, handle, context))
             for param, handle, context in pending:
@@ -228,56 +296,8 @@ class DeltaOptimizer(torch.optim.Optimizer):
             raise
 
 
-_CLASSES: dict[tuple[type, type], type[Any]] = {}
-
-# The optimizers whose hooks are in place.
-_WATCHING: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def _world_size() -> int:
-    # Looked up in the package at each call: a test may patch horovod.torch.size.
-    number: int = sys.modules["horovod.torch"].size()
-    return number
-
-
-class _Wrapper(torch.optim.Optimizer):
-    """The base of both kinds of distributed optimizers."""
-
-    _original: torch.optim.Optimizer
-
-    def step(self, closure: Callable[..., Any] | None = None) -> Any:
-        # A scheduler that was made for the original asks it whether a step was done.
-        self._original._opt_called = True  # type: ignore[attr-defined]  # of schedulers
-        return super().step() if closure is None else super().step(closure)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take a loaded state. The groups and the state stay the same objects: the original has them too, and a scheduler
-        that was made for it changes the learning rate there."""
-        groups, values = self.param_groups, self.state
-        super().__setstate__(state)
-        if self.param_groups is not groups:
-            for own, loaded in zip(groups, self.param_groups):
-                own.clear()
-                own.update(loaded)
-            self.param_groups = groups
-        if self.state is not values:
-            values.clear()
-            values.update(self.state)
-            self.state = values
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(
-            f"horovod: a DistributedOptimizer ({type(self).__name__}) cannot be copied or pickled, as it belongs to this "
-            "process in the job. Copy or save its state_dict(), or copy the optimizer before it is wrapped."
-        )
-
-
-class _DistributedAdasumOptimizer(NamesOfAdasum, DeltaOptimizer, _Wrapper):
-    """The methods that precede those of the wrapped optimizer's class for op=Adasum."""
-
-
-class _DistributedOptimizer(NamesOfReductions, _Wrapper):
-    """The methods that precede those of the wrapped optimizer's class."""
+class _DistributedOptimizer(_Wrapper):
+    """Reduces the gradients before each step."""
 
     def _distribute(
         self,
@@ -286,7 +306,8 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         reducer: GradientReducer,
         shared: bool,
     ) -> None:
-        self._reducer, self._asked_groups = reducer, groups
+        self._reducer = reducer
+        self._asked_groups = groups
         self._should_synchronize = True
         self._synchronized = False
         self._frozen: list[tuple[torch.Tensor, str]] = []
@@ -373,7 +394,40 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         """The ranks that take part."""
         return self._reducer.process_set
 
-    find_duplicates = staticmethod(find_duplicates)
+    # Names of the original's that programs read.
+
+    @property
+    def gradient_predivide_factor(self) -> float:
+        """The argument of DistributedOptimizer."""
+        return self._reducer.factors[1]
+
+    @property
+    def sparse_as_dense(self) -> bool:
+        """Whether sparse gradients are reduced as dense tensors."""
+        return self._reducer.sparse_as_dense
+
+    @property
+    def _compression(self) -> type[Compressor]:
+        """The class that compresses gradients."""
+        return self._reducer.compression
+
+    @property
+    def _groups(self) -> int | list[Any] | None:
+        """The argument `groups` of DistributedOptimizer."""
+        return self._asked_groups
+
+    @property
+    def _requires_update(self) -> set[torch.Tensor]:
+        """The parameters whose gradients are reduced. A new set."""
+        return set(self._reducer.slots)
+
+    def _allreduce_grad_async(self, p: torch.Tensor) -> tuple[Any, Any]:
+        """Start reducing the gradient of a parameter now, instead of the hook. synchronize() waits for it.
+
+        Returns the handle of the reduction, as `hvd.poll` takes it (a function for a sparse gradient), and the context of
+        the compression. Raises ValueError: the optimizer does not reduce the gradient of `p`.
+        """
+        return self._reducer.start(p)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change the number of backward passes per step(). Call it between steps, on all ranks."""
@@ -388,12 +442,8 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         super().load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters; their gradients are reduced too. Call it on all ranks. Another DistributedOptimizer
-        that has some of them is replaced by this one."""
         super().add_param_group(param_group)
-        index = len(self.param_groups) - 1
-        for position, param in enumerate(self.param_groups[index]["params"]):
-            self._parameter_names.setdefault(param, f"allreduce.noname.{index}.{position}")
+        for param in self.param_groups[-1]["params"]:
             self._watch(param)
         if self._active:
             self._replace_others()
@@ -448,7 +498,7 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         if not self._should_synchronize:
             self._synchronized = False
             self._reducer.reduced = {}
-            return super().step() if closure is None else super().step(closure)
+            return self._own_step(closure)
         done = self._synchronized and not self._reducer.busy and self._reducer.still_reduced()
         if done:
             warnings.warn(
@@ -464,7 +514,7 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
                 if not self._reducer.has_warned and self._reducer.busy:
                     _gradients.warn_of_scaler(self, self._reducer)
                 self._reduce()
-            return super().step()
+            return self._own_step(None)
         # The gradients of a closure do not exist yet. Reductions that a backward before step() has begun are finished
         # first.
         if self._reducer.busy:
@@ -474,13 +524,12 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         decides_by_loss = self._active and isinstance(self, torch.optim.LBFGS)
 
         def reducing_closure() -> Any:
-            nonlocal done
             loss = closure()
             if self._reducer.busy or not done:
                 self._reduce()
             return self._loss_of_all(loss) if decides_by_loss else loss
 
-        return super().step(reducing_closure)
+        return self._own_step(reducing_closure)
 
     def _loss_of_all(self, loss: Any) -> torch.Tensor:
         """The loss, reduced like the gradients, for optimizers that decide by it.
@@ -492,7 +541,7 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         name = self._parameter_names[self.param_groups[0]["params"][0]]
         return allreduce(value, name=f"loss.{name}", op=self.op, process_set=self.process_set)
 
-    # torch wraps the step() of each optimizer class to call its step hooks; super().step() already does.
+    # torch wraps the step() of each optimizer class to call its step hooks; _own_step() already does.
     step.hooked = True  # type: ignore[attr-defined]  # PyTorch's mark
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:

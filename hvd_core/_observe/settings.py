@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 from hvd_core.flight_records import SUFFIX, writer_of
 
 if TYPE_CHECKING:
-    from hvd_core._bootstrap import World
+    from hvd_core._bootstrap.world import World
     from hvd_core._config.settings import EngineSettings
 
 DYNAMIC = "DYNAMIC"
 _KEPT_JOBS = 32
 
 
-def flight_folder(environ: dict[str, str] | os._Environ[str] = os.environ) -> Path:
+def flight_folder() -> Path:
     """The folder with one folder for each job whose flight recorders were saved: HOROVOD_FLIGHT_RECORDER_DIR, or
     ``horovod-flight-UID`` in the folder for temporary files."""
-    named = environ.get("HOROVOD_FLIGHT_RECORDER_DIR", "").strip()
+    named = os.environ.get("HOROVOD_FLIGHT_RECORDER_DIR", "").strip()
     return Path(named) if named else Path(tempfile.gettempdir()) / f"horovod-flight-{os.getuid()}"
 
 

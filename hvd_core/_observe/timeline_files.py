@@ -109,7 +109,7 @@ def _of_rank(path: str | Path, events: list[Event], shift: int) -> list[Event]:
         raise ValueError(f"{path} does not say which rank has written it")
     rank = facts["rank"]
     names = tensor_names(events)
-    told: list[Event] = [
+    made: list[Event] = [
         {"name": "process_name", "ph": "M", "pid": rank, "args": {"name": f"rank {rank} ({facts['host']})"}},
         {"name": "process_sort_index", "ph": "M", "pid": rank, "args": {"sort_index": rank}},
         {"name": "horovod_rank", "ph": "M", "pid": rank, "args": facts},
@@ -119,19 +119,19 @@ def _of_rank(path: str | Path, events: list[Event], shift: int) -> list[Event]:
         ("wait", event.get("tid", 0)) for event in events if event["ph"] == "X" and event.get("pid") == 0
     }
     for _, lane in sorted(lanes):
-        told.append(
+        made.append(
             _thread_name(rank, lane, "waiting callers" if lane == 0 else f"waiting callers {lane + 1}")
         )
     first = len(lanes)
     for pid, name in sorted(names.items()):
-        told.append(_thread_name(rank, first + pid, name))
+        made.append(_thread_name(rank, first + pid, name))
     for event in events:
         if event["ph"] == "M":
             continue
         pid = event.get("pid", 0)
         lane = first + pid if pid else event.get("tid", 0)
-        told.append({**event, "pid": rank, "tid": lane, "ts": event["ts"] + shift})
-    return told
+        made.append({**event, "pid": rank, "tid": lane, "ts": event["ts"] + shift})
+    return made
 
 
 def _thread_name(rank: int, lane: int, name: str) -> Event:

@@ -87,6 +87,7 @@ class Quiet:
 
 
 BARRIER_BYTES = 4096
+START_TIMEOUT_S = 90.0
 
 
 class Unavailable(Exception):
@@ -111,7 +112,7 @@ class Spec:
 class Team:
     """The running ranks of one alternative."""
 
-    def __init__(self, spec: Spec, size: int, scratch: Path, start_timeout: float) -> None:
+    def __init__(self, spec: Spec, size: int, scratch: Path) -> None:
         self.spec, self.size = spec, size
         self.scratch = scratch / spec.name
         self.scratch.mkdir()
@@ -122,12 +123,12 @@ class Team:
         os.ftruncate(self.memfd, spec.shared_bytes)
         self.log = open(self.scratch / "log", "w+b")  # noqa: SIM115 (closed by end)
         try:
-            self._start(start_timeout)
+            self._start()
         except BaseException:
             self.end()
             raise
 
-    def _start(self, timeout: float) -> None:
+    def _start(self) -> None:
         env = os.environ | self.spec.env | {
             "HVD_BENCH_SOCKET": "socket",
             "HVD_BENCH_SCRATCH": str(self.scratch),
@@ -157,23 +158,23 @@ class Team:
                         cwd=self.scratch,
                     )
                 )
-            deadline = time.monotonic() + timeout
+            deadline = time.monotonic() + START_TIMEOUT_S
             while len(self.connections) < self.size:
                 try:
                     accepted, _ = listener.accept()
                 except TimeoutError:
-                    self._check_start(deadline, timeout)
+                    self._check_start(deadline)
                     continue
                 connection = Connection(accepted.detach())
                 hello = connection.recv()
                 self.connections[hello["rank"]] = connection
                 self.pids[hello["rank"]] = hello["pid"]
 
-    def _check_start(self, deadline: float, timeout: float) -> None:
+    def _check_start(self, deadline: float) -> None:
         """Raises Unavailable if the ranks that are missing will not connect."""
         dead = [p.returncode for p in self.processes if p.poll() is not None]
         if dead or time.monotonic() > deadline:
-            why = f"ended with code {dead[0]}" if dead else f"did not connect within {timeout:.0f} s"
+            why = f"ended with code {dead[0]}" if dead else f"did not connect within {START_TIMEOUT_S:.0f} s"
             raise Unavailable(f"{self.spec.name}: ranks {why}. Their output:\n{self.tail()}")
 
     def tail(self) -> str:
@@ -235,8 +236,8 @@ class Team:
 class Fleet:
     """All alternatives of one run. A context manager: leaving it ends every process it started."""
 
-    def __init__(self, size: int, patience_s: float = 0, start_timeout: float = 90) -> None:
-        self.size, self.start_timeout = size, start_timeout
+    def __init__(self, size: int, patience_s: float = 0) -> None:
+        self.size = size
         self.quiet = Quiet(patience_s)
         self.scratch = Path(tempfile.mkdtemp(prefix="hvd-benchmark-"))
         self.teams: dict[str, Team] = {}
@@ -254,7 +255,7 @@ class Fleet:
     def start(self, name: str, make_spec: Callable[[], Spec]) -> None:
         """Start the alternative `make_spec()` describes; note why where that is impossible."""
         try:
-            self.teams[name] = Team(make_spec(), self.size, self.scratch, self.start_timeout)
+            self.teams[name] = Team(make_spec(), self.size, self.scratch)
         except (Unavailable, OSError, EOFError) as error:  # a rank may end right after it has connected
             self.drop(name, str(error))
 

@@ -6,9 +6,9 @@ A distribution adds one by an entry point: a name, and a subclass of Alternative
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -43,7 +43,8 @@ KINDS = {
 }
 
 COLLECTIVES = tuple(KINDS)
-OPS = ("sum", "prod", "min", "max", "avg")
+_HOROVOD_OPS = {"sum": "Sum", "prod": "Product", "min": "Min", "max": "Max", "avg": "Average"}
+OPS = tuple(_HOROVOD_OPS)
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
 
 
@@ -200,6 +201,19 @@ class Alternative:
         """Leave in order."""
 
 
+def horovod_call(api: Any, call: Call, tensor: Any) -> Callable[[], Any]:
+    """A call of Horovod's API on a rank's input. ``api``: hvd_core, or a front end's module. Raises Unavailable if the
+    API has no such call."""
+    if call.in_place and call.collective not in ("allreduce", "broadcast"):
+        raise Unavailable("the API has no form in place")
+    more: dict[str, Any] = {"name": f"bench.{call.collective}.{call.elements}.{call.dtype}"}
+    if call.kind.reduces:
+        more["op"] = getattr(api, _HOROVOD_OPS[call.op])
+    if call.kind.has_root:
+        more["root_rank"] = call.root
+    return partial(getattr(api, call.collective + "_" * call.in_place), tensor, **more)
+
+
 def need(module: str, how: str) -> None:
     """Raise Unavailable unless this interpreter can import `module`."""
     try:
@@ -214,8 +228,3 @@ def catalog() -> dict[str, Callable[[], type[Alternative]]]:
     """How to load each alternative, by its name, those of hvd-core first."""
     found = sorted(entry_points(group=GROUP), key=lambda e: (not e.value.startswith("hvd_core."), e.name))
     return {entry.name: entry.load for entry in found}
-
-
-def device_of_rank() -> str:
-    """The device type for this rank, as the conductor has set it."""
-    return os.environ.get("HVD_BENCH_DEVICE", "cpu")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hvd_core.bench._conductor import Unavailable
-from hvd_core.bench.alternative import Alternative, Bound, Call, Place, host_dtype
+from hvd_core.bench.alternative import Alternative, Bound, Call, Place, horovod_call, host_dtype
 
 
 def _array(call: Call, elements: int) -> np.ndarray:
@@ -31,36 +30,16 @@ class NumpyApi(Alternative):
         if not hvd.is_initialized():
             hvd.init()
         self.hvd = hvd
-        self.ops: dict[str, int] = {
-            "sum": hvd.Sum,
-            "prod": hvd.Product,
-            "min": hvd.Min,
-            "max": hvd.Max,
-            "avg": hvd.Average,
-        }
 
     def bind(self, call: Call) -> Bound:
         array = _array(call, call.sent(self.place.size))
         kept = [array]
-        name = f"bench.{call.collective}.{call.elements}.{call.dtype}"
-        run = self._run(call, array, name)
+        run = horovod_call(self.hvd, call, array)
 
         def keep() -> None:
             kept[0] = run()
 
         return Bound(keep, partial(np.copyto, array), lambda: kept[0])
-
-    def _run(self, call: Call, array: np.ndarray, name: str) -> Callable[[], Any]:
-        hvd, op = self.hvd, self.ops.get(call.op)
-        if call.in_place and call.collective not in ("allreduce", "broadcast"):
-            raise Unavailable("the API has no form in place")
-        if call.collective == "allreduce":
-            return partial(hvd.allreduce_ if call.in_place else hvd.allreduce, array, name=name, op=op)
-        if call.collective == "broadcast":
-            return partial(hvd.broadcast_ if call.in_place else hvd.broadcast, array, call.root, name=name)
-        if call.collective == "reducescatter":
-            return partial(hvd.reducescatter, array, name=name, op=op)
-        return partial(getattr(hvd, call.collective), array, name=name)
 
     def barrier(self) -> None:
         self.hvd.barrier()

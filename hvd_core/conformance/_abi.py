@@ -40,20 +40,6 @@ CAPS = {
 CAP_STREAM, CAP_REQUEST, CAP_VECTORED, CAP_GROUP_SAME, CAP_GROUP_MIXED, CAP_ABORT = 1, 2, 4, 8, 16, 32
 CAP_ONE_HOST, CAP_MEM_HOST, CAP_MEM_DEVICE, CAP_PROCESS_LOCAL = 64, 128, 256, 512
 BFLOAT16, FLOAT8 = 10, 11
-DTYPES = {
-    "uint8": 0,
-    "int8": 1,
-    "uint16": 2,
-    "int16": 3,
-    "int32": 4,
-    "int64": 5,
-    "float16": 6,
-    "float32": 7,
-    "float64": 8,
-    "bool": 9,
-    "uint32": 13,
-    "uint64": 14,
-}
 
 
 class Hdr(C.Structure):

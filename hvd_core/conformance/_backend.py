@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hvd_core._bootstrap import BootstrapTimeout
+from hvd_core._base.sockets import BootstrapTimeout
 from hvd_core.conformance import _abi
 from hvd_core.conformance._abi import (
     ERR,
@@ -113,7 +113,7 @@ class BackendFailure(Exception):
     """A slot returned a code that the contract does not allow here. ``code``, ``flags``, ``text``: its answer."""
 
     def __init__(self, what: str, code: int, text: str = "", flags: int = 0) -> None:
-        self.what, self.code, self.text, self.flags = what, code, text, flags
+        self.code, self.text, self.flags = code, text, flags
         super().__init__(f"{what} answered {code_name(code)}" + (f": {self.text}" if self.text else ""))
 
 
@@ -138,12 +138,11 @@ Phase = tuple[int | None, int, str, int]
 class Host:
     """The table that the backend is handed: log, store, options, thread names.
 
-    ``store`` has set, get, add and delete (hvd_core._bootstrap.StoreClient), or is None for a process alone.
+    ``store`` has set, get, add and delete (hvd_core._bootstrap.store.StoreClient), or is None for a process alone.
     """
 
     def __init__(self, name: str, store: Any = None) -> None:
         self.logged: list[tuple[int, str]] = []
-        self.threads: list[str] = []
         self.notified: list[int] = []
         self.tokens: set[int] = set()  # the notify_tokens of communicators
         self.phases: list[Phase] = []
@@ -186,7 +185,6 @@ class Host:
 
     def _thread_enter(self, role: bytes | None) -> None:
         self.entered.add(threading.get_native_id())
-        self.threads.append((role or b"").decode())
 
     def _activity(self, comm: int | None, seq: int, phase: bytes | None, begin_end: int) -> None:
         self._called("activity")
@@ -205,11 +203,12 @@ class Host:
 
     def _set(self, store: int | None, key: bytes, p: int, n: int, error: Any) -> int:
         self._called("store_set")
-        return self._answer(error, lambda: self._put(self._key(store, key), C.string_at(p, n)))
 
-    def _put(self, key: str, value: bytes) -> None:
-        self.keys.append(("set", key))
-        self._store.set(key, value)
+        def put() -> None:
+            self.keys.append(("set", self._key(store, key)))
+            self._store.set(self._key(store, key), C.string_at(p, n))
+
+        return self._answer(error, put)
 
     def _get(self, store: int | None, key: bytes, p: int, n: Any, deadline_ns: int, error: Any) -> int:
         self._called("store_get")
@@ -217,11 +216,7 @@ class Host:
         def get() -> int:
             left = (deadline_ns - time.monotonic_ns()) / 1e9 if deadline_ns else 60.0
             value = self._store.get(self._key(store, key), max(0.0, min(left, 3600.0)))
-            room, n[0] = n[0], len(value)
-            if len(value) > room:
-                return _abi.INVALID
-            C.memmove(p, value, len(value))
-            return OK
+            return _fill(p, n, value)
 
         return self._answer(error, get)
 
@@ -241,14 +236,7 @@ class Host:
 
     def _option(self, key: bytes, text: int, n: Any) -> int:
         value = os.environ.get(self._prefix + key.decode().upper())
-        if value is None:
-            return UNAVAILABLE
-        raw = value.encode() + b"\0"
-        room, n[0] = n[0], len(raw)
-        if len(raw) > room:
-            return _abi.INVALID
-        C.memmove(text, raw, len(raw))
-        return OK
+        return UNAVAILABLE if value is None else _fill(text, n, value.encode() + b"\0")
 
     @staticmethod
     def _answer(error: Any, action: Callable[[], int | None]) -> int:
@@ -261,6 +249,15 @@ class Host:
         if error:
             error[0].code, error[0].text = code, text.encode()[:900]
         return code
+
+
+def _fill(p: int, n: Any, value: bytes) -> int:
+    """Copies a value to a buffer of n[0] bytes; n[0] becomes its size."""
+    room, n[0] = n[0], len(value)
+    if len(value) > room:
+        return _abi.INVALID
+    C.memmove(p, value, len(value))
+    return OK
 
 
 ENTRY = C.CFUNCTYPE(rc, C.POINTER(HostApi), C.POINTER(C.POINTER(BackendApi)), ERR)

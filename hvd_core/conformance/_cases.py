@@ -366,9 +366,9 @@ class Operation:
         """The pending operation."""
         return self.comm.start(**self.arguments(), **more)
 
-    def complete(self, how: str = "wait", **more: Any) -> np.ndarray:
+    def complete(self, **more: Any) -> np.ndarray:
         """Starts and completes it; the output."""
-        self.start(**more).wait(how)
+        self.start(**more).wait()
         return self.out.read(stored(self.dtype))
 
     def check(self, how: str = "wait", **more: Any) -> str:

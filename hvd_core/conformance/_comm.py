@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes as C
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,6 @@ from hvd_core.conformance._abi import (
     MEM_HOST,
     MEM_PINNED,
     OK,
-    TIMEOUT,
     UNSUPPORTED,
     Buf,
     CollArgs,
@@ -100,9 +99,6 @@ class Space:
         made.write(data)
         return made
 
-    def close(self) -> None:
-        """Gives everything back."""
-
 
 class HostSpace(Space):
     """Ordinary memory of this process."""
@@ -152,7 +148,6 @@ class DeviceSpace(Space):
         self.alignment = max(1, props.alignment)
         self.stream = self.new_stream()
         self._free: dict[tuple[int, int], list[tuple[P, Buf]]] = {}
-        self._owned: list[P] = []
         self._pinned = backend_allocates(self, MEM_PINNED)
         # The host as a device has no other memory than the host's.
         self.memory_kind = MEM_DEVICE if backend_allocates(self, MEM_DEVICE) else MEM_HOST
@@ -161,9 +156,13 @@ class DeviceSpace(Space):
         """A separate stream; None for a table without streams."""
         if not self.backend.has("device", "stream_create"):
             return None
-        stream = P()
-        self.backend.call("device", "stream_create", self.device, 0, C.byref(stream))
-        return stream
+        return self.create("stream_create", 0)
+
+    def create(self, slot: str, *args: Any) -> P:
+        """The stream or event that a slot returns. Raises BackendFailure."""
+        made = P()
+        self.backend.call("device", slot, self.device, *args, C.byref(made))
+        return made
 
     def sync(self, stream: P | None = None, seconds: float = 60.0) -> None:
         """Until the stream has done its work. Raises BackendFailure."""
@@ -178,7 +177,6 @@ class DeviceSpace(Space):
             return waiting.pop()
         mem, buf = P(), Buf()
         self.backend.call("device", "mem_alloc", self.device, kind, size, C.byref(mem), C.byref(buf))
-        self._owned.append(mem)
         return mem, buf
 
     def release(self, kind: int, nbytes: int, mem: P, buf: Buf) -> None:
@@ -218,14 +216,6 @@ class DeviceSpace(Space):
         yield buf, view
         if mem is not None:
             self.release(MEM_PINNED, nbytes, mem, buf)
-
-    def close(self) -> None:
-        for mem in self._owned:
-            self.backend.call("device", "mem_free", mem)
-        self._owned, self._free = [], {}
-        if self.stream is not None:
-            self.backend.call("device", "stream_destroy", self.stream)
-        self.backend.call("device", "close", self.device)
 
 
 class _DeviceRegion(Region):
@@ -281,24 +271,23 @@ class Pending:
         self.done = comm.stream_mode is False and request.value is None
         self.event: P | None = None
         if comm.stream_mode:
-            self.event = P()
-            comm.backend.call("device", "event_create", comm.space.device, 0, C.byref(self.event))
+            assert isinstance(comm.space, DeviceSpace)
+            self.event = comm.space.create("event_create", 0)
             comm.backend.call("device", "event_record", self.event, stream)
 
     def test(self) -> bool:
         """Whether it is complete. Raises BackendFailure when it failed."""
-        if self.done:
-            return True
-        table, slot, what = (
-            ("device", "event_query", self.event) if self.event else ("comm", "req_test", self.request)
-        )
-        return self._settle(lambda: self.comm.backend.call(table, slot, what, allowed=(OK, INPROGRESS)) == OK)
+        if self.event:
+            return self._ask("device", "event_query", self.event)
+        return self._ask("comm", "req_test", self.request)
 
-    def wait(self, how: str = "wait", until: int | None = None) -> None:
+    def wait(self, how: str = "wait") -> None:
         """Until it is complete; ``how`` is wait or poll. Raises BackendFailure when it failed, Failed when it is
-        neither complete nor failed five seconds after its deadline (or at ``until``)."""
-        limit, pause = until or self.until + 5 * 10**9, _FIRST_PAUSE_S
-        while not (self.test() if how == "poll" or self.event else self._sleep(limit)):
+        neither complete nor failed five seconds after its deadline."""
+        limit, pause = self.until + 5 * 10**9, _FIRST_PAUSE_S
+        while not (
+            self.test() if how == "poll" or self.event else self._ask("comm", "req_wait", self.request, limit)
+        ):
             if time.monotonic_ns() > limit:
                 raise Failed("neither complete nor failed by its deadline + 5 s")
             if self.event:
@@ -306,17 +295,11 @@ class Pending:
                 time.sleep(pause)
                 pause = min(pause * _NEXT_PAUSE, _LONGEST_PAUSE_S)
 
-    def _sleep(self, limit: int) -> bool:
+    def _ask(self, table: str, slot: str, *args: Any) -> bool:
         if self.done:
             return True
-        call = self.comm.backend.call
-        return self._settle(
-            lambda: call("comm", "req_wait", self.request, limit, allowed=(OK, INPROGRESS)) == OK
-        )
-
-    def _settle(self, ask: Callable[[], bool]) -> bool:
         try:
-            self.done = ask()
+            self.done = self.comm.backend.call(table, slot, *args, allowed=(OK, INPROGRESS)) == OK
         except BackendFailure:
             self.done = True
             self.free()
@@ -511,14 +494,3 @@ class Comm:
             handle, self.handle = self.handle, None
             self.backend.call("comm", "destroy", handle)
             self.buffers.clear()
-
-
-def ending(pending: Pending) -> tuple[int, str]:
-    """(code, text) with which an operation ends; TIMEOUT with the text "hangs" if it does not end."""
-    try:
-        pending.wait()
-        return OK, ""
-    except BackendFailure as problem:
-        return problem.code, problem.text
-    except Failed:
-        return TIMEOUT, "hangs"

@@ -421,6 +421,7 @@ def required(bare: Bare) -> None:
 # ---- the description: what it says, and what it costs -----------------------------------------------------------------
 
 IMPORT_SECONDS = 0.1
+_ANSWER_S = 60.0
 
 _MEASURE = """
 import sys, os, json, time, threading, importlib
@@ -438,6 +439,19 @@ outside = sorted({n.split(".")[0] for n in new if compiled(sys.modules[n])} - se
 print(json.dumps({"seconds": took, "compiled": outside, "threads": len(os.listdir("/proc/self/task")),
     "environment": changed}))
 """
+
+
+def _answer_of(interpreter: list[str], program: str, argument: str) -> dict[str, Any]:
+    """What a program prints, as JSON in its last line; {"fault": the reason} if it does not."""
+    done = sandbox.run([*interpreter, "-c", program, argument], timeout_s=_ANSWER_S)
+    if done.returncode is None:
+        return {"fault": f"it timed out after {_ANSWER_S:g} s"}
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return answer
+    except (IndexError, ValueError):
+        words = "".join(done.stderr.strip().splitlines()[-1:])
+        return {"fault": f"it {sandbox.describe_exit(done.returncode)}: {words}"}
 
 
 def described(bare: Bare) -> BackendDescriptor:
@@ -507,10 +521,8 @@ def importing(bare: Bare) -> None:
     described(bare)
     seconds = []
     for _ in range(3):
-        done = sandbox.run([sys.executable, "-c", _MEASURE, bare.target.entry or ""], timeout_s=60)
-        bare.expect(not done.timed_out, "describing timed out after 60 s")
-        bare.expect(done.returncode == 0, f"describing failed: {done.stderr.strip().splitlines()[-1:]}")
-        seen = json.loads(done.stdout.splitlines()[-1])
+        seen = _answer_of([sys.executable], _MEASURE, bare.target.entry or "")
+        bare.expect("fault" not in seen, f"describing failed: {seen.get('fault')}")
         seconds.append(seen["seconds"])
     bare.expect(
         not seen["compiled"], f"describing imports {', '.join(seen['compiled'])}; leave that to probe or load"
@@ -547,7 +559,6 @@ def probing(bare: Bare) -> None:
 
 ODD = "a blank, ä and 中"
 _COPIED = (".py", ".toml", ".json", ".txt")
-_ANSWER_S = 60.0
 
 # Describes and probes. The answer has no messages of the plugin, because they may show its path.
 _ASK = """
@@ -639,20 +650,10 @@ def _mirror(top: str, site: Path) -> bool:
 
 
 def _ask(place: str, entry: str, folder: str, variable: str = "") -> dict[str, Any]:
-    question = json.dumps([place, entry, folder, variable])
-    done = sandbox.run([*INTERPRETER, "-c", _ASK, question], timeout_s=_ANSWER_S)
-    if done.returncode is None:
-        return {"said": f"a timeout after {_ANSWER_S:g} s", "why": "", "library": False}
-    try:
-        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return answer
-    except (IndexError, ValueError):
-        said = done.stderr.strip().splitlines()[-1:] or [""]
-        return {
-            "said": f"a process that {sandbox.describe_exit(done.returncode)}",
-            "why": said[0],
-            "library": False,
-        }
+    seen = _answer_of(INTERPRETER, _ASK, json.dumps([place, entry, folder, variable]))
+    if "fault" in seen:
+        return {"said": "a process that failed", "why": seen["fault"], "library": False}
+    return seen
 
 
 def _in_words(answer: dict[str, Any]) -> str:

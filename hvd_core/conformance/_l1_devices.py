@@ -186,8 +186,8 @@ BUSY_S = 0.08
 class Slow:
     """A chain of copies on a stream that takes the device a while, ending in a host buffer that NumPy may look at."""
 
-    def __init__(self, kit: Kit, space: DeviceSpace, megabytes: int = 4) -> None:
-        self.size, self.steps, self.space = megabytes << 20, 1, space
+    def __init__(self, kit: Kit, space: DeviceSpace) -> None:
+        self.size, self.steps, self.space = 4 << 20, 1, space
         self.source = space.of(np.full(self.size, 1, np.uint8))
         self.other = space.of(np.zeros(self.size, np.uint8))
         self.host, self.seen = space.host_buffer(self.size)
@@ -256,9 +256,7 @@ def streams(kit: Kit) -> None:
     space.sync(stream)
     kit.backend.call("device", "stream_destroy", stream)
     for priority in (-1, 0, 1):
-        made = P()
-        kit.backend.call("device", "stream_create", space.device, priority, C.byref(made))
-        kit.backend.call("device", "stream_destroy", made)
+        kit.backend.call("device", "stream_destroy", space.create("stream_create", priority))
 
 
 def _until(kit: Kit, slot: str, handle: P | None) -> int:
@@ -273,9 +271,9 @@ def _until(kit: Kit, slot: str, handle: P | None) -> int:
 @case("L1.native_streams", "a native stream can be obtained, wrapped, and used through both handles")
 def native_streams(kit: Kit) -> None:
     space = kit.need_device("stream_wrap", "stream_native")
-    stream, wrapped = space.new_stream(), P()
+    stream = space.new_stream()
     native = kit.backend.device_api.stream_native(stream)
-    kit.backend.call("device", "stream_wrap", space.device, native, C.byref(wrapped))
+    wrapped = space.create("stream_wrap", native)
     kit.expect(
         kit.backend.device_api.stream_native(wrapped) == native,
         "stream_native of a wrapped stream returns another stream",
@@ -300,8 +298,7 @@ def native_streams(kit: Kit) -> None:
 )
 def events(kit: Kit) -> None:
     space = kit.need_device("mem_alloc", "stream_create", "event_create")
-    call, event, stream = kit.backend.call, P(), space.new_stream()
-    call("device", "event_create", space.device, 0, C.byref(event))
+    call, event, stream = kit.backend.call, space.create("event_create", 0), space.new_stream()
     kit.expect(event.value is not None, "event_create answered OK and returned NULL")
     call("device", "event_query", event)
     chain = Slow(kit, space)
@@ -343,9 +340,9 @@ def _poll(kit: Kit, event: P) -> bool:
 def _elapsed(kit: Kit, space: DeviceSpace, stream: P | None) -> None:
     if not kit.backend.has("device", "event_elapsed_ns"):
         return
-    call, pair, elapsed = kit.backend.call, (P(), P()), C.c_int64(-1)
+    call, elapsed = kit.backend.call, C.c_int64(-1)
+    pair = [space.create("event_create", _abi.EVENT_TIMING) for _ in range(2)]
     for event in pair:
-        call("device", "event_create", space.device, _abi.EVENT_TIMING, C.byref(event))
         call("device", "event_record", event, stream)
     space.sync(stream)
     call("device", "event_elapsed_ns", *pair, C.byref(elapsed))
@@ -364,8 +361,8 @@ def _elapsed(kit: Kit, space: DeviceSpace, stream: P | None) -> None:
 )
 def stream_wait_event(kit: Kit) -> None:
     space = kit.need_device("mem_alloc", "stream_create", "event_create", "stream_wait_event")
-    call, event, first, second = kit.backend.call, P(), space.new_stream(), space.new_stream()
-    call("device", "event_create", space.device, 0, C.byref(event))
+    call, first, second = kit.backend.call, space.new_stream(), space.new_stream()
+    event = space.create("event_create", 0)
     chain = Slow(kit, space)
     for value in (11, 12):
         target = space.of(np.zeros(chain.size, np.uint8))
@@ -521,8 +518,7 @@ def leaks(kit: Kit) -> None:
     host, _ = space.host_buffer(1024)
 
     def once() -> None:
-        stream, event, mem, buf = space.new_stream(), P(), P(), Buf()
-        call("device", "event_create", space.device, 0, C.byref(event))
+        stream, event, mem, buf = space.new_stream(), space.create("event_create", 0), P(), Buf()
         kind = MEM_DEVICE if backend_allocates(space, MEM_DEVICE) else _abi.MEM_HOST
         call("device", "mem_alloc", space.device, kind, 1 << 16, C.byref(mem), C.byref(buf))
         space.copy(Buf(buf.base, buf.offset, 1024), host, 1024, stream)

@@ -276,6 +276,8 @@ def vectored(kit: Kit) -> None:
         kit.need_comm()
         raise Composed("VECTORED is not declared; hvd-core packs lists into one buffer")
     dtype = next((d for d in ("float32", "int32", "uint8") if served(kit, ALLREDUCE, d)), None)
+    kinds = [(ALLREDUCE, "allreduce", dtype)] if dtype else []
+    kinds += [(BROADCAST, "broadcast", "uint8")] if served(kit, BROADCAST, "uint8") else []
     lists = (
         [1, 0, 5, 1000, 0, 3],
         [0, 0, 0],
@@ -286,35 +288,23 @@ def vectored(kit: Kit) -> None:
     for space in kit.spaces():
         comm = kit.comm(space)
         for lengths in lists:
-            what = f"{len(lengths)} buffers of {min(lengths)} to {max(lengths)} [{space.name}]"
-            if dtype:
-                _reduce_list(kit, comm, dtype, lengths, what)
-            _broadcast_list(kit, comm, lengths, what)
+            for coll, name, dtype in kinds:
+                how: dict[str, Any] = {"alignment": alignment_of(kit, coll, dtype), "root": comm.size - 1}
+                how["in_place"] = coll == BROADCAST
+                wrong = _run_list([_samples(comm, coll, dtype, n, i, **how) for i, n in enumerate(lengths)])
+                what = f"{len(lengths)} buffers of {min(lengths)} to {max(lengths)} [{space.name}]"
+                kit.row(f"{name} of {what}", FAIL if wrong else NATIVE, wrong)
 
 
-def _reduce_list(kit: Kit, comm: Comm, dtype: str, lengths: list[int], what: str) -> None:
-    alignment = alignment_of(kit, ALLREDUCE, dtype)
-    ins, outs = (
-        [comm.space.region(n * stored(dtype).itemsize, alignment) for n in lengths] for _ in range(2)
-    )
-    wrong = _wrong(comm, dtype, SUM, ins, outs, 0)
-    kit.row(f"allreduce of {what}", FAIL if wrong else NATIVE, wrong)
-
-
-def _broadcast_list(kit: Kit, comm: Comm, lengths: list[int], what: str) -> None:
-    caps = served(kit, BROADCAST, "uint8")
-    if caps is None:
-        return
-    root = comm.size - 1
-    values = [sample("uint8", root, n, salt=i) for i, n in enumerate(lengths)]
-    buffers = [comm.space.region(n, caps.alignment) for n in lengths]
-    for buffer, value in zip(buffers, values):
-        buffer.poison()
-        if comm.rank == root:
-            buffer.write(value)
-    comm.run(BROADCAST, NUMBERS["uint8"], buffers, buffers, counts=lengths, root=root)
-    bad = [i for i, (b, v) in enumerate(zip(buffers, values)) if compare("uint8", b.read(), v)]
-    kit.row(f"broadcast of {what}", FAIL if bad else NATIVE, f"buffers {bad[:5]} are wrong" if bad else "")
+def _run_list(made: list[Operation]) -> str:
+    """Runs operations of one kind as one call with lists of buffers; the fault of the result, or ""."""
+    lists = {
+        "ins": [m.source for m in made],
+        "outs": [m.out for m in made],
+        "counts": [m.count for m in made],
+    }
+    made[0].comm.run(**made[0].arguments() | lists)
+    return next((f"buffer {i}: {wrong}" for i, m in enumerate(made) if (wrong := m.wrong())), "")
 
 
 @case("L2.groups", "several collectives between group_begin and group_end", ranks=2)
@@ -455,13 +445,13 @@ class Window:
         args.key, args.store = prefix.encode(), kit.backend.host.scope(prefix)
         args.memory = Buf(None, 0, nbytes)
         args.deadline_ns = deadline(kit.limit(20))
-        self.code = kit.backend.call(
+        code = kit.backend.call(
             "comm", "window_create", comm.handle, C.byref(args), C.byref(self.handle), C.byref(part),
             allowed=(OK, UNSUPPORTED),
         )  # fmt: skip
         C.memset(C.byref(args, C.sizeof(_abi.Hdr)), 0xEE, C.sizeof(args) - C.sizeof(_abi.Hdr))
-        if self.code == UNSUPPORTED:
-            return
+        if code == UNSUPPORTED:
+            raise Composed("windows on memory that the host brings: the kit does not try them yet")
         kit.expect(bool(self.handle.value), "window_create answers OK, but returned no window")
         kit.expect(bool(part.base) and part.bytes >= nbytes, f"the part has {part.bytes} bytes of {nbytes}")
         address = part.base + part.offset
@@ -492,31 +482,8 @@ def _communicator(kit: Kit) -> Comm:
     raise Composed("windows of device memory: the kit does not try them yet")
 
 
-def _window(kit: Kit, comm: Comm, nbytes: int, tag: str) -> Window:
-    window = Window(kit, comm, nbytes, tag)
-    if window.code == UNSUPPORTED:
-        raise Composed("windows on memory that the host brings: the kit does not try them yet")
-    return window
-
-
 def _types(kit: Kit) -> list[str]:
     return [d for d in _DTYPES if served(kit, ALLREDUCE, d) is not None]
-
-
-def _wrong(comm: Comm, dtype: str, op: int, ins: list[Region], outs: list[Region], salt: int) -> str:
-    """Reduces lists of buffers; the fault of the result, or ""."""
-    counts = [b.nbytes // stored(dtype).itemsize for b in ins]
-    columns = [[sample(dtype, r, n, salt=salt + i) for i, n in enumerate(counts)] for r in range(comm.size)]
-    for out in outs:
-        out.poison()
-    for buffer, value in zip(ins, columns[comm.rank], strict=True):
-        buffer.write(value)
-    comm.run(ALLREDUCE, NUMBERS[dtype], ins, outs, op=op, counts=counts)
-    for i, out in enumerate(outs):
-        wrong = compare(dtype, out.read(stored(dtype)), *reduced(dtype, op, [c[i] for c in columns]))
-        if wrong:
-            return f"buffer {i}: {wrong}"
-    return ""
 
 
 def _verify_in(comm: Comm, dtype: str, buffer: Region, salt: int, where: str = "", op: int = SUM) -> None:
@@ -528,7 +495,7 @@ def _verify_in(comm: Comm, dtype: str, buffer: Region, salt: int, where: str = "
 @case("L2.windows", "buffers in windows, on all ranks or some, at equal and at other places", ranks=2)
 def windows(kit: Kit) -> None:
     comm = _communicator(kit)
-    first, second = (_window(kit, comm, 1 << 18, tag) for tag in ("first", "second"))
+    first, second = (Window(kit, comm, 1 << 18, tag) for tag in ("first", "second"))
     ordinary = HostSpace()
     for turn, dtype in enumerate(_types(kit)[: 2 if kit.quick else None]):
         alignment = max(64, alignment_of(kit, ALLREDUCE, dtype))
@@ -555,7 +522,9 @@ def windows(kit: Kit) -> None:
         sizes = [width * n for n in (3, 5000, 1, 700, 9001, 16)]
         starts = np.cumsum([512, *((n + 2 * GUARD) // 64 * 64 + 64 for n in sizes)])
         buffers = [first.region(n, int(place)) for n, place in zip(sizes, starts)][::-1]
-        wrong = _wrong(comm, dtype, SUM, buffers, buffers, 7)
+        wrong = _run_list(
+            [_samples(comm, ALLREDUCE, dtype, b.nbytes // width, i, buffer=b) for i, b in enumerate(buffers)]
+        )
         kit.expect(not wrong, f"a list of buffers in one window: {wrong}")
     kept = first.memory.copy()
     first.destroy()
@@ -573,7 +542,7 @@ def windows(kit: Kit) -> None:
 def outlives(kit: Kit) -> None:
     for aborted in (False, True):
         comm = _communicator(kit)
-        window = _window(kit, comm, 1 << 18, "outlives")
+        window = Window(kit, comm, 1 << 18, "outlives")
         window.memory[:] = 7
         _verify_in(comm, _types(kit)[0], window.region(65_536, 512), 1)
         kit.meet()

@@ -41,6 +41,7 @@ PROGRAMS = {
     "stall_test": parts("watch", "snapshot", "stack_sampler", "stall_report"),
     "call_watch_test": parts("watch", "call_watch"),
     "request_test": parts("calls", "request"),
+    "lifecycle_test": parts("core", "lifecycle"),
     "observer_test": parts("recorder", "timeline_end"),
     "emulated_test": _EMULATED,
     "staged_test": [*_EMULATED, *parts("dataplane", "staged")],

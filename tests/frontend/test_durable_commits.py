@@ -48,23 +48,3 @@ def leftovers(path):
 
 def test_what_a_killed_process_left_is_removed(tmp_path):
     run_on_ranks(1, leftovers, str(tmp_path / "commits"))
-
-
-def synced_files(path):
-    synced, fsync = [], os.fsync
-
-    def noted(descriptor):
-        fsync(descriptor)
-        synced.append((os.fstat(descriptor).st_ino, os.path.exists(path)))
-
-    os.fsync = noted
-    try:
-        DurableCommits(State(value=1), path, 1).committed()
-    finally:
-        os.fsync = fsync
-    # The file before it gets its name, the folder after that.
-    assert synced == [(os.stat(path).st_ino, False), (os.stat(os.path.dirname(path)).st_ino, True)]
-
-
-def test_the_name_of_a_commit_reaches_the_disk_too(tmp_path):
-    run_on_ranks(1, synced_files, str(tmp_path / "commits"))

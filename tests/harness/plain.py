@@ -29,7 +29,7 @@ _OF_OURS = (
     *("hvd_core._observe.watch.start", "hvd_core.flight_records", "hvd_core._observe.settings"),
     *("hvd_core._base.listener", "hvd_core._bootstrap.hosts", "hvd_core._bootstrap.links"),
     *("hvd_core._bootstrap.launchers.process", "hvd_core._config.plugins_toml", "horovod._runner.job"),
-    *("horovod._runner.arguments", "horovod._runner.run_api", "horovod._runner.elastic_launcher"),
+    *("horovod._runner.arguments", "horovod._runner.run_api", "horovod._runner.elastic_driver"),
 )
 
 

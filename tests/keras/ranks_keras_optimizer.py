@@ -48,9 +48,6 @@ def check_class_and_attributes():
     assert type(optimizer) is not type(plain)
     assert optimizer._HAS_AGGREGATE_GRAD
     assert callable(optimizer.register_local_var)
-    assert optimizer._agg_helper is None
-    assert hvd.DistributedOptimizer(sgd(), backward_passes_per_step=2)._agg_helper is not None
-    assert not optimizer._aggregated_gradients
     assert list(optimizer.variables()) == list(optimizer.variables)
     assert optimizer.get_config() == plain.get_config()
     again = type(optimizer).from_config(optimizer.get_config())

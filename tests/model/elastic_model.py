@@ -7,6 +7,7 @@ moves is walked (explore). The worker's steps are those of horovod/common/elasti
 
 from __future__ import annotations
 
+import copy
 from typing import NamedTuple
 
 from breadth_first import Outcome, breadth_first
@@ -38,10 +39,18 @@ class Process(NamedTuple):
     outbox: tuple = ()  # to the driver
 
 
+def copied(now: Membership) -> Membership:
+    """A copy that shares no state."""
+    made = copy.copy(now)
+    made.workers = {number: copy.copy(worker) for number, worker in now.workers.items()}
+    made._deaths = list(now._deaths)
+    return made
+
+
 class Driver:
     """The driver in one state. `now` is to be read only. Equal states are one object, which remembers each step."""
 
-    def __init__(self, now: Membership, known: dict[tuple, Driver]):
+    def __init__(self, now: Membership, known: dict[str, Driver]):
         self.now, self._known = now, known
         self._steps: dict[tuple, tuple[list, Driver]] = {}
 
@@ -49,14 +58,14 @@ class Driver:
         """The commands and the driver after a call: the name of the function and its arguments."""
         step = self._steps.get(event)
         if step is None:
-            after = self.now.copy()
+            after = copied(self.now)
             commands = getattr(after, event[0])(*event[1:]) or []
             step = self._steps[event] = commands, Driver.of(after, self._known)
         return step
 
     @staticmethod
-    def of(now: Membership, known: dict[tuple, Driver]) -> Driver:
-        return known.setdefault(now.key(), Driver(now, known))
+    def of(now: Membership, known: dict[str, Driver]) -> Driver:
+        return known.setdefault(repr(now), Driver(now, known))
 
 
 class State(NamedTuple):

@@ -107,8 +107,8 @@ def test_a_token_file_with_something_else_is_refused(tmp_path):
 
 
 def test_settings_that_contradict_each_other_are_named():
-    assert start.hindrance(EngineSettings(metrics_port=9400)) == ""
-    assert "HOROVOD_FLIGHT_RECORDER=0" in start.hindrance(
+    assert start.reason_not_started(EngineSettings(metrics_port=9400)) == ""
+    assert "HOROVOD_FLIGHT_RECORDER=0" in start.reason_not_started(
         EngineSettings(metrics_port=9400, flight_recorder=False)
     )
 

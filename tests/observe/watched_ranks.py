@@ -136,7 +136,7 @@ def more_events_than_a_ring_holds():
     from hvd_core._observe.watch import job_figures
 
     with mock.patch.object(
-        job_figures, "LOOKED_AT_S", 1000.0
+        job_figures, "VIEWER_TIMEOUT_S", 1000.0
     ):  # the page stays open, however long this takes
         figures = job_figures.HostFigures(SharedRings(place()))
         figures.for_page(0)

@@ -70,8 +70,8 @@ def test_a_function_that_does_not_call_init_has_no_ranks(run):
     [
         ({"min_num_proc": 3, "max_num_proc": 2}, "--max-np 2 is less than -np 3"),
         ({"num_proc": 2, "min_num_proc": 3}, "-np 2 is less than --min-np 3"),
-        ({"min_num_proc": 1, "reset_limit": -1}, "--reset-limit must be at least 0, found -1"),
-        ({"min_num_proc": 1, "slots": 0}, "--slots-per-host must be at least 1, found 0"),
+        ({"min_num_proc": 1, "reset_limit": -1}, "reset_limit=-1 must be >= 0"),
+        ({"min_num_proc": 1, "slots": 0}, "slots=0 must be >= 1"),
         ({"min_num_proc": 1, "cooldown_range": 5}, "takes two numbers of seconds, .* found 5"),
         ({"min_num_proc": 1, "cooldown_range": (5, 5)}, "1 <= MIN < MAX <= 3600, found"),
         ({"min_num_proc": 1, "cooldown_range": (5, 3601)}, "1 <= MIN < MAX <= 3600, found"),

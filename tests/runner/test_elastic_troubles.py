@@ -1,58 +1,11 @@
-"""Elastic jobs in which the launcher itself meets trouble, and ends of jobs that are no success."""
-
-import os
-import signal
+"""Elastic jobs in trouble: stalls, killed launchers, shells that do not end, and ends that are no success."""
 
 import pytest
 from launchers import program_words
 
 import elastic_ranks
-from harness import plain
-from horovod._runner import elastic_launcher
-from horovod._runner.launch_spec import LaunchSpec
-from horovod.runner.launch import parse_args
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
-
-
-def test_a_world_whose_store_cannot_be_opened_is_formed_later(tmp_path, monkeypatch, capfd):
-    opened = []
-    open_store = elastic_launcher.Starter.open_store
-
-    def fails_once(self, hosts, secret):
-        opened.append(hosts)
-        if len(opened) == 2:
-            raise OSError("no port is left")
-        return open_store(self, hosts, secret)
-
-    monkeypatch.setattr(elastic_launcher.Starter, "open_store", fails_once)
-    monkeypatch.chdir(tmp_path)
-    command = program_words(elastic_ranks.dies_in_its_first_init, python=plain.python())
-    args = parse_args(["-np", "3", "--min-np", "2", *command])
-    outcome = elastic_launcher.run_elastic_job(LaunchSpec.from_options(args, args.command), lambda job: None)
-    assert outcome.exit_code == 0
-    out, err = capfd.readouterr()
-    assert "world 2 cannot be formed now: no port is left" in err
-    assert len(opened) >= 3 and out.count("one of ") >= 2
-
-
-def test_training_goes_on_if_a_replacement_cannot_be_started(launcher):
-    output = launcher.folder / "output"
-    output.mkdir()
-    (output / "rank.2").touch()  # a folder is needed there
-    words = ("--min-np", 1, "--output-filename", output)
-    process = launcher.start_python(2, elastic_ranks.count_steps, *words)
-    launcher.wait_for(1, "in.2.rank0")
-    (killed,) = launcher.wait_for(1, "in.2.rank1")
-    for file in launcher.folder.glob("in.2.*"):
-        file.unlink()
-    os.kill(int(killed), signal.SIGKILL)
-    launcher.wait_for(2, "in.2.rank")  # a later process has taken the slot
-    (launcher.folder / "enough").touch()
-    out, err = (data.decode() for data in process.communicate(timeout=200))
-    assert process.returncode == 0, err
-    assert "horovodrun: process 2 cannot be started: " in err and "File exists" in err
-    assert out.count("is done, some steps") == 2
 
 
 def test_a_rank_that_leaves_too_early_is_no_success(launcher):
@@ -98,7 +51,7 @@ def test_a_remote_shell_that_ignores_its_end_does_not_stop_the_driver(launcher):
     launcher.wait_for(1, "in.2.rank0")
     launcher.wait_for(1, "in.2.rank1")
     # The driver takes some seconds to end the shell. The job goes on until then.
-    ended = b"host 'elsewhere': the remote shell ended with status -9"
+    ended = b"host 'elsewhere': the remote shell did not answer"
     told = next((line for line in process.stderr if ended in line), None)
     (launcher.folder / "enough").touch()
     out, err = (data.decode() for data in process.communicate(timeout=200))

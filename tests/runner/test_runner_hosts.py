@@ -60,17 +60,10 @@ def test_hostfiles_of_other_launchers(tmp_path):
     assert merge_hosts(hosts)[0][3] == HostInfo("delta", 2)
 
 
-# What is written, and what its error tells besides the line.
-MISTAKES = {
-    "me@alpha slots=2": "'Host alpha' and below it 'User NAME' into ~/.ssh/config",
-    "me@alpha:2": "~/.ssh/config",
-    "alpha:2222 slots=2": "--ssh-port if all hosts have the same one, else in ~/.ssh/config: 'Host alpha'",
-    "alpha slots=2 port=2222": "--ssh-port",
-    "alpha:2222:2": "--ssh-port",
-    "2001:db8::1:2": "in brackets",
-    "::1": "in brackets",
-    "[alpha:2]:2": "alpha:2 is not an address of IPv6",
-}
+MISTAKES = [
+    *("me@alpha slots=2", "me@alpha:2", "alpha:2222 slots=2", "alpha slots=2 port=2222", "alpha:2222:2"),
+    *("2001:db8::1:2", "::1", "[alpha:2]:2"),
+]
 
 
 @pytest.mark.parametrize("text", MISTAKES)
@@ -85,10 +78,10 @@ def test_what_belongs_elsewhere_is_refused_with_the_place(tmp_path, text):
         with pytest.raises(ValueError) as caught:
             parse()
         assert where in str(caught.value) and f"found '{text}  # mine'" in str(caught.value)
-        assert MISTAKES[text] in str(caught.value)
+        assert "in brackets" in str(caught.value) and "~/.ssh/config" in str(caught.value)
     with pytest.raises(ValueError, match="Invalid host input") as caught:
         parse_hosts(f"beta:1,{text}")
-    assert f"The part {text!r} has not" in str(caught.value)
+    assert f"Found {text!r}. An address of IPv6" in str(caught.value)
 
 
 def test_a_discovery_script_prints_the_lines_of_a_hostfile():

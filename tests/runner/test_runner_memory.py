@@ -18,10 +18,10 @@ LIMITS = ("memory.max", "memory.limit_in_bytes")
 @pytest.fixture
 def group():
     """A control group that may use LIMIT_MIB, below the one of this process."""
-    above = supervisor.memory_group()
-    if not above or not os.access(above[-1], os.W_OK):
+    mounts = [Path(mount) for _, mount, *_ in reversed(supervisor.MEMORY_FILES) if os.access(mount, os.W_OK)]
+    if not mounts or not supervisor.memory_files()[0]:
         pytest.skip("this user cannot make a memory control group here")
-    folder = Path(above[-1]) / f"hvd-test-{uuid.uuid4().hex[:8]}"
+    folder = mounts[0] / f"hvd-test-{uuid.uuid4().hex[:8]}"
     try:
         folder.mkdir()
     except OSError as error:
@@ -55,11 +55,11 @@ def test_each_process_that_the_kernel_has_killed_is_told_once(tmp_path):
     counter = tmp_path / "memory.events"
     counter.write_text("oom_kill 3\n")
     job = supervisor.Supervisor(-1)
-    job.memory_group, job.memory_kills = [str(tmp_path)], 3
+    job.kills_file, job.limit_file, job.kills = str(counter), str(tmp_path / "memory.max"), 3
     assert job.lack_of_memory() == ""
     counter.write_text("oom_kill 5\n")
     told = [job.lack_of_memory() for _ in range(3)]
-    assert told == ["the host's memory", "the host's memory", ""]
+    assert told == ["no cgroup limit here", "no cgroup limit here", ""]
 
 
 @pytest.mark.parametrize(
@@ -74,12 +74,10 @@ def test_each_process_that_the_kernel_has_killed_is_told_once(tmp_path):
     ],
 )
 def test_the_files_of_both_versions_of_control_groups(tmp_path, kills, limit, unlimited):
-    inner = tmp_path / "inner"
-    inner.mkdir()
-    folders = [str(inner), str(tmp_path)]
-    assert supervisor.memory_kills(folders) is None and supervisor.memory_limit(folders) is None
-    (inner / kills[0]).write_text(kills[1])
-    (inner / limit).write_text(f"{unlimited}\n")
-    assert supervisor.memory_kills(folders) == 3 and supervisor.memory_limit(folders) is None
-    (tmp_path / limit).write_text(f"{64 << 20}\n")
-    assert supervisor.memory_limit(folders) == 64 << 20
+    file, other = tmp_path / kills[0], tmp_path / limit
+    assert supervisor.number_in(str(file), "oom_kill ") is None
+    file.write_text(kills[1])
+    other.write_text(f"{unlimited}\n")
+    assert supervisor.number_in(str(file), "oom_kill ") == 3 and supervisor.number_in(str(other)) is None
+    other.write_text(f"{64 << 20}\n")
+    assert supervisor.number_in(str(other)) == 64 << 20

@@ -8,7 +8,7 @@ from horovod._runner import mpi
 from horovod._runner.output import Output
 
 _, HYDRA = mpi.of_hydra()
-TOKEN = "".join(part.decode().replace("\\", "") for part in HYDRA.parts[:-2])
+TOKEN = HYDRA.start.decode()
 KINDS = {
     "hydra": (HYDRA, lambda rank: f"{TOKEN}{rank}|"),
     "openmpi-4": (mpi.of_open_mpi((4, 1, 8)), lambda rank: f"[1,{rank}]<stdout>:"),

@@ -1,7 +1,7 @@
 """How commands get to other hosts, what is said on the way, and where the store listens: the parts, one by one."""
 
+import json
 import os
-import random
 import shlex
 import socket
 import subprocess
@@ -13,15 +13,8 @@ from horovod._runner import hosts
 from horovod._runner.environment import remote_environment
 from horovod._runner.hosts import StorePlace, source_address, store_place
 from horovod._runner.protocol import (
-    Incoming,
+    MAGIC,
     Kind,
-    Outgoing,
-    ProtocolError,
-    decode_env,
-    decode_words,
-    encode_env,
-    encode_words,
-    frame,
     memory_frames,
     output_frame,
     split_output,
@@ -29,6 +22,7 @@ from horovod._runner.protocol import (
 )
 from horovod._runner.remote_ranks import RemoteShell, agent_words
 from hvd_core._base import sockets
+from hvd_core._base.messages import FrameBuffer, frame
 
 WORDS = ["python", "-c", "print('a b')"]
 
@@ -101,70 +95,25 @@ def test_what_belongs_to_this_machine_stays_here():
     assert remote_environment({**mine, **job}) == job
 
 
-def test_frames_survive_any_cut():
-    sent = [(Kind.STOP, b""), (Kind.OUTPUT, os.urandom(70_000)), (Kind.EVENT, b"{}"), (Kind.OUTPUT, b"x")]
-    data = b"".join(frame(kind, payload) for kind, payload in sent)
-    chance = random.Random(1)
-    for _ in range(50):
-        incoming, got, at = Incoming(), [], 0
-        while at < len(data):
-            size = chance.choice([1, 4, 5, 6, 1000, 70_000])
-            got += incoming.feed(data[at : at + size])
-            at += size
-        assert got == sent
-
-
-def test_a_frame_that_cannot_be_is_refused():
-    with pytest.raises(ProtocolError, match="bytes of kind 111"):
-        Incoming().feed(b"hello world, how are you")
-
-
 def test_payloads():
-    [(kind, payload)] = Incoming().feed(output_frame(70_000, 1, b"said"))
+    [(kind, payload)] = FrameBuffer().feed(output_frame(70_000, 1, b"said"))
     assert (kind, *split_output(payload)) == (Kind.OUTPUT, 70_000, 1, b"said")
     memory = os.memfd_create("test")
     data = os.urandom((1 << 20) + 5)
     os.write(memory, data)
-    frames = Incoming().feed(b"".join(memory_frames(Kind.RESULT, memory, 9)))
+    frames = FrameBuffer().feed(b"".join(memory_frames(Kind.RESULT, memory, 9)))
     os.close(memory)
     assert {(kind, split_result(payload)[0]) for kind, payload in frames} == {(Kind.RESULT, 9)}
     assert b"".join(split_result(payload)[1] for _, payload in frames) == data
 
 
-def test_outgoing_never_cuts_a_frame_when_the_pipe_is_full():
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    first = [bytes([number]) * 50_000 for number in range(3)]
-    outgoing = Outgoing(writer, first)
-    assert not outgoing.flush()
-    outgoing.add(b"last" * 10_000)
-    assert outgoing.size > 0
-    received = b""
-    # A request overtakes what has not been begun yet.
-    expected = first[0] + first[1] + b"last" * 10_000 + first[2]
-    while len(received) < len(expected):
-        received += os.read(reader, 1 << 16)
-        outgoing.flush()
-    assert received == expected
-    assert outgoing.flush() and outgoing.size == 0
-    os.close(reader)
-    outgoing.add(b"x")
-    with pytest.raises(BrokenPipeError):
-        outgoing.flush()
-    os.close(writer)
-
-
-def test_an_agent_starts_without_hvd_core():
-    """A job has an agent on each other host, and an elastic one for each worker there."""
-    look = "import sys, horovod._runner.agent; print([name for name in sys.modules if name.startswith('hvd_core')])"
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
-def test_words_of_any_bytes():
-    odd = [os.fsdecode(bytes(range(1, 256))), "", "ü"]
-    assert decode_words(encode_words(odd)) == odd
-    assert decode_env(encode_env({odd[0]: odd[2]})) == {odd[0]: odd[2]}
+def test_another_version_is_refused_in_words():
+    job = frame(Kind.JOB, json.dumps({"protocol": 0}).encode())
+    done = subprocess.run(agent_words(sys.executable), input=job, capture_output=True, timeout=100)
+    before, magic, frames = done.stdout.partition(MAGIC)
+    [(kind, text)] = FrameBuffer().feed(frames)
+    assert (before, magic, kind) == (b"", MAGIC, Kind.REFUSED)
+    assert b"the launcher has version 0. Install the same version on all hosts" in text
 
 
 def test_addresses_of_this_machine():

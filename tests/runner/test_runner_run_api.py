@@ -217,11 +217,9 @@ def test_ctrl_c_ends_the_job(launcher):
     "call, text",
     [
         ((None,), r"horovod\.run: the function to run must be callable, found None"),
-        ((len, 3), "args must be a tuple, a list or another iterable, found 3"),
-        ((print, "ab"), "args must be .*, found 'ab'"),
-        ((print, {"a": 1}), "args must be .*, found {'a': 1}"),
+        ((len, 3), "cannot be called with these args and kwargs: 'int' object is not iterable"),
         ((lambda a: a, (), {"b": 1}), r"cannot be called with these args and kwargs: .*'b'|missing"),
-        ((rank, (), {1: 2}), "kwargs must be a dict of names and values"),
+        ((rank, (), {1: 2}), "cannot be called with these args and kwargs: .*keywords must be strings"),
     ],
 )
 def test_a_call_that_cannot_work_starts_nothing(call, text):
@@ -237,7 +235,7 @@ def test_the_value_that_cannot_be_sent_is_named(tmp_path):
             options["log"].write("x")
 
         with pytest.raises(
-            TypeError, match=r"\['log'\] of variable 'options' of the function .*work.*TextIOWrapper"
+            TypeError, match=r"variable 'options' of the function .*work, of type dict, cannot be sent"
         ):
             horovod.run(work, executable="/nowhere/python")
         with pytest.raises(TypeError, match=r"args\[0\], of type TextIOWrapper"):

@@ -10,8 +10,10 @@ import time
 import pytest
 
 from harness.spoiled import spoil
-from horovod._runner.protocol import MAGIC, Incoming, Kind, ProtocolError, frame, output_frame
+from horovod._runner.protocol import MAGIC, Kind, output_frame
 from horovod._runner.remote_ranks import RemoteRanks
+from horovod._runner.site import RankSpec
+from hvd_core._base.messages import FrameBuffer, ProtocolError, frame
 
 
 class Heard:
@@ -33,7 +35,10 @@ class Heard:
 def read_from(path, content):
     """The RemoteRanks that has read `content` to its end."""
     path.write_bytes(content)
-    site, heard = RemoteRanks("far", ["cat", str(path)], ["x"], {0: {}}, {}, "tcp://127.0.0.1:1"), Heard()
+    site, heard = (
+        RemoteRanks("far", ["cat", str(path)], [RankSpec(0, ["x"], {})], {}, "tcp://127.0.0.1:1"),
+        Heard(),
+    )
     with selectors.DefaultSelector() as selector:
         site.open(selector, heard)
         end = time.monotonic() + 60
@@ -94,7 +99,7 @@ def test_spoiled_streams_make_frames_or_an_error():
     refused = frames = 0
     for _ in range(3000):
         stream = spoil(rng, b"".join(rng.choices(RIGHT, k=4)))
-        incoming = Incoming()
+        incoming = FrameBuffer()
         try:
             while stream:
                 at = rng.randint(1, 40)

@@ -10,25 +10,30 @@ status 1 and the reason where that cannot be done.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import get_debian
 
-from horovod.spark import _cluster
-
 PACKAGE = "openjdk-17-jre-headless"
+
+
+def version_of(java: str | Path) -> int | None:
+    """The first number of a Java's version (8 for 1.8); None if it cannot be read."""
+    said = subprocess.run([java, "-version"], capture_output=True, text=True)
+    found = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
+    return None if found is None else int(found[1])
 
 
 def system_java() -> Path | None:
     """JAVA_HOME of the java on the path, if Spark can use it."""
     found = shutil.which("java")
-    if found is None or not 17 <= (_cluster.version_of(found) or 0) <= 21:
+    if found is None or not 17 <= (version_of(found) or 0) <= 21:
         return None
     return Path(found).resolve().parents[1]
 

@@ -1,26 +1,29 @@
-"""Parts of horovod.spark that need no Spark: places, the channel and the log of ranks, HorovodRunner on this machine."""
+"""Parts of horovod.spark that need no Spark: places, channels, the pool of tasks, HorovodRunner on this machine."""
 
 import contextlib
-import io
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from horovod._runner.environment import is_this_python
-from horovod._runner.output import Output, Sink
-from horovod.spark._channel import LONGEST_LINE, MOST_CHARACTERS, LineReader, RankChannel
-from horovod.spark._cluster import check_encryption, check_java
-from horovod.spark._logs import LogSender, LogServer
+from horovod._runner.event_loop import EventLoop
+from horovod.spark import _channel
+from horovod.spark._cluster import check_encryption
 from horovod.spark._ranks import TaskFacts, assign, base_environment
-from horovod.spark._task import BarrierPlan, masked
-from hvd_core._base.sockets import AuthenticationError, split_address
+from horovod.spark._task import PURPOSE, Plan, masked
+from horovod.spark._task_pool import TaskPool
+from hvd_core._base.auth import NO_RANK, client_handshake
+from hvd_core._base.messages import line_of
+from hvd_core._base.sockets import AuthenticationError, Deadline, split_address
 
 SPARKDL = Path(__file__).resolve().parents[2] / "packages" / "sparkdl"
 SECRET = b"s" * 32
@@ -84,116 +87,97 @@ def test_a_local_rank_is_the_number_of_its_device(given, seen):
 
 
 def test_variables_of_spark_are_kept_from_ranks():
-    ours = {"PATH": "/bin", "NCCL_DEBUG": "INFO", "PYTHONPATH": "/x"}
+    ours = {"PATH": "/bin", "NCCL_DEBUG": "INFO"}
     sparks = {"SPARK_HOME": "/s", "PYSPARK_PYTHON": "p", "_PYSPARK_DRIVER_CONN_INFO_PATH": "/t"}
     sparks |= {"PYTHON_WORKER_FACTORY_SECRET": "secret", "SPARK_LOCAL_DIRS": "/d"}
     env = base_environment({**ours, **sparks, "HOROVOD_SECRET_KEY": "00"}, {"HOROVOD_TIMELINE": "t"})
     assert ours.items() <= env.items() and not sparks.keys() & env.keys()
     assert env["HOROVOD_TIMELINE"] == "t"
+    # Another Python gets the import path of the executors' one neither from Spark nor from this process.
+    other = base_environment({"PYTHONPATH": "/x"}, {}, "/no/such/python")
+    assert "PYTHONPATH" in env and "PYTHONPATH" not in other
 
 
 def test_the_secret_is_not_in_the_text_of_a_plan():
-    plan = BarrierPlan("tcp://h:1", "tcp://h:2", SECRET, {"TOKEN": "hidden"}, None, True)
+    plan = Plan("tcp://h:1", SECRET, {"TOKEN": "hidden"}, "tcp://h:2")
     assert "sss" not in f"{plan} {plan!r}" and "hidden" not in repr(plan)
 
 
 class TestChannel:
-    def test_messages_arrive_whole_and_are_cut(self):
+    def test_messages_arrive_whole_and_are_cut(self, monkeypatch):
         ours, theirs = socket.socketpair()
         with ours:
-            channel = RankChannel(theirs.detach())
-            channel.send("\u00e9" * (MOST_CHARACTERS + 5))
-            channel.send("two\nlines")
-            reader, texts = LineReader(), []
-            while len(texts) < 2:
-                texts += reader.feed(ours.recv(7))
-        assert texts == ["\u00e9" * MOST_CHARACTERS, "two\nlines"]
+            monkeypatch.setenv(_channel.DESCRIPTOR, str(theirs.detach()))
+            _channel.open_channel()
+            try:
+                _channel.log_to_driver("\u00e9" * (_channel.MOST_CHARACTERS + 5))
+                _channel.log_to_driver("two\nlines")
+                reader, texts = _channel.MessageReader(), []
+                while len(texts) < 2:
+                    texts += reader.feed(ours.recv(7))
+            finally:
+                _channel._channel.close()
+                _channel._channel = None
+        assert texts == ["\u00e9" * _channel.MOST_CHARACTERS, "two\nlines"]
 
-    def test_a_task_that_does_not_read_costs_messages_and_not_time(self):
-        ours, theirs = socket.socketpair()
-        with ours:
-            channel = RankChannel(theirs.detach())
-            for number in range(1000):
-                channel.send(f"{number} " + "x" * MOST_CHARACTERS)
-            reader, texts, sent = LineReader(), [], False
-            while not sent:
-                texts += reader.feed(ours.recv(1 << 16))
-                channel.send("the last one")
-                sent = any("the last one" in text for text in texts)
-        dropped = [text for text in texts if text.startswith("(")]
-        assert dropped and "messages before this one were dropped" in dropped[0]
-
-    def test_strange_lines_are_left_out(self):
-        reader = LineReader()
-        good = json.dumps({"text": "fine", "dropped": 0}).encode() + b"\n"
-        assert reader.feed(b"nonsense\n[1]\n{}\n" + good) == ["fine"]
-        assert reader.feed(b"x" * (LONGEST_LINE + 1)) == [] and reader.feed(b"\n" + good) == ["fine"]
+    def test_the_rest_of_a_message_whose_beginning_was_dropped_is_left_out(self):
+        assert _channel.MessageReader().feed(b'end"\n"fine"\n') == ["fine"]
 
 
-class TestLog:
+class TestPool:
     @pytest.fixture
-    def server(self):
-        output, told = Output(2), []
-        output.stdout = output.stderr = Sink(io.StringIO())
-        server = LogServer("127.0.0.1", SECRET, output, lambda rank, text: told.append((rank, text)))
-        server.shown, server.told = output.stdout.stream, told
-        yield server
-        server.close()
+    def pool(self):
+        pool = TaskPool("127.0.0.1", "127.0.0.1", SECRET, lambda text: pool.notes.append(text))
+        pool.notes, pool.loop = [], EventLoop(lambda: [pool])
+        pool.register(pool.loop.selector)
+        yield pool
+        pool.close()
+        pool.loop.close()
 
-    def test_lines_of_ranks_do_not_mix(self, server):
-        senders = [LogSender(server.address, SECRET, rank) for rank in (0, 1)]
-        for rank, sender in enumerate(senders):
-            sender.output(rank, 0, b"first\nsec")
-            sender.output(rank, 0, b"ond\n")
-            sender.output(rank, 1, b"warning\n")
-            sender.message(rank, f"hello from {rank}")
-        for sender in senders:
-            sender.close()
-        server.close()
-        expected = [
-            line
-            for r in (0, 1)
-            for line in (f"[{r}]<stdout>:first", f"[{r}]<stdout>:second", f"[{r}]<stderr>:warning")
-        ]
-        assert sorted(server.shown.getvalue().splitlines()) == sorted(expected)
-        assert sorted(server.told) == [(0, "hello from 0"), (1, "hello from 1")]
+    def connect(self, pool, secret=SECRET):
+        """The connection of a task, or its error."""
+        found = []
 
-    def test_a_broken_connection_is_made_again(self, server):
-        sender = LogSender(server.address, SECRET, 0)
-        sender.message(0, "before")
-        while not server.told:
-            time.sleep(0.01)
-        connections = server.__dict__["_connections"]
-        (peer,) = connections
-        peer.shutdown(socket.SHUT_RDWR)
-        while peer in connections:
-            time.sleep(0.01)
-        number = 0
-        # Text that is written before the break is noticed is lost, as with every connection.
-        while len(server.told) < 2:
-            sender.message(0, f"after {number}")
-            number += 1
-            time.sleep(0.01)
-        sender.close()
-        server.close()
-        assert server.told[0] == (0, "before") and server.told[-1] == (0, f"after {number - 1}")
+        def work():
+            try:
+                peer = socket.create_connection(split_address(pool.address))
+                client_handshake(peer, secret, PURPOSE, NO_RANK, 0, Deadline(30))
+                found.append(peer)
+            except (OSError, RuntimeError) as error:
+                found.append(error)
 
-    def test_a_stranger_is_not_heard(self, server):
-        with pytest.raises(AuthenticationError):
-            LogSender(server.address, b"another secret of 32 bytes......", 0)
-        with socket.create_connection(split_address(server.address)) as stranger:
-            stranger.sendall(b"GET / HTTP/1.0\r\n\r\n" * 10)
-            with contextlib.suppress(ConnectionError):
-                while stranger.recv(1000):
-                    pass  # until the server closes it
-        sender = LogSender(server.address, SECRET, 1)
-        sender.message(1, "still here")
-        sender.close()
-        server.close()
-        assert server.told == [(1, "still here")] and server.shown.getvalue() == ""
+        threading.Thread(target=work).start()
+        self.turn_until(pool, lambda: found)
+        return found[0]
+
+    def turn_until(self, pool, condition):
+        while not condition():
+            pool.loop.turn(time.monotonic() + 0.05)
+
+    def test_tasks_wait_until_they_are_taken_or_end(self, pool):
+        peers = []
+        for space in ("a", "a", "b"):
+            peers.append(self.connect(pool))
+            peers[-1].sendall(line_of(asdict(TaskFacts("host", space))))
+            self.turn_until(pool, lambda: len(pool.waiting) == len(peers))
+        assert [task.host for task in pool.waiting] == ["host", "host", "host#2"]
+        taken = pool.waiting[0]
+        pool.take(taken)
+        peers[2].close()
+        self.turn_until(pool, lambda: len(pool.waiting) == 1)
+        pool.close()
+        assert peers[1].recv(1) == b""
+        taken.peer.sendall(b"x")
+        assert peers[0].recv(1) == b"x"
+        for peer in (*peers, taken.peer):
+            peer.close()
+
+    def test_a_stranger_is_refused(self, pool):
+        assert isinstance(self.connect(pool, b"another secret of 32 bytes......"), AuthenticationError)
+        assert pool.notes and "does not know this job's secret" in pool.notes[0] and not pool.was_reached
 
 
-def test_the_secret_of_a_world_is_veiled_on_the_way_to_a_worker():
+def test_the_secret_of_a_world_is_masked_on_the_way_to_a_worker():
     secret, other = "ab" * 32, {"env": {"HOROVOD_RANK": "1"}}
     said = {"kind": "enter", "env": {"HOROVOD_SECRET_KEY": secret, "HOROVOD_EPOCH": "2", **other["env"]}}
     hidden = masked(json.dumps(said).encode() + b"\n", SECRET)
@@ -202,34 +186,6 @@ def test_the_secret_of_a_world_is_veiled_on_the_way_to_a_worker():
     said["env"]["HOROVOD_EPOCH"] = "3"
     assert json.loads(masked(json.dumps(said).encode(), SECRET))["env"] != json.loads(hidden)["env"]
     assert masked(b'{"kind": "update"}\n', SECRET) == b'{"kind": "update"}\n'
-
-
-@pytest.mark.parametrize(
-    "said, pyspark, told",
-    [
-        ('openjdk version "11.0.20" 2023-07-18', "4.0.0", "needs Java 17 to 21, and .* is Java 11"),
-        ('java version "1.8.0_381"', "4.0.0", "is Java 8"),
-        ('openjdk version "25" 2025-09-16', "4.0.0", "is Java 25"),
-        ('openjdk version "21.0.1" 2023-10-17', "3.5.1", "needs Java 8 to 17, and .* is Java 21"),
-        ('openjdk version "17.0.15" 2025-04-15', "4.0.0", None),
-        ('java version "1.8.0_381"', "3.5.1", None),
-    ],
-)
-def test_a_java_that_does_not_fit_is_named(tmp_path, said, pyspark, told):
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
-    java.chmod(0o755)
-    expected = contextlib.nullcontext() if told is None else pytest.raises(RuntimeError, match=told)
-    with expected:
-        check_java(pyspark, {"JAVA_HOME": str(tmp_path)})
-
-
-def test_no_java_at_all_is_told(tmp_path):
-    with pytest.raises(RuntimeError, match="no java is on the path"):
-        check_java("4.0.0", {"PATH": str(tmp_path)})
-    with pytest.raises(RuntimeError, match=f"JAVA_HOME={tmp_path} has none"):
-        check_java("4.0.0", {"JAVA_HOME": str(tmp_path)})
 
 
 def test_names_that_programs_import(monkeypatch):

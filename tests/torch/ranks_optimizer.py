@@ -1,13 +1,11 @@
 """Checks that DistributedOptimizer computes the right parameters, run on every rank by tests/harness."""
 
 import warnings
-from unittest import mock
 
 import torch
 import torch.nn.functional as F
 
 import horovod.torch as hvd
-from horovod.torch import _reducer
 from support import raises, same_everywhere
 from training import (
     ME,
@@ -86,12 +84,6 @@ def check_half_precision_parameters():
         same_everywhere(model[0].weight, f"half.{dtype}")
         wanted = train_alone(sgd)[0].weight
         assert (model[0].weight.double() - wanted).abs().max() < 0.05
-
-
-def check_without_post_accumulate_hooks():
-    with mock.patch.object(_reducer, "HAS_POST_ACCUMULATE_HOOK", False):
-        agree(train_together(sgd), train_alone(sgd))
-        agree(train_together(sgd, passes=2, groups=2), train_alone(sgd, passes=2))
 
 
 def check_unused_parameters():

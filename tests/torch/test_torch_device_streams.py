@@ -21,8 +21,7 @@ def maia():
 def with_module(**functions):
     """No stream has been asked for yet; torch.maia has these functions, and does not exist without any."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("horovod.torch._devices._found", {})
-        patch.setattr("horovod.torch._devices._registered", {})
+        patch.setattr("horovod.torch._devices._providers", {})
         if functions:
             patch.setattr("torch.maia", SimpleNamespace(**functions), raising=False)
         yield

@@ -19,20 +19,15 @@ from horovod.spark.common.params import EstimatorParams, check, with_params
 
 @dataclass(frozen=True)
 class PreparedData:
-    """The addresses of the data; `val` is None without validation. close() deletes what prepare() has written."""
+    """The addresses of the data; `val` is None without validation."""
 
     store: Any
     train: str
     val: str | None
-    written: bool = False
-
-    def close(self) -> None:
-        if self.written:
-            for path in filter(None, (self.train, self.val)):
-                self.store.remove(path)
 
 
-def prepare(
+@contextlib.contextmanager
+def prepared(
     frame: Any,
     store: Any,
     columns: list[str],
@@ -42,8 +37,9 @@ def prepare(
     batch_size: int,
     seed: int | None,
     every_column: bool = False,
-) -> PreparedData:
-    """Writes `columns` of the frame. Vectors of pyspark.ml become lists. `every_column`: for a transformation_fn.
+) -> Iterator[PreparedData]:
+    """A context in which `columns` of the frame are in the store. Vectors of pyspark.ml become lists. `every_column`: for
+    a transformation_fn.
 
     Raises ValueError for unknown columns, for a wrong `validation`, and for fewer rows than ranks.
     """
@@ -68,22 +64,21 @@ def prepare(
         train, val = frame.randomSplit([1.0 - fraction, fraction], seed=seed)
     number = uuid.uuid4().hex[:12]
     data = PreparedData(
-        store,
-        store.get_train_data_path(number),
-        None if val is None else store.get_val_data_path(number),
-        written=True,
+        store, store.get_train_data_path(number), None if val is None else store.get_val_data_path(number)
     )
-    with contextlib.ExitStack() as stack:
-        stack.callback(data.close)
+    try:
         # The split is random: without the cache, rows could be in both parts or in none.
         frame = frame.cache()
-        stack.callback(frame.unpersist)
-        for part, path, what in ((train, data.train, "training"), (val, data.val, "validation")):
-            if part is not None:
-                _write(part, store.spark_path(path), what, ranks, partitions_per_process, batch_size)
-        frame.unpersist()
-        stack.pop_all()
-    return data
+        try:
+            for part, path, what in ((train, data.train, "training"), (val, data.val, "validation")):
+                if part is not None:
+                    _write(part, store.spark_path(path), what, ranks, partitions_per_process, batch_size)
+        finally:
+            frame.unpersist()
+        yield data
+    finally:
+        for written in filter(None, (data.train, data.val)):
+            store.remove(written)
 
 
 def _write(part: Any, path: str, what: str, ranks: int, per_process: int, batch_size: int) -> None:
@@ -140,7 +135,7 @@ class HorovodEstimator(Estimator, EstimatorParams):
         backend = self._backend()
         columns = [*self.value("feature_cols"), *self.value("label_cols")]
         columns += [self.value("sample_weight_col")] if self.value("sample_weight_col") else []
-        data = prepare(
+        with prepared(
             df,
             store,
             columns,
@@ -150,11 +145,8 @@ class HorovodEstimator(Estimator, EstimatorParams):
             self.value("batch_size"),
             self.value("random_seed"),
             every_column=self.value("transformation_fn") is not None,
-        )
-        try:
+        ) as data:
             return self._train(backend, data)
-        finally:
-            data.close()
 
     def _checked(self) -> Any:
         """The store, after the parameters were checked."""
@@ -187,24 +179,12 @@ class HorovodEstimator(Estimator, EstimatorParams):
 
     def _task(self, data: PreparedData, run_id: str) -> dict[str, Any]:
         """What a rank of any framework receives."""
-        names: tuple[str, ...] = (
-            "feature_cols",
-            "label_cols",
-            "sample_weight_col",
-            "label_shapes",
-            "batch_size",
-            "epochs",
-            "verbose",
-        )
-        names += (
-            "train_steps_per_epoch",
-            "validation_steps_per_epoch",
-            "shuffle",
-            "transformation_fn",
-            "use_gpu",
-        )
         return {
-            **{name: self.value(name) for name in names},
+            **self._values(
+                "feature_cols label_cols sample_weight_col label_shapes batch_size epochs verbose shuffle use_gpu "
+                "train_steps_per_epoch validation_steps_per_epoch transformation_fn loss loss_weights metrics callbacks "
+                "gradient_compression"
+            ),
             "val_batch_size": self.value("val_batch_size") or self.value("batch_size"),
             "buffer_rows": self.value("shuffle_buffer_size") or 0,
             "seed": self.value("random_seed") or 0,
@@ -212,6 +192,20 @@ class HorovodEstimator(Estimator, EstimatorParams):
             "train_path": data.train,
             "val_path": data.val,
             "run_id": run_id,
+        }
+
+    def _values(self, names: str) -> dict[str, Any]:
+        return {name: self.value(name) for name in names.split()}
+
+    def _of_model(self, model: Any, history: Any, run_id: str) -> dict[str, Any]:
+        """The parameters of a trained model of any framework."""
+        return {
+            "model": model,
+            "history": history,
+            "run_id": run_id,
+            "feature_columns": self.value("feature_cols"),
+            "label_columns": self.value("label_cols"),
+            "output_cols": self.value("output_cols"),
         }
 
     def _remote(self, data: PreparedData, run_id: str) -> tuple[Callable[[Any], Any], Any]:
@@ -240,6 +234,7 @@ class HorovodModel(Model, EstimatorParams):
         return super().transform(df, params)
 
     def _transform(self, df: Any) -> Any:
+        import cloudpickle
         from pyspark.ml.functions import array_to_vector
         from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
 
@@ -252,16 +247,16 @@ class HorovodModel(Model, EstimatorParams):
         else:
             import pandas
 
-            scalar = [value.ndim == 1 for value in self._predictor()(pandas.DataFrame([row.asDict()]))]
+            predict = self._make_predictor()()
+            scalar = [value.ndim == 1 for value in predict(pandas.DataFrame([row.asDict()]))]
         if len(scalar) != len(outputs):
             raise ValueError(f"the model has {len(scalar)} outputs, and output_cols names {len(outputs)}")
         kinds = [FloatType() if one else ArrayType(FloatType()) for one in scalar]
         added = [StructField(name, kind) for name, kind in zip(outputs, kinds)]
-        predictor = df.sparkSession.sparkContext.broadcast(self._pickled_predictor())
+        pickled = cloudpickle.dumps(self._make_predictor())
+        predictor = df.sparkSession.sparkContext.broadcast(pickled)
 
         def add(frames: Iterator[Any]) -> Iterator[Any]:
-            import cloudpickle
-
             predict = cloudpickle.loads(predictor.value)()
             for frame in frames:
                 if len(frame):
@@ -275,14 +270,6 @@ class HorovodModel(Model, EstimatorParams):
         for name in vectors:
             done = done.withColumn(name, array_to_vector(name))
         return done
-
-    def _pickled_predictor(self) -> bytes:
-        import cloudpickle
-
-        return bytes(cloudpickle.dumps(self._make_predictor()))
-
-    def _predictor(self) -> Callable[[Any], list[Any]]:
-        return self._make_predictor()()
 
     def _make_predictor(self) -> Callable[[], Callable[[Any], list[Any]]]:
         """A picklable function that makes the function (pandas frame -> one float32 array for each output)."""

@@ -80,42 +80,35 @@ def with_params(table: dict[str, tuple[Any, str]]) -> Any:
         for name, (_, text) in table.items():
             setattr(kind, name, Param(Params._dummy(), name, text))
             for camel in {"".join(map(str.capitalize, name.split("_"))), _ODD.get(name, "")} - {""}:
-                setattr(kind, f"set{camel}", _setter(name))
-                setattr(kind, f"get{camel}", _getter(name))
+                setattr(kind, f"set{camel}", lambda self, value, name=name: self._set(**{name: value}))
+                setattr(kind, f"get{camel}", lambda self, name=name: self.getOrDefault(name))
         setattr(kind, "_table", {**getattr(kind, "_table", {}), **table})  # noqa: B010  # the class is any
         return kind
 
     return add
 
 
-def _setter(name: str) -> Any:
-    def set_value(self: Any, value: Any) -> Any:
-        return self._set(**{name: value})
-
-    return set_value
-
-
-def _getter(name: str) -> Any:
-    def get_value(self: Any) -> Any:
-        return self.getOrDefault(name)
-
-    return get_value
-
-
 @with_params(COMMON)
 class EstimatorParams(Params):
-    """The parameters that all estimators have. Not given: None, or the default of the table."""
+    """The parameters that all estimators have.
+
+    Args:
+        kwargs: parameters by name. Not given: None, or the default of the table.
+
+    Raises:
+        TypeError: there is no parameter of that name.
+    """
 
     _table: dict[str, tuple[Any, str]]
 
-    def _begin(self, given: dict[str, Any]) -> None:
-        """Takes the arguments of a constructor. Raises TypeError for unknown names."""
-        unknown = sorted(given.keys() - self._table.keys())
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__()
+        unknown = sorted(kwargs.keys() - self._table.keys())
         if unknown:
             raise TypeError(f"{type(self).__name__} has no parameter {', '.join(unknown)}")
         self._setDefault(**{name: default for name, (default, _) in self._table.items()})
         # pyspark.ml leaves out values that are None.
-        self._set(**given)
+        self._set(**kwargs)
 
     def value(self, name: str) -> Any:
         """The value of a parameter, or its default."""

@@ -26,10 +26,6 @@ class KerasEstimator(HorovodEstimator):
     `callbacks` are those of Keras. A run that is in the store continues after its last epoch.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__()
-        self._begin(kwargs)
-
     def _also_required(self) -> tuple[str, ...]:
         compiled = self.value("model") is not None and getattr(self.value("model"), "compiled", False)
         return () if compiled else ("optimizer", "loss")
@@ -44,8 +40,7 @@ class KerasEstimator(HorovodEstimator):
 
     def _remote(self, data: Any, run_id: str) -> tuple[Callable[[Any], Any], Any]:
         task, model = self._task(data, run_id), self.value("model")
-        names = ("custom_objects", "loss", "loss_weights", "metrics", "callbacks", "checkpoint_callback")
-        task.update({name: self.value(name) for name in (*names, "gradient_compression")})
+        task |= self._values("custom_objects checkpoint_callback")
         optimizer = self.value("optimizer")
         if optimizer is None:
             optimizer = model.optimizer
@@ -58,24 +53,14 @@ class KerasEstimator(HorovodEstimator):
 
     def _model(self, result: Any, run_id: str) -> KerasModel:
         data, history = result
-        return KerasModel(
-            history=history,
-            model=_trainer.loaded(data, self.value("custom_objects")),
-            custom_objects=self.value("custom_objects"),
-            feature_columns=self.value("feature_cols"),
-            label_columns=self.value("label_cols"),
-            output_cols=self.value("output_cols"),
-            run_id=run_id,
-        )
+        custom = self.value("custom_objects")
+        model = _trainer.loaded(data, custom)
+        return KerasModel(**self._of_model(model, history, run_id), custom_objects=custom)
 
 
 @with_params({"custom_objects": _PARAMS["custom_objects"]})
 class KerasModel(HorovodModel):
     """A Keras model that adds its outputs to a Spark frame. `getModel()` is the keras.Model."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__()
-        self._begin(kwargs)
 
     def _make_predictor(self) -> Callable[[], Callable[[Any], list[Any]]]:
         model, custom = _trainer.saved(self.value("model")), self.value("custom_objects")

@@ -29,10 +29,6 @@ class TorchEstimator(HorovodEstimator):
     returns (outputs, loss). A run that is in the store continues after its last epoch.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__()
-        self._begin(kwargs)
-
     def _also_required(self) -> tuple[str, ...]:
         if self.value("loss") is not None and self.value("loss_constructors") is not None:
             raise ValueError("loss and loss_constructors were both given: give one of them")
@@ -53,16 +49,7 @@ class TorchEstimator(HorovodEstimator):
 
     def _remote(self, data: Any, run_id: str) -> tuple[Callable[[Any], Any], Any]:
         task = self._task(data, run_id)
-        names: tuple[str, ...] = (
-            "input_shapes",
-            "loss",
-            "loss_constructors",
-            "loss_weights",
-            "metrics",
-            "train_minibatch_fn",
-        )
-        names += ("backward_passes_per_step", "gradient_compression", "callbacks")
-        task.update({name: self.value(name) for name in names})
+        task |= self._values("input_shapes loss_constructors train_minibatch_fn backward_passes_per_step")
         task["model"] = _trainer.saved((self.value("model"), self.value("optimizer")))
         return _trainer.train, task
 
@@ -70,24 +57,12 @@ class TorchEstimator(HorovodEstimator):
         weights, history = result
         model = _trainer.loaded(_trainer.saved(self.value("model")))
         model.load_state_dict(_trainer.loaded(weights))
-        return TorchModel(
-            history=history,
-            model=model,
-            feature_columns=self.value("feature_cols"),
-            label_columns=self.value("label_cols"),
-            output_cols=self.value("output_cols"),
-            input_shapes=self.value("input_shapes"),
-            run_id=run_id,
-        )
+        return TorchModel(**self._of_model(model, history, run_id), input_shapes=self.value("input_shapes"))
 
 
 @with_params({"input_shapes": (None, "a shape [-1, ...] for each input of the model")})
 class TorchModel(HorovodModel):
     """A PyTorch model that adds its outputs to a Spark frame. `getModel()` is the torch.nn.Module."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__()
-        self._begin(kwargs)
 
     def _make_predictor(self) -> Callable[[], Callable[[Any], list[Any]]]:
         model, inputs = _trainer.saved(self.value("model")), self.value("feature_columns")

@@ -52,23 +52,7 @@ def DistributedOptimizer(
     scale_local_gradients: bool = True,
 ) -> Any:
     """Wrap an optimizer of Keras so that it uses gradients reduced over all ranks. See horovod.keras."""
-    return _front_end.DistributedOptimizer(
-        keras,
-        optimizer,
-        name,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        gradient_predivide_factor,
-        op,
-        num_groups,
-        groups,
-        backward_passes_per_step,
-        average_aggregated_gradients,
-        process_set,
-        scale_local_gradients,
-    )
+    return _front_end.DistributedOptimizer(keras, **locals())
 
 
 DistributedOptimizer.__doc__ = _front_end.DistributedOptimizer.__doc__

@@ -1,6 +1,6 @@
 """The collectives of a group that gather tensors or scatter them. See _group.py for their rules."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,101 +17,22 @@ from horovod.torch.distributed._requests import (
     together,
 )
 
-# gather and scatter of large tensors in host memory: each part goes straight from and to the tensor of its rank. One
-# alltoall with a tensor for each rank that is not the root: that rank sends its part to the root, or gets it from there,
-# and the other ranks have an empty tensor instead. The root's own part is copied here.
-
-# Smaller parts are joined, which costs less than a tensor for each rank; so do the parts of many ranks.
+# Numbers that distinguish gather and scatter, and their roots; ranks must agree on them.
+GATHER, SCATTER = 1 << 20, 2 << 20
+# gather and scatter: smaller parts are joined, which costs less than a tensor for each rank; so do the parts of many
+# ranks.
 _LEAST_BYTES, _MOST_RANKS = 64 << 10, 16
 
 # The tensors, `splits` and `received` of Engine.ordered(), and what puts the results where they belong.
-Exchange = tuple[Taken, dict[str, Any], Callable[[], None] | None]
+Exchange = tuple[Taken, list[int], list[int], Callable[[], None] | None]
 
 
-def goes_directly(flat: torch.Tensor, size: int) -> bool:
-    """Whether the parts of a gather or scatter go straight to their tensors; `flat`: this rank's part; Equal on all."""
-    return flat.is_cpu and flat.numel() * flat.element_size() >= _LEAST_BYTES and 1 < size <= _MOST_RANKS
-
-
-def gathered(
-    calls: Any, rank: int, size: int, root: int, sent: Operand, results: list[torch.Tensor]
-) -> Exchange:
-    """A gather. `sent`: this rank's part; `results`: on the root, the tensor for each rank."""
-    others, nothing, count = _others(size, root), sent.flat.new_empty(0), sent.flat.numel()
-    if rank != root:
-        inputs = [sent.flat if other == rank else nothing for other in others]
-        numbers = {
-            "splits": _rows(size, count, [root if other == rank else None for other in others]),
-            "received": _rows(size, count, [None] * len(others)),
-        }
-        return Taken(calls.core, inputs, [nothing] * len(others)), numbers, None
-    places = [operand(tensor, False, calls.process_set, False) for tensor in results]
-
-    def finish() -> None:
-        fill(results[root], sent.flat)
-        for other in others:
-            places[other].copy_back()
-
-    numbers = {
-        "splits": _rows(size, count, [None] * len(others)),
-        "received": _rows(size, count, others),
-    }
-    outputs = [places[other].flat for other in others]
-    return Taken(calls.core, [nothing] * len(others), outputs), numbers, finish
-
-
-def scattered(
-    calls: Any, rank: int, size: int, root: int, parts: list[torch.Tensor], place: Operand
-) -> Exchange:
-    """A scatter. `parts`: on the root, the tensor for each rank; `place`: for this rank's part."""
-    others, nothing, count = _others(size, root), place.flat.new_empty(0), place.flat.numel()
-    if rank != root:
-        outputs = [place.flat if other == rank else nothing for other in others]
-        numbers = {
-            "splits": _rows(size, count, [None] * len(others)),
-            "received": _rows(size, count, [root if other == rank else None for other in others]),
-        }
-        finish = place.copy_back if place.own else None
-        return Taken(calls.core, [nothing] * len(others), outputs), numbers, finish
-    sent = [operand(part, False, calls.process_set).flat for part in parts]
-    for flat in sent:
-        if flat.numel() != count:
-            raise ValueError(
-                f"scatter: each of the {size} inputs must have as many elements as the output, {place.tensor.numel()}."
-            )
-    numbers = {
-        "splits": _rows(size, count, others),
-        "received": _rows(size, count, [None] * len(others)),
-    }
-    taken = Taken(calls.core, [sent[other] for other in others], [nothing] * len(others))
-    return taken, numbers, lambda: fill(place.tensor, sent[root])
-
-
-def _others(size: int, root: int) -> list[int]:
-    return [rank for rank in range(size) if rank != root]
-
-
-def _rows(size: int, count: int, at: Sequence[int | None]) -> list[int]:
-    """For each tensor one number for each rank: `count` for the rank at[i], if it is not None, and 0 for the others."""
-    return [count if rank == one else 0 for one in at for rank in range(size)]
-
-
-# The calls of a group that collect tensors: all_gather and gather, in all forms. See _group.py for their rules.
-
-# Numbers that distinguish gather and scatter, and their roots; ranks must agree on them.
-GATHER, SCATTER = 1 << 20, 2 << 20
-
-
-class Members:
-    """What the collectives use of a group."""
+class Collectives:
+    """A part of Group."""
 
     _calls: Calls
     _rank: int
     _size: int
-
-
-class Gathering(Members):
-    """A part of Group."""
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """outputs[i][r] becomes rank r's inputs[i]. Rank r's tensor has the size of outputs[i][r], on all ranks."""
@@ -127,37 +48,20 @@ class Gathering(Members):
 
     def _gather_list(self, outputs: list[torch.Tensor], tensor: Any, opts: Any) -> Any:
         calls, name = self._calls, self._calls.next_name()
-        sizes = {output.numel() for output in outputs if isinstance(output, torch.Tensor)}
-        ragged = len(sizes) > 1
+        ragged = len({output.numel() for output in outputs if isinstance(output, torch.Tensor)}) > 1
         operation = "alltoall" if ragged else "allgather"
+        how: dict[str, Any] = {}
         with calls.refusing(operation, name):
             _check_list("all_gather", outputs, tensor, self._size, self._rank)
-            sent = operand(tensor, False, calls.process_set)
-            if ragged:
-                return self._gather_ragged(name, outputs, sent, opts)
-            whole = one_memory(outputs, sent.flat)
-            place = whole if whole is not None else sent.flat.new_empty(sent.flat.numel() * self._size)
-            taken = Taken(calls.core, [sent.flat], [place])
-            finish = None if whole is not None else _spreading(outputs, place, sent)
-        return calls.submit("allgather", name, taken, "all_gather", outputs, opts, finish)
-
-    def _gather_ragged(self, name: str, outputs: list[torch.Tensor], sent: Operand, opts: Any) -> Any:
-        """Tensors of several sizes: each rank sends its own to each other."""
-        calls = self._calls
-        parts = [operand(output, False, calls.process_set, False) for output in outputs]
-        counts = [part.flat.numel() for part in parts]
-        place = sent.flat.new_empty(sum(counts))
-        copies = sent.flat.repeat(self._size)
-        taken = Taken(calls.core, [copies], [place])
-
-        def finish() -> None:
-            for output, piece in zip(outputs, torch.split(place, counts)):
-                fill(output, piece)
-
-        splits = [sent.flat.numel()] * self._size
-        return calls.submit(
-            "alltoall", name, taken, "all_gather", outputs, opts, finish, splits=splits, received=counts
-        )
+            source = sent = operand(tensor, False, calls.process_set).flat
+            counts = [sent.numel()] * self._size
+            if ragged:  # tensors of several sizes: each rank sends its own to each other
+                parts = [operand(output, False, calls.process_set, False) for output in outputs]
+                how = {"splits": counts, "received": [part.flat.numel() for part in parts]}
+                counts, source = how["received"], sent.repeat(self._size)
+            target, finish = _target(outputs, sent, counts)
+            taken = Taken(calls.core, [source], [target])
+        return calls.submit(operation, name, taken, "all_gather", outputs, opts, finish, **how)
 
     def all_gather_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         """`output` becomes the ranks' tensors behind each other."""
@@ -191,117 +95,85 @@ class Gathering(Members):
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """outputs[0][r] becomes rank r's inputs[0], on the root; the other ranks give no outputs."""
-        calls, name = self._calls, self._calls.next_name()
+        return self._with_root("gather", inputs, outputs, opts)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """outputs[0] becomes the root's inputs[0][r], on rank r; the other ranks give no inputs."""
+        return self._with_root("scatter", outputs, inputs, opts)
+
+    def _with_root(self, what: str, part: Any, parts: Any, opts: Any) -> Any:
+        """A gather into `parts` of the root, or a scatter of them. `part`: of this rank."""
+        calls, name, gathers = self._calls, self._calls.next_name(), what == "gather"
         with calls.refusing("alltoall", name):
-            tensor = inputs if isinstance(inputs, torch.Tensor) else inputs[0]
+            tensor = part if isinstance(part, torch.Tensor) else part[0]
             root = opts.rootRank
-            is_root = self._rank == root
-            sent = operand(tensor, False, calls.process_set)
-            count = sent.flat.numel()
-            results = []
-            if is_root:
-                results = list(
-                    outputs[0] if outputs and not isinstance(outputs[0], torch.Tensor) else outputs
-                )
-                _check_list("gather", results, tensor, self._size, self._rank)
-            if goes_directly(sent.flat, self._size):
-                taken, how, finish = gathered(calls, self._rank, self._size, root, sent, results)
-            else:
-                taken, how, finish = self._gather_joined(sent, root, results)
+            mine = operand(tensor, False, calls.process_set, gathers)
+            count = mine.flat.numel()
+            listed: list[torch.Tensor] = []
+            if self._rank == root:
+                listed = list(parts[0] if parts and not isinstance(parts[0], torch.Tensor) else parts)
+                if gathers:
+                    _check_list("gather", listed, tensor, self._size, self._rank)
+                else:
+                    check_types("scatter", [tensor] * len(listed), listed)
+                    check_count("scatter", listed, self._size)
+                    if any(each.numel() != tensor.numel() for each in listed):
+                        raise ValueError(
+                            f"scatter: each of the {self._size} inputs must have as many elements as the output, "
+                            f"{tensor.numel()}."
+                        )
+            direct = mine.flat.is_cpu and count * mine.flat.element_size() >= _LEAST_BYTES
+            exchange = self._direct if direct and 1 < self._size <= _MOST_RANKS else self._joined
+            taken, splits, received, finish = exchange(mine, listed, root, gathers)
         return calls.submit(
-            "alltoall", name, taken, "gather", results, opts, finish, number=GATHER + root, unit=count, **how
-        )
+            "alltoall", name, taken, what, listed if gathers else [tensor], opts, finish,
+            number=(GATHER if gathers else SCATTER) + root, unit=count, splits=splits, received=received,
+        )  # fmt: skip
 
-    def _gather_joined(self, sent: Operand, root: int, results: list[torch.Tensor]) -> Exchange:
-        """A gather whose parts come to the root behind each other, and are copied from there."""
-        count, is_root = sent.flat.numel(), self._rank == root
-        how = {
-            "splits": [count if rank == root else 0 for rank in range(self._size)],
-            "received": [count if is_root else 0] * self._size,
-        }
-        whole, finish, targets = None, None, sent.flat.new_empty(0)
+    def _direct(self, mine: Operand, parts: list[torch.Tensor], root: int, gathers: bool) -> Exchange:
+        """Each part goes straight from and to the tensor of its rank: an alltoall with a tensor for each rank that is not
+        the root. The other ranks have an empty tensor instead; the root's own part is copied here."""
+        calls, size, is_root = self._calls, self._size, self._rank == root
+        others = [rank for rank in range(size) if rank != root]
+        nothing, count = mine.flat.new_empty(0), mine.flat.numel()
+        places = [operand(part, False, calls.process_set, not gathers) for part in parts]
         if is_root:
-            whole = one_memory(results, sent.flat)
-            targets = whole if whole is not None else sent.flat.new_empty(count * self._size)
-            finish = None if whole is not None else _spreading(results, targets, sent)
-        return Taken(self._calls.core, [sent.flat], [targets], True, is_root), how, finish
+            used = [places[other].flat for other in others]
+        else:
+            used = [mine.flat if other == self._rank else nothing for other in others]
+        # For each tensor a number for each rank.
+        peers = others if is_root else [root if other == self._rank else None for other in others]
+        rows = [count if rank == peer else 0 for peer in peers for rank in range(size)]
+        unused, none = [nothing] * len(others), [0] * len(rows)
 
+        def finish() -> None:
+            if not is_root:
+                mine.copy_back()
+            elif gathers:
+                fill(parts[root], mine.flat)
+                for other in others:
+                    places[other].copy_back()
+            else:
+                fill(mine.tensor, places[root].flat)
 
-def same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two flat tensors share a byte."""
-    first, second = one.data_ptr(), other.data_ptr()
-    ends = first + one.numel() * one.element_size(), second + other.numel() * other.element_size()
-    return one.numel() > 0 and other.numel() > 0 and first < ends[1] and second < ends[0]
+        if is_root == gathers:  # this rank receives
+            return Taken(calls.core, unused, used), none, rows, finish
+        return Taken(calls.core, used, unused), rows, none, finish if is_root else None
 
-
-def one_memory(tensors: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor | None:
-    """The memory of a list of dense tensors that lie behind each other, as one flat tensor; None if they do not, or if
-    `like`, which the list's ranks send, lies there too."""
-    first = tensors[0]
-    width = first.numel() * first.element_size()
-    address = first.data_ptr()
-    for place, tensor in enumerate(tensors):
-        if not tensor.is_contiguous() or tensor.is_conj() or tensor.data_ptr() != address + place * width:
-            return None
-        if tensor.untyped_storage().data_ptr() != first.untyped_storage().data_ptr():
-            return None
-    if width == 0 or first.is_complex() or first.dtype is not like.dtype:
-        return None
-    whole = first.detach().as_strided((first.numel() * len(tensors),), (1,))
-    return None if same_memory(whole, like) else whole
-
-
-def check_types(what: str, outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
-    """Raise ValueError if an output is not of the type of its input."""
-    for output, tensor in zip(outputs, inputs, strict=True):
-        if output.dtype is not tensor.dtype:
-            raise ValueError(f"{what}: an output is of type {output.dtype}, but its input of {tensor.dtype}.")
-
-
-def copying_back(places: list[Operand]) -> Any:
-    """A function that copies results back, for operands that are copies; None without such operands."""
-    copies = [place for place in places if place.own]
-
-    def copy() -> None:
-        for place in copies:
-            place.copy_back()
-
-    return copy if copies else None
-
-
-def _check_list(what: str, outputs: list[torch.Tensor], tensor: torch.Tensor, size: int, rank: int) -> None:
-    if len(outputs) != size:
-        raise ValueError(
-            f"{what}: {size} tensors are needed for the results, one for each rank, but found {len(outputs)}."
-        )
-    for output in outputs:
-        if output.dtype is not tensor.dtype:
-            raise ValueError(f"{what}: a result is of type {output.dtype}, but the input of {tensor.dtype}.")
-    if what == "gather" and any(output.numel() != tensor.numel() for output in outputs):
-        raise ValueError(
-            f"gather: each result must have {tensor.numel()} elements, as the input has, but they have "
-            f"{[output.numel() for output in outputs]}."
-        )
-    if outputs[rank].numel() != tensor.numel():
-        raise ValueError(
-            f"{what}: this rank sends {tensor.numel()} elements, but its own place in the results has "
-            f"{outputs[rank].numel()}."
-        )
-
-
-def _spreading(outputs: list[torch.Tensor], place: torch.Tensor, sent: Operand) -> Any:
-    def spread() -> None:
-        for output, piece in zip(outputs, torch.split(place, sent.flat.numel() or 1)):
-            fill(output, piece)
-
-    return spread
-
-
-# The calls of a group that give each rank a part: reduce_scatter, scatter, all_to_all. See _group.py for their rules.
-
-
-class Scattering(Members):
-    """A part of Group."""
+    def _joined(self, mine: Operand, parts: list[torch.Tensor], root: int, gathers: bool) -> Exchange:
+        """The parts lie behind each other on the root, or are copied from and to there."""
+        calls, count, is_root = self._calls, mine.flat.numel(), self._rank == root
+        of_root = [count if is_root else 0] * self._size
+        with_root = [count if rank == root else 0 for rank in range(self._size)]
+        other, finish = mine.flat.new_empty(0), None
+        if gathers:
+            if is_root:
+                other, finish = _target(parts, mine.flat, of_root)
+            return Taken(calls.core, [mine.flat], [other], True, is_root), with_root, of_root, finish
+        if is_root:
+            other = operand(_joined(parts, self._size, "scatter"), False, calls.process_set).flat
+            other = other.clone() if same_memory(other, mine.flat) else other
+        return Taken(calls.core, [other], [mine.flat], is_root), of_root, with_root, copying_back([mine])
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """outputs[i] becomes the reduction of the ranks' inputs[i][r], on rank r."""
@@ -377,53 +249,6 @@ class Scattering(Members):
             "reducescatter", name, taken, what, outputs, opts, finish, number=number, prescale=factor
         )
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """outputs[0] becomes the root's inputs[0][r], on rank r; the other ranks give no inputs."""
-        calls, name = self._calls, self._calls.next_name()
-        with calls.refusing("alltoall", name):
-            output = outputs if isinstance(outputs, torch.Tensor) else outputs[0]
-            root = opts.rootRank
-            place = operand(output, False, calls.process_set, False)
-            count = place.flat.numel()
-            parts = []
-            if self._rank == root:
-                parts = list(inputs[0] if inputs and not isinstance(inputs[0], torch.Tensor) else inputs)
-                check_types("scatter", [output] * len(parts), parts)
-                check_count("scatter", parts, self._size)
-            if goes_directly(place.flat, self._size):
-                taken, how, finish = scattered(calls, self._rank, self._size, root, parts, place)
-            else:
-                taken, how, finish = self._scatter_joined(parts, root, place)
-        return calls.submit(
-            "alltoall",
-            name,
-            taken,
-            "scatter",
-            [output],
-            opts,
-            finish,
-            number=SCATTER + root,
-            unit=count,
-            **how,
-        )
-
-    def _scatter_joined(self, parts: list[torch.Tensor], root: int, place: Operand) -> Exchange:
-        """A scatter whose parts lie behind each other on the root, or are copied so."""
-        calls, count = self._calls, place.flat.numel()
-        sent, splits = place.flat.new_empty(0), [0] * self._size
-        if self._rank == root:
-            sent = operand(_joined(parts, self._size, "scatter"), False, calls.process_set).flat
-            if sent.numel() != count * self._size:
-                raise ValueError(
-                    f"scatter: each of the {self._size} inputs must have as many elements as the output, "
-                    f"{place.tensor.numel()}."
-                )
-            sent = sent.clone() if same_memory(sent, place.flat) else sent
-            splits = [count] * self._size
-        taken = Taken(calls.core, [sent], [place.flat], self._rank == root)
-        received = [count if rank == root else 0 for rank in range(self._size)]
-        return taken, {"splits": splits, "received": received}, copying_back([place])
-
     def all_to_all_single(
         self, output: Any, tensor: Any, output_splits: Any = (), input_splits: Any = (), opts: Any = None
     ) -> Any:
@@ -462,18 +287,88 @@ class Scattering(Members):
             places = [operand(tensor, False, calls.process_set, False) for tensor in outputs]
             splits = [part.flat.numel() for part in parts]
             received = [place.flat.numel() for place in places]
-            whole = one_memory(outputs, sent) if len(set(received)) == 1 else None
-            target = whole if whole is not None else sent.new_empty(sum(received))
-
-            def spread() -> None:
-                for output, piece in zip(outputs, torch.split(target, received)):
-                    fill(output, piece)
-
+            target, finish = _target(outputs, sent, received)
             taken = Taken(calls.core, [sent], [target])
-            finish = None if whole is not None else spread
         return calls.submit(
             "alltoall", name, taken, "all_to_all", outputs, opts, finish, splits=splits, received=received
         )
+
+
+def same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two flat tensors share a byte."""
+    first, second = one.data_ptr(), other.data_ptr()
+    ends = first + one.numel() * one.element_size(), second + other.numel() * other.element_size()
+    return one.numel() > 0 and other.numel() > 0 and first < ends[1] and second < ends[0]
+
+
+def one_memory(tensors: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor | None:
+    """The memory of a list of dense tensors that lie behind each other, as one flat tensor; None if they do not, or if
+    `like`, which the list's ranks send, lies there too."""
+    first = tensors[0]
+    width = first.numel() * first.element_size()
+    address = first.data_ptr()
+    for place, tensor in enumerate(tensors):
+        if not tensor.is_contiguous() or tensor.is_conj() or tensor.data_ptr() != address + place * width:
+            return None
+        if tensor.untyped_storage().data_ptr() != first.untyped_storage().data_ptr():
+            return None
+    if width == 0 or first.is_complex() or first.dtype is not like.dtype:
+        return None
+    whole = first.detach().as_strided((first.numel() * len(tensors),), (1,))
+    return None if same_memory(whole, like) else whole
+
+
+def check_types(what: str, outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
+    """Raise ValueError if an output is not of the type of its input."""
+    for output, tensor in zip(outputs, inputs, strict=True):
+        if output.dtype is not tensor.dtype:
+            raise ValueError(f"{what}: an output is of type {output.dtype}, but its input of {tensor.dtype}.")
+
+
+def copying_back(places: list[Operand]) -> Any:
+    """A function that copies results back, for operands that are copies; None without such operands."""
+    copies = [place for place in places if place.own]
+
+    def copy() -> None:
+        for place in copies:
+            place.copy_back()
+
+    return copy if copies else None
+
+
+def _check_list(what: str, outputs: list[torch.Tensor], tensor: torch.Tensor, size: int, rank: int) -> None:
+    if len(outputs) != size:
+        raise ValueError(
+            f"{what}: {size} tensors are needed for the results, one for each rank, but found {len(outputs)}."
+        )
+    for output in outputs:
+        if output.dtype is not tensor.dtype:
+            raise ValueError(f"{what}: a result is of type {output.dtype}, but the input of {tensor.dtype}.")
+    if what == "gather" and any(output.numel() != tensor.numel() for output in outputs):
+        raise ValueError(
+            f"gather: each result must have {tensor.numel()} elements, as the input has, but they have "
+            f"{[output.numel() for output in outputs]}."
+        )
+    if outputs[rank].numel() != tensor.numel():
+        raise ValueError(
+            f"{what}: this rank sends {tensor.numel()} elements, but its own place in the results has "
+            f"{outputs[rank].numel()}."
+        )
+
+
+def _target(outputs: list[torch.Tensor], like: torch.Tensor, counts: list[int]) -> Any:
+    """A flat tensor for results that lie behind each other, `counts` elements for each of `outputs`, and the function
+    that copies them there; None if it is the memory of `outputs` itself."""
+    whole = one_memory(outputs, like) if len(set(counts)) == 1 else None
+    if whole is not None:
+        return whole, None
+    place = like.new_empty(sum(counts))
+
+    def spread() -> None:
+        for output, piece in zip(outputs, torch.split(place, counts)):
+            fill(output, piece)
+
+    return place, spread
 
 
 def check_count(what: str, parts: list[torch.Tensor], size: int) -> None:

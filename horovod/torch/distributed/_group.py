@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from horovod.common.basics import engine
 from horovod.torch.distributed import _startup
-from horovod.torch.distributed._collectives import Gathering, Scattering, copying_back
+from horovod.torch.distributed._collectives import Collectives, copying_back
 from horovod.torch.distributed._requests import (
     SUM,
     Calls,
@@ -25,7 +25,7 @@ from horovod.torch.distributed._requests import (
     operand,
     reduction_of,
 )
-from horovod.torch.distributed._work import Done, Works, seconds_of
+from horovod.torch.distributed._work import Works, seconds_of
 from hvd_core._runtime.failures import report_message_failure
 from hvd_core.errors import HorovodInternalError
 
@@ -34,39 +34,6 @@ from hvd_core.errors import HorovodInternalError
 # PyTorch takes a group that is written in Python as it is, for all types of devices, and creates no backend that stands
 # behind it in that text. So the group itself hands the calls on: to a second group of the same ranks, which it makes at
 # the first call with a tensor of such a device. Called by the methods of a group.
-
-
-class Others:
-    """The other backends of one group.
-
-    Args:
-        names: type of device -> the backend's name. ranks: the job's ranks of the members. seconds: the group's limit.
-    """
-
-    def __init__(self, names: dict[str, str], ranks: list[int], seconds: float):
-        self.names, self._ranks, self._seconds = names, ranks, seconds
-        self.made: dict[str, Any] = {}
-
-    def group(self, device_type: str) -> Any:
-        """The group that serves a type of device; None if hvd does. All members come here at the same call."""
-        name = self.names.get(device_type)
-        if name is not None and device_type not in self.made:
-            self.made[device_type] = dist.new_group(
-                self._ranks,
-                timeout=timedelta(seconds=self._seconds),
-                backend=f"{device_type}:{name}",
-                use_local_synchronization=True,
-            )
-        return self.made.get(device_type)
-
-
-def others_of(group: Any, ranks: list[int], seconds: float) -> Others | None:
-    """The other backends that the program has named with this group; None while torch does not know the group yet."""
-    text = dist.distributed_c10d._world.pg_backend_config.get(group)
-    if text is None:
-        return None
-    pairs = [pair.split(":") for pair in text.split(",") if pair.count(":") == 1]
-    return Others({device: name for device, name in pairs if name != group.name()}, ranks, seconds)
 
 
 def served_by_device(*names: str) -> Callable[[type], type]:
@@ -86,9 +53,8 @@ def by_device(method: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def call(self: Any, *arguments: Any, **more: Any) -> Any:
-        others = self.others()
-        if others is not None and others.names and (tensor := _first_tensor(arguments)) is not None:
-            group = others.group(tensor.device.type)
+        if self.others() and (tensor := _first_tensor(arguments)) is not None:
+            group = self.group_for(tensor.device)
             if group is not None:
                 return getattr(group, name)(*arguments, **more)
         return method(self, *arguments, **more)
@@ -103,103 +69,6 @@ def _first_tensor(values: Any) -> torch.Tensor | None:
         if isinstance(value, (list, tuple)) and (found := _first_tensor(value)) is not None:
             return found
     return None
-
-
-# Send and receive between two ranks of a group: only these two take part.
-#
-# Messages of one sender, receiver and tag match in their order; the engine carries out the messages of two ranks, of all
-# tags, in the order in which both of them have asked. So a receiver must know the sender: a receive from any source is
-# possible in a group of two only.
-
-
-class PointToPoint:
-    """The messages of one group.
-
-    Args:
-        calls: of the group. rank: of this process in the group. ranks: the job's ranks of the members.
-        label: the group's name, equal on its members.
-    """
-
-    def __init__(self, calls: Calls, rank: int, ranks: list[int], label: str):
-        self._calls, self._rank, self._ranks, self._label = calls, rank, ranks, label
-        self._counts: dict[tuple[Any, ...], int] = {}
-
-    def send(self, tensors: list[torch.Tensor], dst: int, tag: int) -> Any:
-        return self._message(tensors, True, dst, tag)
-
-    def receive(self, tensors: list[torch.Tensor], src: int, tag: int) -> Any:
-        return self._message(tensors, False, src, tag)
-
-    def _message(self, tensors: list[torch.Tensor], sends: bool, other: int, tag: int) -> Any:
-        if other == self._rank or not 0 <= other < len(self._ranks):
-            raise ValueError(
-                f"hvd: rank {self._rank} cannot send to or receive from rank {other} of a group of {len(self._ranks)}."
-            )
-        works = [self._one(tensor, sends, other, tag) for tensor in tensors]
-        return works[0] if len(works) == 1 else Works(works, tensors)
-
-    def _one(self, tensor: Any, sends: bool, other: int, tag: int) -> Any:
-        calls, peer = self._calls, self._ranks[other]
-        count = self._counts.get((sends, other, tag), 0)
-        self._counts[sends, other, tag] = count + 1
-        name = f"p2p.{self._label}.{tag}.{count}"
-        with report_message_failure(sends, peer, name, calls.process_set):
-            one = operand(tensor, False, calls.process_set, sends)
-            flats = [one.flat]
-            taken = Taken(calls.core, flats, flats, sends, not sends)
-        work = calls.submit(
-            "send" if sends else "recv",
-            name,
-            taken,
-            f"send to rank {other}" if sends else f"recv from rank {other}",
-            [tensor],
-            None,
-            one.copy_back if one.own and not sends else None,
-            alone=True,
-            number=peer,
-        )
-        work.source = self._rank if sends else other
-        if calls.coalesces:
-            calls.coalesce(work)
-        return work
-
-
-# monitored_barrier(): a barrier that names the ranks that have not come in time. All ranks of the group call it.
-
-
-def monitored_barrier(group: Any, timeout: Any, wait_all_ranks: bool) -> None:
-    """Wait for all ranks of the group, for `timeout` at most.
-
-    Args:
-        group: the Group. timeout: a timedelta, which may be 0; None for the group's limit.
-        wait_all_ranks: whether the error names all missing ranks, or the first one.
-
-    Raises:
-        RuntimeError: ranks have not come in time, or the barrier has failed.
-    """
-    calls = group._calls
-    seconds = 0.0 if timeout is not None and not timeout else seconds_of(timeout, calls.seconds)
-    name = calls.next_name()
-    keys = [f"hvd/monitored/{name}/{rank}" for rank in range(group._size)]
-    # The engine does not report which ranks have submitted a barrier: each rank announces itself in torch's store.
-    group._store.set(keys[group._rank], b"here")
-    core = calls.core
-    handle = core.ordered("barrier", name, calls.number, None, None)
-    try:
-        if core.wait_for(handle, seconds):
-            return
-    except HorovodInternalError as error:
-        raise RuntimeError(f"[Rank {group._rank}]: monitoredBarrier failed: {error}") from error
-    finally:
-        core.release(handle)
-    missing = [rank for rank, key in enumerate(keys) if not group._store.check([key])]
-    who = "A rank"  # all have come meanwhile
-    if missing:
-        who = "Ranks " + ", ".join(map(str, missing)) if wait_all_ranks else f"Rank {missing[0]}"
-    raise RuntimeError(
-        f"[Rank {group._rank}]: Rank {group._rank} timed out in monitoredBarrier: {who} failed to pass "
-        f"monitoredBarrier in {round(seconds * 1000)} ms"
-    )
 
 
 # torch's annotations of its methods are those for users; it calls the methods with options.
@@ -219,7 +88,7 @@ def list_of(tensors: Any) -> list[torch.Tensor]:
     *("_reduce_scatter_base", "reduce_scatter_tensor_coalesced"),
     *("all_to_all_single", "alltoall_base", "alltoall"),
 )
-class Group(Gathering, Scattering, _ProcessGroup):
+class Group(Collectives, _ProcessGroup):
     """See the module. Made by create() only.
 
     Args:
@@ -244,13 +113,15 @@ class Group(Gathering, Scattering, _ProcessGroup):
         _ProcessGroup.__init__(self, rank, size)
         self._store, self._rank, self._size, self._ranks = store, rank, size, ranks
         self._name, self._description = name, "undefined"
+        self._label = name  # torch may give the group another name later; this one is equal on its members
         self._calls = Calls(number, seconds)
-        self._point_to_point = PointToPoint(self._calls, rank, ranks, name)
+        # Messages so far: (this rank sends, other rank, tag) -> their number.
+        self._messages: dict[tuple[bool, int, int], int] = {}
         self._ended = False
-        self._others: Others | None = None
-        self._default = (
-            getattr(dist.distributed_c10d, "GroupMember", None) is not None and not dist.is_initialized()
-        )
+        # Type of device -> another backend's name; None while torch is making the group. The groups of these backends.
+        self._others: dict[str, str] | None = None
+        self._made: dict[str, Any] = {}
+        self._default = not dist.is_initialized()
 
     # ------------------------------------------------------------------------------------------- what torch asks for
 
@@ -259,21 +130,7 @@ class Group(Gathering, Scattering, _ProcessGroup):
 
     _get_backend_name = name = getBackendName
 
-    def _set_group_name(self, name: str) -> None:
-        self._name = name
-
-    @property
-    def group_name(self) -> str:
-        return self._name
-
-    def _set_group_desc(self, text: str) -> None:
-        self._description = text
-
-    @property
-    def group_desc(self) -> str:
-        return self._description
-
-    # The names by which C++ asks.
+    # The names by which C++ asks, and those by which Python does.
     def getGroupName(self) -> str:
         return self._name
 
@@ -286,6 +143,9 @@ class Group(Gathering, Scattering, _ProcessGroup):
     def setGroupDesc(self, text: str) -> None:
         self._description = text
 
+    group_name, _set_group_name = property(getGroupName), setGroupName
+    group_desc, _set_group_desc = property(getGroupDesc), setGroupDesc
+
     def get_group_store(self) -> Any:
         return self._store
 
@@ -294,17 +154,33 @@ class Group(Gathering, Scattering, _ProcessGroup):
     # Of the tensors that a group takes; objects go through host memory.
     _device_types = (torch.device("cpu"),)
 
-    def others(self) -> Others | None:
-        """The other backends of the group; None while torch is making the group."""
+    def others(self) -> dict[str, str]:
+        """The other backends that the program has named with this group, by types of devices."""
         if self._others is None:
-            self._others = others_of(self, self._ranks, self._calls.seconds)
-            if self._others is not None and "cpu" not in self._others.names:
+            text = dist.distributed_c10d._world.pg_backend_config.get(self)
+            if text is None:  # torch is making the group
+                return {}
+            pairs = [pair.split(":") for pair in text.split(",") if pair.count(":") == 1]
+            self._others = {device: name for device, name in pairs if name != self.name()}
+            if "cpu" not in self._others:
                 self._calls.enable_short_way()
         return self._others
 
+    def group_for(self, device: Any) -> Any:
+        """The group of another backend that serves a device; None if hvd does. All members come here at the same call."""
+        kind: Any = None if device is None else device.type
+        name = self.others().get(kind)
+        if name is not None and kind not in self._made:
+            self._made[kind] = dist.new_group(
+                self._ranks,
+                timeout=timedelta(seconds=self._calls.seconds),
+                backend=f"{kind}:{name}",
+                use_local_synchronization=True,
+            )
+        return self._made.get(kind)
+
     def _get_backend(self, device: Any) -> Any:
-        others, device = self.others(), torch.device(device)
-        group = None if others is None else others.made.get(device.type)
+        group = self._made.get(torch.device(device).type)
         return self if group is None else group._get_backend(device)
 
     def _has_hooks(self) -> bool:
@@ -322,17 +198,14 @@ class Group(Gathering, Scattering, _ProcessGroup):
     _set_timeout = _set_default_timeout = set_timeout
 
     def _start_coalescing(self, device: Any = None) -> None:
-        others = self.others()
-        group = None if device is None or others is None else others.group(device.type)
+        group = self.group_for(device)
         if group is None:
             self._calls.start_coalescing()
         else:
             group._start_coalescing(device)
 
     def _end_coalescing(self, device: Any = None) -> Any:
-        if self._calls.coalesces or device is None or self._others is None:
-            return self._calls.end_coalescing()
-        group = self._others.group(device.type)
+        group = None if self._calls.coalesced is not None else self.group_for(device)
         return self._calls.end_coalescing() if group is None else group._end_coalescing(device)
 
     def shutdown(self) -> None:
@@ -363,70 +236,116 @@ class Group(Gathering, Scattering, _ProcessGroup):
         return self._allreduce(tensors, opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        calls, name = self._calls, self._calls.next_name()
-        with calls.refusing("allreduce", name):
-            tensors = list_of(tensors)
-            number, factor = reduction_of(opts)
-            complex_sums_only(tensors, number == SUM)
-            taken_from = [operand(tensor, True, calls.process_set) for tensor in tensors]
-            flats = [each.flat for each in taken_from]
-            taken = Taken(calls.core, flats, flats)
-            finish = copying_back(taken_from)
-        return calls.submit(
-            "allreduce", name, taken, "all_reduce", tensors, opts, finish, number=number, prescale=factor
-        )
+        return self._over_all("allreduce", "all_reduce", tensors, opts)
 
     _allreduce = by_device(allreduce_coalesced, "allreduce")
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         """All ranks reduce, and the result is written on the root alone: the tensors of the others stay as they are."""
-        calls, name = self._calls, self._calls.next_name()
-        with calls.refusing("allreduce", name):
-            tensors = list_of(tensors)
-            number, factor = reduction_of(opts)
-            complex_sums_only(tensors, number == SUM)
-            is_root = self._rank == opts.rootRank
-            taken_from = [operand(tensor, True, calls.process_set) for tensor in tensors]
-            flats = [each.flat for each in taken_from]
-            # Elsewhere a backend may use the memory of the output, and most of them never touch it.
-            outputs = flats if is_root else [torch.empty_like(flat) for flat in flats]
-            taken = Taken(calls.core, flats, outputs, True, is_root)
-            finish = copying_back(taken_from) if is_root else None
-        return calls.submit(
-            "reduce", name, taken, "reduce", tensors, opts, finish,
-            number=number, prescale=factor, root=self._ranks[opts.rootRank],
-        )  # fmt: skip
+        return self._over_all("reduce", "reduce", tensors, opts, opts.rootRank)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
-        calls, name = self._calls, self._calls.next_name()
-        with calls.refusing("broadcast", name):
+        root = 0 if opts is None else opts if isinstance(opts, int) else opts.rootRank
+        return self._over_all("broadcast", "broadcast", tensors, opts, root)
+
+    def _over_all(self, operation: str, what: str, tensors: Any, opts: Any, root: int | None = None) -> Any:
+        """An operation whose tensors have one shape on all ranks, and are overwritten. `root`: of the group."""
+        calls, name, reduces = self._calls, self._calls.next_name(), operation != "broadcast"
+        with calls.refusing("allreduce" if reduces else "broadcast", name):
             tensors = list_of(tensors)
-            root = 0 if opts is None else opts if isinstance(opts, int) else opts.rootRank
+            how: dict[str, Any] = {}
+            if reduces:
+                how["number"], how["prescale"] = reduction_of(opts)
+                complex_sums_only(tensors, how["number"] == SUM)
             is_root = self._rank == root
-            taken_from = [operand(tensor, False, calls.process_set, is_root) for tensor in tensors]
-            flats = [each.flat for each in taken_from]
-            taken = Taken(calls.core, flats, flats, is_root, not is_root)
-            finish = None if is_root else copying_back(taken_from)
-            job_root = self._ranks[root]
-        return calls.submit("broadcast", name, taken, "broadcast", tensors, opts, finish, number=job_root)
+            reads, writes = reduces or is_root, root is None or is_root == reduces
+            operands = [operand(tensor, reduces, calls.process_set, reads) for tensor in tensors]
+            outputs = flats = [each.flat for each in operands]
+            if reduces and not writes:
+                # A backend may use the memory of the output elsewhere, and most of them never touch it.
+                outputs = [torch.empty_like(flat) for flat in flats]
+            if root is not None:
+                how["root" if reduces else "number"] = self._ranks[root]
+            taken = Taken(calls.core, flats, outputs, reads, writes)
+            finish = copying_back(operands) if writes else None
+        return calls.submit(operation, name, taken, what, tensors, opts, finish, **how)
 
     # ------------------------------------------------------------------------------------------------------ barriers
 
     def barrier(self, opts: Any = None) -> Any:
         calls = self._calls
         work = calls.submit("barrier", calls.next_name(), None, "barrier", [], opts)
-        return Done() if work is None else work
+        return Works([]) if work is None else work
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        monitored_barrier(self, timeout, wait_all_ranks)
+        """A barrier that names the ranks that have not come in time.
+
+        Args:
+            timeout: a timedelta, which may be 0; None for the group's limit.
+            wait_all_ranks: whether the error names all missing ranks, or the first one.
+
+        Raises:
+            RuntimeError: ranks have not come in time, or the barrier has failed.
+        """
+        calls, me = self._calls, self._rank
+        seconds = 0.0 if timeout is not None and not timeout else seconds_of(timeout, calls.seconds)
+        name = calls.next_name()
+        keys = [f"hvd/monitored/{name}/{rank}" for rank in range(self._size)]
+        # The engine does not report which ranks have submitted a barrier: each rank announces itself in torch's store.
+        self._store.set(keys[me], b"here")
+        handle = calls.core.ordered("barrier", name, calls.number, None, None)
+        try:
+            if calls.core.wait_for(handle, seconds):
+                return
+        except HorovodInternalError as error:
+            raise RuntimeError(f"[Rank {me}]: monitoredBarrier failed: {error}") from error
+        finally:
+            calls.core.release(handle)
+        missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+        who = "A rank"  # all have come meanwhile
+        if missing:
+            who = "Ranks " + ", ".join(map(str, missing)) if wait_all_ranks else f"Rank {missing[0]}"
+        raise RuntimeError(
+            f"[Rank {me}]: Rank {me} timed out in monitoredBarrier: {who} failed to pass monitoredBarrier in "
+            f"{round(seconds * 1000)} ms"
+        )
 
     # ------------------------------------------------------------------------------------------------ point to point
 
+    # Only these two ranks take part. Messages of one sender, receiver and tag match in their order; the engine carries
+    # out the messages of two ranks, of all tags, in the order in which both of them have asked. So a receiver must know
+    # the sender.
+
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Any:
-        return self._point_to_point.send(list_of(tensors), dst, tag)
+        return self._message(list_of(tensors), True, dst, tag)
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Any:
-        return self._point_to_point.receive(list_of(tensors), src, tag)
+        return self._message(list_of(tensors), False, src, tag)
+
+    def _message(self, tensors: list[torch.Tensor], sends: bool, other: int, tag: int) -> Any:
+        if other == self._rank or not 0 <= other < self._size:
+            raise ValueError(
+                f"hvd: rank {self._rank} cannot send to or receive from rank {other} of a group of {self._size}."
+            )
+        works = [self._one_message(tensor, sends, other, tag) for tensor in tensors]
+        return works[0] if len(works) == 1 else Works(works, tensors)
+
+    def _one_message(self, tensor: Any, sends: bool, other: int, tag: int) -> Any:
+        calls, peer = self._calls, self._ranks[other]
+        count = self._messages.get((sends, other, tag), 0)
+        self._messages[sends, other, tag] = count + 1
+        name = f"p2p.{self._label}.{tag}.{count}"
+        with report_message_failure(sends, peer, name, calls.process_set):
+            one = operand(tensor, False, calls.process_set, sends)
+            flats = [one.flat]
+            taken = Taken(calls.core, flats, flats, sends, not sends)
+        operation, what = ("send", "send to") if sends else ("recv", "recv from")
+        finish = one.copy_back if one.own and not sends else None
+        work = calls.submit(
+            operation, name, taken, f"{what} rank {other}", [tensor], None, finish, number=peer
+        )
+        work.source = self._rank if sends else other
+        return work
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         if self._size == 2:

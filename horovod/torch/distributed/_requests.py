@@ -15,7 +15,7 @@ from horovod.common.basics import UNAVAILABLE, engine
 from horovod.torch import _devices, _staging
 from horovod.torch._dtypes import DTYPE_NUMBERS, MOVABLE
 from horovod.torch._operand import BY_ADDRESS, check, in_host_form
-from horovod.torch.distributed._work import Done, Work, Works, seconds_of
+from horovod.torch.distributed._work import Work, Works, seconds_of
 from hvd_core._frontend import operations
 from hvd_core._frontend.operations import ENGINE_NUMBERS
 from hvd_core._runtime.failures import report_failure
@@ -68,29 +68,14 @@ def reduction_of(options: Any) -> tuple[int, float]:
 _PREMUL = _kind(getattr(ReduceOp, "PREMUL_SUM", None))
 
 
-def _numbers_by_hash() -> dict[int, int]:
-    """hash(options.reduceOp) -> the engine's number, of the ops that need no factor. A hash costs less than a comparison
-    of ops; empty if the hashes of this PyTorch do not distinguish ops."""
-    options = AllreduceOptions()
-    found: dict[int, Any] = {}
-    for kind in ReduceOp.RedOpType.__members__.values():
-        if kind == _PREMUL:
-            continue  # it has a factor, and no constructor
-        options.reduceOp = one = ReduceOp(kind)
-        try:
-            if hash(options.reduceOp) != hash(one) or hash(ReduceOp(kind)) != hash(one):
-                return {}  # of the object, not of the op
-            if found.setdefault(hash(one), kind) != kind:
-                return {}
-        except TypeError:
-            return {}
-    return {mark: _NUMBERS[kind] for mark, kind in found.items() if kind in _NUMBERS}
-
-
 # Whether the options of every call have `asyncOp`, which is false if the caller waits; torch then takes None for a call
 # that has ended. Older versions, such as 2.7, have it for some calls only, and wait for what every call returns.
 OPTIONS_SAY_WAIT = hasattr(AllreduceOptions(), "asyncOp")
-NUMBERS_BY_HASH = _numbers_by_hash() if OPTIONS_SAY_WAIT else {}
+# hash(options.reduceOp) -> the engine's number, of the ops that need no factor. A hash costs less than a comparison of
+# ops. Empty where it is a hash of the object.
+NUMBERS_BY_HASH: dict[int, int] = {}
+if OPTIONS_SAY_WAIT and hash(AllreduceOptions().reduceOp) == hash(ReduceOp(ReduceOp.SUM)):
+    NUMBERS_BY_HASH = {hash(ReduceOp(kind)): number for kind, number in _NUMBERS.items() if kind != _PREMUL}
 
 
 # Tensors of torch.distributed in the form that the engine takes: dense, real, of a type that it knows.
@@ -191,11 +176,8 @@ class Taken:
             return
         if text := _devices.several_devices([*inputs, *outputs]):
             raise ValueError(f"hvd: {text}")
-        if _devices.is_served(first, core):
-            self.device = _devices.Submitted(inputs, outputs)
-        else:
-            # Results that are not those of an operation in place must not be written to the copies of the inputs.
-            self.device = _staging.Staged(inputs, outputs, sent, received, outputs is not inputs)
+        # Results that are not those of an operation in place must not be written to the copies of the inputs.
+        self.device = _staging.submitted(inputs, outputs, core, sent, received, outputs is not inputs)
         self.sources, self.targets = self.device.sources, self.device.targets
 
 
@@ -218,7 +200,7 @@ class Calls:
         self.process_set = temporary(number)
         self.number, self.seconds = number, seconds
         self.core = engine()
-        self._coalesced: list[Any] | None = None
+        self.coalesced: list[Any] | None = None  # the works since start_coalescing()
         ordered = OrderedCalls(self.core, number, "c10d.")
         self.next_name: Callable[[], str] = ordered.next_name
         # The number of calls so far. It is equal on all ranks that have made the same calls.
@@ -239,7 +221,6 @@ class Calls:
         results: Any,
         opts: Any = None,
         finish: Callable[[], None] | None = None,
-        alone: bool = False,
         **how: Any,
     ) -> Any:
         """Hand a call to the engine. Returns its Work; None if the caller waits immediately, and the call has ended.
@@ -250,14 +231,13 @@ class Calls:
             what: the call in words.
             results, finish: as for Work.
             opts: torch's options of the call, with its timeout, and whether the caller waits immediately.
-            alone: the caller adds the work to the coalesced ones itself.
             how: number, prescale, splits, received, unit, root of `Engine.ordered`.
         """
         core = self.core
         seconds = seconds_of(getattr(opts, "timeout", None), self.seconds)
         sources, targets = (None, None) if taken is None else (taken.sources or None, taken.targets or None)
         device = None if taken is None else taken.device
-        at_once = OPTIONS_SAY_WAIT and self._coalesced is None and getattr(opts, "asyncOp", True) is False
+        at_once = OPTIONS_SAY_WAIT and self.coalesced is None and getattr(opts, "asyncOp", True) is False
         waits = at_once and device is None
         handle = core.ordered(
             operation,
@@ -277,8 +257,8 @@ class Calls:
         if device is not None:
             device.begin(core, handle, False)
         work = Work(core, handle, seconds, what, results, finish, device)
-        if self._coalesced is not None and not alone:
-            self._coalesced.append(work)
+        if self.coalesced is not None:
+            self.coalesced.append(work)
         if at_once:
             work.wait()
             return None
@@ -292,7 +272,7 @@ class Calls:
         """The short way of the most frequent call: reduce one plain tensor and wait for it. False, and nothing has been
         done, if the call is another one."""
         numbers = self._numbers_by_hash
-        if not numbers or opts.asyncOp or self._coalesced is not None or len(tensors) != 1:
+        if not numbers or opts.asyncOp or self.coalesced is not None or len(tensors) != 1:
             return False
         tensor, number = tensors[0], numbers.get(hash(opts.reduceOp))
         if number is None or type(tensor) is not torch.Tensor:
@@ -307,20 +287,12 @@ class Calls:
                 work.give_up(seconds)
         return True
 
-    @property
-    def coalesces(self) -> bool:
-        return self._coalesced is not None
-
-    def coalesce(self, work: Any) -> None:
-        if self._coalesced is not None:
-            self._coalesced.append(work)
-
     def start_coalescing(self) -> None:
-        self._coalesced = []
+        self.coalesced = []
 
     def end_coalescing(self) -> Any:
-        works, self._coalesced = self._coalesced or [], None
-        return Works(works) if works else Done()
+        works, self.coalesced = self.coalesced or [], None
+        return Works(works)
 
 
 def together(works: Sequence[Any], results: Any) -> Any:

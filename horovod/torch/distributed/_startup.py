@@ -39,14 +39,11 @@ def start(store: Any, rank: int, size: int) -> None:
 
     Raises:
         ValueError: the program has called hvd.init() in a job of another size, or as another rank.
-        hvd_core._bootstrap.BootstrapError: the ranks do not come together.
+        hvd_core._base.sockets.BootstrapError: the ranks do not come together.
     """
     global _leave_barrier
     number = next(_starts)
-    job = current_job.current()
-    if job is not None and not job.is_parents() and job.engine.stopped and _started_here:
-        runtime().shutdown()  # the job has ended; this is the next one
-        job = None
+    job = _job()
     if job is not None and (job.world.rank, job.world.size) != (rank, size):
         if not _started_here:
             raise ValueError(
@@ -73,13 +70,18 @@ def start(store: Any, rank: int, size: int) -> None:
 
 def start_as_launched() -> None:
     """Have an engine for the ranks that the launcher has started."""
-    job = current_job.current()
-    if job is not None and job.engine.stopped and _started_here:
-        runtime().shutdown()
-        job = None
-    if job is None:
+    if _job() is None:
         exports.init()
         _note_started()
+
+
+def _job() -> Any:
+    """The job of this process; None if the next one is to begin."""
+    job = current_job.current()
+    if job is not None and not job.is_parents() and job.engine.stopped and _started_here:
+        runtime().shutdown()
+        return None
+    return job
 
 
 def _note_started() -> None:

@@ -3,7 +3,6 @@
 import ctypes
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -16,12 +15,12 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.torch import _devices
 from horovod.torch._devices import streams_of
 
-# The base class of works, which lives as long as PyTorch refers to it. Any thread.
+# The base class of works. Any thread.
 #
-# A Work that is written in Python has two halves. Old versions of PyTorch (seen in 2.4, not in 2.7) hold on to the half
-# in C++ alone: DDP, functional collectives and everything else that calls a group from C++. Without the half in Python,
-# wait() of such a Work never returns. So with these versions a list holds the works to which C++ refers: the count of
-# references is read from the memory of the half in C++, as PyTorch shows it nowhere.
+# A Work that is written in Python has two halves. Old versions of PyTorch (2.4; not 2.7) hold on to the half in C++
+# alone: DDP, functional collectives and everything else that calls a group from C++. Without the half in Python, wait()
+# of such a Work never returns. So with these versions a list holds the works to which C++ refers: the count of references
+# is read from the memory of the half in C++, as PyTorch shows it nowhere.
 
 _Work = torch._C._distributed_c10d.Work
 
@@ -56,49 +55,8 @@ class _Kept(_Work):
                 _most = len(_kept) + 8
 
 
-def _torch_keeps_works() -> bool:
-    """Whether this PyTorch holds on to the half in Python, for as long as C++ refers to a Work."""
-    made: list[weakref.ref[Any]] = []
-
-    class One(_Work):
-        pass
-
-    class Group(dist.ProcessGroup):
-        def barrier(self, opts: Any = None) -> Any:
-            work = One()
-            made.append(weakref.ref(work))
-            return work
-
-    make: Any = Group  # whose arguments differ between versions
-    group = make(0, 1)
-    held = dist.ProcessGroup.barrier(group)  # by way of C++
-    return held is not None and made[0]() is not None
-
-
-def _references_can_be_read() -> bool:
-    work: Any = _Work.__new__(type("One", (_Work,), {}))
-    _Work.__init__(work)
-    before = _references(work)
-    more = [work.boxed(), work.boxed()]
-    return (before, _references(work), len(more)) == (1, 3, 2)
-
-
-def base_of_works() -> type:
-    """The class from which works are derived.
-
-    Raises RuntimeError with a version of PyTorch that forgets works and whose counts cannot be read; none is known.
-    """
-    if _torch_keeps_works():
-        return _Work
-    if not _references_can_be_read():
-        raise RuntimeError(
-            f"hvd: PyTorch {torch.__version__} forgets the works of a group that is written in Python, and hvd cannot "
-            "tell which of them are still needed. Use PyTorch 2.7 or later."
-        )
-    return _Kept
-
-
-_Base: Any = base_of_works()
+_is_old = tuple(int(number) for number in torch.__version__.split(".")[:2]) < (2, 7)
+_Base: Any = _Kept if _is_old else _Work
 Failure = getattr(dist, "DistBackendError", RuntimeError)
 
 
@@ -224,7 +182,7 @@ class Work(_Base):
         streams = streams_of(device)
         now = None if streams is None else streams.current()
         if streams is not None and now != self._stream:
-            streams.let_wait(now, self._complete)
+            now.wait_event(self._complete)
             _devices.record([t for t in self._results if isinstance(t, torch.Tensor)], device)
 
     def is_completed(self) -> bool:
@@ -293,7 +251,8 @@ class Work(_Base):
 
 
 class Works(_Base):
-    """Several operations as one Work: of coalesced calls, and of calls that need several operations."""
+    """Several operations as one Work: of coalesced calls, and of calls that need several operations; or none, of a call
+    that has nothing left to do."""
 
     def __init__(self, works: Sequence[Any], results: Any = None):
         super().__init__()
@@ -348,39 +307,6 @@ class Works(_Base):
                 future.set_result(self.result())
 
         gathered.add_done_callback(hand_on)
-        return future
-
-    get_future_result = get_future
-
-
-class Done(_Base):
-    """The Work of a call that has nothing left to do."""
-
-    devices: Sequence[Any] = ()
-
-    def __init__(self, results: Any = ()):
-        super().__init__()
-        self._results = list(results)
-
-    def wait(self, timeout: Any = None) -> bool:
-        return True
-
-    synchronize = block_current_stream = wait
-
-    def is_completed(self) -> bool:
-        return True
-
-    is_success = is_completed
-
-    def exception(self) -> None:
-        return None
-
-    def result(self) -> Any:
-        return self._results
-
-    def get_future(self) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(self._results)
         return future
 
     get_future_result = get_future

@@ -5,13 +5,14 @@ Each value whose type is in the registry has a handler, which copies it at a com
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_flatten
 
 from horovod.common import _elastic_state
 from horovod.common._elastic_state import ATOMS, ObjectState, require_same_names
@@ -32,16 +33,11 @@ __all__ = [
 ]
 
 
-# Copies of a state with tensors: made immediately, or by a thread while training continues.
-#
-# One thread of a rank calls all of this.
+# Copies of a state with tensors: made immediately, or by a thread while training continues. One thread of a rank calls
+# all of this.
 
 # Decides whether a tensor is copied later, into the memory of the earlier copy, and notes it then.
 Later = Callable[[torch.Tensor, torch.Tensor], bool]
-
-
-def is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
 
 
 def _fits(earlier: Any, value: torch.Tensor) -> bool:
@@ -72,18 +68,6 @@ def copied(value: Any, earlier: Any, later: Later | None = None) -> Any:
         before = earlier if same else [None] * len(value)
         return [copied(item, earlier_item, later) for item, earlier_item in zip(value, before)]
     return copy.deepcopy(value)
-
-
-def split_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """Nested dicts and lists with a number instead of each tensor. Adds the tensors to a list."""
-    if isinstance(value, torch.Tensor):
-        tensors.append(value)
-        return len(tensors)
-    if isinstance(value, Mapping):
-        return {key: split_tensors(item, tensors) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [split_tensors(item, tensors) for item in value]
-    return value
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray | None:
@@ -161,7 +145,7 @@ class StateHandler:
     """Saves, restores and sends one value. Derive from it for types of your own; see set_handler_registry()."""
 
     def __init__(self, value: Any) -> None:
-        self.value = value
+        self.value: Any = value
 
     def save(self) -> None:
         """Keep a copy of the value's state in memory."""
@@ -201,6 +185,10 @@ class _OwnHandler(StateHandler):
 
     _saved: Any = None
 
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self.save()
+
     def saved(self) -> Any:
         return self._saved
 
@@ -213,8 +201,6 @@ class ModelStateHandler(_OwnHandler):
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__(model)
-        self._saved: Any = None
-        self.save()
 
     def save(self) -> None:
         self._saved = copied(self.value.state_dict(), self._saved)
@@ -231,10 +217,10 @@ class ModelStateHandler(_OwnHandler):
     def sync(self) -> None:
         state = self.value.state_dict()
         require_same("TorchState.sync()", [(key, None, "") for key in sorted(state)], "horovod.elastic.model")
-        tensors = {key: value for key, value in state.items() if is_tensor(value)}
+        tensors = {key: value for key, value in state.items() if torch.is_tensor(value)}
         same = _elastic_state.alike([as_array(tensor) for tensor in tensors.values()])
         broadcast_parameters({key: tensors[key] for key, ok in zip(tensors, same) if not ok}, root_rank=0)
-        others = {key: value for key, value in state.items() if not is_tensor(value)}
+        others = {key: value for key, value in state.items() if not torch.is_tensor(value)}
         if others:  # what get_extra_state() of a module returns
             self.value.load_state_dict({**state, **broadcast_object(others, 0, "horovod.elastic.extra")})
 
@@ -244,8 +230,6 @@ class OptimizerStateHandler(_OwnHandler):
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
-        self._saved: Any = None
-        self.save()
 
     def save(self) -> None:
         self._saved = copied(self.value.state_dict(), self._saved)
@@ -258,10 +242,10 @@ class OptimizerStateHandler(_OwnHandler):
         self.value.load_state_dict(copied(self._saved, None))
 
     def sync(self) -> None:
-        tensors: list[torch.Tensor] = []
-        rest = repr(split_tensors(self.value.state_dict(), tensors))
-        arrays = [as_array(tensor) for tensor in tensors]
-        arrays.append(np.frombuffer(rest.encode(), np.uint8))
+        leaves, structure = tree_flatten(self.value.state_dict())
+        arrays = [as_array(leaf) for leaf in leaves if torch.is_tensor(leaf)]
+        rest = [structure, *(leaf for leaf in leaves if not torch.is_tensor(leaf))]
+        arrays.append(np.frombuffer(repr(rest).encode(), np.uint8))
         if not all(_elastic_state.alike(arrays)):
             broadcast_optimizer_state(self.value, root_rank=0)
 
@@ -271,8 +255,6 @@ class SamplerStateHandler(_OwnHandler):
 
     def __init__(self, sampler: ElasticSampler) -> None:
         super().__init__(sampler)
-        self._saved: Any = None
-        self.save()
 
     def save(self) -> None:
         self._saved = copy.deepcopy(self.value.state_dict())
@@ -294,7 +276,6 @@ class GradScalerStateHandler(_OwnHandler):
 
     def __init__(self, scaler: torch.amp.GradScaler) -> None:
         super().__init__(scaler)
-        self.save()
 
     def save(self) -> None:
         self._saved = self.value.state_dict()
@@ -339,32 +320,19 @@ def _handler_for(value: Any) -> StateHandler | None:
 def _handlers_for(values: dict[str, Any]) -> dict[str, StateHandler]:
     """The handlers of values, and of the members of lists, tuples and dicts, by names such as "models[0]['encoder']"."""
     found = {}
-    containers = []
-    for name, value in values.items():
+    seen = set()
+    queue = list(values.items())
+    for name, value in queue:  # which grows: members come after all values
+        if name not in values and (type(value) in ATOMS or id(value) in seen):
+            continue
+        seen.add(id(value))
         handler = _handler_for(value)
         if handler is not None:
             found[name] = handler
-        else:
-            containers.append((name, value))
-    seen = {id(handler.value) for handler in found.values()}
-    for name, value in containers:  # which grows
-        if isinstance(value, dict):
-            members: Iterable[Any] = value.items()
+        elif isinstance(value, dict):
+            queue += [(f"{name}[{key!r}]", member) for key, member in value.items()]
         elif isinstance(value, (list, tuple)):
-            members = enumerate(value)
-        else:
-            continue
-        for key, member in members:
-            if type(member) in ATOMS or id(member) in seen:
-                continue
-            handler = _handler_for(member)
-            if handler is not None:
-                found[f"{name}[{key!r}]"] = handler
-            elif isinstance(member, (dict, list, tuple)):
-                containers.append((f"{name}[{key!r}]", member))
-            else:
-                continue
-            seen.add(id(member))
+            queue += [(f"{name}[{place}]", member) for place, member in enumerate(value)]
     return found
 
 

@@ -27,7 +27,7 @@ from hvd_core._observe.watch.rank_figures import (
 from hvd_core._observe.watch.shared_rings import SharedRing, SharedRings
 from hvd_core.types import OPERATIONS
 
-LOOKED_AT_S = 10.0
+VIEWER_TIMEOUT_S = 10.0
 """For so long after the last question of a page that is not closed the rings are read."""
 STALL_S = 2.0
 _KEPT_SPANS, _SENT_SPANS = 60_000, 8_000
@@ -112,9 +112,9 @@ class HostFigures:
         self._tensors_at = 0
         self._tensors_shown: list[Any] = []
 
-    def is_looked_at(self) -> bool:
+    def has_viewers(self) -> bool:
         """Whether a page has asked lately."""
-        since = time.monotonic() - LOOKED_AT_S
+        since = time.monotonic() - VIEWER_TIMEOUT_S
         return any(at > since for at in list(self._pages.values()))
 
     def note_closed(self, page: str) -> None:
@@ -137,12 +137,12 @@ class HostFigures:
             self._read_at = now = time.monotonic_ns()
             for rank in self._ranks.values():
                 rank.look_at_process(now)
-            looked_at, was = self.is_looked_at(), self._reading
-            self._reading = looked_at
+            viewed, was = self.has_viewers(), self._reading
+            self._reading = viewed
             new = 0.0
-            if looked_at:
+            if viewed:
                 new = max((rank.take(now, not was) for rank in self._ranks.values()), default=0.0)
-            if looked_at and now - self._rates_at > 450_000_000:
+            if viewed and now - self._rates_at > 450_000_000:
                 self._rates_at = now
                 for rank in self._ranks.values():
                     if not rank.ended_at:
@@ -158,7 +158,7 @@ class HostFigures:
         self._on_closed(request, part)
 
     def add_spans(self, spans: list[tuple[int, Span]]) -> None:
-        """Spans of ranks on other hosts, with texts in place of the numbers of names."""
+        """Spans of ranks on other hosts, with texts instead of the numbers of names."""
         with self._mutex:
             for span in spans:
                 self.spans.append(span)
@@ -336,27 +336,27 @@ def _added(sums: Iterable[Mapping[str, Sum]]) -> dict[str, Sum]:
 
 
 ALL_STALLS = (0.0, 500)
-"""With these a host tells all operations that wait, so that one that it does not tell is not submitted there."""
+"""With these limits a host reports all operations that wait: one that it does not report was not submitted there."""
 _MOST_ROUNDS = 5_000
 _KEPT_TRIPS = 20
 _OWN = -1
 
 
-class ToldFigures(HostFigures):
+class ReportedFigures(HostFigures):
     """The figures of a host that another host's watcher asks for."""
 
     def __init__(self, rings: SharedRings) -> None:
-        self._told: deque[tuple[Request, Part]] = deque(maxlen=_MOST_ROUNDS)
-        super().__init__(rings, lambda request, part: self._told.append((request, part)))
+        self._entries: deque[tuple[Request, Part]] = deque(maxlen=_MOST_ROUNDS)
+        super().__init__(rings, lambda request, part: self._entries.append((request, part)))
 
     def answer(self, after: int) -> dict[str, Any]:
         """For JobFigures.take() of the first host."""
         made = self.for_page(after, "the page of the first host", ALL_STALLS)
         made["origin"] = self.origin
         made["clock"] = time.monotonic_ns()
-        told = [self._told.popleft() for _ in range(len(self._told))]
+        entries = [self._entries.popleft() for _ in range(len(self._entries))]
         made["rounds"] = [
-            [*request, part.submitted, part.rank, part.before, part.entered] for request, part in told
+            [*request, part.submitted, part.rank, part.before, part.entered] for request, part in entries
         ]
         return made
 

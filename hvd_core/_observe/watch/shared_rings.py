@@ -147,8 +147,8 @@ class SharedRing:
         return [event[1:] for event in taken.tolist()], lost + sum(n < stop for n in missing)
 
     def _gives_up(self, number: int, end: int) -> bool:
-        """Whether an unfinished record is to be skipped: its thread does not go on, or newer events would be overwritten
-        meanwhile."""
+        """Whether an unfinished record is to be skipped: its thread does not continue, or newer events would be
+        overwritten meanwhile."""
         if number != self._unfinished:
             self._unfinished, self._unfinished_since = number, time.monotonic()
         late = time.monotonic() - self._unfinished_since > _PATIENCE_S

@@ -1,8 +1,8 @@
 """Starts the watcher of a host, where a setting asks for the live timeline or for metrics. Called by init(), on its
 thread.
 
-One rank per host starts it, the first. It is no child of that rank, so that it goes on when the rank dies and a program
-that waits for its children does not meet it.
+One rank per host starts it, the first. It is no child of that rank, so that it outlives the rank, and a program that
+waits for its children does not find it.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from typing import TYPE_CHECKING, Any
 from hvd_core._base.sockets import DescriptorSet, join_address
 
 if TYPE_CHECKING:
-    from hvd_core._bootstrap import World
+    from hvd_core._bootstrap.world import World
     from hvd_core._config.settings import EngineSettings
 
 CONFIG = "HVD_WATCHER"
 """The variable in which the watcher gets its configuration."""
-_MEETING_S = 30.0
+_RENDEZVOUS_S = 30.0
 _log = logging.getLogger("horovod")
 _owner = DescriptorSet()
 """A pipe to the watcher of this process, which ends when it is closed, and not because of a forked child."""
 
 
 def start(settings: EngineSettings, world: World, place: dict[str, Any], backends: list[str]) -> None:
-    """Start it if this rank is the first of its host and a setting asks for it. A job runs without it as well: what
-    hinders it is a warning of the log. ``place``: of the rings, see facts()."""
+    """Start it if this rank is the first of its host and a setting asks for it. A job runs without it as well: a
+    failure to start it is logged as a warning. ``place``: of the rings, see facts()."""
     if world.local_rank != 0:
         return
-    why = settings.watched and hindrance(settings)
+    why = settings.watched and reason_not_started(settings)
     is_shown = bool(settings.timeline_live) and not why
-    listener, first_host = _meeting(world, is_shown)
+    listener, first_host = _rendezvous(world, is_shown)
     if why or not settings.watched:
         return _log.warning("%s", why) if why else None
     config = {
@@ -70,29 +70,29 @@ def start(settings: EngineSettings, world: World, place: dict[str, Any], backend
             listener.close()
 
 
-def _meeting(world: World, is_shown: bool) -> tuple[socket.socket | None, str]:
-    """Where the watchers of a job's hosts meet: (on rank 0 the listener, on the first rank of another host its address).
-    Rank 0 tells the others in any case, since it alone may have no watcher."""
+def _rendezvous(world: World, is_shown: bool) -> tuple[socket.socket | None, str]:
+    """(The listener on rank 0, its address on the first rank of another host), for the connections between the watchers
+    of a job. Rank 0 always publishes an address, an empty one if it has no watcher."""
     if len(set(world.hosts)) < 2 or world.store is None:
         return None, ""
     key = f"watch/{world.epoch}"
     if world.rank != 0:
-        told = world.store.get(key, _MEETING_S) if is_shown else None
-        return None, (told or b"").decode()
-    listener = _listen(world.store.local_host()) if is_shown else None
-    address = join_address(*listener.getsockname()[:2]) if listener else ""
+        found = world.store.get(key, _RENDEZVOUS_S) if is_shown else None
+        return None, (found or b"").decode()
+    listener, address = None, ""
+    if is_shown:
+        from hvd_core._base.listener import listen
+
+        host = world.store.local_host()  # of the interface that leads to the store, as for the links
+        try:
+            listener = listen(host)
+            address = join_address(*listener.getsockname()[:2])
+        except OSError as error:
+            _log.warning(
+                "the live timeline shows each host by itself: no port of %s can be had: %s", host, error
+            )
     world.store.set(key, address.encode())
     return listener, ""
-
-
-def _listen(host: str) -> socket.socket | None:
-    """Listens on the interface that leads to the store, as the links do."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, 0), family=family)
-    except OSError as error:
-        _log.warning("the live timeline shows each host by itself: no port of %s can be had: %s", host, error)
-        return None
 
 
 def _key_of(secret: bytes, job: str) -> str:
@@ -118,7 +118,7 @@ def on_other_hosts(rank: int, hosts: Sequence[int], names: Sequence[str]) -> str
     )
 
 
-def hindrance(settings: EngineSettings) -> str:
+def reason_not_started(settings: EngineSettings) -> str:
     """Why there can be no watcher; empty if there can."""
     if not settings.flight_recorder:
         return (
@@ -174,7 +174,7 @@ def _launch(config: dict[str, Any]) -> None:
             "OPENBLAS_NUM_THREADS": "1",
         }
         command = [sys.executable, "-m", "hvd_core._observe.watch.watcher"]
-        # The shell ends at once.
+        # The shell ends immediately.
         subprocess.run(
             ["/bin/sh", "-c", '"$@" &', "sh", *command],
             env=environment,

@@ -30,7 +30,7 @@ from hvd_core._base.auth import HANDSHAKE_SECONDS, ServerHandshake, client_hands
 from hvd_core._base.listener import AuthenticatedListener, ListenerThread
 from hvd_core._base.sockets import BootstrapError, Deadline, connect_tcp, recv_exact, send_exact
 from hvd_core._observe.watch.guarded_http import LOOPBACK, GuardedServer
-from hvd_core._observe.watch.job_figures import LOOKED_AT_S, HostFigures, JobFigures, ToldFigures
+from hvd_core._observe.watch.job_figures import VIEWER_TIMEOUT_S, HostFigures, JobFigures, ReportedFigures
 from hvd_core._observe.watch.shared_rings import Place, Process, SharedRing, SharedRings
 from hvd_core._observe.watch.start import CONFIG
 from hvd_core.types import OPERATIONS
@@ -178,7 +178,7 @@ class _Channel:
         return message
 
 
-class Asker:
+class HostPoller:
     """On the first host: asks the watchers that connect, while a page asks here. Has threads of its own."""
 
     def __init__(self, listener: socket.socket, key: bytes, figures: JobFigures) -> None:
@@ -203,7 +203,7 @@ class Asker:
 
     def _ask(self, number: int, channel: _Channel) -> None:
         while True:
-            if self._figures.host.is_looked_at():
+            if self._figures.host.has_viewers():
                 asked = time.monotonic_ns()
                 channel.send({"after": self._figures.last_span(number)})
                 answer = channel.receive(_ANSWER_S)
@@ -211,10 +211,10 @@ class Asker:
             time.sleep(_PAUSE_S)
 
 
-class Teller:
+class HostReporter:
     """On another host: connects to the first host's watcher and answers it. Has a thread of its own."""
 
-    def __init__(self, address: str, key: bytes, number: int, figures: ToldFigures) -> None:
+    def __init__(self, address: str, key: bytes, number: int, figures: ReportedFigures) -> None:
         """``number``: the first rank of this host."""
         self._address, self._key, self._number, self._figures = address, key, number, figures
         threading.Thread(target=self._run, name="first host", daemon=True).start()
@@ -263,23 +263,23 @@ class Watcher:
         self._config = config
         self.rings = SharedRings(place_of(config["place"]))
         self._job: JobFigures | None = None
-        self._hosts: Asker | None = None
+        self._hosts: HostPoller | None = None
         key = bytes.fromhex(config.get("hosts key", ""))
         if config.get("listener", -1) >= 0:
             self._job = JobFigures(self.rings)
             self.figures = self._job.host
-            self._hosts = Asker(socket.socket(fileno=config["listener"]), key, self._job)
+            self._hosts = HostPoller(socket.socket(fileno=config["listener"]), key, self._job)
         elif config.get("first host"):
-            self.figures = ToldFigures(self.rings)
-            Teller(config["first host"], key, config["first rank"], self.figures)
+            self.figures = ReportedFigures(self.rings)
+            HostReporter(config["first host"], key, config["first rank"], self.figures)
         else:
             self.figures = HostFigures(self.rings)
         self.token = token_of(config["token_file"])
         self.addresses: dict[str, str] = {}
         self._servers: list[GuardedServer] = []
 
-    def serve(self, wait_s: float, in_vain: Callable[[], bool] = lambda: False) -> None:
-        """Open the ports; those that are taken are tried for ``wait_s`` seconds, unless that is ``in_vain()``. Raises
+    def serve(self, wait_s: float, gives_up: Callable[[], bool] = lambda: False) -> None:
+        """Open the ports; those that are taken are tried for ``wait_s`` seconds, until ``gives_up()``. Raises
         OSError."""
         config = self._config
         until = time.monotonic() + wait_s
@@ -290,13 +290,13 @@ class Watcher:
                 config["page_port"],
                 {**pages, "/data": self._data, "/closed": self._closed_page},
                 until,
-                in_vain,
+                gives_up,
             )
             self.addresses["live timeline"] = f"http://{LOOPBACK}:{server.port}/"
         if config["metrics_port"]:
             address = config["metrics_address"]
             server = self._server(
-                address, config["metrics_port"], {"/metrics": self._metrics}, until, in_vain
+                address, config["metrics_port"], {"/metrics": self._metrics}, until, gives_up
             )
             host = f"[{address}]" if ":" in address else address
             self.addresses["metrics"] = f"http://{host}:{server.port}/metrics"
@@ -314,7 +314,7 @@ class Watcher:
         return said
 
     def _server(
-        self, address: str, port: int, pages: dict[str, Any], until: float, in_vain: Callable[[], bool]
+        self, address: str, port: int, pages: dict[str, Any], until: float, gives_up: Callable[[], bool]
     ) -> GuardedServer:
         while True:
             try:
@@ -322,7 +322,7 @@ class Watcher:
                 self._servers.append(server)
                 return server
             except OSError as error:
-                if error.errno != errno.EADDRINUSE or time.monotonic() >= until or in_vain():
+                if error.errno != errno.EADDRINUSE or time.monotonic() >= until or gives_up():
                     raise
                 time.sleep(_LONG_PAUSE_S)
 
@@ -348,10 +348,8 @@ class Watcher:
         ended = None
         while not is_over():
             new = self.figures.read()
-            looked_at = self.figures.is_looked_at()
-            time.sleep(
-                next(pause for share, pause in _PAUSES if new >= share) if looked_at else _LONG_PAUSE_S
-            )
+            viewed = self.figures.has_viewers()
+            time.sleep(next(pause for share, pause in _PAUSES if new >= share) if viewed else _LONG_PAUSE_S)
             now = time.monotonic()
             if not self.rings.complete and now - began < _RINGS_S:
                 continue
@@ -418,9 +416,9 @@ class _End:
         self._asked_at = self._asked_at or time.monotonic()
 
     def __call__(self) -> bool:
-        looked_at = self._watcher.figures.is_looked_at()
+        viewed = self._watcher.figures.has_viewers()
         if self._asked_at is not None:
-            return not looked_at or time.monotonic() - self._asked_at > _LAST_LOOK_S
+            return not viewed or time.monotonic() - self._asked_at > _LAST_LOOK_S
         if self._handed_over_at is None and _has_ended(self._owner):
             self._handed_over_at = time.monotonic()
         if self._handed_over_at is None:
@@ -428,9 +426,9 @@ class _End:
         since = time.monotonic() - self._handed_over_at
         if since > _HANDED_OVER_S and self._rank.alive():
             # It has begun another job, whose watcher waits for the ports.
-            return not looked_at or since > LOOKED_AT_S
+            return not viewed or since > VIEWER_TIMEOUT_S
         # It ends, and the other ranks of this host may still run.
-        return not looked_at and (self._watcher.figures.is_over() or not self._watcher.rings.look())
+        return not viewed and (self._watcher.figures.is_over() or not self._watcher.rings.look())
 
 
 def main() -> int:

@@ -68,7 +68,8 @@ std::vector<std::string> Engine::device_types() const {
 }
 
 bool Engine::serves(const std::string& device_type) const {
-  return device_type == "cpu" || (!forked_ && backends_.devices->find(device_type) != nullptr);
+  return device_type == "cpu" ||
+         (lifecycle_.state() != Lifecycle::State::Forked && backends_.devices->find(device_type) != nullptr);
 }
 
 void Engine::note_copied(const agreement::SignatureFields& fields, const std::vector<calls::Tensor>& tensors) {
@@ -103,7 +104,7 @@ std::shared_ptr<plugins::Backend> Engine::backend(const std::string& name) const
 }
 
 std::shared_ptr<plugins::Device> Engine::device_of(const calls::Tensor& tensor) const {
-  if (forked_) check_usable();  // the device is the parent's as well
+  check_not_forked();  // the device is the parent's as well
   if (const auto routes = backends_.devices->find(tensor.device_type)) return routes->open(tensor);
   throw InvalidRequest(why_not_served(tensor.device_type));
 }
@@ -126,7 +127,7 @@ std::vector<plugins::MarkRef> Engine::ready_marks(const std::vector<calls::Tenso
 
 bool Engine::order_after(calls::Request& request, void* stream) {
   CallUnderWay under_way(*this);
-  if (forked_) check_usable();
+  check_not_forked();
   if (request.done() || !request.finished) return true;
   plugins::Device& device = request.finished->device();
   if (!device.orders_streams() || !device.wraps_streams()) return false;

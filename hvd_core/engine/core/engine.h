@@ -25,6 +25,9 @@
 #include "engine/calls/call.h"
 #include "engine/calls/process_sets.h"
 #include "engine/calls/request.h"
+#include "engine/core/driver.h"
+#include "engine/core/inbox.h"
+#include "engine/core/lifecycle.h"
 #include "engine/dataplane/executor.h"
 #include "engine/recorder/event.h"
 #include "engine/recorder/observer.h"
@@ -119,7 +122,9 @@ using calls::RequestFailed;
 
 class Engine final : private agreement::Node::Host,
                      private dataplane::Executor::Events,
-                     private watch::CallWatch::Host {
+                     private watch::CallWatch::Host,
+                     private Driver::Host,
+                     private Inbox::Host {
  public:
   // Starts the background thread, which makes the communicators of all ranks: wait for startup() first. `program`:
   // what stall reports ask about the program; null: they say less. Throws plugins::LoadError, plugins::BackendError,
@@ -141,7 +146,7 @@ class Engine final : private agreement::Node::Host,
                         std::string remedy);
   // For a request of a call with Call::deferred, which waits for its data. begin(): the data are there; the request
   // takes part from now on. give_up(): there will be no data, for the reason `text`; the request fails, and so does the
-  // matching call of the other ranks. Both do nothing if the job has ended meanwhile, or after each other. inbox.cc
+  // matching call of the other ranks. Both do nothing if the job has ended meanwhile, or after each other.
   void begin(const calls::RequestRef& request);
   void give_up(const calls::RequestRef& request, const std::string& text);
   calls::RequestRef join(calls::Listener* listener = nullptr, base::CallSite site = {});
@@ -211,22 +216,22 @@ class Engine final : private agreement::Node::Host,
   // In a forked child: this engine is the parent's. It closes nothing, ends nothing, and refuses all calls. It must not
   // be destroyed there, because a thread of the parent may have been changing any part of it during the fork.
   void in_forked_child() noexcept {
-    forked_ = true;
+    lifecycle_.advance(Lifecycle::State::Forked);
     backends_.devices->abandon();
     backends_.devices->after_fork();
     if (doctor_) doctor_->close_in_child();
   }
-  bool belongs_to_parent() const noexcept { return forked_; }
+  bool belongs_to_parent() const noexcept { return lifecycle_.state() == Lifecycle::State::Forked; }
   // A thread of the engine is in a backend's call for good, and uses this object: it must not be destroyed.
-  bool left_behind() const noexcept { return left_behind_; }
+  bool left_behind() const noexcept { return lifecycle_.state() == Lifecycle::State::LeftBehind; }
   // The process has called exit(). If a backend did, or may have while it was active, reports that, notifies the
   // other ranks of this host, and terminates the process with a nonzero exit code. Otherwise ends the job unless it has
   // ended already, because the other ranks would wait for this one, and lets the process continue.
   void process_exits(int code) noexcept;
 
-  bool stopped() const { return stopped_.load(std::memory_order_acquire); }
+  bool stopped() const { return lifecycle_.over(); }
   // The job did not end in good order. Valid once stopped().
-  bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
+  bool aborted() const { return lifecycle_.aborted(); }
   // If this rank has ended the job because of a limit on waiting (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS, or a backend's
   // call): the ranks that the others waited for, as far as they are known. Any thread.
   std::optional<std::vector<agreement::Rank>> stalled_ranks() const;
@@ -236,15 +241,6 @@ class Engine final : private agreement::Node::Host,
   std::shared_ptr<plugins::Backend> backend(const std::string& name) const;
 
  private:
-  struct Command {
-    enum Type { Submit, Poison, Wanted, Join, Leave, Abort, Looked, Asked, AskedForAll, Observe } type;
-    calls::RequestRef request;
-    agreement::SetId set = 0;
-    std::string name, text;
-    // A message: the other rank, if these two have a set of their own, which may not be there yet (inbox.cc).
-    int32_t pair = -1;
-  };
-
   // agreement::Node::Host
   void execute(agreement::SetId set, std::vector<agreement::BatchItem> items) override;
   void fail(agreement::RequestToken request, base::Failure failure, const std::string& text) override;
@@ -269,20 +265,35 @@ class Engine final : private agreement::Node::Host,
   void refused(const calls::RequestRef& request, const std::string& why) override;
   void broken(int32_t code, const std::string& why) override;
 
-  // CallWatch::Host, on the thread hvd-watch. hung_calls.cc
+  // CallWatch::Host, on the thread hvd-watch. ending.cc
   bool job_has_ended() const override { return stopped(); }
-  bool is_closing() const override { return closed_ && stopped() && !left_behind_; }
+  bool is_closing() const override { return lifecycle_.state() == Lifecycle::State::Closed; }
   void end_job(const std::string& cause) override;
   bool leave_driver_behind(uint64_t call, const std::string& cause) override;
   void end_process(const std::string& cause) override;
   void watch_calls();
-  void fail_inbox();
 
-  calls::RequestRef new_request(agreement::SetId set, std::string name);
+  // Driver::Host. engine.cc
+  bool round(bool execute) override;
+  void broke_down(const char* why) noexcept override;
+  void wait_for_data(int64_t until_ns) override { executor_->wait(until_ns); }
+  void look() override { executor_->look(); }
+  bool unfinished() const override;
+  bool in_flight() const override { return executor_->in_flight(); }
+  int64_t next_deadline() const override;
+  bool has_input() override;
+  bool has_commands() const override { return inbox_.filled(); }
+  bool over() const override { return stopped(); }
+  bool abort_raised() const;
+  void check_neighbours();
+
+  // Inbox::Host
+  calls::RequestRef new_request(agreement::SetId set, std::string name) override;
+  void observe_submission(calls::Request& request) override;
+
   calls::RequestRef live_request(agreement::RequestToken token);
   // recording.cc
   void make_observer();
-  void observe_submission(calls::Request& request);
   void observe_entry(agreement::SetId set, const std::vector<agreement::BatchItem>& items);
   const void* ring_of(int32_t peer) const;
   void save_ring_of(int32_t peer);
@@ -297,6 +308,9 @@ class Engine final : private agreement::Node::Host,
   agreement::AutotuneConfig autotune() const;
   void watch(int fd, int32_t peer, bool is_death);
   void check_usable() const;
+  void check_not_forked() const {
+    if (belongs_to_parent()) check_usable();
+  }
   // Counts the calls of other threads under way in the engine: close() waits until the count is 0.
   struct CallUnderWay {
     explicit CallUnderWay(Engine& e) : engine(e) { engine.calls_under_way_.fetch_add(1); }
@@ -304,55 +318,27 @@ class Engine final : private agreement::Node::Host,
     CallUnderWay(const CallUnderWay&) = delete;
     Engine& engine;
   };
-  bool push(Command c, bool soon);  // returns false for a submission whose name is in flight
-  bool enqueue(Command& c);         // likewise
-  // inbox.cc
+  void push(Command command, bool soon);
+  bool accepted(Inbox::Pushed pushed, const calls::RequestRef& request, bool soon);
+  int64_t take_inbox();  // returns the time
   int32_t other_of(int32_t from, int32_t to) const { return from == config_.rank ? to : from; }
-  int32_t pair_of(const calls::ProcessSet& given, int32_t from, int32_t to) const;
-  bool waits_for_pair(Command& c);
-  bool messages_wait() const;
-  void open_pair(int32_t other, agreement::SetId set);
-  void refuse_messages(const calls::RequestRef& asked, const std::string& text);
-  void fail_messages(const std::string& text);
-  void fail_messages_of(agreement::SetId set);
-  // inbox.cc
-  bool defer(const calls::RequestRef& request, int32_t pair);  // as push()
-  bool comes_after_deferred(Command& c);
-  void release_after_deferred();
-  bool end_deferral(const calls::RequestRef& request, Command now);
-  void fail_deferred(const std::string& text);
+  // For Command::pair.
+  int32_t pair_of(const calls::ProcessSet& given, int32_t from, int32_t to) const {
+    return given.ranks.size() == 2 ? -1 : other_of(from, to);
+  }
   void end(const calls::RequestRef& request);
   void end(const calls::RequestRef& request, base::Failure failure, const std::string& error) noexcept;
-  void free_name(const calls::Request& request) noexcept;
-  void free_names(const std::vector<agreement::BatchItem>& items) noexcept;
-  void fail_everything(const std::string& text);
+  void fail_in_flight(const std::string& message);
+  // How long communicators have, after an abort, to let go of the tensors.
+  static constexpr int64_t kSettleNs = 500'000'000;
   void tell_store_done();
-  void tell_store_bereaved() const;
+  void report_secondary_failure() const;
   void note_needed_others() const;
   void tell_others_of_exit(const std::string& text);
   std::string what_ends() const;  // the end of a message about a failure that no rank survives in this engine
-  void stop(const std::string& text);
-  void broke_down(const char* why) noexcept;
+  void stop(Lifecycle::State how, const std::string& message);
   std::string describe(int32_t rank) const;  // "rank 3 (host a, pid 17)"
 
-  // driver.cc: called with driver_ held, except background(), try_drive() and the end of leave_driver().
-  void background();
-  void try_drive();
-  template <typename F>
-  bool guarded(F&& step);
-  bool drive(bool execute);
-  bool drive_once(bool execute);
-  bool abort_raised() const;
-  void wait_for_data(int64_t until_ns);
-  int64_t take_inbox();  // returns the time
-  void leave_driver();
-  bool drive_for(const calls::Request& request, int64_t until_ns, const bool* enough);
-  bool await(calls::Request& request, int64_t until_ns, bool wanted, const bool* enough);
-  void sleep_as(agreement::BellState sleeper, int64_t until_ns);
-  void listen(agreement::BellState sleeper, int64_t until_ns);
-  bool has_input();
-  int64_t next_deadline() const;
-  void check_watched();
   // snapshots.cc
   bool check_stalls(int64_t now);
   void note_stalled(std::vector<agreement::Rank> ranks);
@@ -365,7 +351,6 @@ class Engine final : private agreement::Node::Host,
   watch::Snapshot snapshot_with(std::vector<std::pair<calls::RequestRef, bool>> waiting);
   watch::Submission submission_of(const calls::Request& request, bool deferred) const;
   void note_error(const std::string& what, const std::string& text) noexcept;
-  void note(calls::Request& request);
   // snapshots.cc
   void start_doctor();
   void tell_doctor(bool all_ranks);
@@ -377,11 +362,13 @@ class Engine final : private agreement::Node::Host,
   std::shared_ptr<plugins::Store> store_;
   const std::shared_ptr<const watch::Program> program_;
   calls::ProcessSets sets_;
+  Lifecycle lifecycle_;
+  Inbox inbox_;
+  Driver driver_;
   calls::RequestRef startup_;
   std::shared_ptr<agreement::Segment> segment_;
   std::shared_ptr<recorder::Observer> observer_;
   agreement::BellWord own_bell_word_{0};
-  std::optional<agreement::Doorbell> bell_;
   // Descriptors made here; closed even if the constructor throws.
   struct OwnFds {
     std::vector<int> fds;
@@ -398,44 +385,17 @@ class Engine final : private agreement::Node::Host,
   std::unique_ptr<dataplane::Executor> executor_;
 
   calls::AnnouncedWeights announced_weights_;
-  std::mutex inbox_mutex_;
-  std::vector<Command> inbox_, taking_;
-  watch::Submissions submissions_;  // also under inbox_mutex_, like the three that follow
-  watch::Threads seen_;             // of the last look
-  std::string last_error_;          // the last operation that failed on this rank, for reports
-  int64_t last_error_ns_ = 0;
-  calls::NamesInFlight names_;  // from submit() to completion; also under inbox_mutex_
-  // Requests that wait for their data, by their keys, with the commands that come after each; and the commands that
-  // come after all of them. Also under inbox_mutex_.
-  struct Deferred {
-    calls::RequestRef request;
-    std::vector<Command> after;
-    int32_t pair = -1;  // as in Command
-  };
-  std::unordered_map<std::string, Deferred> deferred_;
-  std::vector<Command> after_deferred_;
-  // By the other rank: the set that carries this rank's messages with it (R17), the request that asks for the set, and
-  // the messages that wait for it. Also under inbox_mutex_.
-  struct Pair {
-    calls::RequestRef asked;
-    std::optional<agreement::SetId> set;
-    std::vector<Command> waiting;
-  };
-  std::map<int32_t, Pair> pairs_;
-  std::atomic<bool> inbox_filled_{false};
   std::atomic<uint64_t> next_handle_{1};
 
-  std::mutex driver_;  // protects node_, executor_ and the following members
+  // From here on: by the driver. So are node_ and executor_.
+  std::vector<Command> taking_;
   std::unordered_map<uint64_t, calls::RequestRef> live_;
   calls::RequestRef join_request_;
   uint64_t batches_ = 0;  // entries that the executor has got
   std::vector<recorder::RequestName> batch_names_;
   std::deque<calls::RequestRef> timeline_requests_;
-  bool closing_ = false;
-  std::string closing_text_;
+  std::string closing_message_;
   int32_t left_first_ = -1;
-  std::atomic<bool> failed_here_{false};  // the job is aborted because of a failure of this rank itself
-  mutable std::atomic<bool> told_bereaved_{false};
   int64_t next_watch_ns_ = 0;
   std::unique_ptr<watch::StallCheck> stalls_;     // on the root
   std::unique_ptr<watch::RootWatch> root_watch_;  // on the other ranks
@@ -448,21 +408,18 @@ class Engine final : private agreement::Node::Host,
   // A neighbour has gone during the orderly end, while batches still run: it may have finished its part, or died.
   int64_t end_due_ = agreement::kNever;
 
-  bool keeps_time_ = false;          // under driver_: the background thread was woken because of a deadline
-  std::atomic<bool> narrow_{false};  // the background thread listens to its own bell only
-  std::atomic<int64_t> background_until_{0};
-  std::atomic<int32_t> parked_{0}, calls_under_way_{0};
-  std::atomic<bool> background_drives_{false}, left_behind_{false};
-  std::atomic<bool> look_{false};  // a sleeping thread saw that a watched descriptor is readable
-  std::atomic<bool> stopped_{false}, quit_{false}, forked_{false}, leaving_{false}, aborted_{false}, closed_{false};
+  // By any thread.
+  std::atomic<int32_t> calls_under_way_{0};
+  std::atomic<bool> leaving_{false};  // this rank has asked for the end of the job
   std::unique_ptr<watch::CallWatch> call_watch_;
   std::mutex executor_mutex_;  // hvd-watch uses executor_, or close() takes it away
   std::unique_ptr<watch::Doctor> doctor_;
-  mutable std::mutex stop_mutex_;
-  std::string stop_text_;
+  mutable std::mutex report_mutex_;  // protects the following members
+  watch::Threads seen_;              // of the last look
+  std::string last_error_;           // the last operation that failed on this rank
+  int64_t last_error_ns_ = 0;
   std::optional<std::vector<agreement::Rank>> stalled_ranks_;
   std::unique_ptr<watch::Watch> watch_;
-  std::thread thread_;
 };
 
 }  // namespace hvd

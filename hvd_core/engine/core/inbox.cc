@@ -1,249 +1,267 @@
-// Requests that wait for their data: a front end copies a device's tensors to host memory, and the call returns before
-// the copy is made. Such a request has its name, its handle and, without a name, its number from the time of the call,
-// so that ranks agree on them. The control node does not know it until begin().
-//
-// Commands that must not overtake it wait as well: a failure under its name, a join, and changes of process sets. A
-// join also waits for messages that wait for the set of their pair (inbox.cc). Any thread.
+// See inbox.h.
+#include "engine/core/inbox.h"
+
 #include <algorithm>
 #include <iterator>
 #include <memory>
-#include <utility>
-#include <vector>
 
 #include "engine/base/operations.h"
-#include "engine/core/engine.h"
-#include "engine/recorder/observer.h"
 
 namespace hvd {
 
-using base::Failure;
 using calls::RequestRef;
 
-bool Engine::defer(const RequestRef& request, int32_t pair) {
-  Command refused{Command::Poison, nullptr, request->set, *request->item.name, calls::kDuplicateText, pair};
-  {
-    std::lock_guard lock(inbox_mutex_);
-    note(*request);
-    const bool repeats = request->item.sig->fields().repeats;
-    if (!(repeats && names_.contains(request->set, request->item.name)) &&
-        deferred_.try_emplace(request->key(), Deferred{request, {}, pair}).second) {
-      if (repeats) names_.insert(request->set, request->item.name);
-      if (observer_->on()) observe_submission(*request);
-      return true;
-    }
-  }
-  push(std::move(refused), false);  // the refused call counts nevertheless, as in push()
-  return false;
+namespace {
+
+// Whether names_ has the name of a request in flight.
+bool holds_name(const calls::Request& request) { return request.item.sig && request.item.sig->fields().repeats; }
+
+bool is_question(const Command& command) {
+  return command.type == Command::Asked || command.type == Command::AskedForAll;
 }
 
-// Whether `c` was put aside until the requests that it must not overtake have begun. The caller holds inbox_mutex_.
-bool Engine::comes_after_deferred(Command& c) {
-  switch (c.type) {
+void move_requests(std::vector<Command>& from, std::vector<RequestRef>& to) {
+  for (Command& c : from)
+    if (c.request) to.push_back(std::move(c.request));
+  from.clear();
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------- submission
+
+Inbox::Pushed Inbox::push(Command& command) {
+  std::lock_guard lock(mutex_);
+  return add(command);
+}
+
+Inbox::Pushed Inbox::add(Command& command) {
+  if (closed_ && !is_question(command)) return Pushed::Closed;
+  if (command.request && command.type != Command::Observe) note(*command.request);
+  Pushed pushed = Pushed::Taken;
+  if (command.type == Command::Submit) {
+    const calls::Request& request = *command.request;
+    if (holds_name(request) && !names_.insert(request.set, request.item.name)) {
+      pushed = Pushed::Duplicate;
+      command = {Command::Poison, nullptr, command.set, *request.item.name, calls::kDuplicateText};
+    } else {
+      host_.observe_submission(*command.request);
+    }
+  }
+  if (command.pair >= 0 && waits_for_pair(command)) return pushed;
+  if ((!deferred_.empty() || command.type == Command::Join) && waits_for_deferred(command)) return pushed;
+  put(std::move(command));
+  return pushed;
+}
+
+void Inbox::note(calls::Request& request) {
+  const auto kind = request.item.sig ? request.item.sig->fields().kind : base::OpKind::Join;
+  request.submitted_ns = watch::coarse_now_ns();
+  submissions_.add({request.item.name, request.site, request.submitted_ns, request.set, kind});
+}
+
+void Inbox::put(Command command) {
+  commands_.push_back(std::move(command));
+  filled_.store(true);
+}
+
+void Inbox::take(std::vector<Command>& to) {
+  std::lock_guard lock(mutex_);
+  to.swap(commands_);
+  filled_.store(false);
+}
+
+void Inbox::free_name(const calls::Request& request) noexcept {
+  if (!holds_name(request)) return;
+  std::lock_guard lock(mutex_);
+  names_.erase(request.set, request.item.name);
+}
+
+// A batch's front end may be waiting to submit the names again. The mutex is let go of in between, because a thread
+// that submits should not have to sleep.
+void Inbox::free_names(const std::vector<agreement::BatchItem>& items) noexcept {
+  constexpr size_t kAtOnce = 32;
+  for (size_t i = 0; i < items.size(); i += kAtOnce) {
+    std::lock_guard lock(mutex_);
+    for (size_t k = i; k < std::min(items.size(), i + kAtOnce); ++k)
+      if (const auto& r = items[k].request; r && !r->enqueued() && holds_name(*r)) names_.erase(r->set, r->item.name);
+  }
+}
+
+std::vector<RequestRef> Inbox::close() {
+  std::vector<RequestRef> requests;
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+  move_requests(commands_, requests);
+  for (auto& [key, deferred] : deferred_) {
+    requests.push_back(std::move(deferred.request));
+    move_requests(deferred.after, requests);
+  }
+  deferred_.clear();
+  move_requests(after_deferred_, requests);
+  for (auto& [other, pair] : pairs_) move_requests(pair.waiting, requests);
+  pairs_.clear();
+  filled_.store(false);
+  return requests;
+}
+
+Inbox::Waiting Inbox::waiting() const {
+  Waiting found;
+  std::lock_guard lock(mutex_);
+  for (const Command& c : commands_)
+    if (c.type == Command::Submit) found.requests.emplace_back(c.request, false);
+  for (const auto& [key, deferred] : deferred_) found.requests.emplace_back(deferred.request, true);
+  for (const auto& [other, pair] : pairs_)
+    for (const Command& c : pair.waiting)
+      if (c.request) found.requests.emplace_back(c.request, false);
+  found.submissions = submissions_;
+  return found;
+}
+
+// ------------------------------------------------------------------------------------------------------- deferred
+
+Inbox::Pushed Inbox::defer(const RequestRef& request, int32_t pair) {
+  std::lock_guard lock(mutex_);
+  if (closed_) return Pushed::Closed;
+  note(*request);
+  const bool repeats = holds_name(*request);
+  if ((repeats && names_.contains(request->set, request->item.name)) ||
+      !deferred_.try_emplace(request->key(), Deferred{request, {}, pair}).second) {
+    Command refused{Command::Poison, nullptr, request->set, *request->item.name, calls::kDuplicateText, pair};
+    add(refused);
+    return Pushed::Duplicate;
+  }
+  if (repeats) names_.insert(request->set, request->item.name);
+  host_.observe_submission(*request);
+  return Pushed::Taken;
+}
+
+bool Inbox::waits_for_deferred(Command& command) {
+  switch (command.type) {
     case Command::Poison:
     case Command::Wanted: {
-      const auto at = deferred_.find(std::to_string(c.set) + ":" + c.name);
+      const auto at = deferred_.find(std::to_string(command.set) + ":" + command.name);
       if (at == deferred_.end()) return false;
-      if (c.type == Command::Wanted)
+      if (command.type == Command::Wanted)
         at->second.request->urgent = true;
       else
-        at->second.after.push_back(std::move(c));
+        at->second.after.push_back(std::move(command));
       return true;
     }
     case Command::Submit:
-      if (!base::changes_sets(c.request->item.sig->fields().kind)) return false;
-      after_deferred_.push_back(std::move(c));
+      if (!base::changes_sets(command.request->item.sig->fields().kind)) return false;
+      after_deferred_.push_back(std::move(command));
       return true;
     case Command::Join:
       if (deferred_.empty() && !messages_wait()) return false;
-      after_deferred_.push_back(std::move(c));
+      after_deferred_.push_back(std::move(command));
       return true;
     default:
       return false;
   }
 }
 
-// Puts `now` into the inbox in place of the request, then the commands that waited for it. Returns false if the request
-// does not wait any more.
-bool Engine::end_deferral(const RequestRef& request, Command now) {
-  std::lock_guard lock(inbox_mutex_);
-  const auto at = deferred_.find(request->key());
-  if (at == deferred_.end() || at->second.request != request) return false;
+bool Inbox::replace(const RequestRef& deferred, Command now) {
+  std::lock_guard lock(mutex_);
+  const auto at = deferred_.find(deferred->key());
+  if (at == deferred_.end() || at->second.request != deferred) return false;
   std::vector<Command> after = std::move(at->second.after);
   now.pair = at->second.pair;
   deferred_.erase(at);
-  if (now.pair < 0 || !waits_for_pair(now)) inbox_.push_back(std::move(now));
+  if (now.pair < 0 || !waits_for_pair(now)) put(std::move(now));
   for (Command& c : after)
-    if (c.pair < 0 || !waits_for_pair(c)) inbox_.push_back(std::move(c));
-  release_after_deferred();
-  inbox_filled_.store(true);
+    if (c.pair < 0 || !waits_for_pair(c)) put(std::move(c));
+  release();
   return true;
 }
 
 // Puts the commands into the inbox that have nothing left to wait for. A change of process sets does not wait for
-// messages, since it may be what they wait for. The caller holds inbox_mutex_.
-void Engine::release_after_deferred() {
+// messages, since it may be what they wait for.
+void Inbox::release() {
   if (!deferred_.empty() || after_deferred_.empty()) return;
   const bool keeps_joins = messages_wait();
   std::vector<Command> kept;
-  for (Command& c : after_deferred_) (keeps_joins && c.type == Command::Join ? kept : inbox_).push_back(std::move(c));
+  for (Command& c : after_deferred_) {
+    if (keeps_joins && c.type == Command::Join)
+      kept.push_back(std::move(c));
+    else
+      put(std::move(c));
+  }
   after_deferred_ = std::move(kept);
 }
 
-void Engine::begin(const RequestRef& request) {
-  CallUnderWay under_way(*this);
-  if (forked_) check_usable();
-  if (end_deferral(request, {Command::Submit, request, request->set, {}, {}})) try_drive();
-}
+// ----------------------------------------------------------------------------------------------------------- pairs
 
-void Engine::give_up(const RequestRef& request, const std::string& text) {
-  CallUnderWay under_way(*this);
-  if (forked_) check_usable();
-  if (!end_deferral(request, {Command::Poison, nullptr, request->set, *request->item.name, text})) return;
-  end(request, Failure::Mistake, text);
-  try_drive();
-}
-
-void Engine::fail_deferred(const std::string& text) {
-  std::unordered_map<std::string, Deferred> deferred;
-  std::vector<Command> after;
-  {
-    std::lock_guard lock(inbox_mutex_);
-    deferred.swap(deferred_);
-    after.swap(after_deferred_);
-  }
-  for (auto& [key, d] : deferred) end(d.request, Failure::JobEnded, text);
-  for (const Command& c : after)
-    if (c.request) end(c.request, Failure::JobEnded, text);
-}
-
-// Messages between two ranks (R17). All messages of two ranks go through one process set of these two, which they add
-// by themselves at their first message; a process set of two ranks carries its own. So the rules for process sets hold
-// for messages, and no other rank takes part.
-//
-// Until the set exists, a message waits here. It has its name and its handle from the time of the call on, so that no
-// caller is held up: each of three ranks may send to the next one before it receives. A join waits until no message
-// waits (inbox.cc), because a rank that has joined announces nothing.
-
-using base::Failure;
-using calls::RequestRef;
-
-// For Command::pair.
-int32_t Engine::pair_of(const calls::ProcessSet& given, int32_t from, int32_t to) const {
-  return given.ranks.size() == 2 ? -1 : other_of(from, to);
-}
-
-// Gives a message the set of its pair. If the set is not there yet, asks for it, puts the message aside and returns
-// true. The caller holds inbox_mutex_.
-bool Engine::waits_for_pair(Command& c) {
-  Pair& pair = pairs_[c.pair];
+// Gives a message the set of its pair. If the set does not exist yet, asks for it, keeps the message and returns true.
+bool Inbox::waits_for_pair(Command& command) {
+  Pair& pair = pairs_[command.pair];
   if (pair.set) {
-    c.set = *pair.set;
-    if (c.request) c.request->set = c.set;
+    command.set = *pair.set;
+    if (command.request) command.request->set = command.set;
     return false;
   }
-  // It fails in the inbox, like every submission that comes too late.
-  if (stopped() || (c.set != 0 && sets_.number_of(c.set) < 0)) return false;
+  // Its own set has ended: the driver fails it.
+  if (command.set != 0 && sets_.number_of(command.set) < 0) return false;
   if (!pair.asked || pair.asked->failed()) {
     agreement::SignatureFields f;
     f.kind = base::OpKind::AddProcessSet;
-    f.ranks = {std::min(config_.rank, c.pair), std::max(config_.rank, c.pair)};
+    f.ranks = {std::min(rank_, command.pair), std::max(rank_, command.pair)};
     f.repeats = false;
-    RequestRef asked = new_request(0, agreement::members_set_name(f.ranks, agreement::kPair));
+    RequestRef asked = host_.new_request(0, agreement::members_set_name(f.ranks, agreement::kPair));
     asked->item.sig = std::make_shared<const agreement::Signature>(std::move(f));
     asked->urgent = true;
-    if (c.request) asked->site = c.request->site;
-    Command ask{Command::Submit, asked, 0, {}, {}};
-    enqueue(ask);
+    if (command.request) asked->site = command.request->site;
+    Command ask{Command::Submit, asked};
+    add(ask);
     pair.asked = std::move(asked);
   }
-  pair.waiting.push_back(std::move(c));
+  pair.waiting.push_back(std::move(command));
   return true;
 }
 
-// The caller holds inbox_mutex_.
-bool Engine::messages_wait() const {
+bool Inbox::messages_wait() const {
   return std::ranges::any_of(pairs_, [](const auto& pair) { return !pair.second.waiting.empty(); });
 }
 
-// The set for the messages with `other` begins at this point of the log. By the driver.
-void Engine::open_pair(int32_t other, agreement::SetId set) {
-  std::lock_guard lock(inbox_mutex_);
+void Inbox::open_pair(int32_t other, agreement::SetId set) {
+  std::lock_guard lock(mutex_);
   Pair& pair = pairs_[other];
-  inbox_.reserve(inbox_.size() + pair.waiting.size());  // so that no message is lost on the way
   pair.set = set;
   pair.asked.reset();
   for (Command& c : pair.waiting) {
     c.set = set;
     if (c.request) {
       c.request->set = set;
-      c.request->urgent = true;  // its caller may have said so in vain
+      c.request->urgent = true;  // its caller may have asked while it waited here
     }
-    inbox_.push_back(std::move(c));
+    put(std::move(c));
   }
   pair.waiting.clear();
-  release_after_deferred();
-  inbox_filled_.store(true);
+  release();
 }
 
-// The request for a pair's set was refused on this rank, which had joined before. The next message asks again.
-void Engine::refuse_messages(const RequestRef& asked, const std::string& text) {
-  std::vector<Command> refused;
-  {
-    std::lock_guard lock(inbox_mutex_);
-    for (auto& [other, pair] : pairs_)
-      if (pair.asked == asked) refused.swap(pair.waiting);
-    release_after_deferred();
-    if (!inbox_.empty()) inbox_filled_.store(true);
-  }
-  for (const Command& c : refused)
-    if (c.request) end(c.request, Failure::Disagreement, text);
+std::vector<RequestRef> Inbox::refuse_pair(const RequestRef& asked) {
+  std::vector<RequestRef> refused;
+  std::lock_guard lock(mutex_);
+  for (auto& [other, pair] : pairs_)
+    if (pair.asked == asked) move_requests(pair.waiting, refused);
+  release();
+  return refused;
 }
 
-// The set that these messages were given to has ended, and the set that would carry them is not there yet.
-void Engine::fail_messages_of(agreement::SetId set) {
+std::vector<RequestRef> Inbox::messages_of(agreement::SetId set) {
   std::vector<Command> ended;
-  {
-    std::lock_guard lock(inbox_mutex_);
-    for (auto& [other, pair] : pairs_) {
-      const auto gone = std::stable_partition(pair.waiting.begin(), pair.waiting.end(),
-                                              [&](const Command& c) { return c.set != set; });
-      std::move(gone, pair.waiting.end(), std::back_inserter(ended));
-      pair.waiting.erase(gone, pair.waiting.end());
-    }
-    if (ended.empty()) return;
-    release_after_deferred();
-    if (!inbox_.empty()) inbox_filled_.store(true);
+  std::vector<RequestRef> requests;
+  std::lock_guard lock(mutex_);
+  for (auto& [other, pair] : pairs_) {
+    const auto gone =
+        std::stable_partition(pair.waiting.begin(), pair.waiting.end(), [&](const Command& c) { return c.set != set; });
+    std::move(gone, pair.waiting.end(), std::back_inserter(ended));
+    pair.waiting.erase(gone, pair.waiting.end());
   }
-  for (const Command& c : ended)
-    if (c.request) end(c.request, Failure::SetRemoved, agreement::kSetRemoved);
-}
-
-void Engine::poison_message(int32_t process_set, int32_t from, int32_t to, const std::optional<std::string>& name,
-                            const std::string& text) {
-  CallUnderWay under_way(*this);
-  check_usable();
-  calls::ProcessSetRef set;
-  try {
-    set = sets_.find(process_set, "poison");
-  } catch (const InvalidRequest&) {
-    return;  // no rank can wait in a set that does not exist
-  }
-  // A rank that is not there waits for no message.
-  if (from == to || !set->includes(from) || !set->includes(to) || (from != config_.rank && to != config_.rank)) return;
-  const std::string full = set->message_name(from, to, name);
-  note_error("send of '" + full + "'", text);
-  push({Command::Poison, nullptr, set->id, full, text, pair_of(*set, from, to)}, false);
-}
-
-void Engine::fail_messages(const std::string& text) {
-  std::map<int32_t, Pair> pairs;
-  {
-    std::lock_guard lock(inbox_mutex_);
-    pairs.swap(pairs_);
-  }
-  for (const auto& [other, pair] : pairs)
-    for (const Command& c : pair.waiting)
-      if (c.request) end(c.request, Failure::JobEnded, text);
+  if (!ended.empty()) release();
+  move_requests(ended, requests);
+  return requests;
 }
 
 }  // namespace hvd

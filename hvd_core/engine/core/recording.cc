@@ -53,8 +53,9 @@ void Engine::make_observer() {
       std::move(ring), agreement::Segment::kRecorderBytes, std::move(file));
 }
 
-// Under inbox_mutex_.
+// With the inbox's mutex held.
 void Engine::observe_submission(calls::Request& request) {
+  if (!observer_->on()) return;
   const agreement::Signature& sig = *request.item.sig;
   const auto& f = sig.fields();
   // A signature does not know sizes that may differ between ranks, such as an allgather's first one.
@@ -111,7 +112,7 @@ calls::RequestRef Engine::switch_timeline(const std::string& path, bool mark_cyc
     return request;
   }
   const uint32_t flags = path.empty() ? 0 : kOn | (mark_cycles ? kMarkCycles : 0) | (all_ranks ? kAllRanks : 0);
-  push({Command::Observe, request, flags, {}, path}, false);
+  push({.type = Command::Observe, .request = request, .set = flags, .text = path}, false);
   return request;
 }
 

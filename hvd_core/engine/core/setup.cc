@@ -26,7 +26,12 @@ using base::Level;
 
 Engine::Engine(EngineConfig config, std::shared_ptr<plugins::Store> store,
                std::shared_ptr<const watch::Program> program)
-    : config_(std::move(config)), store_(std::move(store)), program_(std::move(program)), sets_(config_.rank) {
+    : config_(std::move(config)),
+      store_(std::move(store)),
+      program_(std::move(program)),
+      sets_(config_.rank),
+      inbox_(config_.rank, sets_, *this),
+      driver_(*this, config_.spin_ns, config_.coalesce_ns) {
   watch_calls();
   load_backends();
   next_handle_ = config_.first_handle;
@@ -34,6 +39,33 @@ Engine::Engine(EngineConfig config, std::shared_ptr<plugins::Store> store,
     segment_ = std::make_shared<agreement::Segment>(config_.segment_fd, config_.segment_bytes);
   make_observer();
   set_up();
+}
+
+void Engine::watch_calls() {
+  constexpr int64_t kLongestStopNs = int64_t{24} * 3600 * 1'000'000'000;
+  constexpr int64_t kCreateGraceNs = 1'000'000'000;  // a backend that keeps its deadline reports by itself
+  watch::CallWatch::Limits limits;
+  limits.warn_ns = config_.stall_warn_ns;
+  limits.operation_ns = config_.operation_ns;
+  limits.create_ns = config_.start_ns + kCreateGraceNs;
+  limits.end_ns = config_.end_ns;
+  // The stall check sees operations until all ranks have submitted them. From then on they wait for the backend.
+  if (config_.stall_abort_ns > 0 && (config_.operation_ns <= 0 || config_.stall_abort_ns < config_.operation_ns)) {
+    limits.operation_ns = config_.stall_abort_ns;
+    limits.operation_setting = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS";
+  }
+  backends_.records = std::make_shared<plugins::CallRecords>();
+  if (config_.last_calls) {
+    plugins::CallRecords::keep_in(config_.last_calls, backends_.records);
+    plugins::SideCall::keep_in(static_cast<char*>(config_.last_calls) + plugins::CallRecords::kBytes);
+  }
+  if (config_.operation_ns > 0)
+    // The engine ends the job at the limit. A backend's own deadline comes much later, because a backend also counts
+    // the time in which the whole job was stopped.
+    backends_.records->driving.deadline_after = config_.operation_ns + std::max(config_.operation_ns, kLongestStopNs);
+  call_watch_.reset(new watch::CallWatch(*backends_.records, limits, *this));
+  watch_ = std::make_unique<watch::Watch>([this](int64_t now) { return call_watch_->look(now); });
+  watch_->wake();  // backends are about to be loaded
 }
 
 void Engine::set_up() {
@@ -44,7 +76,7 @@ void Engine::set_up() {
   agreement::BellWord* word = !segment_            ? &own_bell_word_
                               : config_.leads_host ? segment_->leader_bell()
                                                    : segment_->bell(config_.bell_slot);
-  bell_.emplace(word, config_.bells);
+  driver_.set_bell(word, config_.bells, epoll_fd_);
   build_links();
   executor_.reset(
       new dataplane::Executor(config_.rank, config_.hosts, config_.job, config_.start_ns, backends_, store_, *this));
@@ -58,12 +90,7 @@ void Engine::set_up() {
   executor_->create(0, all, startup_, false);
   watch_->wake();  // the first communicators are about to be made
   start_doctor();
-  thread_ = base::start_thread("hvd-engine", [this] { background(); });
-  if (config_.engine_core < 0) return;
-  const std::string why = base::pin_child(thread_.native_handle(), config_.engine_core);
-  if (!why.empty())
-    base::log(Level::Warning,
-              "the engine's thread is not pinned to core " + std::to_string(config_.engine_core) + ": " + why);
+  driver_.start(config_.engine_core);
 }
 
 std::shared_ptr<plugins::Backend> Engine::load(const EngineConfig::Library& l) const {

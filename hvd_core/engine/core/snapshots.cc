@@ -52,12 +52,12 @@ bool Engine::check_stalls(int64_t now) {
 }
 
 void Engine::note_stalled(std::vector<agreement::Rank> ranks) {
-  const std::lock_guard lock(stop_mutex_);
+  const std::lock_guard lock(report_mutex_);
   if (!stalled_ranks_ || !ranks.empty()) stalled_ranks_ = std::move(ranks);
 }
 
 std::optional<std::vector<agreement::Rank>> Engine::stalled_ranks() const {
-  const std::lock_guard lock(stop_mutex_);
+  const std::lock_guard lock(report_mutex_);
   return stalled_ranks_;
 }
 
@@ -131,10 +131,10 @@ void Engine::looked_at(uint32_t number) {
       looker_ = std::make_unique<watch::Looker>(program_, [this](watch::Threads seen) {
         CallUnderWay under_way(*this);
         {
-          std::lock_guard lock(inbox_mutex_);
+          std::lock_guard lock(report_mutex_);
           seen_ = std::move(seen);
         }
-        push({Command::Looked, nullptr, 0, {}, {}}, false);
+        push({.type = Command::Looked}, false);
       });
     }
     if (looker_) {
@@ -209,24 +209,20 @@ watch::Snapshot Engine::snapshot_with(std::vector<std::pair<RequestRef, bool>> w
     s.host = config_.host_names[static_cast<size_t>(config_.rank)];
   s.pid = ::getpid();
   s.leaving = leaving_;
+  const Inbox::Waiting here = inbox_.waiting();
+  waiting.insert(waiting.end(), here.requests.begin(), here.requests.end());
+  s.submissions = here.submissions.count();
+  here.submissions.for_each([&](const watch::Submitted& x) {
+    Submission one;
+    one.operation = base::op_name(x.kind);
+    one.name = x.kind == base::OpKind::Join ? one.operation : agreement::shown_name(x.kind, *x.name);
+    one.process_set = sets_.number_of(x.set);
+    one.age_s = age(x.at_ns);
+    if (program_) one.place = program_->place_of(x.site);
+    s.last.push_back(std::move(one));
+  });
   {
-    std::lock_guard lock(inbox_mutex_);
-    for (const Command& c : inbox_)
-      if (c.type == Command::Submit) waiting.emplace_back(c.request, false);
-    for (const auto& [key, d] : deferred_) waiting.emplace_back(d.request, true);
-    for (const auto& [other, pair] : pairs_)
-      for (const Command& c : pair.waiting)
-        if (c.request) waiting.emplace_back(c.request, false);
-    s.submissions = submissions_.count();
-    submissions_.for_each([&](const watch::Submitted& x) {
-      Submission one;
-      one.operation = base::op_name(x.kind);
-      one.name = x.kind == base::OpKind::Join ? one.operation : agreement::shown_name(x.kind, *x.name);
-      one.process_set = sets_.number_of(x.set);
-      one.age_s = age(x.at_ns);
-      if (program_) one.place = program_->place_of(x.site);
-      s.last.push_back(std::move(one));
-    });
+    std::lock_guard lock(report_mutex_);
     s.error = last_error_;
     s.error_age_s = age(last_error_ns_);
   }
@@ -239,7 +235,7 @@ watch::Snapshot Engine::snapshot_with(std::vector<std::pair<RequestRef, bool>> w
 
 void Engine::note_error(const std::string& what, const std::string& text) noexcept {
   std::string error = what + ": " + text;
-  std::lock_guard lock(inbox_mutex_);
+  std::lock_guard lock(report_mutex_);
   last_error_.swap(error);
   last_error_ns_ = base::now_ns();
 }
@@ -259,9 +255,8 @@ void Engine::start_doctor() {
   watch::Doctor::Engine calls;
   calls.wake = [this](bool all_ranks) {
     CallUnderWay under_way(*this);
-    push({all_ranks ? Command::AskedForAll : Command::Asked, nullptr, 0, {}, {}}, false);
-    bell_->ring();
-    bell_->ring_background();
+    push({.type = all_ranks ? Command::AskedForAll : Command::Asked}, false);
+    driver_.ring_all();
   };
   calls.last = [this] { return snapshot_with({}); };
   calls.under_way = [this] { return call_watch_->under_way(base::now_ns()); };
@@ -280,10 +275,9 @@ void Engine::tell_doctor(bool all_ranks) {
   if (!doctor_) return;
   std::vector<std::string> lines;
   if (stopped()) {
-    std::lock_guard lock(stop_mutex_);
-    lines.push_back("the job has ended here: " + stop_text_);
-  } else if (closing_) {
-    lines.push_back("the job ends in good order: " + closing_text_);
+    lines.push_back("the job has ended here: " + lifecycle_.message());
+  } else if (lifecycle_.state() == Lifecycle::State::Closing) {
+    lines.push_back("the job ends in good order: " + closing_message_);
   } else {
     lines.push_back(count_of(live_.size(), "operation is", "operations are") + " under way");
   }

@@ -1,89 +1,53 @@
-// Submission and the end of an engine. Its construction is in setup.cc, its threads are in driver.cc, completion
-// in completion.cc.
-#include <unistd.h>
-
+// Submission, waiting, and what the driver does with what threads have asked for.
 #include <algorithm>
 #include <functional>
-#include <new>
 #include <utility>
 
 #include "engine/base/log.h"
 #include "engine/base/operations.h"
-#include "engine/base/threads.h"
 #include "engine/core/engine.h"
 #include "engine/recorder/observer.h"
 
 namespace hvd {
 
 using base::Failure;
-using base::Level;
 using calls::RequestRef;
+using State = Lifecycle::State;
 
 namespace {
-// How long a driver may need after an abort: to come back from one call of a backend, and altogether.
-constexpr int kAbortPatienceMs = 10'000, kAbortLimitMs = 60'000;
 
 agreement::Hurry hurry_of(const calls::Request& request) {
   return request.urgent ? agreement::Hurry::Waits : request.soon ? agreement::Hurry::Soon : agreement::Hurry::None;
 }
+
+// Tells the observer that a caller waits: the beginning once, however many slices the wait has, and the end.
+class WaitObserved {
+ public:
+  WaitObserved(recorder::Observer& observer, calls::Request& request, int64_t now)
+      : observer_(observer), request_(request), on_(observer.on() && request.observed.name != 0 && !request.settled()) {
+    if (!on_ || request.waited_since.load(std::memory_order_relaxed) != 0) return;
+    request.waited_since.store(now, std::memory_order_relaxed);
+    observer.waits(request.set, request.observed, now);
+  }
+  ~WaitObserved() {
+    if (on_ && request_.settled())
+      observer_.waited(request_.set, request_.observed, request_.waited_since.load(std::memory_order_relaxed));
+  }
+  WaitObserved(const WaitObserved&) = delete;
+
+ private:
+  recorder::Observer& observer_;
+  calls::Request& request_;
+  const bool on_;
+};
+
 }  // namespace
 
-Engine::~Engine() { close(); }
-
-void Engine::close() noexcept {
-  if (forked_ || closed_) return;
-  closed_ = true;
-  if (!stopped()) abort("rank " + std::to_string(config_.rank) + " dropped its engine without shutting it down");
-  if (doctor_) doctor_->stop();
-  quit_ = true;
-  if (left_behind_) {
-    looker_.reset();
-    watch_.reset();
-    if (thread_.joinable()) thread_.detach();
-    return;
-  }
-  bell_->ring_background();
-  watch_->wake();  // the driver may be stuck in a backend's call
-  if (thread_.joinable()) thread_.join();
-  looker_.reset();
-  // Threads that waited may still be returning, and use the engine until then.
-  while (calls_under_way_.load() != 0) ::usleep(50);
-  {
-    // The inbox may have submissions that came after the last driver. No other thread would look for them.
-    std::lock_guard lock(driver_);
-    take_inbox();
-    fail_deferred(stop_text_);  // likewise
-  }
-  watch_->wake();
-  std::unique_ptr<dataplane::Executor> executor;
-  {
-    std::lock_guard lock(executor_mutex_);
-    executor = std::move(executor_);
-  }
-  executor.reset();
-  observer_->stop_timeline();
-  observer_->await_stopped_timelines();
-  watch_.reset();
-}
-
-std::string Engine::describe(int32_t rank) const {
-  std::string text = "rank " + std::to_string(rank);
-  if (static_cast<size_t>(rank) < config_.host_names.size())
-    text += " (host " + config_.host_names[static_cast<size_t>(rank)];
-  for (const auto& l : config_.links)
-    if (l.peer == rank && l.peer_pid > 0) text += ", pid " + std::to_string(l.peer_pid);
-  return static_cast<size_t>(rank) < config_.host_names.size() ? text + ")" : text;
-}
-
-// ------------------------------------------------------------------------------------------------------ submission
-
 void Engine::check_usable() const {
-  if (forked_) throw RequestFailed(Failure::Mistake, calls::kForkedText);
-  if (stopped()) {
-    note_needed_others();
-    std::lock_guard lock(stop_mutex_);
-    throw RequestFailed(Failure::JobEnded, stop_text_);
-  }
+  if (lifecycle_.state() == State::Forked) throw RequestFailed(Failure::Mistake, calls::kForkedText);
+  if (!stopped()) return;
+  note_needed_others();
+  throw RequestFailed(Failure::JobEnded, lifecycle_.message());
 }
 
 RequestRef Engine::new_request(agreement::SetId set, std::string name) {
@@ -127,15 +91,47 @@ RequestRef Engine::submit(agreement::SigRef signature, calls::Call&& call) {
   if ((request->listener = call.listener)) call.listener->request = request;
   const int32_t pair = message ? pair_of(*set, call.root, call.to) : -1;
   const bool soon = call.waits || call.stays || call.more_follow;
-  const bool fresh =
-      call.deferred ? defer(request, pair) : push({Command::Submit, request, set->id, {}, {}, pair}, soon);
-  if (!fresh) throw InvalidRequest(std::string(calls::kDuplicateText) + " Name: '" + *request->item.name + "'.");
+  Command command{Command::Submit, request, set->id, {}, {}, pair};
+  const Inbox::Pushed pushed = call.deferred ? inbox_.defer(request, pair) : inbox_.push(command);
+  if (!accepted(pushed, request, soon || (call.deferred && pushed == Inbox::Pushed::Taken)))
+    throw InvalidRequest(std::string(calls::kDuplicateText) + " Name: '" + *request->item.name + "'.");
   return request;
+}
+
+// What follows from an attempt to put a command into the inbox. `soon`: the caller comes back, and drives then. Returns
+// false for a submission whose name is in flight.
+bool Engine::accepted(Inbox::Pushed pushed, const RequestRef& request, bool soon) {
+  if (pushed == Inbox::Pushed::Closed) {
+    if (request) end(request, Failure::JobEnded, lifecycle_.message());
+    return true;
+  }
+  const bool fresh = pushed == Inbox::Pushed::Taken;
+  if (!soon || !fresh) driver_.try_drive();
+  return fresh;
+}
+
+void Engine::push(Command command, bool soon) {
+  const RequestRef request = command.request;
+  accepted(inbox_.push(command), request, soon);
+}
+
+void Engine::begin(const RequestRef& request) {
+  CallUnderWay under_way(*this);
+  check_not_forked();
+  if (inbox_.replace(request, {Command::Submit, request, request->set})) driver_.try_drive();
+}
+
+void Engine::give_up(const RequestRef& request, const std::string& text) {
+  CallUnderWay under_way(*this);
+  check_not_forked();
+  if (!inbox_.replace(request, {Command::Poison, nullptr, request->set, *request->item.name, text})) return;
+  end(request, Failure::Mistake, text);
+  driver_.try_drive();
 }
 
 void Engine::announce() {
   CallUnderWay under_way(*this);
-  if (!forked_) try_drive();
+  if (!belongs_to_parent()) driver_.try_drive();
 }
 
 void Engine::announce_weights(int32_t process_set, const std::string& name,
@@ -218,74 +214,76 @@ void Engine::poison(int32_t process_set, base::OpKind kind, const std::optional<
   push({Command::Poison, nullptr, set->id, name ? *name : set->next_unnamed(kind), text}, false);
 }
 
-// For reports. The caller holds inbox_mutex_.
-void Engine::note(calls::Request& request) {
-  const auto kind = request.item.sig ? request.item.sig->fields().kind : base::OpKind::Join;
-  request.submitted_ns = watch::coarse_now_ns();
-  submissions_.add({request.item.name, request.site, request.submitted_ns, request.set, kind});
+void Engine::poison_message(int32_t process_set, int32_t from, int32_t to, const std::optional<std::string>& name,
+                            const std::string& text) {
+  CallUnderWay under_way(*this);
+  check_usable();
+  calls::ProcessSetRef set;
+  try {
+    set = sets_.find(process_set, "poison");
+  } catch (const InvalidRequest&) {
+    return;  // no rank can wait in a set that does not exist
+  }
+  // A rank that is not there waits for no message.
+  if (from == to || !set->includes(from) || !set->includes(to) || (from != config_.rank && to != config_.rank)) return;
+  const std::string full = set->message_name(from, to, name);
+  note_error("send of '" + full + "'", text);
+  push({Command::Poison, nullptr, set->id, full, text, pair_of(*set, from, to)}, false);
 }
 
-// The caller holds inbox_mutex_.
-bool Engine::enqueue(Command& c) {
-  if (c.request && c.type != Command::Observe) note(*c.request);
-  bool fresh = true;
-  const calls::RequestRef named =
-      c.type == Command::Submit && c.request->item.sig->fields().repeats ? c.request : nullptr;
-  if (named) {
-    fresh = names_.insert(named->set, named->item.name);
-    // The refused call still counts, so that it meets the other ranks' call of the same number (R8).
-    if (!fresh) c = {Command::Poison, nullptr, c.set, *c.request->item.name, calls::kDuplicateText};
-  }
-  if (c.type == Command::Submit && observer_->on()) observe_submission(*c.request);
-  if (c.pair >= 0 && waits_for_pair(c)) return fresh;
-  if ((!deferred_.empty() || c.type == Command::Join) && comes_after_deferred(c)) return fresh;
-  inbox_.push_back(std::move(c));
-  inbox_filled_.store(true);
-  return fresh;
+bool Engine::wait(calls::Request& request, int64_t slice_ns) {
+  CallUnderWay under_way(*this);
+  check_not_forked();
+  const int64_t now = base::now_ns();
+  WaitObserved observed(*observer_, request, now);
+  // The request must not be held in a known batch that is incomplete here, nor be coalesced.
+  if (!request.settled() && request.item.sig && !request.urgent)
+    push({Command::Wanted, nullptr, request.set, *request.item.name}, true);
+  return driver_.await(request, now + slice_ns, nullptr);
 }
 
-bool Engine::push(Command c, bool soon) {
-  bool fresh;
-  {
-    std::lock_guard lock(inbox_mutex_);
-    fresh = enqueue(c);
-  }
-  if (!soon || !fresh) try_drive();
-  return fresh;
+bool Engine::stay(calls::Request& request, int64_t slice_ns, const bool& enough) noexcept {
+  CallUnderWay under_way(*this);
+  return driver_.await(request, base::now_ns() + slice_ns, &enough);
+}
+
+bool Engine::poll(calls::Request& request) {
+  CallUnderWay under_way(*this);
+  if (request.done()) return true;
+  check_not_forked();
+  if (!request.settled())
+    push({Command::Wanted, nullptr, request.set, *request.item.name}, false);
+  else
+    driver_.try_look();  // and nothing more: the caller may hold the GIL
+  return request.done();
 }
 
 int64_t Engine::take_inbox() {
-  if (!inbox_filled_.load()) return base::now_ns();
-  {
-    std::lock_guard lock(inbox_mutex_);
-    taking_.swap(inbox_);
-    inbox_filled_.store(false);
-  }
+  if (!inbox_.filled()) return base::now_ns();
+  inbox_.take(taking_);
   const int64_t now = base::now_ns();  // not earlier than any submission of these
   for (Command& c : taking_) {
     if (c.type == Command::Asked || c.type == Command::AskedForAll) {
       tell_doctor(c.type == Command::AskedForAll);
       continue;
     }
-    if (node_->is_aborted() || closing_) {
+    if (node_->is_aborted() || node_->is_closed()) {
       // In an orderly end, an abort stops the batches that still run.
       if (c.type == Command::Abort && !stopped()) {
         executor_->abort();
         executor_->clear();
-        stop(closing_text_);
+        stop(State::Stopped, closing_message_);
       }
-      if (c.request) {
-        std::string text = closing_text_;
-        if (std::lock_guard lock(stop_mutex_); !stop_text_.empty()) text = stop_text_;
-        end(c.request, Failure::JobEnded, text);
-      }
+      if (c.request && !c.request->done())
+        end(c.request, Failure::JobEnded, stopped() ? lifecycle_.message() : closing_message_);
       continue;
     }
     if (node_->has_joined() && (c.type == Command::Submit || c.type == Command::Join || c.type == Command::Poison)) {
       // R9: after its JOIN a rank submits nothing until all have joined.
       const std::string text = "this rank has joined and waits for the others: it cannot submit operations now";
       if (c.request) end(c.request, Failure::Disagreement, text);
-      if (c.request) refuse_messages(c.request, text);
+      if (c.request)
+        for (const RequestRef& message : inbox_.refuse_pair(c.request)) end(message, Failure::Disagreement, text);
       continue;
     }
     switch (c.type) {
@@ -321,7 +319,7 @@ int64_t Engine::take_inbox() {
         node_->abort(c.text);
         break;
       case Command::Looked: {
-        std::unique_lock lock(inbox_mutex_);
+        std::unique_lock lock(report_mutex_);
         watch::Threads seen = std::move(seen_);
         lock.unlock();
         answer_looks(std::move(seen));
@@ -334,46 +332,6 @@ int64_t Engine::take_inbox() {
   }
   taking_.clear();
   return now;
-}
-
-// -------------------------------------------------------------------------------------------------------- the end
-
-bool Engine::shutdown(const std::string& text, int64_t deadline_ns, int64_t slice_ns) {
-  CallUnderWay under_way(*this);
-  if (forked_ || stopped()) return true;
-  if (!leaving_.exchange(true)) push({Command::Leave, nullptr, 0, {}, text}, false);
-  calls::Request never;  // does not complete
-  const int64_t until = base::now_ns() + slice_ns;
-  while (!stopped() && base::now_ns() < until) {
-    if (base::now_ns() > deadline_ns) {
-      abort("rank " + std::to_string(config_.rank) + ": the other ranks did not agree to shut down in time");
-      return true;
-    }
-    wait(never, 1'000'000);
-  }
-  return stopped();
-}
-
-void Engine::abort(const std::string& cause) {
-  CallUnderWay under_way(*this);
-  if (forked_ || stopped()) return;
-  // The driver may be in a backend's call or asleep: the abort of the communicators and the bell end that.
-  executor_->abort();
-  push({Command::Abort, nullptr, 0, {}, cause}, false);
-  bell_->ring();
-  bell_->ring_background();
-  if (std::this_thread::get_id() == thread_.get_id()) return;
-  // Counts its pauses, because a process that was stopped meanwhile has not waited.
-  uint64_t call = 0;
-  for (int waited = 0, in_call = 0; !stopped() && waited < kAbortLimitMs; ++waited, ++in_call) {
-    if (const uint64_t now = backends_.records->driving.call(); now != call) {
-      call = now;
-      in_call = 0;
-    }
-    if (in_call >= kAbortPatienceMs) leave_driver_behind(call, cause);
-    ::usleep(1000);
-  }
-  if (!stopped()) base::log(Level::Error, "the engine's driver has not reacted to an abort within a minute");
 }
 
 }  // namespace hvd

@@ -1,18 +1,21 @@
 """Executes a shell command and ends all of its processes with it. Blocks its thread; any thread."""
 
-import contextlib
 import os
-import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from horovod._runner.event_loop import EventLoop
+from horovod._runner.failures import shell_code
+from horovod._runner.local_ranks import LocalRanks
+from horovod._runner.site import STREAMS, Event, Listener, RankSpec, Site
+from hvd_core._base.messages import LineBuffer
 
 __all__ = ["GRACEFUL_TERMINATION_TIME_S", "execute"]
 
-GRACEFUL_TERMINATION_TIME_S = 5
+GRACEFUL_TERMINATION_TIME_S = 5  # of the supervisor
 _LOOK_S = 0.05
 
 
@@ -35,73 +38,51 @@ def execute(
         events: when one of them is set, the command and its children get SIGTERM, and SIGKILL after
             GRACEFUL_TERMINATION_TIME_S seconds.
         prefix_output_with_timestamp: write the time before that number.
+
+    Raises:
+        RuntimeError: the supervisor of the command was killed.
     """
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", command],
-        env=None if env is None else dict(env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,  # its children are in its process group
-    )
-    readers = [
-        threading.Thread(
-            target=_pass_on, args=(pipe, sink, _prefix(index, name, prefix_output_with_timestamp))
-        )
-        for pipe, sink, name in (
-            (process.stdout, stdout or sys.stdout, "stdout"),
-            (process.stderr, stderr or sys.stderr, "stderr"),
-        )
-    ]
-    for reader in readers:
-        reader.start()
+    listener = _Output((stdout, stderr), index, prefix_output_with_timestamp)
+    spec = RankSpec(0, ["/bin/sh", "-c", command], {}, notes_calls=False)
+    site = LocalRanks([spec], os.environ if env is None else env)
+    loop = EventLoop(lambda: [site])
     try:
-        while process.poll() is None:
-            if any(event.is_set() for event in events or ()):
-                _end(process)
-                break
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_LOOK_S if events else None)
+        site.open(loop.selector, listener)
+        site.begin()
+        stopped = False
+        while not site.over:
+            loop.turn(time.monotonic() + _LOOK_S if events else None)
+            if not stopped and any(event.is_set() for event in events or ()):
+                stopped = True
+                site.request("stop")
     finally:
-        _end(process)  # what the command has left running, and the command itself after an exception here
-        for reader in readers:
-            reader.join()
-    return process.returncode if process.returncode >= 0 else 128 - process.returncode
+        site.hang_up()
+        site.close()
+        loop.close()
+    return listener.code
 
 
-def _prefix(index: int | None, stream: str, timestamp: bool) -> Callable[[], str]:
-    def text() -> str:
-        return "" if index is None else f"{time.asctime() if timestamp else ''}[{index}]<{stream}>:"
+class _Output(Listener):
+    """Writes the lines of the command, and has its exit code."""
 
-    return text
+    def __init__(self, sinks: tuple[Any, Any], index: int | None, timestamp: bool) -> None:
+        self._sinks, self._index, self._timestamp = sinks, index, timestamp
+        self._lines = [LineBuffer(longest=0) for _ in STREAMS]
+        self.code = 1
 
-
-def _pass_on(pipe: Any, sink: Any, prefix: Any) -> None:
-    with pipe:
-        for line in pipe:
-            sink.write(prefix() + line.decode(errors="replace"))
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        lines = [line + b"\n" for line in self._lines[stream].feed(data)]
+        if not data:
+            lines = list(filter(None, [self._lines[stream].take_rest()]))
+        sink = self._sinks[stream] or getattr(sys, STREAMS[stream])
+        for line in lines:
+            time_ = time.asctime() if self._timestamp else ""
+            prefix = "" if self._index is None else f"{time_}[{self._index}]<{STREAMS[stream]}>:"
+            sink.write(prefix + line.decode(errors="replace"))
             getattr(sink, "flush", lambda: None)()
 
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the process group: SIGTERM, and SIGKILL if it has not ended after a while."""
-    if not _signal(process, signal.SIGTERM):
-        process.wait()
-        return
-    deadline = time.monotonic() + GRACEFUL_TERMINATION_TIME_S
-    while time.monotonic() < deadline:
-        process.poll()  # a zombie counts as a member of the group
-        if not _signal(process, 0):
-            break
-        time.sleep(_LOOK_S)
-    _signal(process, signal.SIGKILL)
-    process.wait()
-
-
-def _signal(process: subprocess.Popen[bytes], number: int) -> bool:
-    """Whether the process group still has a member."""
-    try:
-        os.killpg(process.pid, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
+    def event(self, site: Site, event: Event) -> None:
+        if event["event"] == "exit":
+            self.code = shell_code(event["code"])
+        elif event["event"] == "lost":
+            raise RuntimeError(event["text"])
