@@ -284,7 +284,7 @@ class TensorRef:
 
 def backend_fact(name: str, path: str, key: str) -> str | None:
     """A fact that the library at `path` tells about itself as it runs now; None when it does not know it,
-    or not yet. It is loaded for good. Raises BackendLoadError, BackendOpenError."""
+    or not yet. It stays loaded. Raises BackendLoadError, BackendOpenError."""
 
 def encryption_problem() -> str:
     """Why this process cannot encrypt, and what to do; '' if it can."""
@@ -296,7 +296,7 @@ def frontend_table() -> int:
     engine."""
 
 def inspect_backend(name: str, path: str) -> dict[str, Any]:
-    """What the library at `path` says about itself; it is loaded for good. Raises BackendLoadError,
+    """What the library at `path` says about itself; it stays loaded. Raises BackendLoadError,
     BackendOpenError."""
 
 def keep_log_lines(on: bool) -> None:
