@@ -69,13 +69,12 @@ bool read_plain_arguments(PyObject* const* a, calls::Call& call) {
 PyObject* try_allreduce(PyObject* self, PyObject* const* a, Py_ssize_t n) {
   try {
     if (n != 8) throw py::type_error("try_allreduce() takes 8 arguments");
-    auto* const engine = py::handle(self).cast<PyEngine*>();
-    if (!engine) throw py::type_error("this Engine was not initialized");
+    auto& engine = py::handle(self).cast<PyEngine&>();  // the method's descriptor has checked the type
     calls::Call call;
     if (!PyBool_Check(a[7]) || !read_plain_arguments(a, call)) return py::none().release().ptr();
     if (call.name) call.name->insert(0, "allreduce.");
     call.waits = a[7] == Py_True;
-    return PyLong_FromUnsignedLongLong(engine->submit(std::move(call), {a[0], a[1]}));
+    return PyLong_FromUnsignedLongLong(engine.submit(std::move(call), {a[0], a[1]}));
   } catch (const abi::__forced_unwind&) {  // the end of the thread
     throw;
   } catch (...) {
