@@ -1,5 +1,5 @@
-// N control nodes in one process, joined by queues, on a clock that the caller moves: the engine's protocol code under a
-// scheduler that can try any interleaving. A Python module for the tests of the protocol. Called with the GIL.
+// N control nodes in one process, joined by queues, on a clock that the caller moves: the engine's protocol code under
+// a scheduler that can try any interleaving. A Python module for the tests of the protocol. Called with the GIL.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
