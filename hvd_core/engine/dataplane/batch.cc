@@ -117,7 +117,6 @@ plugins::Collective& Batch::begin(int32_t coll, int32_t dtype) {
   c.op = base::sizes_vary(f.kind) ? 0 : f.reduce_op;
   c.prescale = f.prescale;
   c.postscale = f.postscale;
-  c.deadline_ns = HVD_NO_DEADLINE;
   c.seq = seq_;
   if (device_) c.stream = device_->device()->stream();
   if (f.kind == OpKind::Broadcast || f.kind == OpKind::Send || coll == HVD_REDUCE)

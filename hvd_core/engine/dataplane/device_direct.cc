@@ -48,12 +48,12 @@ plugins::Collective relabelled(const plugins::Collective& c, int32_t to) {
 
 }  // namespace
 
-const Ability& DeviceTransport::ask(const plugins::Collective& c, uint32_t factors) {
+const Ability& DeviceLowering::ask(const plugins::Collective& c, uint32_t factors) {
   return abilities_.ask(c.coll, c.dtype, c.op, !c.out_counts.empty() || !c.in_counts.empty(), factors);
 }
 
 // Whether the factors can be applied; *left: the factors that copies have to apply.
-bool DeviceTransport::scalable(const plugins::Collective& c, uint32_t* left) {
+bool DeviceLowering::scalable(const plugins::Collective& c, uint32_t* left) {
   *left = 0;
   const uint32_t factors = Abilities::factors_of(c);
   if (factors == 0 || ask(c, factors).served) return true;
@@ -62,7 +62,7 @@ bool DeviceTransport::scalable(const plugins::Collective& c, uint32_t* left) {
 }
 
 // The widest served type whose width divides the width of c.dtype; -1 if there is no served type.
-int32_t DeviceTransport::carrier(const plugins::Collective& c) {
+int32_t DeviceLowering::carrier(const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   const bool varying = !c.out_counts.empty() || !c.in_counts.empty();
   int32_t best = -1;
@@ -77,7 +77,7 @@ int32_t DeviceTransport::carrier(const plugins::Collective& c) {
   return best;
 }
 
-DeviceTransport::Method DeviceTransport::method(const plugins::Collective& c) {
+DeviceLowering::Method DeviceLowering::method(const plugins::Collective& c) {
   uint32_t left = 0;
   const Ability& native = ask(c, Abilities::kNone);
   // If max_count is limited, the ranks have to agree on a number of rounds. Only the composed alltoall does that.
@@ -96,7 +96,7 @@ DeviceTransport::Method DeviceTransport::method(const plugins::Collective& c) {
   return Method::None;
 }
 
-void DeviceTransport::write_steps(Schedule& schedule, const plugins::Collective& given) {
+void DeviceLowering::write_steps(Schedule& schedule, const plugins::Collective& given) {
   plugins::Collective c = given;
   switch (method(c)) {
     case Method::AsBytes:
@@ -134,11 +134,10 @@ void DeviceTransport::write_steps(Schedule& schedule, const plugins::Collective&
 }
 
 // Packs buffers of fewer than `below` bytes into one. The other buffers follow it.
-void DeviceTransport::write_packed(Schedule& schedule, const plugins::Collective& c, const Ability& ability,
-                                   uint64_t below, double pre, double post) {
+void DeviceLowering::write_packed(Schedule& schedule, const plugins::Collective& c, const Ability& ability,
+                                  uint64_t below, double pre, double post) {
   const uint64_t width = base::dtype_bytes(c.dtype);
-  plugins::Collective one;
-  copy_settings(one, c);
+  plugins::Collective one(c.settings());
   one.counts = {0};
   for (uint64_t n : c.counts)
     if (n * width < below) one.counts[0] += n;
@@ -168,8 +167,8 @@ void DeviceTransport::write_packed(Schedule& schedule, const plugins::Collective
 }
 
 // Copies each buffer to other memory.
-void DeviceTransport::write_moved(Schedule& schedule, const plugins::Collective& c, const Ability& ability, double pre,
-                                  double post) {
+void DeviceLowering::write_moved(Schedule& schedule, const plugins::Collective& c, const Ability& ability, double pre,
+                                 double post) {
   Relocated r =
       relocate(c, rank(), size(), [&](uint64_t bytes) { return scratch(schedule, bytes, ability.alignment); });
   copy(schedule, std::move(r.before), c.dtype, pre);
@@ -178,7 +177,7 @@ void DeviceTransport::write_moved(Schedule& schedule, const plugins::Collective&
 }
 
 // The buffers are aligned, and the backend applies the factors.
-void DeviceTransport::emit(Schedule& schedule, const plugins::Collective& c, const Ability& ability) {
+void DeviceLowering::emit(Schedule& schedule, const plugins::Collective& c, const Ability& ability) {
   std::vector<plugins::Collective> members;
   bool fits = true;
   for (size_t i = 0; i < c.counts.size(); ++i) {
@@ -193,7 +192,7 @@ void DeviceTransport::emit(Schedule& schedule, const plugins::Collective& c, con
                                                            : write_split(schedule, one, ability);
 }
 
-void DeviceTransport::enqueue(Schedule& schedule, std::vector<plugins::Collective> members, bool grouped) {
+void DeviceLowering::enqueue(Schedule& schedule, std::vector<plugins::Collective> members, bool grouped) {
   const uint64_t caps = comm_.caps();
   grouped = grouped && members.size() > 1 && (caps & (HVD_CAP_GROUP_SAME | HVD_CAP_GROUP_MIXED));
   // A REQUEST communicator does not know the stream: the schedule waits for earlier work on it. Later work on the
@@ -203,7 +202,7 @@ void DeviceTransport::enqueue(Schedule& schedule, std::vector<plugins::Collectiv
   for (plugins::Collective& c : members) schedule.collective(comm_) = std::move(c);
 }
 
-void DeviceTransport::write_split(Schedule& schedule, const plugins::Collective& c, const Ability& ability) {
+void DeviceLowering::write_split(Schedule& schedule, const plugins::Collective& c, const Ability& ability) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   // A multiple of the alignment, so that each part is aligned if the buffer is.
   const uint64_t unit = std::max<uint64_t>(1, ability.alignment / width);
@@ -220,7 +219,7 @@ void DeviceTransport::write_split(Schedule& schedule, const plugins::Collective&
 
 // ALLGATHER, REDUCESCATTER: several calls, each with the next few elements of every rank's part, through scratch memory
 // on both sides.
-void DeviceTransport::write_slices(Schedule& schedule, const plugins::Collective& c, const Ability& ability) {
+void DeviceLowering::write_slices(Schedule& schedule, const plugins::Collective& c, const Ability& ability) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   const auto ranks = static_cast<size_t>(size()), me = static_cast<size_t>(rank());
   const bool gathers = c.coll == HVD_ALLGATHER, in_place = same_place(c.in[0], c.out[0]);
@@ -269,7 +268,7 @@ void DeviceTransport::write_slices(Schedule& schedule, const plugins::Collective
   if (!gathers && in_place && bytes) copy(schedule, {{part_of(c.out[0], 0, bytes), mine, bytes}}, c.dtype, 1.0);
 }
 
-void DeviceTransport::copy(Schedule& schedule, Copies list, int32_t dtype, double scale) {
+void DeviceLowering::copy(Schedule& schedule, Copies list, int32_t dtype, double scale) {
   if (list.empty()) return;
   schedule.compute([device = device_, list = std::move(list), dtype, scale](Schedule&) {
     if (is_one(scale)) return device->copy(device->stream(), list);
@@ -283,7 +282,7 @@ void DeviceTransport::copy(Schedule& schedule, Copies list, int32_t dtype, doubl
 // Memory for packing. If the backend registers memory, one buffer serves all packed collectives: the device's one
 // stream orders its uses. It grows with the packed sizes, which are equal on all ranks, so all ranks register the same
 // sizes. A buffer that has become too small may still be in use and is kept.
-hvd_buf DeviceTransport::fusion(Schedule& schedule, uint64_t bytes, uint64_t alignment) {
+hvd_buf DeviceLowering::fusion(Schedule& schedule, uint64_t bytes, uint64_t alignment) {
   constexpr uint64_t kLeast = uint64_t{4} << 20;
   if (registers_ && (fusion_.empty() || fusion_.back().memory->buf.bytes < bytes)) {
     auto memory = device_->allocate(HVD_MEM_DEVICE, std::bit_ceil(std::max(bytes, kLeast)), alignment);
@@ -298,23 +297,23 @@ hvd_buf DeviceTransport::fusion(Schedule& schedule, uint64_t bytes, uint64_t ali
   return part_of(memory->buf, 0, bytes);
 }
 
-void DeviceTransport::release() noexcept {
+void DeviceLowering::release() noexcept {
   registers_ = false;
   for (const Fusion& f : fusion_) comm_.deregister_memory(f.registered);
   fusion_.clear();
 }
 
-hvd_buf DeviceTransport::scratch(Schedule& schedule, uint64_t bytes, uint64_t alignment) {
+hvd_buf DeviceLowering::scratch(Schedule& schedule, uint64_t bytes, uint64_t alignment) {
   auto memory = device_->allocate(HVD_MEM_DEVICE, bytes, alignment);
   const hvd_buf buf = memory->buf;
   schedule.keep(std::move(memory));
   return buf;
 }
 
-// -------------------------------------------------------------------------------------------------- BounceTransport
+// -------------------------------------------------------------------------------------------------- BounceLowering
 
-void BounceTransport::write_steps(Schedule& schedule, const plugins::Collective& c) {
-  if (Abilities::factors_of(c) == 0 || inner_.method(c) != DeviceTransport::Method::None) return bounce(schedule, c);
+void BounceLowering::write_steps(Schedule& schedule, const plugins::Collective& c) {
+  if (Abilities::factors_of(c) == 0 || inner_.method(c) != DeviceLowering::Method::None) return bounce(schedule, c);
   plugins::Collective one = c;
   one.prescale = one.postscale = 1.0;
   const auto scaled = [this](std::vector<hvd_buf> to, std::vector<hvd_buf> from, std::vector<uint64_t> counts,
@@ -336,7 +335,7 @@ void BounceTransport::write_steps(Schedule& schedule, const plugins::Collective&
   schedule.compute(scaled(c.out, c.out, std::move(results), c.dtype, c.postscale), "MEMCPY_OUT_FUSION_BUFFER");
 }
 
-void BounceTransport::bounce(Schedule& schedule, const plugins::Collective& c) {
+void BounceLowering::bounce(Schedule& schedule, const plugins::Collective& c) {
   Area area;
   relocate(c, rank(), size(), [&](uint64_t bytes) { return area.add(bytes); });
   auto memory = device_->allocate(HVD_MEM_DEVICE, area.total());

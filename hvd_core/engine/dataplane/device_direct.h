@@ -1,4 +1,4 @@
-// A Transport for a device's memory over one communicator that reads and writes it: buffers stay on the device.
+// A Lowering for a device's memory over one communicator that reads and writes it: buffers stay on the device.
 //
 // Copies within the device adapt the buffers to the communicator: they pack lists, move misaligned buffers, multiply by
 // factors, and turn sums into averages. Types that the communicator only lacks for movement travel as another type of
@@ -20,10 +20,10 @@
 
 namespace hvd::dataplane {
 
-class DeviceTransport final : public Transport {
+class DeviceLowering final : public Lowering {
  public:
   // The communicator must outlive this object.
-  DeviceTransport(plugins::Communicator& comm, std::shared_ptr<plugins::Device> device)
+  DeviceLowering(plugins::Communicator& comm, std::shared_ptr<plugins::Device> device)
       : comm_(comm), device_(std::move(device)), abilities_(comm) {}
 
   // Deregisters the memory for packing. Called before finalize, because a finalized communicator may not accept that
@@ -74,12 +74,12 @@ class DeviceTransport final : public Transport {
   Abilities abilities_;
 };
 
-// A Transport for host memory over a communicator that reads only device memory. EmulatedTransport composes collectives
+// A Lowering for host memory over a communicator that reads only device memory. EmulatedLowering composes collectives
 // on the host over it. It applies the factors that neither the communicator nor the device's copies apply. Each
 // collective is complete when the schedule goes on. `inner` and `math` outlive it.
-class BounceTransport final : public Transport {
+class BounceLowering final : public Lowering {
  public:
-  BounceTransport(DeviceTransport& inner, std::shared_ptr<plugins::Device> device, const HostMath& math)
+  BounceLowering(DeviceLowering& inner, std::shared_ptr<plugins::Device> device, const HostMath& math)
       : inner_(inner), device_(std::move(device)), math_(math) {}
 
   void write_steps(Schedule& schedule, const plugins::Collective& c) override;
@@ -89,7 +89,7 @@ class BounceTransport final : public Transport {
  private:
   void bounce(Schedule& schedule, const plugins::Collective& c);
 
-  DeviceTransport& inner_;
+  DeviceLowering& inner_;
   const std::shared_ptr<plugins::Device> device_;
   const HostMath& math_;
 };

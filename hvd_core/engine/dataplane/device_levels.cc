@@ -23,8 +23,7 @@ uint64_t total_elements(const plugins::Collective& c) {
 }
 
 plugins::Collective step_of(const plugins::Collective& c, int32_t coll) {
-  plugins::Collective step;
-  copy_settings(step, c);
+  plugins::Collective step(c.settings());
   step.coll = coll;
   step.prescale = step.postscale = 1.0;
   return step;
@@ -39,7 +38,7 @@ bool DeviceLevels::fits(const Layout& layout) {
 
 bool DeviceLevels::divides(const plugins::Collective& c) {
   return c.coll == HVD_ALLREDUCE && (c.op != HVD_AVG || base::is_floating(c.dtype)) &&
-         total_elements(c) * base::dtype_bytes(c.dtype) > HierarchicalTransport::kSingleLaneBytes;
+         total_elements(c) * base::dtype_bytes(c.dtype) > HierarchicalLowering::kSingleLaneBytes;
 }
 
 plugins::Collective DeviceLevels::scatter_of(const plugins::Collective& c) {

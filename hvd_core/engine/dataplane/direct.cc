@@ -13,7 +13,7 @@
 
 namespace hvd::dataplane {
 
-void DirectTransport::write_steps(Schedule& schedule, const plugins::Collective& c) {
+void DirectLowering::write_steps(Schedule& schedule, const plugins::Collective& c) {
   if (c.counts.size() > 1 && !(comm_.caps() & HVD_CAP_VECTORED)) {
     if (c.coll == HVD_ALLREDUCE || c.coll == HVD_REDUCE || c.coll == HVD_BROADCAST)
       write_list(schedule, c);
@@ -25,10 +25,9 @@ void DirectTransport::write_steps(Schedule& schedule, const plugins::Collective&
 }
 
 // Packs the small buffers into one. For a large buffer, the copy would cost more than a call of its own.
-void DirectTransport::write_list(Schedule& schedule, const plugins::Collective& c) {
+void DirectLowering::write_list(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype), below = abilities_.ask(c).pack_below;
-  plugins::Collective small;
-  copy_settings(small, c);
+  plugins::Collective small(c.settings());
   std::vector<size_t> large;
   for (size_t i = 0; i < c.counts.size(); ++i) {
     if (below != 0 && c.counts[i] * width >= below) {
@@ -46,7 +45,7 @@ void DirectTransport::write_list(Schedule& schedule, const plugins::Collective& 
   for (size_t i : large) emit(schedule, single_buffer(c, i, static_cast<size_t>(size())));
 }
 
-void DirectTransport::write_packed(Schedule& schedule, const plugins::Collective& c) {
+void DirectLowering::write_packed(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   const Ability& ability = abilities_.ask(c);
   uint64_t total = 0;
@@ -63,8 +62,7 @@ void DirectTransport::write_packed(Schedule& schedule, const plugins::Collective
         },
         "MEMCPY_IN_FUSION_BUFFER");
   }
-  plugins::Collective one;
-  copy_settings(one, c);
+  plugins::Collective one(c.settings());
   one.in = one.out = {packed};
   one.counts = {total};
   emit(schedule, one);
@@ -85,13 +83,13 @@ void DirectTransport::write_packed(Schedule& schedule, const plugins::Collective
       "MEMCPY_OUT_FUSION_BUFFER");
 }
 
-void DirectTransport::write_each(Schedule& schedule, const plugins::Collective& c) {
+void DirectLowering::write_each(Schedule& schedule, const plugins::Collective& c) {
   std::vector<plugins::Collective> members;
   for (size_t i = 0; i < c.counts.size(); ++i) members.push_back(single_buffer(c, i, static_cast<size_t>(size())));
   write_group(schedule, std::move(members));
 }
 
-void DirectTransport::write_group(Schedule& schedule, std::vector<plugins::Collective> members) {
+void DirectLowering::write_group(Schedule& schedule, std::vector<plugins::Collective> members) {
   const bool mixed = comm_.caps() & HVD_CAP_GROUP_MIXED, same = comm_.caps() & HVD_CAP_GROUP_SAME;
   // A collective that needs steps before or after it cannot be a member of a group.
   const auto simple = [&](const plugins::Collective& c) { return abilities_.ask(c).plain(); };
@@ -112,7 +110,7 @@ void DirectTransport::write_group(Schedule& schedule, std::vector<plugins::Colle
   flush();
 }
 
-void DirectTransport::emit(Schedule& schedule, const plugins::Collective& c) {
+void DirectLowering::emit(Schedule& schedule, const plugins::Collective& c) {
   const Ability& ability = abilities_.ask(c);
   if (ability.plain()) {
     schedule.collective(comm_) = c;
@@ -123,12 +121,12 @@ void DirectTransport::emit(Schedule& schedule, const plugins::Collective& c) {
   }
 }
 
-void DirectTransport::emit_aligned(Schedule& schedule, const plugins::Collective& c, uint32_t alignment) {
+void DirectLowering::emit_aligned(Schedule& schedule, const plugins::Collective& c, uint32_t alignment) {
   write_aligned(schedule, c, alignment, rank(), size(),
                 [&](const plugins::Collective& moved) { schedule.collective(comm_) = moved; });
 }
 
-bool DirectTransport::oversized(const plugins::Collective& c, uint64_t max_count) const {
+bool DirectLowering::oversized(const plugins::Collective& c, uint64_t max_count) const {
   if (c.coll == HVD_ALLTOALL) return false;
   for (size_t i = 0; i < c.counts.size(); ++i) {
     uint64_t n = c.counts[i];
@@ -139,7 +137,7 @@ bool DirectTransport::oversized(const plugins::Collective& c, uint64_t max_count
 }
 
 // Sends buffer i in several calls of at most max_count elements.
-void DirectTransport::split(Schedule& schedule, const plugins::Collective& c, size_t i, const Ability& ability) {
+void DirectLowering::split(Schedule& schedule, const plugins::Collective& c, size_t i, const Ability& ability) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   const auto ranks = static_cast<uint64_t>(size());
   plugins::Collective one = single_buffer(c, i, static_cast<size_t>(size()));

@@ -1,4 +1,4 @@
-// A Transport over one communicator that serves the collective itself.
+// A Lowering over one communicator that serves the collective itself.
 //
 // A communicator that takes lists of buffers gets the list. For another one, an ALLREDUCE, REDUCE or BROADCAST is
 // packed into one buffer, except the buffers that the backend prefers alone (pack_below); packing the other collectives
@@ -15,10 +15,10 @@
 
 namespace hvd::dataplane {
 
-class DirectTransport final : public Transport {
+class DirectLowering final : public Lowering {
  public:
   // The communicator must outlive this object.
-  explicit DirectTransport(plugins::Communicator& comm) : comm_(comm), abilities_(comm) {}
+  explicit DirectLowering(plugins::Communicator& comm) : comm_(comm), abilities_(comm) {}
 
   void write_steps(Schedule& schedule, const plugins::Collective& c) override;
   // Writes several collectives in as few groups as the communicator's group capability allows, one by one without that

@@ -16,8 +16,8 @@
 
 namespace hvd::dataplane {
 
-EmulatedTransport::EmulatedTransport(Transport& inner, plugins::Communicator& comm, const HostMath& math,
-                                     EmulationPolicy policy)
+EmulatedLowering::EmulatedLowering(Lowering& inner, plugins::Communicator& comm, const HostMath& math,
+                                   EmulationPolicy policy)
     : inner_(inner), comm_(comm), math_(math), policy_(std::move(policy)), compositions_(comm, policy_.completes) {}
 
 namespace {
@@ -29,7 +29,7 @@ std::string describe(int32_t coll, int32_t dtype, int32_t op, const std::string&
 }
 }  // namespace
 
-void EmulatedTransport::refuse(const plugins::Collective& c, Composition composition) const {
+void EmulatedLowering::refuse(const plugins::Collective& c, Composition composition) const {
   std::string text = "horovod: " + describe(c.coll, c.dtype, c.op, policy_.device_type) +
                      " is not supported by backend '" + comm_.backend().name() + "' and ";
   if (composition != Composition::None) {
@@ -53,7 +53,7 @@ void EmulatedTransport::refuse(const plugins::Collective& c, Composition composi
   throw plugins::BackendError(HVD_E_UNSUPPORTED, 0, 0, text);
 }
 
-void EmulatedTransport::log_once(const plugins::Collective& c, Composition composition) {
+void EmulatedLowering::log_once(const plugins::Collective& c, Composition composition) {
   if (comm_.rank() != 0) return;
   const std::string key = comm_.backend().name() + "/" + std::to_string(c.coll) + "/" + std::to_string(c.dtype);
   if (!policy_.said->insert(key).second) return;
@@ -66,22 +66,21 @@ void EmulatedTransport::log_once(const plugins::Collective& c, Composition compo
                 compositions_.describe(composition, c.coll, c.dtype, c.op) + " (said once).");
 }
 
-Served EmulatedTransport::served(int32_t coll, int32_t dtype, int32_t op, bool varying) {
+Served EmulatedLowering::served(int32_t coll, int32_t dtype, int32_t op, bool varying) {
   const Composition composition = compositions_.choose(coll, dtype, op, varying, 0);
   if (composition == Composition::Native) return {Service::Native, ""};
   if (composition == Composition::None || !policy_.allowed) return {Service::Unsupported, ""};
   return {Service::Emulated, compositions_.describe(composition, coll, dtype, op)};
 }
 
-plugins::Collective EmulatedTransport::settings(const plugins::Collective& c, int32_t coll, int32_t dtype) const {
-  plugins::Collective s;
-  copy_settings(s, c);
+plugins::Collective EmulatedLowering::settings(const plugins::Collective& c, int32_t coll, int32_t dtype) const {
+  plugins::Collective s(c.settings());
   s.coll = coll;
   s.dtype = dtype;
   return s;
 }
 
-Composition EmulatedTransport::choose(const plugins::Collective& c) {
+Composition EmulatedLowering::choose(const plugins::Collective& c) {
   uint64_t bytes = 0;
   if (base::has_reduction(c.coll))
     for (uint64_t n : c.counts) bytes += n * base::dtype_bytes(c.dtype);
@@ -93,7 +92,7 @@ Composition EmulatedTransport::choose(const plugins::Collective& c) {
   return composition;
 }
 
-void EmulatedTransport::write_steps(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::write_steps(Schedule& schedule, const plugins::Collective& c) {
   const Composition composition = choose(c);
   if (composition == Composition::Native) return native(schedule, c);
   switch (composition) {
@@ -147,7 +146,7 @@ uint64_t round_bytes(uint64_t bytes, uint64_t width) {
 }  // namespace
 
 // The backend serves the collective itself. Factors that it does not apply are applied here, before and after it.
-void EmulatedTransport::native(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::native(Schedule& schedule, const plugins::Collective& c) {
   const uint32_t factors = Abilities::factors_of(c);
   const bool varying = !c.out_counts.empty();
   if (factors == Abilities::kNone || compositions_.abilities().ask(c.coll, c.dtype, c.op, varying, factors).served ||
@@ -175,7 +174,7 @@ void EmulatedTransport::native(Schedule& schedule, const plugins::Collective& c)
 }
 
 // The division is the same on all ranks, so the results stay the same bits.
-void EmulatedTransport::sum_and_divide(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::sum_and_divide(Schedule& schedule, const plugins::Collective& c) {
   plugins::Collective s = c;
   s.op = HVD_SUM;
   s.postscale = 1.0;
@@ -188,7 +187,7 @@ void EmulatedTransport::sum_and_divide(Schedule& schedule, const plugins::Collec
   });
 }
 
-void EmulatedTransport::widened(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::widened(Schedule& schedule, const plugins::Collective& c) {
   const Widening wide = compositions_.widening(c.dtype, c.op);
   const uint64_t width = base::dtype_bytes(c.dtype), w = base::dtype_bytes(wide.dtype);
   const auto in = list_of(c.in, c.counts, width), out = list_of(c.out, c.counts, width);
@@ -221,7 +220,7 @@ void EmulatedTransport::widened(Schedule& schedule, const plugins::Collective& c
 }
 
 // ALLREDUCE and REDUCESCATTER: every rank gathers all data of a round and reduces the part that it needs.
-void EmulatedTransport::gather_reduce(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::gather_reduce(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   const auto in = list_of(c.in, c.counts, width);
   auto targets = std::make_shared<std::vector<Target>>();
@@ -257,7 +256,7 @@ void EmulatedTransport::gather_reduce(Schedule& schedule, const plugins::Collect
 }
 
 // The most bytes that one call of exchange() can move.
-uint64_t EmulatedTransport::exchange_limit(int32_t dtype) {
+uint64_t EmulatedLowering::exchange_limit(int32_t dtype) {
   const Carrier carrier = compositions_.carrier(HVD_ALLTOALL, dtype);
   const uint64_t limit = compositions_.abilities().ask(HVD_ALLTOALL, carrier.dtype, HVD_SUM, true).max_count;
   // Half, because padding may add a little to each slice.
@@ -265,7 +264,7 @@ uint64_t EmulatedTransport::exchange_limit(int32_t dtype) {
 }
 
 // Every rank reduces one slice of each round, then all ranks gather the results.
-void EmulatedTransport::exchange_reduce(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::exchange_reduce(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   const auto ranks = static_cast<uint64_t>(size()), me = static_cast<uint64_t>(rank());
   const auto in = list_of(c.in, c.counts, width), out = list_of(c.out, c.counts, width);
@@ -302,7 +301,7 @@ void EmulatedTransport::exchange_reduce(Schedule& schedule, const plugins::Colle
   }
 }
 
-void EmulatedTransport::exchange_reduce_scatter(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::exchange_reduce_scatter(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   const auto ranks = static_cast<size_t>(size());
   std::vector<std::shared_ptr<ByteList>> to;
@@ -339,7 +338,7 @@ void EmulatedTransport::exchange_reduce_scatter(Schedule& schedule, const plugin
   }
 }
 
-void EmulatedTransport::reduce_through_allreduce(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::reduce_through_allreduce(Schedule& schedule, const plugins::Collective& c) {
   plugins::Collective s = settings(c, HVD_ALLREDUCE, c.dtype);
   s.in = c.in;
   s.out = c.out;
@@ -356,7 +355,7 @@ void EmulatedTransport::reduce_through_allreduce(Schedule& schedule, const plugi
   write_steps(schedule, s);
 }
 
-void EmulatedTransport::scatter_through_allreduce(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::scatter_through_allreduce(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   plugins::Collective s = settings(c, HVD_ALLREDUCE, c.dtype);
   s.in = c.in;
@@ -373,7 +372,7 @@ void EmulatedTransport::scatter_through_allreduce(Schedule& schedule, const plug
   schedule.compute([copies = std::move(copies)](Schedule&) { copies.run(); });
 }
 
-void EmulatedTransport::barrier(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::barrier(Schedule& schedule, const plugins::Collective& c) {
   const int32_t dtype = compositions_.summed_dtype();
   if (dtype >= 0) {
     plugins::Collective s = settings(c, HVD_ALLREDUCE, dtype);
@@ -434,7 +433,7 @@ char* contiguous_slices(const std::vector<Slice>& slices, bool same_type, uint64
 
 }  // namespace
 
-char* EmulatedTransport::Scratch::at_least(Schedule& schedule, uint64_t n) {
+char* EmulatedLowering::Scratch::at_least(Schedule& schedule, uint64_t n) {
   if (p == nullptr || bytes < n) {
     p = schedule.scratch(n);
     bytes = n;
@@ -442,8 +441,8 @@ char* EmulatedTransport::Scratch::at_least(Schedule& schedule, uint64_t n) {
   return p;
 }
 
-EmulatedTransport::Blocks EmulatedTransport::gather(Schedule& schedule, const plugins::Collective& c, int32_t dtype,
-                                                    const Slice& mine, const Sizes& bytes, Scratch& in, Scratch& out) {
+EmulatedLowering::Blocks EmulatedLowering::gather(Schedule& schedule, const plugins::Collective& c, int32_t dtype,
+                                                  const Slice& mine, const Sizes& bytes, Scratch& in, Scratch& out) {
   const Carrier carrier = compositions_.carrier(HVD_ALLGATHER, dtype);
   const uint64_t w = carrier.width;
   Sizes units;
@@ -476,9 +475,9 @@ EmulatedTransport::Blocks EmulatedTransport::gather(Schedule& schedule, const pl
   return blocks;
 }
 
-EmulatedTransport::Blocks EmulatedTransport::exchange(Schedule& schedule, const plugins::Collective& c, int32_t dtype,
-                                                      const std::vector<Slice>& to, const Sizes& from, Scratch& in,
-                                                      Scratch& out) {
+EmulatedLowering::Blocks EmulatedLowering::exchange(Schedule& schedule, const plugins::Collective& c, int32_t dtype,
+                                                    const std::vector<Slice>& to, const Sizes& from, Scratch& in,
+                                                    Scratch& out) {
   const Carrier carrier = compositions_.carrier(HVD_ALLTOALL, dtype);
   const uint64_t w = carrier.width;
   plugins::Collective s = settings(c, HVD_ALLTOALL, carrier.dtype);
@@ -512,7 +511,7 @@ EmulatedTransport::Blocks EmulatedTransport::exchange(Schedule& schedule, const 
 
 // Broadcasts whole carrier elements in place. The remaining bytes at the ends of the buffers are packed into one more
 // buffer.
-void EmulatedTransport::broadcast_bytes(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::broadcast_bytes(Schedule& schedule, const plugins::Collective& c) {
   const Carrier carrier = compositions_.carrier(HVD_BROADCAST, c.dtype);
   const uint64_t width = base::dtype_bytes(c.dtype), w = carrier.width;
   plugins::Collective s = settings(c, HVD_BROADCAST, carrier.dtype);
@@ -545,7 +544,7 @@ void EmulatedTransport::broadcast_bytes(Schedule& schedule, const plugins::Colle
 }
 
 // An allgather to which only the root contributes bytes.
-void EmulatedTransport::broadcast_gathered(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::broadcast_gathered(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   auto in = std::make_shared<ByteList>(), out = std::make_shared<ByteList>();
   for (size_t i = 0; i < c.counts.size(); ++i) {
@@ -568,7 +567,7 @@ void EmulatedTransport::broadcast_gathered(Schedule& schedule, const plugins::Co
   }
 }
 
-void EmulatedTransport::allgather(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::allgather(Schedule& schedule, const plugins::Collective& c) {
   const Carrier carrier = compositions_.carrier(HVD_ALLGATHER, c.dtype);
   const uint64_t width = base::dtype_bytes(c.dtype), w = carrier.width;
   const auto ranks = static_cast<size_t>(size());
@@ -611,7 +610,7 @@ void EmulatedTransport::allgather(Schedule& schedule, const plugins::Collective&
   });
 }
 
-void EmulatedTransport::alltoall(Schedule& schedule, const plugins::Collective& c, bool gathered) {
+void EmulatedLowering::alltoall(Schedule& schedule, const plugins::Collective& c, bool gathered) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   const auto ranks = static_cast<size_t>(size());
   std::vector<std::shared_ptr<ByteList>> to, from;
@@ -674,9 +673,9 @@ void EmulatedTransport::alltoall(Schedule& schedule, const plugins::Collective& 
 }
 
 // Only pairs of ranks know the sizes of their parts, so all ranks first agree on the number of rounds.
-void EmulatedTransport::alltoall_rounds(Schedule& schedule, const plugins::Collective& c, const std::vector<Slice>& to,
-                                        std::vector<std::shared_ptr<const ByteList>> from, uint64_t unit,
-                                        uint64_t max_count) {
+void EmulatedLowering::alltoall_rounds(Schedule& schedule, const plugins::Collective& c, const std::vector<Slice>& to,
+                                       std::vector<std::shared_ptr<const ByteList>> from, uint64_t unit,
+                                       uint64_t max_count) {
   auto* const longest = schedule.scratch_array<uint64_t>(1);
   *longest = 0;
   for (const Slice& s : to) *longest = std::max(*longest, s.bytes);
@@ -712,9 +711,8 @@ void EmulatedTransport::alltoall_rounds(Schedule& schedule, const plugins::Colle
 }
 
 // Every rank gathers all data, a chunk at a time, and takes the part for itself.
-void EmulatedTransport::alltoall_gathered(Schedule& schedule, const plugins::Collective& c,
-                                          const std::vector<Slice>& to,
-                                          std::vector<std::shared_ptr<const ByteList>> from) {
+void EmulatedLowering::alltoall_gathered(Schedule& schedule, const plugins::Collective& c, const std::vector<Slice>& to,
+                                         std::vector<std::shared_ptr<const ByteList>> from) {
   const auto ranks = static_cast<size_t>(size());
   auto* const row = schedule.scratch_array<uint64_t>(ranks);
   auto all = std::make_shared<ByteList>();

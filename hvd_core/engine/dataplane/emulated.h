@@ -1,4 +1,4 @@
-// A Transport over one communicator that composes the collectives, element types and reductions that the communicator
+// A Lowering over one communicator that composes the collectives, element types and reductions that the communicator
 // lacks.
 //
 // An allgather of one type is enough for all compositions; with allreduce and broadcast, fewer bytes are moved. Values
@@ -26,17 +26,17 @@ struct EmulationPolicy {
   // Whether all members of the process set come to the same refusals. Between hosts they do not: members without a lane
   // would wait for ever, so a refusal there must end the job.
   bool alike = true;
-  bool completes = false;             // the transport below waits for a STREAM communicator
+  bool completes = false;             // the lowering below waits for a STREAM communicator
   uint64_t scratch_bytes = 64 << 20;  // about how many bytes one round of a composition gathers
-  // The log lines so far; the transports of one engine share them, so that each line is written once.
+  // The log lines so far; the lowerings of one engine share them, so that each line is written once.
   std::shared_ptr<std::set<std::string>> said = std::make_shared<std::set<std::string>>();
 };
 
-class EmulatedTransport final : public Transport {
+class EmulatedLowering final : public Lowering {
  public:
-  // `inner` carries out the collectives that `comm` serves itself (a DirectTransport over it, or a BounceTransport).
+  // `inner` carries out the collectives that `comm` serves itself (a DirectLowering over it, or a BounceLowering).
   // All three must outlive this object.
-  EmulatedTransport(Transport& inner, plugins::Communicator& comm, const HostMath& math, EmulationPolicy policy = {});
+  EmulatedLowering(Lowering& inner, plugins::Communicator& comm, const HostMath& math, EmulationPolicy policy = {});
 
   void write_steps(Schedule& schedule, const plugins::Collective& c) override;
   int32_t rank() const override { return inner_.rank(); }
@@ -98,7 +98,7 @@ class EmulatedTransport final : public Transport {
   void scatter_through_allreduce(Schedule& schedule, const plugins::Collective& c);
   void barrier(Schedule& schedule, const plugins::Collective& c);
 
-  Transport& inner_;
+  Lowering& inner_;
   plugins::Communicator& comm_;
   const HostMath& math_;
   EmulationPolicy policy_;

@@ -504,7 +504,6 @@ void write_least(Schedule& schedule, SetComms& set, uint8_t* values, uint64_t n,
   c.op = HVD_MIN;
   c.in = c.out = {{values, 0, n}};
   c.counts = {n};
-  c.deadline_ns = HVD_NO_DEADLINE;
   c.seq = seq;
   set.write_steps(schedule, c);
 }

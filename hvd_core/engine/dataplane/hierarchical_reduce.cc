@@ -125,7 +125,7 @@ void TwoLevels::finish(void* sums, uint64_t n, void* out) const {
 
 // Allreduce and reduce in two levels: within the hosts, between them, and back. See hierarchical.h.
 //
-// Between the levels, each lane holds its slice of all tensors as one buffer, so the cross transport always gets one
+// Between the levels, each lane holds its slice of all tensors as one buffer, so the cross lowering always gets one
 // buffer. For a single tensor that is not reduced in place, that buffer is part of the output.
 
 namespace {
@@ -143,9 +143,8 @@ uint64_t total_bytes(const plugins::Collective& c) {
 std::vector<plugins::Collective> chunks_of(const plugins::Collective& c, uint64_t number) {
   const Slices parts(c.counts, number);
   const uint64_t width = base::dtype_bytes(c.dtype);
-  std::vector<plugins::Collective> chunks(number);
+  std::vector<plugins::Collective> chunks(number, plugins::Collective(c.settings()));
   for (size_t k = 0; k < number; ++k) {
-    copy_settings(chunks[k], c);
     for (size_t i = 0; i < c.counts.size(); ++i) {
       const uint64_t n = parts.count(i, k);
       if (n == 0) continue;
@@ -162,8 +161,8 @@ std::vector<plugins::Collective> chunks_of(const plugins::Collective& c, uint64_
 // Reduces within the host. Returns the buffer that then holds this rank's slice in the wire type: `to`, or the input
 // itself if the rank is alone and nothing changes. `to` has the length of the slice; with a single lane, every rank
 // passes a buffer of full length.
-hvd_buf HierarchicalTransport::first_level(Schedule& schedule, const plugins::Collective& c, const TwoLevels& levels,
-                                           const Slices& slices, hvd_buf to) {
+hvd_buf HierarchicalLowering::first_level(Schedule& schedule, const plugins::Collective& c, const TwoLevels& levels,
+                                          const Slices& slices, hvd_buf to) {
   const uint64_t width = levels.wire_bytes;
   if (!local_) {
     if (levels.lone_copies() && c.in.size() == 1) return c.in[0];
@@ -218,8 +217,8 @@ hvd_buf HierarchicalTransport::first_level(Schedule& schedule, const plugins::Co
 
 // Writes the computation after the last level, and returns the buffer of the result. `out` (n elements of the tensor's
 // type) takes results that cannot replace the sums; if its base is null, scratch memory does.
-hvd_buf HierarchicalTransport::finish(Schedule& schedule, const TwoLevels& levels, hvd_buf sums, uint64_t n,
-                                      hvd_buf out) {
+hvd_buf HierarchicalLowering::finish(Schedule& schedule, const TwoLevels& levels, hvd_buf sums, uint64_t n,
+                                     hvd_buf out) {
   if (!levels.finishes) return sums;
   if (!levels.expands)
     out = sums;
@@ -230,7 +229,7 @@ hvd_buf HierarchicalTransport::finish(Schedule& schedule, const TwoLevels& level
 }
 
 // An allreduce of one list of buffers. Its three parts may be written to different schedules.
-struct HierarchicalTransport::Reduction {
+struct HierarchicalLowering::Reduction {
   const plugins::Collective& c;
   const TwoLevels levels;
   const Slices slices;
@@ -239,7 +238,7 @@ struct HierarchicalTransport::Reduction {
   hvd_buf result{};      // the complete slice
 };
 
-void HierarchicalTransport::within_hosts(Schedule& schedule, Reduction& r) {
+void HierarchicalLowering::within_hosts(Schedule& schedule, Reduction& r) {
   const plugins::Collective& c = r.c;
   const uint64_t width = r.levels.wire_bytes, n = r.slices.size(my_local_);
   const bool one_lane = r.slices.lanes() == 1, single = c.counts.size() == 1;
@@ -254,7 +253,7 @@ void HierarchicalTransport::within_hosts(Schedule& schedule, Reduction& r) {
   r.data = first_level(schedule, c, r.levels, r.slices, r.to);
 }
 
-void HierarchicalTransport::between_hosts(Schedule& schedule, Reduction& r) {
+void HierarchicalLowering::between_hosts(Schedule& schedule, Reduction& r) {
   const uint64_t n = r.slices.size(my_local_);
   r.result = r.to;
   if (!in_lane(r.slices.lanes()) || n == 0) return;
@@ -267,7 +266,7 @@ void HierarchicalTransport::between_hosts(Schedule& schedule, Reduction& r) {
   r.result = finish(schedule, r.levels, r.to, n, r.in_out);
 }
 
-void HierarchicalTransport::allreduce(Schedule& schedule, const plugins::Collective& c) {
+void HierarchicalLowering::allreduce(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t bytes = total_bytes(c);
   if (bytes == 0) return;
   const uint64_t chunk = settings_.chunk_bytes;
@@ -282,7 +281,7 @@ void HierarchicalTransport::allreduce(Schedule& schedule, const plugins::Collect
 // While chunk k is between the hosts, chunk k + 1 is reduced within them. All members write the same order of
 // collectives to each communicator: within the hosts, the reduction of a chunk comes before the result of the one
 // before it.
-void HierarchicalTransport::allreduce_in_chunks(Schedule& schedule, const plugins::Collective& c, uint64_t number) {
+void HierarchicalLowering::allreduce_in_chunks(Schedule& schedule, const plugins::Collective& c, uint64_t number) {
   // The first collectives of a communicator may wait for other ranks, so they are not overlapped.
   const bool overlap = std::exchange(connected_, true);
   std::vector<plugins::Collective> chunks = chunks_of(c, number);
@@ -322,8 +321,8 @@ void HierarchicalTransport::allreduce_in_chunks(Schedule& schedule, const plugin
 }
 
 // Distributes the complete slices of the lanes to all ranks of the host.
-void HierarchicalTransport::spread(Schedule& schedule, const plugins::Collective& c, const Slices& slices,
-                                   hvd_buf result) {
+void HierarchicalLowering::spread(Schedule& schedule, const plugins::Collective& c, const Slices& slices,
+                                  hvd_buf result) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   const bool mine = in_lane(slices.lanes());
   if (!local_) {
@@ -353,7 +352,7 @@ void HierarchicalTransport::spread(Schedule& schedule, const plugins::Collective
   local_->write_steps(schedule, s);
 }
 
-void HierarchicalTransport::reduce(Schedule& schedule, const plugins::Collective& c) {
+void HierarchicalLowering::reduce(Schedule& schedule, const plugins::Collective& c) {
   const TwoLevels levels(math_, c, static_cast<uint32_t>(ranks_), spread_);
   const Slices slices(c.counts, lanes_for(total_bytes(c)));
   if (slices.total() == 0) return;
@@ -400,7 +399,7 @@ void HierarchicalTransport::reduce(Schedule& schedule, const plugins::Collective
 // sums of all parts for those ranks. Between hosts, it gets the sums for the ranks of its own host. If a host has more
 // members than there are lanes, the lane's member hands the parts out at the end.
 
-void HierarchicalTransport::reducescatter(Schedule& schedule, const plugins::Collective& c) {
+void HierarchicalLowering::reducescatter(Schedule& schedule, const plugins::Collective& c) {
   const TwoLevels levels(math_, c, static_cast<uint32_t>(ranks_), spread_);
   const uint64_t width = levels.wire_bytes;
   const size_t n = c.counts.size();
@@ -480,8 +479,8 @@ void HierarchicalTransport::reducescatter(Schedule& schedule, const plugins::Col
 }
 
 // The first level. `at`: the places of the parts for this rank's lane within `kept`, in elements.
-void HierarchicalTransport::scatter_first(Schedule& schedule, const plugins::Collective& c, const TwoLevels& levels,
-                                          const std::vector<uint64_t>& at, hvd_buf kept) {
+void HierarchicalLowering::scatter_first(Schedule& schedule, const plugins::Collective& c, const TwoLevels& levels,
+                                         const std::vector<uint64_t>& at, hvd_buf kept) {
   const uint64_t width = levels.wire_bytes;
   const size_t n = c.counts.size();
   const bool mine = in_lane(lanes_);

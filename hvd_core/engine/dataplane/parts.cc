@@ -9,29 +9,13 @@ uint64_t from_table(const std::vector<uint64_t>& table, size_t i, int32_t r, int
 }
 }  // namespace
 
-void copy_settings(plugins::Collective& to, const plugins::Collective& from) {
-  to.coll = from.coll;
-  to.dtype = from.dtype;
-  to.op = from.op;
-  to.root = from.root;
-  to.peer = from.peer;
-  to.prescale = from.prescale;
-  to.postscale = from.postscale;
-  to.deadline_ns = from.deadline_ns;
-  to.seq = from.seq;
-  to.stream = from.stream;
-  to.overlapped = from.overlapped;
-  to.siblings = from.siblings;
-}
-
 plugins::Collective single_buffer(const plugins::Collective& c, size_t i, size_t ranks) {
   const auto row = [&](const std::vector<uint64_t>& all) {
     if (all.empty()) return all;
     const auto from = all.begin() + static_cast<ptrdiff_t>(i * ranks);
     return std::vector<uint64_t>(from, from + static_cast<ptrdiff_t>(ranks));
   };
-  plugins::Collective one;
-  copy_settings(one, c);
+  plugins::Collective one(c.settings());
   one.in = {c.in[i]};
   one.out = {c.out[i]};
   one.counts = {c.counts[i]};

@@ -17,9 +17,6 @@ inline hvd_buf part_of(const hvd_buf& b, uint64_t skip, uint64_t bytes) { return
 
 inline bool same_place(const hvd_buf& a, const hvd_buf& b) { return a.base == b.base && a.offset == b.offset; }
 
-// Copies all fields except the buffers and their sizes.
-void copy_settings(plugins::Collective& to, const plugins::Collective& from);
-
 // The collective `c` for buffer i alone; `ranks`: the communicator's size.
 plugins::Collective single_buffer(const plugins::Collective& c, size_t i, size_t ranks);
 

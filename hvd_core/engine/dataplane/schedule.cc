@@ -83,10 +83,8 @@ bool Schedule::Step::lingers() const {
 plugins::Collective& Schedule::collective(plugins::Communicator& comm) {
   Step& s = add();
   s.comm = &comm;
-  auto& c = s.collective;
-  c.reset();
-  c.deadline_ns = HVD_NO_DEADLINE;
-  return c;
+  s.collective.reset();
+  return s.collective;
 }
 
 void Schedule::group(plugins::Communicator& comm, std::vector<plugins::Collective> members) {

@@ -1,7 +1,7 @@
 // A schedule: the steps that carry out one batch. A step is a collective on a communicator, a group of collectives, a
 // wait, a computation between them, or strands: schedules that run side by side.
 //
-// A Transport writes the steps. The Executor runs them in order, one at a time. Every member of a communicator must
+// A Lowering writes the steps. The Executor runs them in order, one at a time. Every member of a communicator must
 // write the same collectives on it in the same order; each rank decides about its own computations. Step objects are
 // reused, so that a schedule of one collective allocates nothing once it has run before. Used by the driver.
 #pragma once

@@ -47,7 +47,7 @@ void write_stream_wait(Schedule& schedule, std::shared_ptr<plugins::Device> devi
 }
 
 // The state that the steps of one chunked collective share.
-struct StagedTransport::Pipeline {
+struct StagedLowering::Pipeline {
   plugins::Collective c;
   std::vector<uint64_t> sizes;  // bytes by buffer
   uint64_t total = 0, chunk = 0;
@@ -60,7 +60,7 @@ struct StagedTransport::Pipeline {
   hvd_buf slot(uint64_t k) const { return part_of(area, (k % kSlots) * chunk, bytes(k)); }
 };
 
-void StagedTransport::write_steps(Schedule& schedule, const plugins::Collective& c) {
+void StagedLowering::write_steps(Schedule& schedule, const plugins::Collective& c) {
   if (c.counts.empty()) return inner_.write_steps(schedule, c);
   // In a computation, because earlier steps may still have to write the input.
   schedule.compute([this, c = plugins::Collective(c)](Schedule& p) mutable {
@@ -76,7 +76,7 @@ void StagedTransport::write_steps(Schedule& schedule, const plugins::Collective&
 
 // Chunk k uses slot k % 2. When the stream has reached the slot's mark, the slot holds the data of chunk k: the mark is
 // recorded after the copy of chunk k - 2 to the device and the copy of chunk k from the device are enqueued.
-void StagedTransport::write_in_chunks(Schedule& schedule, const plugins::Collective& c) {
+void StagedLowering::write_in_chunks(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   auto all = std::make_shared<Pipeline>();
   all->c = c;
@@ -103,8 +103,7 @@ void StagedTransport::write_in_chunks(Schedule& schedule, const plugins::Collect
   for (uint64_t k = 0; k < kSlots; ++k) fetch(*all, k);
   for (uint64_t k = 0; k < all->chunks(); ++k) {
     await_mark(schedule, all->marks[k % kSlots]);
-    plugins::Collective one;
-    copy_settings(one, c);
+    plugins::Collective one(c.settings());
     one.stream = nullptr;
     one.in = one.out = {all->slot(k)};
     one.counts = {all->bytes(k) / width};
@@ -121,7 +120,7 @@ void StagedTransport::write_in_chunks(Schedule& schedule, const plugins::Collect
   for (const auto& mark : all->marks) await_mark(schedule, mark);
 }
 
-void StagedTransport::write_whole(Schedule& schedule, const plugins::Collective& c) {
+void StagedLowering::write_whole(Schedule& schedule, const plugins::Collective& c) {
   Area area;
   relocate(c, rank(), size(), [&](uint64_t bytes) { return area.add(bytes); });
   auto memory = device_->allocate(HVD_MEM_PINNED, area.total());

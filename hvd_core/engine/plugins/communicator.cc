@@ -25,16 +25,13 @@ uint64_t bytes_of(const Collective& c) {
 
 }  // namespace
 
-void Collective::reset() {
-  coll = dtype = op = root = peer = 0;
-  for (auto* list : {&in, &out}) list->clear();
-  for (auto* list : {&counts, &in_counts, &out_counts}) list->clear();
-  prescale = postscale = 1.0;
-  deadline_ns = 0;
-  seq = 0;
-  stream = nullptr;
-  overlapped = false;
-  siblings = 1;
+void Collective::reset(const CollectiveSettings& settings) {
+  static_cast<CollectiveSettings&>(*this) = settings;
+  in.clear();
+  out.clear();
+  counts.clear();
+  in_counts.clear();
+  out_counts.clear();
 }
 
 hvd_coll_args Collective::args() const {

@@ -1,4 +1,4 @@
-// EmulatedTransport and DirectTransport over backends that lack collectives, types or reductions, compared with the shm
+// EmulatedLowering and DirectLowering over backends that lack collectives, types or reductions, compared with the shm
 // backend, which has them all: every collective, type and reduction must give the same bits. Ranks are threads.
 //
 //   emulated_test path/to/libhvd_backend_shm.so path/to/libminimal.so [seed [most_ranks]]
@@ -48,7 +48,7 @@ struct Reference {
 Reference make_reference(test::MapStore& store, const std::vector<Case>& list, int rank, int size, uint64_t seed) {
   const auto comm = test::join_comm(*shm_backend, store, "reference", rank, size);
   const dataplane::HostMath math(shm_backend);
-  dataplane::DirectTransport whole(*comm);
+  dataplane::DirectLowering whole(*comm);
   Schedule schedule;
   Reference made;
   for (const Case& x : list) {
@@ -70,10 +70,10 @@ void run_setup(const Setup& setup, const std::vector<Case>& list, const std::vec
     const Reference& reference = references[static_cast<size_t>(rank)];
     const auto comm = test::join_comm(*setup.backend, store, "minimal", rank, size);
     const dataplane::HostMath math(shm_backend);
-    dataplane::DirectTransport direct(*comm);
+    dataplane::DirectLowering direct(*comm);
     dataplane::EmulationPolicy policy;
     policy.scratch_bytes = setup.scratch;
-    dataplane::EmulatedTransport emulated(direct, *comm, math, policy);
+    dataplane::EmulatedLowering emulated(direct, *comm, math, policy);
     Schedule schedule;
     for (size_t k = 0; k < list.size(); ++k) {
       const Case& x = list[k];
@@ -138,7 +138,7 @@ void groups(const Setup& setup, int expected) {
   test::MapStore store;
   test::on_ranks(2, [&](int rank) {
     const auto comm = test::join_comm(*setup.backend, store, "groups", rank, 2);
-    dataplane::DirectTransport direct(*comm);
+    dataplane::DirectLowering direct(*comm);
     Schedule schedule;
     std::vector<float> sums(12, 1.0f), words(12, static_cast<float>(rank));
     std::vector<Collective> members;
@@ -149,7 +149,6 @@ void groups(const Setup& setup, int expected) {
       c.root = 1;
       c.in = c.out = {{c.coll == HVD_ALLREDUCE ? &sums[i] : &words[i], 0, 4}};
       c.counts = {1};
-      c.deadline_ns = HVD_NO_DEADLINE;
       members.push_back(c);
     }
     direct.write_group(schedule, members);
@@ -165,10 +164,10 @@ void words(const Setup& minimal) {
   test::MapStore store;
   const auto comm = test::join_comm(*minimal.backend, store, "words", 0, 1);
   const dataplane::HostMath math(shm_backend);
-  dataplane::DirectTransport direct(*comm);
+  dataplane::DirectLowering direct(*comm);
   dataplane::EmulationPolicy off;
   off.allowed = false;
-  dataplane::EmulatedTransport emulated(direct, *comm, math), forbidden(direct, *comm, math, off);
+  dataplane::EmulatedLowering emulated(direct, *comm, math), forbidden(direct, *comm, math, off);
   using dataplane::Service;
   test::check(emulated.served(HVD_ALLREDUCE, HVD_FLOAT32, HVD_SUM).service == Service::Native, "native");
   const auto gathered = emulated.served(HVD_ALLREDUCE, HVD_INT64, HVD_SUM);
@@ -210,9 +209,9 @@ void said_once(const Setup& minimal) {
   test::on_ranks(2, [&](int rank) {
     const auto comm = test::join_comm(*minimal.backend, store, "once", rank, 2);
     const dataplane::HostMath math(shm_backend);
-    dataplane::DirectTransport direct(*comm);
+    dataplane::DirectLowering direct(*comm);
     dataplane::EmulationPolicy policy;
-    dataplane::EmulatedTransport first(direct, *comm, math, policy), second(direct, *comm, math, policy);
+    dataplane::EmulatedLowering first(direct, *comm, math, policy), second(direct, *comm, math, policy);
     Schedule schedule;
     for (int k = 0; k < 4; ++k) {
       int64_t value = 1 + rank;
@@ -221,7 +220,6 @@ void said_once(const Setup& minimal) {
       c.dtype = HVD_INT64;
       c.in = c.out = {{&value, 0, 8}};
       c.counts = {1};
-      c.deadline_ns = HVD_NO_DEADLINE;
       (k == 1 ? second : first).write_steps(schedule, c);
       run(schedule);
       schedule.clear();
