@@ -26,10 +26,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from hvd_core._bootstrap import connect, hosts, store
+from hvd_core._bootstrap import hosts, store
 from hvd_core._bootstrap.launchers import process
 from hvd_core._bootstrap.rendezvous import launcher_store, mpi4py_support
 from hvd_core._bootstrap.store import session
+from hvd_core._bootstrap.world import connect
 from hvd_core.bench import _report
 
 _IMPORTED = hosts, launcher_store, mpi4py_support, process, session  # init() imports them; forks shall not

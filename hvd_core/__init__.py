@@ -8,6 +8,7 @@ The functions are Horovod's, on NumPy arrays and on anything else in host memory
 modules of their own over the same engine. Importing this package loads neither NumPy, a framework nor the native module:
 every name is loaded when it is first used.
 """
+# ruff: noqa: F405 (names of the star import)
 
 from __future__ import annotations
 
@@ -40,49 +41,7 @@ if TYPE_CHECKING:
         stop_timeline,
     )
     from hvd_core.errors import HorovodInternalError
-    from hvd_core.numpy_api import (
-        Adasum,
-        Average,
-        Max,
-        Min,
-        Product,
-        Sum,
-        allgather,
-        allgather_async,
-        allreduce,
-        allreduce_,
-        allreduce_async,
-        allreduce_async_,
-        alltoall,
-        alltoall_async,
-        barrier,
-        broadcast,
-        broadcast_,
-        broadcast_async,
-        broadcast_async_,
-        empty,
-        grouped_allgather,
-        grouped_allgather_async,
-        grouped_allreduce,
-        grouped_allreduce_,
-        grouped_allreduce_async,
-        grouped_allreduce_async_,
-        grouped_alltoall,
-        grouped_alltoall_async,
-        grouped_broadcast_,
-        grouped_broadcast_async_,
-        grouped_reducescatter,
-        grouped_reducescatter_async,
-        join,
-        poll,
-        recv,
-        recv_async,
-        reducescatter,
-        reducescatter_async,
-        send,
-        send_async,
-        synchronize,
-    )
+    from hvd_core.numpy_api import *  # noqa: F403 (all names of its __all__)
 
 __all__ = [
     "Adasum",

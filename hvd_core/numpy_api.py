@@ -130,6 +130,11 @@ def _inputs_and_outputs(tensors: Iterable[Tensor], in_place: bool) -> tuple[list
     return arrays, [np.empty_like(array) for array in arrays]
 
 
+def _prefix_of(operation: str, single: bool) -> str:
+    """The prefix of a request's name."""
+    return operation if single else f"grouped_{operation}"
+
+
 def _id_of(process_set: ProcessSet | None) -> int:
     """The engine's id of a process set. Raises ValueError for a set that is not registered."""
     return 0 if process_set is None else number_of_set(process_set)
@@ -217,18 +222,13 @@ def barrier(process_set: ProcessSet | None = None) -> None:
 # Reductions: allreduce and reducescatter.
 
 
-def _allreduce(
-    tensors: Iterable[Tensor],
-    in_place: bool,
-    single: bool,
-    prefix: str,
-    name: str | None,
-    op: int,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: ProcessSet | None,
-) -> int:
-    core = engine()
+Reduction: TypeAlias = "tuple[str | None, int, float, float, ProcessSet | None]"
+"""name, op, prescale_factor, postscale_factor, process_set."""
+
+
+def _allreduce(tensors: Iterable[Tensor], in_place: bool, single: bool, how: Reduction) -> int:
+    core, prefix = engine(), _prefix_of("allreduce", single)
+    name, op, prescale_factor, postscale_factor, process_set = how
     with report_failure("allreduce", name, process_set, prefix):
         full_name = request_name(prefix, name)
         inputs, outputs = _inputs_and_outputs(tensors, in_place)
@@ -247,9 +247,7 @@ def allreduce_async(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start an allreduce of one array into a new one; see allreduce(). Returns a handle."""
-    return _allreduce(
-        (tensor,), False, True, "allreduce", name, op, prescale_factor, postscale_factor, process_set
-    )
+    return _allreduce((tensor,), False, True, (name, op, prescale_factor, postscale_factor, process_set))
 
 
 def allreduce(
@@ -290,9 +288,7 @@ def allreduce_async_(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start an allreduce in place; see allreduce_(). Returns a handle."""
-    return _allreduce(
-        (tensor,), True, True, "allreduce", name, op, prescale_factor, postscale_factor, process_set
-    )
+    return _allreduce((tensor,), True, True, (name, op, prescale_factor, postscale_factor, process_set))
 
 
 def allreduce_(
@@ -347,9 +343,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start the allreduce of a group; see grouped_allreduce(). Returns one handle."""
-    return _allreduce(
-        tensors, False, False, "grouped_allreduce", name, op, prescale_factor, postscale_factor, process_set
-    )
+    return _allreduce(tensors, False, False, (name, op, prescale_factor, postscale_factor, process_set))
 
 
 def grouped_allreduce(
@@ -380,9 +374,7 @@ def grouped_allreduce_async_(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start the allreduce of a group in place; see grouped_allreduce_(). Returns one handle."""
-    return _allreduce(
-        tensors, True, False, "grouped_allreduce", name, op, prescale_factor, postscale_factor, process_set
-    )
+    return _allreduce(tensors, True, False, (name, op, prescale_factor, postscale_factor, process_set))
 
 
 def grouped_allreduce_(
@@ -396,17 +388,9 @@ def grouped_allreduce_(
     return cast("list[Array]", synchronize(grouped_allreduce_async_(tensors, name, op, **options)))
 
 
-def _reducescatter(
-    tensors: Iterable[Tensor],
-    prefix: str,
-    name: str | None,
-    op: int,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: ProcessSet | None,
-    single: bool,
-) -> int:
-    core = engine()
+def _reducescatter(tensors: Iterable[Tensor], single: bool, how: Reduction) -> int:
+    core, prefix = engine(), _prefix_of("reducescatter", single)
+    name, op, prescale_factor, postscale_factor, process_set = how
     with report_failure("reducescatter", name, process_set, prefix):
         full_name = request_name(prefix, name)
         arrays = [_contiguous_array_of(tensor) for tensor in tensors]
@@ -433,9 +417,7 @@ def reducescatter_async(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start a reducescatter; see reducescatter(). Returns a handle."""
-    return _reducescatter(
-        [tensor], "reducescatter", name, op, prescale_factor, postscale_factor, process_set, True
-    )
+    return _reducescatter((tensor,), True, (name, op, prescale_factor, postscale_factor, process_set))
 
 
 def reducescatter(
@@ -481,9 +463,7 @@ def grouped_reducescatter_async(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start the reducescatter of a group; see grouped_reducescatter(). Returns one handle."""
-    return _reducescatter(
-        tensors, "grouped_reducescatter", name, op, prescale_factor, postscale_factor, process_set, False
-    )
+    return _reducescatter(tensors, False, (name, op, prescale_factor, postscale_factor, process_set))
 
 
 def grouped_reducescatter(
@@ -512,9 +492,9 @@ def _arrays(tensors: Iterable[Tensor]) -> tuple[list[Array], list[Array]]:
 
 
 def _allgather(
-    tensors: Iterable[Tensor], prefix: str, name: str | None, process_set: ProcessSet | None, single: bool
+    tensors: Iterable[Tensor], single: bool, name: str | None, process_set: ProcessSet | None
 ) -> int:
-    core = engine()
+    core, prefix = engine(), _prefix_of("allgather", single)
     with report_failure("allgather", name, process_set, prefix):
         full_name = request_name(prefix, name)
         arrays, plain = _arrays(tensors)
@@ -525,7 +505,7 @@ def _allgather(
 
 def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet | None = None) -> int:
     """Start an allgather; see allgather(). Returns a handle."""
-    return _allgather([tensor], "allgather", name, process_set, single=True)
+    return _allgather((tensor,), True, name, process_set)
 
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet | None = None) -> Array:
@@ -550,7 +530,7 @@ def grouped_allgather_async(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet | None = None
 ) -> int:
     """Start the allgather of a group; see grouped_allgather(). Returns one handle."""
-    return _allgather(tensors, "grouped_allgather", name, process_set, single=False)
+    return _allgather(tensors, False, name, process_set)
 
 
 def grouped_allgather(
@@ -569,11 +549,10 @@ def _broadcast(
     in_place: bool,
     single: bool,
     root_rank: int,
-    prefix: str,
     name: str | None,
     process_set: ProcessSet | None,
 ) -> int:
-    core = engine()
+    core, prefix = engine(), _prefix_of("broadcast", single)
     with report_failure("broadcast", name, process_set, prefix):
         full_name = request_name(prefix, name)
         inputs, outputs = _inputs_and_outputs(tensors, in_place)
@@ -586,7 +565,7 @@ def broadcast_async_(
     tensor: Array, root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
 ) -> int:
     """Start a broadcast in place; see broadcast_(). Returns a handle."""
-    return _broadcast((tensor,), True, True, root_rank, "broadcast", name, process_set)
+    return _broadcast((tensor,), True, True, root_rank, name, process_set)
 
 
 def broadcast_(
@@ -612,7 +591,7 @@ def broadcast_async(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
 ) -> int:
     """Start a broadcast into a new array; see broadcast(). Returns a handle."""
-    return _broadcast((tensor,), False, True, root_rank, "broadcast", name, process_set)
+    return _broadcast((tensor,), False, True, root_rank, name, process_set)
 
 
 def broadcast(
@@ -633,7 +612,7 @@ def grouped_broadcast_async_(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start the broadcast of a group in place; see grouped_broadcast_(). Returns one handle."""
-    return _broadcast(tensors, True, False, root_rank, "grouped_broadcast", name, process_set)
+    return _broadcast(tensors, True, False, root_rank, name, process_set)
 
 
 def grouped_broadcast_(
@@ -653,12 +632,11 @@ def grouped_broadcast_(
 def _alltoall(
     tensors: Iterable[Tensor],
     splits: Iterable[Sequence[int]] | None,
-    prefix: str,
+    single: bool,
     name: str | None,
     process_set: ProcessSet | None,
-    single: bool,
 ) -> int:
-    core = engine()
+    core, prefix = engine(), _prefix_of("alltoall", single)
     with report_failure("alltoall", name, process_set, prefix):
         full_name = request_name(prefix, name)
         arrays, plain = _arrays(tensors)
@@ -675,9 +653,7 @@ def alltoall_async(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start an alltoall; see alltoall(). Returns a handle; its result is the pair (output, received splits)."""
-    return _alltoall(
-        [tensor], None if splits is None else [splits], "alltoall", name, process_set, single=True
-    )
+    return _alltoall((tensor,), None if splits is None else [splits], True, name, process_set)
 
 
 def alltoall(
@@ -716,7 +692,7 @@ def grouped_alltoall_async(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start the alltoall of a group; see grouped_alltoall(). Returns one handle."""
-    return _alltoall(tensors, splits, "grouped_alltoall", name, process_set, single=False)
+    return _alltoall(tensors, splits, False, name, process_set)
 
 
 def grouped_alltoall(

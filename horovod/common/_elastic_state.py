@@ -294,7 +294,7 @@ class DurableCommits:
                 except Exception as error:  # of the value's own methods, too
                     raise ValueError(
                         f"keep_commits(): the value {name!r} of the state cannot be written to {self._path}, as it "
-                        f"cannot be pickled ({type(error).__name__}: {error}). Keep something in its place that can."
+                        f"cannot be pickled ({type(error).__name__}: {error}). Keep something instead that can."
                     ) from None
 
 

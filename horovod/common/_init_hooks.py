@@ -100,7 +100,7 @@ def warn_about_ignored(environ: Mapping[str, str], rank: int) -> None:
 _PRELOADED = {
     # PyTorch loads its compiler in the constructor of the first optimizer: 800 modules, a second on an idle core.
     "torch": ("torch._dynamo",),
-    # Loaded with the first use of hvd.elastic; the other front ends load theirs at once.
+    # Loaded with the first use of hvd.elastic; the other front ends load theirs immediately.
     "horovod.torch": ("horovod.torch.elastic",),
     # Loaded by init() where there are several ranks, besides those that these load. tests/frontend/
     # test_preloaded_modules.py names missing ones.

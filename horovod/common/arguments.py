@@ -38,7 +38,7 @@ def op_from(op: int | None, average: Any, deprecated: bool = True, stacklevel: i
 
     Args:
         op: a reduce op, or None.
-        average: None, or anything truthy for Average and falsy for Sum. Programs also pass a name in its place.
+        average: None, or anything truthy for Average and falsy for Sum. Programs also pass a name instead.
         deprecated: warn that ``average`` is deprecated.
         stacklevel: of the warning; 3 is the caller of the function that calls this.
 
@@ -87,7 +87,7 @@ def check_registered(process_set: ProcessSet, caller: str) -> None:
 
 
 def groups_from(num_groups: int, groups: Any, stacklevel: int = 3) -> Any:
-    """The argument ``groups``, or the deprecated ``num_groups`` in its place. Warns about the latter; 3 is the caller of
+    """The argument ``groups``, or the deprecated ``num_groups`` instead. Warns about the latter; 3 is the caller of
     the function that calls this."""
     if not num_groups:
         return groups

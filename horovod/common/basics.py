@@ -73,7 +73,7 @@ def _wait_for_all_ranks_to_start_mpi() -> None:
     import numpy
 
     from hvd_core import numpy_api
-    from hvd_core._bootstrap import BootstrapError
+    from hvd_core._base.sockets import BootstrapError
     from hvd_core.errors import HorovodInternalError
 
     try:
@@ -126,7 +126,7 @@ class HorovodBasics:
                 says which. After a ValueError about process sets Horovod runs, and the program may call init() again.
             NotImplementedError: a communicator defines a process set, but `comm` is not a communicator.
             hvd_core.backends.BackendError: no backend can be used; the message says why, for each.
-            hvd_core._bootstrap.BootstrapError: the ranks do not come together within HOROVOD_START_TIMEOUT seconds.
+            hvd_core._base.sockets.BootstrapError: the ranks do not come together within HOROVOD_START_TIMEOUT seconds.
         """
         engine_runtime = runtime()
         report_original()
@@ -238,7 +238,7 @@ class HorovodBasics:
         reason = "Horovod is not initialised; use hvd.init()."
         if self.is_initialized():
             reason = "No launcher of MPI has started this process: use mpirun, or horovodrun --mpi."
-            from hvd_core._bootstrap import BootstrapError
+            from hvd_core._base.sockets import BootstrapError
             from hvd_core._bootstrap.rendezvous import mpi4py_support
 
             try:

@@ -70,10 +70,10 @@ def broadcast_object(
     # The original names it after the object's type, which stalls where the others pass None.
     names = ["broadcast_object.sz"]
     me = runtime().rank()  # before init() the missing init() is the better message
-    is_root = bool(me == root_rank)
     with reported_for_each("broadcast", "broadcast", names, process_set):
         name = "broadcast_object" if name is None else f"{name}"
         names[0] = f"{name}.sz"
+        is_root = bool(me == root_rank)
         data = _bytes_of(obj) if is_root else np.empty(0, np.uint8)
     length = np.array([data.size], np.int64)
     hvd_core.broadcast_(length, root_rank, f"{name}.sz", process_set)

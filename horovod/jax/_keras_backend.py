@@ -57,7 +57,7 @@ class JaxBackend(Backend):
         if options.backward_passes_per_step > 1:
             return (
                 "backward_passes_per_step > 1 does not work with Keras on JAX, whose steps have no side effects. Pass "
-                "gradient_accumulation_steps to the Keras optimizer in its place."
+                "gradient_accumulation_steps to the Keras optimizer instead."
             )
         return ""
 

@@ -65,9 +65,6 @@ class TaskPool:
             PURPOSE,
             self._admit,
             lambda reason: note(f"horovod.spark: the driver refused a connection: {reason}"),
-            lambda error: note(
-                f"horovod.spark: the driver can accept no connection now: {error}; it tries again until it can"
-            ),
         )
         self._new: dict[socket.socket, LineBuffer] = {}  # have not described themselves yet
         self._spaces: dict[str, list[str]] = {}  # of a host, in the order in which they connected

@@ -58,10 +58,6 @@ def _mac(secret: bytes, role: bytes, purpose: bytes, nonces: bytes, identity: by
     return hmac.new(secret, text, hashlib.sha256).digest()
 
 
-def _connection_key(secret: bytes, purpose: bytes, nonces: bytes, identity: bytes) -> bytes:
-    return _mac(secret, b"key", purpose, nonces, identity)
-
-
 class ServerHandshake:
     """The accepting side: send ``challenge``, feed() the received bytes, send ``confirm`` when ``done`` is true.
 
@@ -97,7 +93,7 @@ class ServerHandshake:
             raise AuthenticationError("the peer does not know this job's secret")
         self.epoch, self.rank, _ = _IDENTITY.unpack(identity)
         self.confirm = _mac(self._secret, b"server", self._purpose, nonces, identity)
-        self.key = _connection_key(self._secret, self._purpose, nonces, identity)
+        self.key = _mac(self._secret, b"key", self._purpose, nonces, identity)
         self.rest = bytes(self._data[ANSWER_BYTES:])
         self.done = True
 
@@ -111,24 +107,11 @@ def client_handshake(
     deadline: Deadline,
     encrypt: bool = False,
 ) -> bytes:
-    """Proves the secret to the server behind ``sock`` and checks that the server knows it too.
+    """Proves the secret to the server behind ``sock``, which is left with a timeout, and checks that the server knows it
+    too. The server sees ``rank`` (NO_RANK for a program that is no rank) and ``epoch``.
 
-    Args:
-        sock: connected; it is left with a timeout.
-        secret: the job's.
-        purpose: of the connection; the server must expect the same.
-        rank, epoch: of this process, shown to the server. NO_RANK for a program that is no rank.
-        deadline: of the whole handshake.
-        encrypt: asks the store for encryption.
-
-    Returns:
-        The connection's key, 32 bytes that both sides know and that no other connection has.
-
-    Raises:
-        AuthenticationError: one side does not know the secret, or does not speak this protocol.
-        BootstrapError: the two sides cannot agree about encryption.
-        BootstrapTimeout: the deadline passed.
-        OSError: the connection is lost.
+    Returns the connection's key, 32 bytes that both sides know and that no other connection has. Raises
+    AuthenticationError, BootstrapTimeout, OSError; BootstrapError if the two sides cannot agree about encryption.
     """
     challenge = recv_exact(sock, CHALLENGE_BYTES, deadline)
     if not challenge.startswith(MAGIC):
@@ -157,4 +140,4 @@ def client_handshake(
         )
     if not hmac.compare_digest(confirm, _mac(secret, b"server", purpose, nonces, identity)):
         raise AuthenticationError("the server does not know this job's secret")
-    return _connection_key(secret, purpose, nonces, identity)
+    return _mac(secret, b"key", purpose, nonces, identity)

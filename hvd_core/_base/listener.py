@@ -1,9 +1,7 @@
-"""Listeners: sockets that accept connections in an event loop, and those that first let each peer prove the secret.
+"""A listening socket that first lets each peer prove the secret (auth.py).
 
-`Listener` calls back with each connection. Where the system lets this process accept none (no descriptor is left, for
-instance) it pauses, so that an event loop does not spin, and fails if that lasts. `AuthenticatedListener` calls back with
-connections whose peer has proved the secret (auth.py); it parses nothing else before that, and a silent or wrong peer
-delays nobody. Both do no I/O of their own accord: an event loop registers and advances them,
+It parses nothing else before that, and a silent or wrong peer delays nobody.
+It does no I/O of its own accord: an event loop registers and advances it.
 
     listener = AuthenticatedListener(listen("10.0.0.1"), secret, b"link", on_authenticated=admit)
     listener.register(selector)
@@ -31,11 +29,7 @@ from hvd_core._base.sockets import AuthenticationError, DescriptorSet
 
 MAX_UNAUTHENTICATED = 256
 """Connections that may be in their handshake; all ranks of a job connect at about the same time."""
-_PAUSE_SECONDS = 0.1
-_PATIENCE_SECONDS = 2.0
 _CHUNK = 4096
-
-OnError = Callable[[OSError], object]
 
 
 def listen(host: str, port: int = 0, backlog: int = 256) -> socket.socket:
@@ -48,97 +42,14 @@ def _ignore(_: object) -> None:
     pass
 
 
-class Listener:
-    """Accepts connections in an event loop.
+class AuthenticatedListener:
+    """Accepts connections whose peer proves that it knows ``secret``.
+
+    The function that the loop calls for the listening socket raises OSError if this process can have no further
+    descriptor.
 
     Args:
         listener: a listening socket, which this object takes over.
-        on_connection: called with each connection, which does not block and is the callee's from then on.
-        on_pause: called when the system refuses to accept connections for the first time, or again after a success.
-        on_failure: called once if that lasts ``patience_s``; the socket is closed then, so that a peer that connects
-            learns it immediately. Without it the listener keeps trying.
-    """
-
-    def __init__(
-        self,
-        listener: socket.socket,
-        on_connection: Callable[[socket.socket], object],
-        on_pause: OnError = _ignore,
-        on_failure: OnError | None = None,
-        patience_s: float = _PATIENCE_SECONDS,
-    ) -> None:
-        self._descriptors = DescriptorSet()
-        self._listener = self._descriptors.own(listener)
-        listener.setblocking(False)
-        self.address: object = listener.getsockname()
-        self._on_connection, self._on_pause, self._on_failure = on_connection, on_pause, on_failure
-        self._patience_s = patience_s
-        self._selector: selectors.BaseSelector | None = None
-        self._refused_since: float | None = None
-        self._resumes_at: float | None = None
-
-    def register(self, selector: selectors.BaseSelector) -> None:
-        """Registers the socket; the data of each registration is a function to call when it is ready."""
-        self._selector = selector
-        selector.register(self._listener, selectors.EVENT_READ, self._accept)
-
-    def due(self) -> list[float]:
-        """When advance() is to be called (time.monotonic())."""
-        return [] if self._resumes_at is None else [self._resumes_at]
-
-    def wait_s(self) -> float | None:
-        """Seconds that the loop may wait; None for any time."""
-        due = self.due()
-        return max(0.0, min(due) - time.monotonic()) if due else None
-
-    def advance(self, now: float) -> None:
-        """Does what is due at ``now``."""
-        if self._resumes_at is not None and self._resumes_at <= now and self._selector is not None:
-            self._resumes_at = None
-            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-
-    def close(self) -> None:
-        """Closes the socket; calling it again does nothing."""
-        self._unregister(self._listener)
-        self._descriptors.close()
-
-    def _unregister(self, sock: socket.socket) -> None:
-        if self._selector is not None:
-            # It may not be registered, or the selector may be closed.
-            with contextlib.suppress(KeyError, ValueError, RuntimeError, OSError):
-                self._selector.unregister(sock)
-
-    def _accept(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._pause(error)
-            return
-        self._refused_since = None
-        sock.setblocking(False)
-        self._on_connection(sock)
-
-    def _pause(self, error: OSError) -> None:
-        now = time.monotonic()
-        # The socket stays readable, so that a loop without a pause would spin.
-        self._unregister(self._listener)
-        if self._refused_since is None:
-            self._refused_since = now
-            self._on_pause(error)
-        if self._on_failure is not None and now - self._refused_since > self._patience_s:
-            self._descriptors.discard(self._listener)
-            self._on_failure(error)
-        else:
-            self._resumes_at = now + _PAUSE_SECONDS
-
-
-class AuthenticatedListener(Listener):
-    """Accepts connections whose peer proves that it knows ``secret``.
-
-    Args:
-        listener, on_pause, on_failure, patience_s: as for Listener.
         secret, purpose: of the handshake.
         on_authenticated: called with each connection that has proved the secret, and its handshake: rank, epoch, key, and
             ``rest``, bytes that came after the proof. The connection does not block and is the callee's from then on.
@@ -156,37 +67,60 @@ class AuthenticatedListener(Listener):
         purpose: bytes,
         on_authenticated: Callable[[socket.socket, ServerHandshake], object],
         on_refused: Callable[[str], object] = _ignore,
-        on_pause: OnError = _ignore,
-        on_failure: OnError | None = None,
         allow: Callable[[socket.socket], bool] | None = None,
         check: Callable[[ServerHandshake], object] | None = None,
-        patience_s: float = _PATIENCE_SECONDS,
         max_pending: int = MAX_UNAUTHENTICATED,
     ) -> None:
-        super().__init__(listener, self._begin, on_pause, on_failure, patience_s)
+        self._descriptors = DescriptorSet()
+        self._listener = self._descriptors.own(listener)
+        listener.setblocking(False)
         self._secret, self._purpose = secret, purpose
         self._on_authenticated, self._on_refused = on_authenticated, on_refused
         self._allow, self._check, self._max_pending = allow, check, max_pending
+        self._selector: selectors.BaseSelector | None = None
         # Each with its deadline, oldest first.
         self._pending: dict[socket.socket, tuple[ServerHandshake, float]] = {}
 
+    def register(self, selector: selectors.BaseSelector) -> None:
+        """Registers the socket; the data of each registration is a function to call when it is ready."""
+        self._selector = selector
+        selector.register(self._listener, selectors.EVENT_READ, self._begin)
+
     def due(self) -> list[float]:
-        return [*super().due(), *(end for _, end in self._pending.values())]
+        """When advance() is to be called (time.monotonic())."""
+        return [end for _, end in self._pending.values()]
+
+    def wait_s(self) -> float | None:
+        """Seconds that the loop may wait; None for any time."""
+        due = self.due()
+        return max(0.0, min(due) - time.monotonic()) if due else None
 
     def advance(self, now: float) -> None:
-        super().advance(now)
+        """Does what is due at ``now``."""
         for sock in [sock for sock, (_, end) in self._pending.items() if end < now]:
             self._refuse(sock, "no proof of the secret in time")
 
     def close(self) -> None:
-        for sock in self._pending:
+        """Closes all sockets that no callee has taken; calling it again does nothing."""
+        for sock in (self._listener, *self._pending):
             self._unregister(sock)
         self._pending.clear()
-        super().close()
+        self._descriptors.close()
 
-    def _begin(self, sock: socket.socket) -> None:
+    def _unregister(self, sock: socket.socket) -> None:
+        if self._selector is not None:
+            # It may not be registered, or the selector may be closed.
+            with contextlib.suppress(KeyError, ValueError, RuntimeError, OSError):
+                self._selector.unregister(sock)
+
+    def _begin(self) -> None:
         assert self._selector is not None
+        try:
+            sock, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
         self._descriptors.own(sock)
+        sock.setblocking(False)
         if len(self._pending) >= self._max_pending:
             self._refuse(next(iter(self._pending)), "too many connections without a proof of the secret")
         handshake = ServerHandshake(self._secret, self._purpose)
@@ -221,8 +155,6 @@ class AuthenticatedListener(Listener):
             if self._check is not None:
                 self._check(handshake)
             sock.send(handshake.confirm)
-        except BlockingIOError:
-            return
         except (OSError, AuthenticationError) as error:
             self._refuse(sock, str(error))
             return
@@ -241,24 +173,17 @@ class AuthenticatedListener(Listener):
 
 
 class ListenerThread:
-    """A daemon thread that runs one Listener until close(), which closes it too. Raises OSError or RuntimeError if this
-    process can have no further descriptor or thread; the listener is closed then."""
+    """A daemon thread that runs one listener until close(), which closes it too."""
 
-    def __init__(self, listener: Listener, name: str) -> None:
-        self._listener = listener
-        self._closing = False
+    def __init__(self, listener: AuthenticatedListener, name: str) -> None:
+        self._listener, self._closing = listener, False
         self._descriptors = DescriptorSet()
+        self._wake = self._descriptors.own(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        self._selector = self._descriptors.own(selectors.EpollSelector())
+        self._selector.register(self._wake, selectors.EVENT_READ, lambda: None)
+        listener.register(self._selector)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        try:
-            self._wake = self._descriptors.own(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
-            self._selector = self._descriptors.own(selectors.EpollSelector())
-            self._selector.register(self._wake, selectors.EVENT_READ, lambda: None)
-            listener.register(self._selector)
-            self._thread.start()
-        except (OSError, RuntimeError):
-            listener.close()
-            self._descriptors.close()
-            raise
+        self._thread.start()
 
     def close(self) -> None:
         """Ends the thread, and closes the listener. Not to be called by a callback of the listener."""

@@ -26,10 +26,12 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
+
+from hvd_core._base.messages import LineBuffer
 
 __all__ = [
     "Child",
@@ -56,6 +58,7 @@ _CHUNK = 1 << 16
 _CHUNKS = (
     64  # of a pipe at one time: a child that prints endlessly must not keep its parent from the timeouts
 )
+_LOOK_SECONDS = 0.05  # how often a child is looked at whose pipe a grandchild keeps open
 _PR_SET_PDEATHSIG = 1
 
 
@@ -79,11 +82,7 @@ def describe_exit(returncode: int) -> str:
 
 def kill_group(pid: int, number: int = signal.SIGKILL) -> bool:
     """Send a signal to the process group that ``pid`` leads. The id is not reused while the group has members, or the
-    leader is not reaped.
-
-    Returns:
-        Whether the group has a member that this process may signal.
-    """
+    leader is not reaped. Returns whether the group has a member that this process may signal."""
     try:
         os.killpg(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -127,21 +126,11 @@ def run(
     """Run a program to its end, or kill it and its process group after ``timeout_s``. Processes that it leaves behind are
     killed too.
 
-    Args:
-        argv: the program and its arguments.
-        timeout_s: seconds.
-        env: the whole environment; None for that of this process.
-        cwd: its working directory.
-        stdin: its standard input.
-        merge_output: write standard error to ``stdout``.
-        encoding_errors: for bytes of the output that are not UTF-8.
+    ``env``: the whole environment; None for that of this process. ``merge_output``: write standard error to ``stdout``.
+    ``encoding_errors``: for bytes of the output that are not UTF-8. Raises OSError if the program cannot be started.
 
-    Raises:
-        OSError: the program cannot be started.
-
-    Example:
-        >>> run(["echo", "a"], timeout_s=5).stdout
-        'a\\n'
+    >>> run(["echo", "a"], timeout_s=5).stdout
+    'a\\n'
     """
     with tempfile.TemporaryFile() as source:  # a pipe could block: the program need not read it
         source.write(stdin.encode())
@@ -157,11 +146,10 @@ def run(
         )
     pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe is not None]
     try:
-        with _watching(process.pid, {pipe.fileno(): _REPORT_BYTES for pipe in pipes}) as watch:
+        with _Watch(process.pid, {pipe.fileno(): _REPORT_BYTES for pipe in pipes}) as watch:
             until = time.monotonic() + timeout_s
-            while not watch.ended and (left := until - time.monotonic()) > 0:
+            while watch.returncode is None and (left := until - time.monotonic()) > 0:
                 watch.wait(left)
-            ended = watch.ended
             kill_group(process.pid)
             watch.drain()
             texts = [watch.text(pipe.fileno(), encoding_errors) for pipe in pipes]
@@ -170,29 +158,36 @@ def run(
         process.wait()
         for pipe in pipes:
             pipe.close()
-    return Completed(process.returncode if ended else None, texts[0], "" if merge_output else texts[1])
+    return Completed(watch.returncode, texts[0], "" if merge_output else texts[1])
 
 
 class _Watch:
-    """The output and the end of one child as events."""
+    """Reads the output of one child until its end. ``pipes``: descriptor -> how many of its last bytes are kept."""
 
-    def __init__(self, pidfd: int | None, pipes: Mapping[int, int], selector: selectors.BaseSelector) -> None:
-        self._pidfd, self._kept, self._selector = pidfd, dict(pipes), selector
+    def __init__(self, pid: int, pipes: Mapping[int, int]) -> None:
+        self._pid, self._kept = pid, dict(pipes)
+        self._selector = selectors.DefaultSelector()
         self._open = set(pipes)
         self.data = {pipe: bytearray() for pipe in pipes}
-        self.ended = pidfd is None
-        for descriptor in (*pipes, *([] if pidfd is None else [pidfd])):
-            os.set_blocking(descriptor, False)
-            selector.register(descriptor, selectors.EVENT_READ)
+        self.returncode: int | None = None
+        """None while the child runs. It is not reaped."""
+        for pipe in pipes:
+            os.set_blocking(pipe, False)
+            self._selector.register(pipe, selectors.EVENT_READ)
+
+    def __enter__(self) -> _Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._selector.close()
 
     def wait(self, timeout_s: float) -> None:
-        """Read what is available, after at most ``timeout_s`` seconds. The child is not reaped."""
-        for key, _ in self._selector.select(max(0.0, timeout_s)):
-            if key.fd == self._pidfd:
-                self.ended = True
-                self._selector.unregister(key.fd)
-            else:
-                self._read(key.fd)
+        """Read what is available, after a short time at most, and look whether the child has ended."""
+        # Its pipes are closed just before it has ended.
+        pause = _LOOK_SECONDS if self._open else 0.001
+        for key, _ in self._selector.select(max(0.0, min(timeout_s, pause))):
+            self._read(key.fd)
+        self.returncode = _returncode_of(self._pid)
 
     def drain(self) -> None:
         """Read what is available."""
@@ -216,41 +211,29 @@ class _Watch:
                 del data[: -self._kept[pipe]]
 
 
-@contextmanager
-def _watching(pid: int, pipes: Mapping[int, int]) -> Iterator[_Watch]:
-    """Watches a child. ``pipes``: descriptor -> how many of its last bytes are kept."""
+def _returncode_of(pid: int) -> int | None:
+    """How a child has ended, without reaping it; None if it runs."""
     try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:  # it has ended, and was reaped as SIGCHLD is ignored
-        pidfd = None
-    try:
-        with selectors.DefaultSelector() as selector:
-            yield _Watch(pidfd, pipes, selector)
-    finally:
-        if pidfd is not None:
-            os.close(pidfd)
+        state = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # SIGCHLD is ignored: it was reaped, and its status is unknown
+        return 0
+    if state is None:
+        return None
+    return state.si_status if state.si_code == os.CLD_EXITED else -state.si_status
 
 
 # ---- a program or a function that reports its phases -------------------------------------------------------------------
 
 
 class Reporter:
-    """The child's side of ``run_forked()`` and ``run_reporting()``.
-
-    Args:
-        descriptor: a pipe to the parent.
-    """
+    """The child's side of ``run_forked()`` and ``run_reporting()``, which writes to a pipe to the parent."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     @classmethod
     def attach(cls, arguments: Sequence[str]) -> Reporter:
-        """The reporter of a program that ``run_reporting()`` has started.
-
-        Args:
-            arguments: ``sys.argv``; the last two are run_reporting()'s.
-        """
+        """The reporter of a program that ``run_reporting()`` has started. ``arguments``: ``sys.argv``."""
         descriptor, parent = map(int, arguments[-2:])
         _confine(parent)
         return cls(descriptor)
@@ -312,25 +295,24 @@ def run_reporting(
 
     Args:
         argv: the program and its arguments; two more are appended, for ``Reporter.attach()``.
-        timeouts_s: phase -> seconds.
-        between_s: the timeout between phases, which includes the start of an interpreter.
-        total_s: the timeout of the whole.
+        timeouts_s: phase -> seconds. ``between_s``: between phases, which includes the start of an interpreter.
+            ``total_s``: of the whole.
         env: the whole environment; None for that of this process.
 
     Raises:
         OSError: the program cannot be started.
     """
 
-    def start(report_end: int, output_end: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*argv, str(report_end), str(os.getpid())],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output_end,
-            stderr=output_end,
-            pass_fds=[report_end],
-            start_new_session=True,
-        )
+    def start(report_end: int, output_end: int) -> int:
+        words = [*argv, str(report_end), str(os.getpid())]
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, output_end, 1),
+            (os.POSIX_SPAWN_DUP2, output_end, 2),
+            (os.POSIX_SPAWN_DUP2, report_end, report_end),  # makes it inheritable
+        ]
+        variables = os.environ if env is None else env
+        return os.posix_spawnp(words[0], words, variables, file_actions=actions, setsid=True)
 
     return _supervise(start, timeouts_s, between_s, total_s)
 
@@ -348,100 +330,64 @@ def run_forked(
     The fork and all that it has started are killed then. Must be called on the only thread of this process. Exit handlers
     do not run in the fork, because a plugin's may crash or hang too.
 
-    Args:
-        work: the function.
-        timeouts_s: phase -> seconds.
-        between_s: the timeout between phases.
-        total_s: the timeout of the whole.
-        describe_error: an exception of the work for ``Report.fault``.
+    The timeouts are those of run_reporting(). ``describe_error``: an exception of the work for ``Report.fault``.
 
-    Example:
-        >>> run_forked(lambda reporter: reporter.send(1), {}).values
-        [1]
+    >>> run_forked(lambda reporter: reporter.send(1), {}).values
+    [1]
     """
 
-    def start(report_end: int, output_end: int) -> _Fork:
+    def start(report_end: int, output_end: int) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
         child = os.fork()
         if child == 0:
             _in_fork(work, report_end, output_end, parent, describe_error)
-        return _Fork(child)
+        return child
 
     return _supervise(start, timeouts_s, between_s, total_s)
 
 
-class _Process(Protocol):
-    @property
-    def pid(self) -> int: ...
-
-    def wait(self) -> int: ...
-
-
-class _Fork:
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-
-    def wait(self) -> int:
-        if self.returncode is None:
-            try:
-                self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            except ChildProcessError:  # SIGCHLD is ignored: the status is unknown, as for subprocess
-                self.returncode = 0
-        return self.returncode
-
-
 def _supervise(
-    start: Callable[[int, int], _Process], timeouts_s: Mapping[str, float], between_s: float, total_s: float
+    start: Callable[[int, int], int], timeouts_s: Mapping[str, float], between_s: float, total_s: float
 ) -> Report:
-    """Follow the child that ``start`` makes, from the write ends of the pipes for reports and output, to its end."""
+    """Follow the child that ``start`` makes, from the write ends of the pipes for reports and output, to its end.
+
+    ``start`` returns its process id."""
     reports, report_end = os.pipe()
     output, output_end = os.pipe()
     try:
         try:
-            process = start(report_end, output_end)
+            pid = start(report_end, output_end)
         finally:
             os.close(report_end)
             os.close(output_end)
-        try:
-            with _watching(process.pid, {reports: _REPORT_BYTES, output: _OUTPUT_BYTES}) as watch:
-                report = _follow(process, watch, reports, timeouts_s, between_s, total_s)
-                _kill(process)
-                watch.drain()
-                report.output = watch.text(output).splitlines()
-                return report
-        finally:
-            _kill(process)
+        with _Watch(pid, {reports: _REPORT_BYTES, output: _OUTPUT_BYTES}) as watch:
+            try:
+                report = _follow(watch, reports, timeouts_s, between_s, total_s)
+            finally:
+                with suppress(ProcessLookupError):  # SIGCHLD is ignored
+                    os.kill(pid, signal.SIGKILL)  # a fork's group may not have been made yet
+                kill_group(pid)
+                with suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+            watch.drain()
+            report.output = watch.text(output).splitlines()
+            return report
     finally:
         os.close(reports)
         os.close(output)
 
 
-def _kill(process: _Process) -> None:
-    """Kill a child and its group, and reap it."""
-    if isinstance(process, _Fork) and process.returncode is None:
-        with suppress(ProcessLookupError):  # SIGCHLD is ignored
-            os.kill(process.pid, signal.SIGKILL)  # its group may not have been made yet
-    kill_group(process.pid)
-    process.wait()
-
-
 def _follow(
-    process: _Process,
-    watch: _Watch,
-    reports: int,
-    timeouts_s: Mapping[str, float],
-    between_s: float,
-    total_s: float,
+    watch: _Watch, reports: int, timeouts_s: Mapping[str, float], between_s: float, total_s: float
 ) -> Report:
     report, began = Report(), time.monotonic()
     last, limit = began + total_s, between_s
     while True:
         until = min(last, began + limit)
         watch.wait(until - time.monotonic())
-        if watch.ended:
+        if watch.returncode is not None:
             watch.drain()
         for message in _complete_lines(watch.data[reports]):
             if "value" in message:
@@ -454,9 +400,8 @@ def _follow(
                 return report
             elif "done" in message:
                 return report
-        if watch.ended:
-            kill_group(process.pid)
-            report.fault = f"its process {describe_exit(process.wait())}"
+        if watch.returncode is not None:
+            report.fault = f"its process {describe_exit(watch.returncode)}"
             return report
         if time.monotonic() >= min(last, began + limit):
             report.fault = f"its process timed out after {round(until - began, 1):g} s"
@@ -534,7 +479,7 @@ class Child:
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, own_group: bool = True
     ) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill)
-        self._own_group, self._pending = own_group, b""
+        self._own_group, self._lines = own_group, LineBuffer()
         try:
             self._process = subprocess.Popen(
                 argv,
@@ -598,21 +543,17 @@ class Child:
 
     def take(self, chunk: bytes = b"") -> Message | None:
         """The next answer in what was read before and ``chunk``; None if it is not complete."""
-        line, newline, rest = (self._pending + chunk).partition(b"\n")
-        if not newline:
-            self._pending = line
+        self._lines.add(chunk)
+        line = self._lines.next_line()
+        if line is None:
             return None
-        self._pending = rest
         answer: Message = json.loads(line)
         return answer
 
 
 def receive_any(children: Collection[Child], timeout_s: float) -> dict[Child, Message | None]:
-    """Wait until at least one child has answered or ended, at most ``timeout_s`` seconds.
-
-    Returns:
-        The answers by child, None for a child that has ended; empty at the timeout.
-    """
+    """Wait until at least one child has answered or ended, at most ``timeout_s`` seconds. Returns the answers by child,
+    None for a child that has ended; nothing at the timeout."""
     found: dict[Child, Message | None] = {
         child: answer for child in children if (answer := child.take()) is not None
     }

@@ -127,12 +127,7 @@ class Deadline:
 
 
 def recv_exact(sock: socket.socket, count: int, deadline: Deadline) -> bytes:
-    """Reads exactly ``count`` bytes.
-
-    Raises:
-        ConnectionError: the peer closed first.
-        BootstrapTimeout: the deadline passed.
-    """
+    """Reads exactly ``count`` bytes. Raises BootstrapTimeout, and ConnectionError if the peer closes first."""
     data = bytearray()
     while len(data) < count:
         _set_timeout(sock, deadline)
@@ -169,17 +164,9 @@ def connect_tcp(
 ) -> socket.socket:
     """A connected TCP socket without Nagle's delay.
 
-    A refused connection is tried again until the deadline: the listener may be starting.
-
-    Args:
-        address: 'tcp://host:port'.
-        deadline: of all attempts together.
-        between: called before each further attempt; it may raise.
-
-    Raises:
-        BootstrapTimeout: no attempt succeeded.
-        BootstrapError: the interface lo is down, so that no attempt can succeed.
-        OSError: this process has no descriptor left.
+    A refused connection is tried again until the deadline: the listener may be starting. ``between``: called before
+    each further attempt; it may raise. Raises BootstrapTimeout, BootstrapError if no attempt can succeed as the interface
+    lo is down, and OSError if this process has no descriptor left.
     """
     host, port = split_address(address)
     last: OSError | None = None
@@ -191,9 +178,7 @@ def connect_tcp(
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise  # the peer is not to blame, and time does not help
-            if error.errno in (errno.ENETUNREACH, errno.EADDRNOTAVAIL) and (
-                host == "::1" or host.startswith("127.")
-            ):
+            if error.errno in (errno.ENETUNREACH, errno.EADDRNOTAVAIL) and host in ("::1", "127.0.0.1"):
                 raise BootstrapError(
                     f"could not connect to {address}: the network interface lo is down on this host ({error.strerror}). "
                     "Turn it on: ip link set lo up"

@@ -82,38 +82,7 @@ def _parse(setting: str, local_size: int) -> tuple[list[int], str]:
 
 
 def enough_cores(masks: Masks, local_rank: int) -> bool:
-    """Whether this rank and all ranks that share cores with it can each have a core of their own at the same time."""
-    rivals = _rivals(masks, local_rank)
-    if len(rivals) > len(frozenset().union(*(masks[rank] for rank in rivals))):
-        return False
-    owner: dict[int, int] = {}
-    return all(_seat(rank, masks, owner, set()) for rank in sorted(rivals, key=lambda rank: len(masks[rank])))
-
-
-def _rivals(masks: Masks, local_rank: int) -> list[int]:
-    """The local ranks whose cores overlap with this one's, directly or through others."""
-    cores, left = set(masks[local_rank]), set(range(len(masks)))
-    found: list[int] = []
-    while True:
-        more = [rank for rank in left if rank == local_rank or not cores.isdisjoint(masks[rank])]
-        if not more:
-            return found
-        found += more
-        left.difference_update(more)
-        cores.update(*(masks[rank] for rank in more))
-
-
-def _seat(rank: int, masks: Masks, owner: dict[int, int], seen: set[int]) -> bool:
-    """Finds a core for ``rank``, if necessary by moving other ranks: an augmenting path of a bipartite matching."""
-    free = next((core for core in masks[rank] if core not in owner), None)
-    if free is not None:
-        owner[free] = rank
-        return True
-    for core in masks[rank]:
-        if core in seen:
-            continue
-        seen.add(core)
-        if _seat(owner[core], masks, owner, seen):
-            owner[core] = rank
-            return True
-    return False
+    """Whether this rank and the ranks that share cores with it have as many cores as they are."""
+    own = frozenset(masks[local_rank])
+    rivals = [mask for mask in masks if not own.isdisjoint(mask)]
+    return len(rivals) <= len(frozenset().union(*rivals))

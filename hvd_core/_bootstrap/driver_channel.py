@@ -28,58 +28,9 @@ import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from hvd_core._base.messages import LineBuffer, line_of
-
-# SIGTERM announces the end of a rank of an elastic job, if horovodrun gives a grace (--preemption-grace).
-#
-# A scheduler sends it some time before it takes a host away. The handler notifies the driver, and training continues:
-# the ranks leave their world at the next commit, and this one receives the order to exit there. The driver itself ends
-# processes by SIGTERM too; it announces that over the channel before. A handler of the program stays as it is. For the
-# main thread.
-
-GRACE = "HOROVOD_PREEMPTION_GRACE"
-
-
-class Channel(Protocol):
-    """The part of DriverChannel that is used here. Both may be called from a signal handler."""
-
-    def announced(self) -> None: ...
-
-    def must_end(self) -> bool: ...
-
-
-_installed = False
-
-
-def handle_sigterm(channel: Channel) -> None:
-    """Handles SIGTERM from now on, if a grace was given and the program does not handle it itself. Only the main thread
-    can do that."""
-    global _installed
-    if not os.environ.get(GRACE) or threading.current_thread() is not threading.main_thread():
-        return
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        return
-
-    def handle(number: int, _frame: object) -> None:
-        if channel.must_end():
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        else:
-            channel.announced()
-
-    signal.signal(signal.SIGTERM, handle)
-    _installed = True
-
-
-def forget_sigterm() -> None:
-    """In a forked child, such as a data loader's worker: SIGTERM ends it."""
-    global _installed
-    if _installed:
-        _installed = False
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
 
 DESCRIPTOR = "HOROVOD_ELASTIC_FD"
 _WORKER = "HOROVOD_ELASTIC_WORKER"
@@ -226,6 +177,37 @@ class DriverChannel:
         return self._lines.next_line()
 
 
+# SIGTERM announces the end of a rank of an elastic job, if horovodrun gives a grace (--preemption-grace).
+#
+# A scheduler sends it some time before it takes a host away. The handler notifies the driver, and training continues:
+# the ranks leave their world at the next commit, and this one receives the order to exit there. The driver itself ends
+# processes by SIGTERM too; it announces that over the channel before. A handler of the program stays as it is. For the
+# main thread.
+
+GRACE = "HOROVOD_PREEMPTION_GRACE"
+_installed = False
+
+
+def handle_sigterm(channel: DriverChannel) -> None:
+    """Handles SIGTERM from now on, if a grace was given and the program does not handle it itself. Only the main thread
+    can do that."""
+    global _installed
+    if not os.environ.get(GRACE) or threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+
+    def handle(number: int, _frame: object) -> None:
+        if channel.must_end():
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        else:
+            channel.announced()
+
+    signal.signal(signal.SIGTERM, handle)
+    _installed = True
+
+
 _channel: DriverChannel | None = None
 _opened = False
 
@@ -258,10 +240,13 @@ def _open(text: str) -> DriverChannel:
 
 
 def _in_forked_child() -> None:
-    # The child of a worker has no channel, even if the worker has not opened its own yet.
-    global _channel, _opened
+    # The child of a worker, such as a data loader's, has no channel, even if the worker has not opened its own yet, and
+    # SIGTERM ends it.
+    global _channel, _opened, _installed
     _channel, _opened = None, _opened or DESCRIPTOR in os.environ
-    forget_sigterm()
+    if _installed:
+        _installed = False
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 os.register_at_fork(after_in_child=_in_forked_child)

@@ -16,7 +16,6 @@ import hmac
 import json
 import os
 import secrets
-import select
 import socket
 import struct
 import time
@@ -31,6 +30,8 @@ from hvd_core._base.sockets import (
     BootstrapTimeout,
     DescriptorSet,
     peer_credentials,
+    recv_exact,
+    send_exact,
 )
 from hvd_core._bootstrap import affinity
 from hvd_core._bootstrap.links import RankListener
@@ -151,7 +152,7 @@ def offset_by_wall_clocks(session: Session, hosts: Sequence[int], wall_ns: int) 
 
 PURPOSE = b"local"
 # The version of the messages that the modules of this folder exchange.
-VERSION = 8
+VERSION = 9
 
 
 _LENGTH = struct.Struct("<I")
@@ -161,13 +162,12 @@ _MOST_TABLE_BYTES = 64 << 20
 @dataclass
 class Roster:
     """What a rank reads of the records of all ranks. ``common``: by rank, a dict with size, version, transport and
-    encryption. ``group``: of the ranks with the same hints as this one, by rank, a dict with host, pid, cores and, if it
-    listens, the nonce in its socket's name. ``listener``: the socket at which this rank listens on its host, if it could
-    make one."""
+    encryption. ``group``: of the ranks with the same hints as this one, by rank, a dict with host, pid, cores and the
+    nonce in its socket's name. ``listener``: the socket at which this rank listens on its host."""
 
     common: list[dict[str, Any]]
     group: dict[int, dict[str, Any]]
-    listener: socket.socket | None
+    listener: socket.socket
 
 
 @dataclass
@@ -250,13 +250,13 @@ def gather_roster(
     launcher_rank, launcher_size = launched or (rank, size)
     like = hints() + simulated_host(os.environ, launcher_rank, launcher_size or size)
     label = hashlib.sha256(json.dumps(like).encode()).hexdigest()[:16]
-    # Before the record is there: a rank that has read it may connect.
     # A nonce, as the secret is no secret of this job alone if a user has set it for several: they may be in init() at the
     # same time.
-    nonce = secrets.token_hex(4)
-    listener = _listen_on_host(session, nonce, descriptors)
-    if listener is not None:
-        own["nonce"] = nonce
+    own["nonce"] = nonce = secrets.token_hex(4)
+    # Before the record is there: a rank that has read it may connect.
+    listener = descriptors.own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    listener.bind(_address_on_host(session, rank, nonce))
+    listener.listen(4096)
     if not session.gather("hello", _bytes(common), _bytes(own), label):
         raise _claimed_twice(session)
 
@@ -307,9 +307,9 @@ def find_neighbours(session: Session, roster: Roster, descriptors: DescriptorSet
     sockets: dict[int, socket.socket] = {}
     while group[0] != rank:
         leader = group[0]
-        sock = _try(session, leader, roster.group[leader].get("nonce"), descriptors)
+        sock = _try(session, leader, roster.group[leader]["nonce"], descriptors)
         if sock is not None:
-            _close_listener(roster, descriptors)
+            descriptors.discard(roster.listener)
             table = read_gathered(_receive_table(session, sock, leader))
             return _neighbours(session.size, table, {leader: sock})
         session.put(f"apart/{leader}/{session.count(f'apart/{leader}')}", rank)
@@ -319,7 +319,7 @@ def find_neighbours(session: Session, roster: Roster, descriptors: DescriptorSet
     if len(group) > 1:
         sockets = _receive(session, roster, group[1:], descriptors)
     else:
-        _close_listener(roster, descriptors)
+        descriptors.discard(roster.listener)
     members = sorted([rank, *sockets])
     facts: dict[str, Any] = {
         "hosts": [roster.group[member]["host"] for member in members],
@@ -336,7 +336,12 @@ def find_neighbours(session: Session, roster: Roster, descriptors: DescriptorSet
 
     value = session.gathered_bytes("hosts", missing)
     for member, sock in sockets.items():
-        _send_table(session, sock, member, value)
+        try:
+            send_exact(sock, _LENGTH.pack(len(value)) + value, session.deadline)
+        except BootstrapTimeout:
+            raise session.timed_out(
+                f"rank {member} on this host did not take the table of the hosts"
+            ) from None
     return _neighbours(session.size, read_gathered(value), sockets)
 
 
@@ -363,31 +368,10 @@ def _address_on_host(session: Session, rank: int, nonce: str) -> str:
     return "\0hvd-" + hmac.new(session.secret, text.encode(), hashlib.sha256).hexdigest()[:32]
 
 
-def _listen_on_host(session: Session, nonce: str, descriptors: DescriptorSet) -> socket.socket | None:
-    """The listener; None where a process may not give a Unix socket such a name. A rank alone on its host needs none."""
-    listener = descriptors.own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-    try:
-        listener.bind(_address_on_host(session, session.rank, nonce))
-    except OSError:
-        descriptors.discard(listener)
-        return None
-    listener.listen(4096)
-    return listener
-
-
-def _close_listener(roster: Roster, descriptors: DescriptorSet) -> None:
-    if roster.listener is not None:
-        descriptors.discard(roster.listener)
-
-
 def _receive(
     session: Session, roster: Roster, others: Sequence[int], descriptors: DescriptorSet
 ) -> dict[int, socket.socket]:
     """The sockets of the ranks, of ``others``, that connect; the rest is not on this host."""
-    if roster.listener is None:
-        raise BootstrapError(
-            f"rank {session.rank} may not make a Unix socket with an abstract name, to which the ranks of a host connect"
-        )
     rank = session.rank
     listener = RankListener(
         descriptors.disown(roster.listener),
@@ -402,10 +386,8 @@ def _receive(
     try:
         while waiting:
             other = min(waiting)
-            found, absent = session.in_slices_until(
-                functools.partial(listener.wait_for, other),
-                f"rank {other} did not connect on this host",
-                f"apart/{rank}/{elsewhere + 1}",
+            found, absent = session.accept_or_read(
+                listener, other, f"rank {other} did not connect on this host", f"apart/{rank}/{elsewhere + 1}"
             )
             if found is None:
                 waiting.discard(absent)
@@ -420,21 +402,13 @@ def _receive(
     return sockets
 
 
-def _try(
-    session: Session, leader: int, nonce: str | None, descriptors: DescriptorSet
-) -> socket.socket | None:
-    if nonce is None:
-        return None  # that rank reports it itself, if others are on its host
+def _try(session: Session, leader: int, nonce: str, descriptors: DescriptorSet) -> socket.socket | None:
     sock = descriptors.own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
         sock.connect(_address_on_host(session, leader, nonce))
         if peer_credentials(sock)[1] != os.geteuid():
             raise ConnectionError("another user's socket")
         # It listened before its record was there. It begins with the handshake when it has read the other records.
-        session.in_slices(
-            lambda seconds: _is_ready(sock, select.POLLIN, seconds) or None,
-            f"rank {leader} did not answer on this host",
-        )
         client_handshake(sock, session.secret, PURPOSE, session.rank, session.epoch, session.deadline)
     except BootstrapTimeout:
         raise
@@ -445,42 +419,11 @@ def _try(
     return sock
 
 
-def _is_ready(sock: socket.socket, event: int, seconds: float) -> bool:
-    poll = select.poll()  # select() refuses descriptors from 1,024 on
-    poll.register(sock, event)
-    return bool(poll.poll(seconds * 1000))
-
-
-def _send_table(session: Session, sock: socket.socket, member: int, value: bytes) -> None:
-    sock.setblocking(False)
-    left = memoryview(_LENGTH.pack(len(value)) + value)
-
-    def attempt(seconds: float) -> bool | None:
-        nonlocal left
-        if _is_ready(sock, select.POLLOUT, seconds):
-            left = left[sock.send(left) :]
-        return None if left else True
-
-    session.in_slices(attempt, f"rank {member} on this host did not take the table of the hosts")
-
-
 def _receive_table(session: Session, sock: socket.socket, leader: int) -> bytes:
-    sock.setblocking(False)
-
-    def exactly(count: int) -> bytes:
-        data = bytearray()
-
-        def attempt(seconds: float) -> bytes | None:
-            if _is_ready(sock, select.POLLIN, seconds):
-                chunk = sock.recv(count - len(data))
-                if not chunk:
-                    raise ConnectionResetError(f"rank {leader} on this host has closed the connection")
-                data.extend(chunk)
-            return bytes(data) if len(data) == count else None
-
-        return session.in_slices(attempt, f"rank {leader} on this host did not send the table of the hosts")
-
-    (count,) = _LENGTH.unpack(exactly(_LENGTH.size))
-    if not 0 < count <= _MOST_TABLE_BYTES:
-        raise BootstrapError(f"rank {leader} on this host announced a table of {count} bytes")
-    return exactly(count)
+    try:
+        (count,) = _LENGTH.unpack(recv_exact(sock, _LENGTH.size, session.deadline))
+        if not 0 < count <= _MOST_TABLE_BYTES:
+            raise BootstrapError(f"rank {leader} on this host announced a table of {count} bytes")
+        return recv_exact(sock, count, session.deadline)
+    except BootstrapTimeout:
+        raise session.timed_out(f"rank {leader} on this host did not send the table of the hosts") from None

@@ -5,18 +5,20 @@ Called on the thread that runs init(). All descriptors belong to the DescriptorS
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
+import selectors
 import socket
 import struct
-import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hvd_core._base.auth import ServerHandshake, client_handshake
-from hvd_core._base.listener import AuthenticatedListener, ListenerThread, listen
+from hvd_core._base.listener import AuthenticatedListener, listen
 from hvd_core._base.sockets import (
     AuthenticationError,
     BootstrapError,
@@ -26,7 +28,6 @@ from hvd_core._base.sockets import (
     join_address,
     peer_credentials,
 )
-from hvd_core._bootstrap import limits
 from hvd_core._bootstrap.store import encryption
 
 if TYPE_CHECKING:
@@ -49,44 +50,30 @@ _MAX_FDS = 3
 
 
 @dataclass(frozen=True)
-class ShmLink:
-    """A link within the host.
+class Link:
+    """A link of the control plane: over TCP if ``sock_fd`` >= 0, else within the host. The engine reads the fields.
 
-    ``subtree``: the world ranks reached through a child, () for the parent. ``slot``: index of the child's
-    part of the segment (its local rank, from 1), the same at both ends. ``my_eventfds`` are this process's two
-    eventfds, the same in all its links; ``peer_eventfds`` wake the peer. ``guard_fd``: a non-blocking Unix
-    stream socket to the peer that carries no data. ``peer_pid`` is 0 if the peer's pid namespace is not visible here.
+    Attributes:
+        peer: the rank at the other end.
+        subtree: the world ranks reached through a child, () for the parent.
+        sock_fd: of a TCP link, authenticated, non-blocking, without Nagle's delay.
+        key, encrypted: of a TCP link: the connection's key, and whether the engine encrypts its frames.
+        slot: within the host: index of the child's part of the segment (its local rank, from 1), the same at both ends.
+        peer_bells: within the host: the eventfds that wake the peer.
+        guard_fd: within the host: a non-blocking Unix stream socket to the peer that carries no data.
+        peer_pid: within the host; 0 if the peer's pid namespace is not visible here.
     """
 
     peer: int
-    subtree: tuple[int, ...]
-    slot: int
-    segment_fd: int
-    segment_bytes: int
-    my_eventfds: tuple[int, ...]
-    peer_eventfds: tuple[int, ...]
-    guard_fd: int
-    peer_pid: int
     is_parent: bool
-
-
-@dataclass(frozen=True)
-class TcpLink:
-    """A link between hosts. ``sock_fd`` is authenticated, non-blocking, without Nagle's delay. ``key``: the connection's.
-    ``encrypted``: whether the engine encrypts its frames.
-
-    ``subtree``: the world ranks reached through a child, () for the parent.
-    """
-
-    peer: int
     subtree: tuple[int, ...]
-    sock_fd: int
-    key: bytes
-    is_parent: bool
+    sock_fd: int = -1
+    key: bytes = b""
     encrypted: bool = False
-
-
-Link = ShmLink | TcpLink
+    slot: int = 0
+    peer_bells: tuple[int, ...] = ()
+    guard_fd: int = -1
+    peer_pid: int = 0
 
 
 def segment_bytes(local_size: int) -> int:
@@ -100,8 +87,9 @@ def make_links(
     neighbours: Neighbours,
     transport: str,
     descriptors: DescriptorSet,
-) -> tuple[list[Link], int | None]:
-    """(links, segment_fd or None): the parent's link first, then the children's by rank.
+) -> tuple[list[Link], int, tuple[int, int]]:
+    """(links, segment_fd, this process's two eventfds): the parent's link first, then the children's by rank. The
+    descriptors are -1 without links within the host.
 
     With ``transport`` 'tcp', links within the host use TCP too. Raises BootstrapTimeout that names the missing peer.
     """
@@ -116,27 +104,33 @@ def make_links(
     listener = _listen(session, tcp_children) if tcp_children else None
     try:
         links: list[Link] = []
-        segment = None
+        segment, eventfds = -1, (-1, -1)
         if topology.parent is not None and topology.parent not in local:
             links.append(_tcp_parent(session, topology, descriptors))
         if len(local) > 1:
-            shm_links, segment = _wire_host(session, topology, sockets, descriptors)
+            first, second = (
+                descriptors.own(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)) for _ in range(2)
+            )
+            eventfds = (first, second)
+            wire = _lead_host if topology.leader == session.rank else _join_host
+            shm_links, segment = wire(session, topology, sockets, eventfds, descriptors)
             links += shm_links
         for child, subtree in sorted(tcp_children.items()):
             assert listener is not None
-            links.append(_tcp_child(session, topology, listener, child, subtree, descriptors))
+            sock, key = session.accept(listener, child, f"rank {child} did not connect")
+            fd = _prepare_tcp(descriptors.own(sock), session.silence_s)
+            links.append(Link(child, False, subtree, fd, key, _is_encrypted(session, topology, child)))
     finally:
         if listener is not None:
             listener.close()
-    return links, segment
+    return links, segment, eventfds
 
 
 class RankListener:
-    """Accepts each rank of ``ranks`` once, and refuses all other connections, on a thread of its own.
+    """Accepts each rank of ``ranks`` once, and refuses all other connections, while wait_for() runs.
 
     Takes over ``listener``. A connection counts when its peer has proved that it knows ``secret`` for ``purpose`` and has
-    sent ``epoch``; ``allow(sock)`` may refuse it before. wait_for() may be called from any thread. Raises OSError or
-    RuntimeError if this process can have no further descriptor or thread.
+    sent ``epoch``; ``allow(sock)`` may refuse it before.
     """
 
     def __init__(
@@ -151,39 +145,36 @@ class RankListener:
         self._epoch, self._ranks = epoch, frozenset(ranks)
         self._accepted: dict[int, tuple[socket.socket, bytes]] = {}
         self._taken: set[int] = set()
-        self._changed = threading.Condition()
         self._descriptors = DescriptorSet()
-        self._failure: OSError | None = None
-        accepting = AuthenticatedListener(
+        self._selector = self._descriptors.own(selectors.EpollSelector())
+        self._listener = AuthenticatedListener(
             listener,
             secret,
             purpose,
             on_authenticated=self._accept,
             on_refused=lambda reason: _log.info("refused a connection: %s", reason),
-            on_pause=lambda error: _log.warning("could not accept a connection: %s; trying again", error),
-            on_failure=self._fail,
             allow=allow,
             check=self._check,
         )
-        self._thread = ListenerThread(accepting, "hvd-accept")
+        self._listener.register(self._selector)
 
     def wait_for(self, rank: int, seconds: float) -> tuple[socket.socket, bytes] | None:
         """(the socket of ``rank``, the connection's key), or None if it did not connect in time. The caller owns the
-        socket then. Raises OSError if the system does not let this process accept connections."""
+        socket then. Raises OSError if this process can have no further descriptor."""
         deadline = Deadline(seconds)
-        with self._changed:
-            while rank not in self._accepted and self._failure is None and not deadline.passed():
-                self._changed.wait(deadline.left())
-            if rank not in self._accepted:
-                if self._failure is not None:
-                    raise self._failure
+        while rank not in self._accepted:
+            waits = [deadline.left()] + [max(0.0, due - time.monotonic()) for due in self._listener.due()]
+            for key, _ in self._selector.select(min(waits)):
+                key.data()
+            self._listener.advance(time.monotonic())
+            if rank not in self._accepted and deadline.passed():
                 return None
-            sock, key = self._accepted.pop(rank)
-        return self._descriptors.disown(sock), key
+        sock, connection_key = self._accepted.pop(rank)
+        return self._descriptors.disown(sock), connection_key
 
     def close(self) -> None:
         """Stops accepting, and closes the sockets that wait_for() has not returned."""
-        self._thread.close()
+        self._listener.close()
         self._descriptors.close()
 
     def _check(self, handshake: ServerHandshake) -> None:
@@ -196,14 +187,7 @@ class RankListener:
     def _accept(self, sock: socket.socket, handshake: ServerHandshake) -> None:
         self._descriptors.own(sock)
         self._taken.add(handshake.rank)  # not before the rank could be answered
-        with self._changed:
-            self._accepted[handshake.rank] = sock, handshake.key
-            self._changed.notify_all()
-
-    def _fail(self, error: OSError) -> None:
-        with self._changed:
-            self._failure = error
-            self._changed.notify_all()
+        self._accepted[handshake.rank] = sock, handshake.key
 
 
 def _listen(session: Session, children: Collection[int]) -> RankListener:
@@ -219,7 +203,7 @@ def _listen(session: Session, children: Collection[int]) -> RankListener:
     return listener
 
 
-def _tcp_parent(session: Session, topology: Topology, descriptors: DescriptorSet) -> TcpLink:
+def _tcp_parent(session: Session, topology: Topology, descriptors: DescriptorSet) -> Link:
     parent = topology.parent
     assert parent is not None
     address = session.wait(
@@ -232,28 +216,12 @@ def _tcp_parent(session: Session, topology: Topology, descriptors: DescriptorSet
         raise BootstrapError(
             f"rank {parent} at {address} did not take the connection of rank {session.rank}: {error}"
         ) from error
-    encrypted = _is_encrypted(session, topology, parent)
-    return TcpLink(parent, (), _prepare_tcp(sock, session.silence_s), key, True, encrypted)
+    fd = _prepare_tcp(sock, session.silence_s)
+    return Link(parent, True, (), fd, key, _is_encrypted(session, topology, parent))
 
 
 def _is_encrypted(session: Session, topology: Topology, peer: int) -> bool:
     return encryption.wanted() and topology.hosts[peer] != topology.hosts[session.rank]
-
-
-def _tcp_child(
-    session: Session,
-    topology: Topology,
-    listener: RankListener,
-    child: int,
-    subtree: tuple[int, ...],
-    descriptors: DescriptorSet,
-) -> TcpLink:
-    sock, key = session.in_slices(
-        lambda seconds: listener.wait_for(child, seconds), f"rank {child} did not connect"
-    )
-    encrypted = _is_encrypted(session, topology, child)
-    fd = _prepare_tcp(descriptors.own(sock), session.silence_s)
-    return TcpLink(child, subtree, fd, key, False, encrypted)
 
 
 def _prepare_tcp(sock: socket.socket, silence_s: float) -> int:
@@ -273,15 +241,13 @@ def _prepare_tcp(sock: socket.socket, silence_s: float) -> int:
     return sock.fileno()
 
 
-def _wire_host(
+def _lead_host(
     session: Session,
     topology: Topology,
     sockets: dict[int, socket.socket],
+    eventfds: tuple[int, int],
     descriptors: DescriptorSet,
-) -> tuple[list[ShmLink], int]:
-    eventfds = tuple(descriptors.own(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)) for _ in range(2))
-    if topology.leader != session.rank:
-        return _join_host(session, topology, sockets[topology.leader], eventfds, descriptors)
+) -> tuple[list[Link], int]:
     size = segment_bytes(topology.local_size)
     segment = descriptors.own(os.memfd_create("hvd-control", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     os.ftruncate(segment, size)
@@ -295,48 +261,38 @@ def _wire_host(
     links = []
     for slot, child in enumerate(topology.local_ranks[1:], 1):
         _, fds = _receive_fds(session, sockets[child], len(_EVENTFDS), 2, child, descriptors)
-        links.append(_shm_link(child, (child,), slot, segment, size, eventfds, fds, sockets[child], False))
+        links.append(_shm_link(child, (child,), slot, fds, sockets[child]))
     return links, segment
 
 
 def _join_host(
     session: Session,
     topology: Topology,
-    sock: socket.socket,
-    eventfds: tuple[int, ...],
+    sockets: dict[int, socket.socket],
+    eventfds: tuple[int, int],
     descriptors: DescriptorSet,
-) -> tuple[list[ShmLink], int]:
+) -> tuple[list[Link], int]:
     leader = topology.leader
+    sock = sockets[leader]
     data, fds = _receive_fds(session, sock, _OFFER.size, 3, leader, descriptors)
     magic, slot, local_size, size = _OFFER.unpack(data)
     expected = (_OFFER_MAGIC, topology.local_rank, topology.local_size, segment_bytes(topology.local_size))
     if (magic, slot, local_size, size) != expected or os.fstat(fds[0]).st_size != size:
         raise BootstrapError(
-            f"rank {leader} offered slot {slot} of a segment of {size} bytes for {local_size} ranks, "
-            "expected slot "
-            f"{topology.local_rank} of {expected[3]} bytes for {topology.local_size}: do all ranks run the "
-            "same version?"
+            f"rank {leader} offered slot {slot} of a segment of {size} bytes for {local_size} ranks, expected slot "
+            f"{topology.local_rank} of {expected[3]} bytes for {topology.local_size}: do all ranks run the same version?"
         )
     socket.send_fds(sock, [_EVENTFDS], list(eventfds))
-    return [_shm_link(leader, (), slot, fds[0], size, eventfds, fds[1:], sock, True)], fds[0]
+    return [_shm_link(leader, (), slot, fds[1:], sock)], fds[0]
 
 
 def _shm_link(
-    peer: int,
-    subtree: tuple[int, ...],
-    slot: int,
-    segment: int,
-    size: int,
-    eventfds: tuple[int, ...],
-    peer_eventfds: Sequence[int],
-    sock: socket.socket,
-    is_parent: bool,
-) -> ShmLink:
+    peer: int, subtree: tuple[int, ...], slot: int, peer_bells: list[int], sock: socket.socket
+) -> Link:
     sock.setblocking(False)
     pid, _ = peer_credentials(sock)
-    return ShmLink(
-        peer, subtree, slot, segment, size, eventfds, tuple(peer_eventfds), sock.fileno(), pid, is_parent
-    )
+    bells = tuple(peer_bells)
+    return Link(peer, not subtree, subtree, slot=slot, peer_bells=bells, guard_fd=sock.fileno(), peer_pid=pid)
 
 
 def _receive_fds(
@@ -347,16 +303,15 @@ def _receive_fds(
     peer: int,
     descriptors: DescriptorSet,
 ) -> tuple[bytes, list[int]]:
-    def attempt(seconds: float) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any] | None:
-        # The descriptors come with the first byte. The peer sends all in one message, far below the buffer's size.
-        sock.settimeout(max(0.001, seconds))
-        try:
-            # Not socket.recv_fds: it drops the flags, and the descriptors would survive an exec.
-            return sock.recvmsg(count, socket.CMSG_LEN(_MAX_FDS * 4), socket.MSG_CMSG_CLOEXEC)
-        except (TimeoutError, BlockingIOError):
-            return None
-
-    data, ancillary, flags, _ = session.in_slices(attempt, f"rank {peer} did not send its descriptors")
+    sock.settimeout(max(0.001, session.deadline.left()))
+    try:
+        # Not socket.recv_fds: it drops the flags, and the descriptors would survive an exec. The descriptors come with
+        # the first byte. The peer sends all in one message, far below the buffer's size.
+        data, ancillary, flags, _ = sock.recvmsg(
+            count, socket.CMSG_LEN(_MAX_FDS * 4), socket.MSG_CMSG_CLOEXEC
+        )
+    except TimeoutError:
+        raise session.timed_out(f"rank {peer} did not send its descriptors") from None
     fds: list[int] = []
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
@@ -364,7 +319,7 @@ def _receive_fds(
     for fd in fds:
         descriptors.own(fd)
     if flags & socket.MSG_CTRUNC:
-        raise limits.too_few_descriptors()
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     if not data:
         raise ConnectionResetError(f"rank {peer} on this host has closed the connection")
     if len(data) != count or len(fds) != fd_count or flags & socket.MSG_TRUNC:

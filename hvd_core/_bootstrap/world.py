@@ -22,7 +22,7 @@ from hvd_core._base.sockets import (
     RankLost,
     StoreLost,
 )
-from hvd_core._bootstrap import affinity, launchers, limits
+from hvd_core._bootstrap import affinity, launchers
 from hvd_core._bootstrap.launchers.identity import Identity, identify
 from hvd_core._bootstrap.store.job_members import is_communicator, name_ranks, select
 from hvd_core._config.settings import encryption_wanted, seconds_of
@@ -62,7 +62,8 @@ class World:
     clock_offset_ns         what has to be added to this host's CLOCK_MONOTONIC for the clock of rank 0's host
     epoch                   number of this init() in the store, equal on all ranks; prefix keys with it
     secret                  the job's secret (bytes); empty for one process
-    links                   ShmLink and TcpLink, the parent's first, then the children's by rank
+    links                   the parent's first, then the children's by rank
+    eventfds                this process's two, which its peers on this host write; -1 without links within the host
     segment_fd              this host's control segment; -1 if the host has none
     segment_bytes           its size; 0 if the host has none
     launcher_process        LauncherProcess if the launcher's process is watched; else None
@@ -89,6 +90,7 @@ class World:
         self.clock_offset_ns = 0
         self.links: list[Link] = []
         self.segment_fd, self.segment_bytes = -1, 0
+        self.eventfds = (-1, -1)
         self.launcher_process: LauncherProcess | None = None
         self.launcher_used_up = False
         self.comm: JobComm | None = None
@@ -214,11 +216,6 @@ def connect(
     except BootstrapTimeout as error:
         _add_disagreement(error, environ)
         raise
-    except (OSError, RuntimeError) as error:
-        cause = limits.explained(error)
-        if cause is None:
-            raise
-        raise cause from error
     logs.set_rank(identity.rank)
     launchers.warn_of_contradiction(identity.whole.size, environ)
     if identity.size == 1:
@@ -309,7 +306,7 @@ def _connect(world: World, identity: Identity, transport: str, deadline: Deadlin
         _build(world, session, found, identity, transport, world._descriptors)
         _finish(session, found)
     except BaseException as error:  # KeyboardInterrupt too: the other ranks wait
-        cause = limits.explained(error) or _cause(session, error, world)
+        cause = _cause(session, error, world)
         session.fail(cause)
         found.give_up(cause, own_connections=1 + (world.store_fd >= 0))
         session.release()
@@ -382,9 +379,11 @@ def _build(
             shape.local_size,
             shape.local_size,
         )
-    world.links, segment = links.make_links(session, shape, neighbours, transport, descriptors)
-    if segment is not None:
-        world.segment_fd, world.segment_bytes = segment, links.segment_bytes(shape.local_size)
+    world.links, world.segment_fd, world.eventfds = links.make_links(
+        session, shape, neighbours, transport, descriptors
+    )
+    if world.segment_fd >= 0:
+        world.segment_bytes = links.segment_bytes(shape.local_size)
     world.clock_offset_ns = _clock_offset(session, world.hosts, neighbours)
     _all_up(session, not found.dies_with_rank_zero)
 

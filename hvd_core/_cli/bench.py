@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -224,17 +223,12 @@ def _print(
     )
     for name, title in titles.items():
         output.text("", f"{name}: {title}")
-        _figures(_COLUMNS, _table(plan, [row for row in rows if row["name"] == name]))
+        print(_report.table(list(_COLUMNS), _table(plan, [row for row in rows if row["name"] == name])))
     if len(titles) > 1:
         output.text("", f"Time of a call, us; in brackets: over that of {next(iter(titles))}")
-        _figures(("bytes", "form", *titles), _comparison(list(titles), rows))
+        print(_report.table(["bytes", "form", *titles], _comparison(list(titles), rows)))
     if options.plot:
         output.text("", f"plot: {options.plot}")
-
-
-def _figures(columns: Sequence[str], rows: list[list[str]]) -> None:
-    """A table that is as wide as it is: figures that are broken over lines cannot be read."""
-    print(_report.table(list(columns), rows))
 
 
 _COLUMNS = (

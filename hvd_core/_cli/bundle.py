@@ -7,7 +7,6 @@ one of its hosts.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import io
 import json
 import os
@@ -15,7 +14,6 @@ import platform
 import re
 import resource
 import socket
-import struct
 import sys
 import tarfile
 import time
@@ -119,26 +117,33 @@ _GROUP_FILES = (
     "pids.current",
     "cpuset.cpus.effective",
 )
-_SIOCGIFADDR = 0x8915
+_SYSTEM_FILES = ("/etc/os-release", "/proc/sys/kernel/pid_max", "/proc/sys/kernel/yama/ptrace_scope")
 
 
 def host_facts() -> dict[str, Any]:
     """Cores, memory, limits, shared memory, network interfaces, kernel; sizes in bytes. Facts that are not available are
     left out."""
+    import psutil
+
+    addresses, states = psutil.net_if_addrs(), psutil.net_if_stats()
     return {
         "host": socket.gethostname(),
         "kernel": platform.release(),
         "machine": platform.machine(),
-        "system": _os_name(),
         "cores": {"online": os.cpu_count(), "of this process": sorted(os.sched_getaffinity(0))},
         "load": os.getloadavg(),
-        "memory": _memory(),
+        "memory": psutil.virtual_memory()._asdict(),
+        "swap": psutil.swap_memory()._asdict(),
         "control group": _control_group(),
-        "limits": _limits(),
-        "file systems": {path: _file_system(path) for path in ("/dev/shm", "/tmp", str(Path.cwd()))},
-        "interfaces": _interfaces(),
-        "pids": _number("/proc/sys/kernel/pid_max"),
-        "ptrace_scope": _number("/proc/sys/kernel/yama/ptrace_scope"),
+        "limits": {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in _LIMITS},
+        "file systems": {
+            path: psutil.disk_usage(path)._asdict() for path in ("/dev/shm", "/tmp", os.getcwd())
+        },
+        "interfaces": {
+            name: state._asdict() | {"addresses": [address.address for address in addresses.get(name, ())]}
+            for name, state in states.items()
+        },
+        "files": {path: text for path in _SYSTEM_FILES if (text := _read(path))},
     }
 
 
@@ -149,27 +154,6 @@ def _read(path: str | Path) -> str:
         return ""
 
 
-def _number(path: str) -> int | None:
-    text = _read(path)
-    return int(text) if text.isdigit() else None
-
-
-def _os_name() -> str:
-    with suppress(OSError):
-        return platform.freedesktop_os_release().get("PRETTY_NAME", "")
-    return ""
-
-
-def _memory() -> dict[str, int]:
-    facts = {}
-    for line in _read("/proc/meminfo").splitlines():
-        name, _, rest = line.partition(":")
-        if name in ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree", "Shmem", "HugePages_Total"):
-            number = int(rest.split()[0])
-            facts[name] = number * 1024 if rest.endswith("kB") else number
-    return facts
-
-
 def _control_group() -> dict[str, str]:
     """The limits of this process's control group (version 2)."""
     own = next((line[3:] for line in _read("/proc/self/cgroup").splitlines() if line.startswith("0::")), "/")
@@ -177,40 +161,6 @@ def _control_group() -> dict[str, str]:
     if not folder.is_dir():  # in a container the path is the host's
         folder = Path("/sys/fs/cgroup")
     return {name: text for name in _GROUP_FILES if (text := _read(folder / name))}
-
-
-def _limits() -> dict[str, list[int | str]]:
-    def shown(value: int) -> int | str:
-        return "unlimited" if value == resource.RLIM_INFINITY else value
-
-    found = {name: getattr(resource, f"RLIMIT_{name}", None) for name in _LIMITS}
-    return {name: list(map(shown, resource.getrlimit(n))) for name, n in found.items() if n is not None}
-
-
-def _file_system(path: str) -> dict[str, int] | str:
-    try:
-        facts = os.statvfs(path)
-    except OSError as error:
-        return error.strerror or str(error)
-    return {"size": facts.f_frsize * facts.f_blocks, "free": facts.f_frsize * facts.f_bavail}
-
-
-def _interfaces() -> dict[str, dict[str, str]]:
-    facts = {}
-    for _, name in socket.if_nameindex():
-        folder = Path("/sys/class/net") / name
-        own = {key: text for key in ("operstate", "mtu", "speed") if (text := _read(folder / key))}
-        address = _address(name)
-        facts[name] = own | ({"address": address} if address else {})
-    return facts
-
-
-def _address(interface: str) -> str:
-    """The first IPv4 address of an interface."""
-    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        request = struct.pack("256s", interface.encode()[:15])
-        return socket.inet_ntoa(fcntl.ioctl(any_socket, _SIOCGIFADDR, request)[20:24])
-    return ""
 
 
 # Variables that say how a job is started and how its libraries behave. Those of the backends begin with their names.
@@ -275,33 +225,23 @@ def _parts(redaction: Redaction, logs: list[str], job: int | None) -> Iterator[t
         text = made if isinstance(made, str) else json.dumps(redaction.document(made), indent=2) + "\n"
         return redaction.text(text).encode("utf-8", "backslashreplace")
 
-    yield "versions.json", "versions of Python and of the installed distributions", packed(versions)
-    yield (
-        "environment.json",
-        "variables of jobs, launchers and backends",
-        packed(lambda: variables(redaction)),
-    )
-    yield "host.json", "cores, memory, limits, shared memory, interfaces", packed(host_facts)
-    yield "backends.json", "hvd plugin doctor --no-open", packed(lambda: _own_command(_BACKENDS, redaction))
-    yield (
-        "configuration.json",
-        "hvd config --explain",
-        packed(lambda: _own_command(_CONFIGURATION, redaction)),
-    )
-    yield from _flight(redaction)
+    job_arguments = ["doctor", "--job", *([str(job)] if job else []), "--json"]
+    parts: list[tuple[str, str, Callable[[], Any]]] = [
+        ("versions.json", "versions of Python and of the installed distributions", versions),
+        ("environment.json", "variables of jobs, launchers and backends", lambda: variables(redaction)),
+        ("host.json", "cores, memory, limits, shared memory, interfaces", host_facts),
+        ("backends.json", "hvd plugin doctor --no-open", lambda: _own_command(_BACKENDS, redaction)),
+        ("configuration.json", "hvd config --explain", lambda: _own_command(_CONFIGURATION, redaction)),
+    ]
     if job is not None:
-        arguments = ["doctor", "--job", *([str(job)] if job else []), "--json"]
-        yield (
-            "job.json",
-            "hvd doctor --job: the answers of a running job",
-            packed(lambda: _own_command(arguments, redaction)),
-        )
+        meaning = "hvd doctor --job: the answers of a running job"
+        parts.append(("job.json", meaning, lambda: _own_command(job_arguments, redaction)))
     for name in logs:
-        yield (
-            f"logs/{name.strip('/').replace('/', '_')}",
-            f"the end of {name}",
-            packed(partial(_end_of, name)),
-        )
+        file = f"logs/{name.strip('/').replace('/', '_')}"
+        parts.append((file, f"the end of {name}", partial(_end_of, name)))
+    for name, meaning, make in parts:
+        yield name, meaning, packed(make)
+    yield from _flight(redaction)
 
 
 def _flight(redaction: Redaction) -> Iterator[tuple[str, str, bytes]]:

@@ -6,21 +6,20 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from importlib import import_module
 
 from hvd_core._cli import output
-from hvd_core._cli.output import documents_only
 
 _EPILOG = "exit codes: 0 no fault; 1 a fault; 2 could not run (wrong arguments, unknown name); 130 Ctrl-C"
 _CHECK = "plugin check"  # its arguments are those of the kit
+_KIT_REFUSES = (2, 3)  # the kit's exit codes for wrong arguments, backend not found
 
 # verb: (its module in hvd_core._cli, its line in --help).
 VERBS = {
     "plugin list": ("plugin_list", "list all backends, and whether each works on this machine"),
     "plugin show": ("plugin_show", "show one backend: tables, slots, options and services"),
     "plugin doctor": ("plugin_doctor", "run all phases one by one, and report which one fails, and why"),
-    _CHECK: ("plugin_check", "run the conformance kit on a backend"),
+    _CHECK: ("", "run the conformance kit on a backend"),
     "plugin new": (
         "plugin_new",
         "write the project of a new backend, which works immediately on a simulator",
@@ -63,6 +62,19 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
+def _check(arguments: Sequence[str]) -> int:
+    """Run the conformance kit; ``arguments`` are its own (``python -m hvd_core.conformance --help``)."""
+    from hvd_core._cli.examination import config, export
+    from hvd_core.conformance import _command
+
+    if not arguments:
+        raise ValueError("hvd plugin check needs the name of a backend; list: hvd plugin list")
+    if not arguments[0].startswith("-"):
+        export(config(), arguments[0].lower())
+    code = _command.main(arguments)
+    return output.REFUSED if code in _KIT_REFUSES else code
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line.
 
@@ -77,12 +89,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if arguments[:2] == _CHECK.split():
-            from hvd_core._cli.plugin_check import check
-
-            return check(arguments[2:])
+            return _check(arguments[2:])
         options = _parser(arguments).parse_args(arguments)
-        with documents_only() if options.json else nullcontext():
-            code: int = options.run(options)
+        code: int = options.run(options)
         sys.stdout.flush()
         return code
     except SystemExit as end:  # argparse has printed its message

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hvd_core._cli import output
-from hvd_core._cli.plugin_list import config
+from hvd_core._cli.examination import config, run_sandboxed
 from hvd_core.backends._messages import option_variable
 from hvd_core.backends.errors import BackendError
 
@@ -113,7 +113,6 @@ def of_engine() -> Iterator[Row]:
 def _choice(settings: PluginsConfig) -> tuple[list[dict[str, Any]], str, str]:
     """The choice of a job of one process: (rows of the report, its note, the error or ""). A sandbox makes it,
     because it runs the code of the chosen plugins."""
-    from hvd_core._cli.plugin_list import run_sandboxed
     from hvd_core.backends._selection.usable import limits
 
     done = run_sandboxed(_choose, limits(settings.probe_timeout_s))

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from hvd_core._cli import output
-from hvd_core._config.hints import did_you_mean, pip_install
+from hvd_core._config.hints import did_you_mean
+from hvd_core._config.packaged import package_folders, reinstall
 
 _EXAMPLE = "loopback"
 
@@ -44,9 +45,7 @@ def run(options: argparse.Namespace) -> int:
 
 def find() -> dict[str, Path]:
     """The files by their pages' names, of this installation or of the source tree around the package."""
-    packages = [Path(p) for p in getattr(sys.modules.get("hvd_core"), "__path__", ())]
-    packages.append(Path(__file__).resolve().parent.parent)
-    for package in packages:
+    for package in package_folders():
         for folder, example in (
             (package / "docs",) * 2,
             (package.parent / "docs", package.parent / "tests" / "abi"),
@@ -55,10 +54,7 @@ def find() -> dict[str, Path]:
             if "plugins" in pages:
                 source = example / f"{_EXAMPLE}.cc"
                 return pages | ({_EXAMPLE: source} if source.is_file() else {})
-    raise FileNotFoundError(
-        "the pages are not in this installation.\n  fix: "
-        + pip_install("hvd-core", "--force-reinstall", "--no-deps")
-    )
+    raise FileNotFoundError(f"the pages are not in this installation.\n  fix: {reinstall()}")
 
 
 def _title(path: Path) -> str:

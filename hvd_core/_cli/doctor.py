@@ -13,25 +13,28 @@ import argparse
 import json
 import os
 import socket
-import struct
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hvd_core._base.sockets import peer_credentials
 from hvd_core._cli import output, plugin_doctor
 from hvd_core._runtime.doctor_endpoint import PREFIX, prefix_of
 
 _CONNECT_SECONDS = 2.0
 _FACTS_SECONDS, _ANSWER_SECONDS = 10.0, 15.0
 _LONGEST_ANSWER = 64 << 20
-_CREDENTIALS = struct.Struct("3i")
 _NEEDED = frozenset(("job", "rank", "size", "hosts", "host_names", "pids", "backends"))
 _LEAST_WAIT_SECONDS = 1.0
 _SHOWN_SUBMISSIONS = 5
+_WHEN = (
+    "Processes of a job can be asked between hvd.init() and hvd.shutdown(), in the same container or network namespace, "
+    "unless HOROVOD_DOCTOR=0 is set."
+)
 
 
 @dataclass
@@ -130,16 +133,14 @@ def _of_pid(pid: int) -> list[Answer]:
     answers = ask_each(found, "state")
     if answers:
         return answers
-    owner = owner_of(pid)
-    if owner is None:
-        raise ValueError(f"there is no process {pid} on this host")
+    try:
+        owner = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        raise ValueError(f"there is no process {pid} on this host") from None
     if not is_ours(owner):
         raise ValueError(f"process {pid} belongs to user {owner}: only that user and root may ask it")
     why = "it did not answer in time" if found else "it serves no socket"
-    raise ValueError(
-        f"process {pid} cannot be asked: {why}. Processes of a job can be asked between hvd.init() and hvd.shutdown(), "
-        "in the same container or network namespace, unless HOROVOD_DOCTOR=0 is set. `hvd doctor --job` lists jobs"
-    )
+    raise ValueError(f"process {pid} cannot be asked: {why}. {_WHEN} `hvd doctor --job` lists jobs")
 
 
 def _job(pid: int, as_json: bool) -> int:
@@ -187,10 +188,7 @@ def members_of_job(pid: int) -> list[Answer]:
         if not jobs:
             _of_pid(pid)  # raises the error that says why
     if not jobs:
-        raise ValueError(
-            "no process of a running job of yours answers on this host. Processes of a job can be asked between "
-            "hvd.init() and hvd.shutdown(), in the same container or network namespace, unless HOROVOD_DOCTOR=0 is set"
-        )
+        raise ValueError(f"no process of a running job of yours answers on this host. {_WHEN}")
     if len(jobs) > 1:
         lines = [f"  {_job_line(own[0], with_rank=False)}: --job {own[0].pid}" for own in jobs.values()]
         raise ValueError(
@@ -205,7 +203,7 @@ def _answers_of_job(pid: int) -> list[Answer]:
     hosts."""
     members = members_of_job(pid)
     first, *others = [member.address for member in members]  # in the order of their ranks
-    answers = ask_each([first, *others], {first: "job"})
+    answers = ask_each([first], "job") + ask_each(others, "state")
     answers = [answer for answer in answers if answer.facts["rank"] in answer.snapshots]
     if not answers:
         raise ValueError(
@@ -228,12 +226,8 @@ def _job_line(answer: Answer, with_rank: bool = True) -> str:
 
 def _where(ranks: list[int], facts: dict[str, Any]) -> str:
     """'rank 3 (host b, pid 17)', with the hosts of at most eight ranks."""
-    shown = []
-    for rank in ranks[:8]:
-        host, pid = facts["host_names"][rank], facts["pids"][rank]
-        shown.append(f"rank {rank} (host {host}, pid {pid})")
-    more = f" and {len(ranks) - 8} more ranks" if len(ranks) > 8 else ""
-    return ", ".join(shown) + more
+    shown = [f"rank {r} (host {facts['host_names'][r]}, pid {facts['pids'][r]})" for r in ranks[:8]]
+    return ", ".join(shown) + (f" and {len(ranks) - 8} more ranks" if len(ranks) > 8 else "")
 
 
 def _no_stall(ranks: list[dict[str, Any]]) -> str:
@@ -327,34 +321,22 @@ def addresses() -> list[str]:
     return sorted(name[1:] for name in names if name.startswith(wanted))
 
 
-def ask_each(found: list[str], question: str | dict[str, str]) -> list[Answer]:
-    """The answers of the processes at these addresses, side by side, by job and rank. Those that do not answer, and those
-    of other users, are left out.
+def ask_each(found: list[str], question: str) -> list[Answer]:
+    """The answers of the processes at these addresses, asked in parallel, by job and rank. Those that do not answer, and
+    those of other users, are left out.
 
     Args:
-        question: "facts", "state" (what the process does), or "job" (the same, and the process asks all ranks). By
-            address, where they differ: "state" for the others.
+        question: "facts", "state" (what the process does), or "job" (the same, and the process asks all ranks).
     """
-    if not found:
-        return []
-    questions = dict.fromkeys(found, question) if isinstance(question, str) else question
-    with ThreadPoolExecutor(min(64, len(found))) as pool:
-        every = pool.map(lambda a: ask(a, questions.get(a, "state")), found)
-        answers = [answer for answer in every if answer is not None]
+    with ThreadPoolExecutor(64) as pool:
+        answers = [answer for answer in pool.map(lambda a: ask(a, question), found) if answer is not None]
     return sorted(answers, key=lambda answer: (answer.facts["job"], answer.facts["rank"]))
-
-
-def owner_of(pid: int) -> int | None:
-    """The user of a process; None if there is no such process."""
-    with suppress(OSError):
-        return os.stat(f"/proc/{pid}").st_uid
-    return None
 
 
 def pid_at(address: str) -> int | None:
     """The process that serves a socket; None if it may not be asked."""
     with suppress(OSError), _connected(address) as connection:
-        pid, user = _peer(connection)
+        pid, user = peer_credentials(connection)
         return pid if is_ours(user) else None
     return None
 
@@ -362,7 +344,7 @@ def pid_at(address: str) -> int | None:
 def ask(address: str, question: str) -> Answer | None:
     """The answer of the process at an address; None if it does not answer, or is another user's."""
     with suppress(OSError, ValueError), _connected(address) as connection:
-        pid, user = _peer(connection)
+        pid, user = peer_credentials(connection)
         if not is_ours(user):
             return None
         connection.settimeout(_FACTS_SECONDS if question == "facts" else _ANSWER_SECONDS)
@@ -376,22 +358,12 @@ def ask(address: str, question: str) -> Answer | None:
     return None
 
 
-def _connected(address: str) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(_CONNECT_SECONDS)
-    try:
+@contextmanager
+def _connected(address: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_CONNECT_SECONDS)
         connection.connect("\0" + address)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _peer(connection: socket.socket) -> tuple[int, int]:
-    """(pid, user) of the process at the other end, as the kernel knows them."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, user, _ = _CREDENTIALS.unpack(raw)
-    return pid, user
+        yield connection
 
 
 def is_ours(user: int) -> bool:

@@ -6,8 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -75,31 +74,4 @@ def text(*lines: str) -> None:
 
 def document(value: Any) -> None:
     """Print one JSON document."""
-    made = json.dumps(value, indent=2, default=str) + "\n"
-    if _kept is None:
-        sys.stdout.write(made)
-    else:
-        _kept.append(made)
-
-
-_kept: list[str] | None = None
-
-
-@contextmanager
-def documents_only() -> Iterator[None]:
-    """Keeps standard output for documents: output of plugins and vendors' libraries goes to standard error meanwhile."""
-    global _kept
-    _kept, out, saved = [], sys.stdout, None
-    out.flush()
-    with suppress(OSError):  # standard output may be closed
-        saved = os.dup(1)
-        os.dup2(2, 1)
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        if saved is not None:
-            os.dup2(saved, 1)
-            os.close(saved)
-        made, _kept = _kept, None
-        out.write("".join(made))
+    print(json.dumps(value, indent=2, default=str))

@@ -11,24 +11,30 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvd_core._base import sandbox
 from hvd_core._cli import output
-from hvd_core._cli.plugin_list import config, export, pinned
-from hvd_core._config.hints import pip_install
+from hvd_core._cli.examination import config, examine, export, pinned
+from hvd_core._config.packaged import reinstall
 from hvd_core.backends._candidate import PATH
+from hvd_core.backends._phases import DESCRIBE, LOAD, PROBE
 from hvd_core.backends.errors import BackendError
 
 if TYPE_CHECKING:
-    from hvd_core.backends._candidate import Problem
+    from hvd_core._config.plugins_toml import PluginsConfig
     from hvd_core.backends._discovery.installed_backend import InstalledBackend
 
-
 GOOD, NOTE, BAD, SKIPPED = "good", "note", "bad", "skipped"
+_STYLES = {BAD: "red", NOTE: "yellow", SKIPPED: "dim"}
+_SOURCE = "hvd plugin doctor"
+_SHOWN_LINES = 8  # of the output of a process that ended
+_OPEN_SECONDS = (
+    90.0  # longer than the kit gives a rank to open the backend, so that the kit's own message is shown
+)
 
 
 @dataclass
@@ -44,27 +50,29 @@ class Step:
     ended: bool = False
 
 
+def _of_message(backend: str, phase: str, verdict: str, message: object) -> Step:
+    first, *more = str(message).removeprefix("horovod: ").splitlines()
+    return Step(backend, phase, verdict, first, [line.strip() for line in more])
+
+
 # ---- the launcher: which one, how it was recognised, how its ranks would find each other ------------------------------
 
-# Variables of systems that give a job its machines and start no ranks: (variable, the system, the advice).
-_SYSTEMS = (
-    (
-        "SLURM_JOB_ID",
+# Variables of systems that give a job its machines and start no ranks -> (the system, the advice).
+_SYSTEMS = {
+    "SLURM_JOB_ID": (
         "a Slurm job, outside of a step",
         "start the ranks with 'srun --mpi=pmi2 -n N python train.py', or with horovodrun -H and the job's hosts",
     ),
-    (
-        "LSB_JOBID",
+    "LSB_JOBID": (
         "an LSF job",
         "start the ranks with horovodrun -H and the hosts in LSB_MCPU_HOSTS, or with mpirun; jsrun is not supported",
     ),
-    (
-        "KUBERNETES_SERVICE_HOST",
+    "KUBERNETES_SERVICE_HOST": (
         "a pod of Kubernetes",
         "give every pod HOROVOD_RANK, HOROVOD_SIZE, the same HOROVOD_SECRET_KEY and HOROVOD_STORE=rank0://HOST:PORT "
         "(examples/kubernetes)",
     ),
-)
+}
 
 
 def launcher_step(environ: Mapping[str, str]) -> Step:
@@ -78,99 +86,201 @@ def launcher_step(environ: Mapping[str, str]) -> Step:
     except ValueError as error:
         return Step("", "launcher", BAD, str(error))
     if identity.launcher == "single":
-        return Step(
-            "",
-            "launcher",
-            GOOD,
-            "no launcher has started this process: alone, it is a job of one",
-            _advice(environ),
-        )
+        more = [f"this is {what}: {advice}" for name, (what, advice) in _SYSTEMS.items() if name in environ]
+        known = ("horovodrun", "mpirun", "srun", "torchrun")
+        found = [command for command in known if shutil.which(command, path=environ.get("PATH", ""))]
+        none = "no launcher; python -m horovod.runner.launch works"
+        more.append(f"launchers on the PATH: {', '.join(found) or none}")
+        text = "no launcher has started this process: alone, it is a job of one"
+        return Step("", "launcher", GOOD, text, more)
     here = "" if identity.local_size is None else f", {identity.local_size} of them on this host"
     text = f"{identity.launcher}: rank {identity.rank} of {identity.size or 'unknown'}{here}"
     used = [str(claim) for claim in launchers.claims(environ)[:1]] or [f"{identity.variable} is set"]
     more = [f"recognised by: {used[0]}", f"rendezvous: {choice.method}, because {choice.reason}"]
     differ = launchers.disagreement(environ)
     more += [differ] if differ else []
-    more += [f"better: {choice.remedy}"] if choice.remedy and choice.method != "missing" else []
     if choice.method == "missing":
-        return Step(
-            "", "launcher", BAD, f"{text}: its ranks cannot find each other", [*more, f"fix: {choice.remedy}"]
-        )
+        more.append(f"fix: {choice.remedy}")
+        return Step("", "launcher", BAD, f"{text}: its ranks cannot find each other", more)
+    more += [f"better: {choice.remedy}"] if choice.remedy else []
     return Step("", "launcher", NOTE if differ else GOOD, text, more)
 
 
-def _advice(environ: Mapping[str, str]) -> list[str]:
-    found = [f"this is {system}: {advice}" for name, system, advice in _SYSTEMS if name in environ]
-    path = environ.get("PATH", "")
-    starters = [
-        command
-        for command in ("horovodrun", "mpirun", "srun", "torchrun")
-        if shutil.which(command, path=path)
+# ---- the installation -------------------------------------------------------------------------------------------------
+
+
+def general() -> list[Step]:
+    """Steps for the installation, the environment, the launcher, and the problems of discovery."""
+    from hvd_core.backends import _discovery as discovery
+
+    shown = [
+        f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith("HOROVOD_") and "SECRET" not in k
     ]
-    names = ", ".join(starters) or "no launcher; python -m horovod.runner.launch works"
-    return [
-        *found,
-        f"launchers on the PATH: {names}",
+    count = f"{len(shown)} HOROVOD_* variables" if shown else "no HOROVOD_* variable is set"
+    if "LD_LIBRARY_PATH" in os.environ:
+        shown.append(f"LD_LIBRARY_PATH={os.environ['LD_LIBRARY_PATH']}")
+    found = discovery.candidates()
+    places = [f"{candidate.name}: {candidate.describe_place()}" for candidate in found]
+    steps = [
+        _installation(),
+        Step("", "environment", GOOD, count, shown),
+        launcher_step(os.environ),
+        Step("", "discover", GOOD, f"{len(found)} backends", places),
     ]
+    if "HOROVOD_BACKEND_SPEC" in os.environ:
+        text = "HOROVOD_BACKEND_SPEC is set: a launcher made this list, not this host"
+        steps.append(Step("", "discover", NOTE, text))
+    return steps + [_of_message("", "discover", NOTE, problem.text) for problem in discovery.problems()]
 
 
-# ---- the last phase: opens the backend on one rank and runs a small collective, in a sandbox --------------------------
+def _installation() -> Step:
+    from hvd_core.version import __version__
 
-# Longer than the kit gives a rank to open the backend, so that the kit's own message is shown.
-_SECONDS = 90.0
-
-
-def opened(name: str, seconds: float = _SECONDS) -> Step:
-    """Opens a communicator of one rank, on the backend's device if it has one, and checks an allreduce. A backend without
-    communicators is opened only."""
-    with tempfile.TemporaryDirectory(prefix="hvd-doctor-") as folder:
-        report = Path(folder) / "report.json"
-        kit = [sys.executable, "-m", "hvd_core.conformance", name, "-np", "1", "--json", str(report)]
-        kit += ["--case", "L1.open", "--case", "L2.allreduce"]
-        done = sandbox.run(kit, timeout_s=seconds, env=_kit_environment(), cwd=folder, merge_output=True)
-        if done.returncode is None:
-            return Step(
-                name, "open", BAD, f"opening it on one rank takes longer than {seconds:g} s", ended=True
-            )
-        if done.returncode == 0:
-            return Step(name, "open", GOOD, "opened on one rank; an allreduce gives the right values")
-        output = done.stdout.strip().splitlines()[-8:]
-        if done.signal:
-            return Step(
-                name, "open", BAD, f"its process {sandbox.describe_exit(done.returncode)}", output, ended=True
-            )
-        texts = _texts(report) or output
-        return Step(name, "open", BAD, "it does not work on one rank", texts)
+    text = f"hvd-core {__version__}, Python {sys.version.split()[0]}"
+    try:
+        from hvd_core import _core
+    except ImportError as error:
+        text += f": the compiled engine does not load: {error}"
+        return Step("", "installation", BAD, text, [f"fix: {reinstall()}"])
+    return Step("", "installation", GOOD, text, [str(_core.__file__)])
 
 
-def _kit_environment() -> dict[str, str]:
+def _files() -> tuple[Step, PluginsConfig]:
+    from hvd_core._config.plugins_toml import PluginsConfig
+
+    try:
+        settings = config()
+    except ValueError as error:
+        return _of_message("", "plugins.toml", BAD, error), PluginsConfig(())
+    files = [f"{file.kind}: {file.path}" for file in settings.files]
+    return Step("", "plugins.toml", GOOD, f"site policy: {settings.policy() or 'none'}", files), settings
+
+
+# ---- one backend ------------------------------------------------------------------------------------------------------
+
+
+def examine_phases(name: str, settings: PluginsConfig, opening: bool, named: bool) -> list[Step]:
+    """The phases of one backend, up to the first that fails. A probe that answers Unavailable is bad only if the backend
+    was ``named``: it is no fault of the installation."""
+    from hvd_core.backends import _discovery as discovery
+
+    try:
+        backend = discovery.lookup(name, _SOURCE, pinned(name, settings))
+    except BackendError as error:
+        return [_of_message(name, "discover", BAD, error)]
+    entry = backend.candidate.entry
+    more = [f"entry point {entry}"] if entry else []
+    steps = [Step(name, "discover", GOOD, backend.candidate.describe_place(), more)]
+    if (veto := settings.vetoed_by(name)) is not None:
+        return [*steps, Step(name, "policy", NOTE, f"may not be used here: {veto}")]
+    export(settings, name)
+    steps += _phases(backend, settings)
+    last = steps[-1]
+    if last.verdict == BAD:
+        if last.phase == PROBE and not last.ended and not named:
+            last.verdict = NOTE
+        return steps
+    steps.append(opened(name) if opening else Step(name, "open", SKIPPED, "skipped by --no-open"))
+    return steps
+
+
+def _phases(backend: InstalledBackend, settings: PluginsConfig) -> list[Step]:
+    """The phases describe, probe and load, up to the first that fails."""
+    name = backend.name
+    if backend.candidate.origin == PATH:
+        steps = [
+            Step(name, phase, SKIPPED, "a library without a wheel has none") for phase in (DESCRIBE, PROBE)
+        ]
+        phases: tuple[str, ...] = (LOAD,)
+    else:
+        steps, phases = [], (DESCRIBE, PROBE, LOAD)
+    done = examine(backend, settings, phases, until_unavailable=True)
+    if found := done.found.get(DESCRIBE):
+        text = f"serves {', '.join(found['devices'])}; has {', '.join(found['provides'])}"
+        steps.append(Step(name, DESCRIBE, GOOD, text, [f"requires {one}" for one in found["requires"]]))
+    if found := done.found.get(PROBE):
+        if not found["available"]:
+            fix = [f"fix: {found['fix']}"] if found["fix"] else []
+            return [*steps, Step(name, PROBE, BAD, found["reason"], fix)]
+        steps.append(Step(name, PROBE, GOOD, found["detail"] or "works on this machine"))
+    if found := done.found.get(LOAD):
+        return [*steps, _loaded(name, found["facts"])]
+    phase = next(phase for phase in phases if phase not in done.found)
+    if done.report.fault:
+        wheel = backend.candidate.distribution
+        more = [f"it wrote: {line}" for line in done.report.output[-_SHOWN_LINES:]]
+        more += [f"fix: report it to the author of {wheel}, or pip uninstall {wheel}"] if wheel else []
+        return [*steps, Step(name, done.report.phase or phase, BAD, done.report.fault, more, ended=True)]
+    step = _of_message(name, phase, BAD, done.error)
+    step.more += _diagnosed(backend) if phase == LOAD else []
+    return [*steps, step]
+
+
+def _loaded(name: str, facts: dict[str, Any]) -> Step:
+    from hvd_core.backends import _discovery as discovery
+    from hvd_core.backends._selection import options as backend_options
+    from hvd_core.backends._selection.plan import Usable
+
+    more = [f"vendor library {facts['vendor_lib']}"] if facts["vendor_lib"] else []
+    more.append(f"capabilities {', '.join(facts['caps'])}")
+    usable = Usable(name, "", options=tuple(facts["options"]))
+    try:
+        backend_options.check([usable], os.environ, lambda: [c.name for c in discovery.candidates()])
+    except ValueError as error:
+        return Step(name, LOAD, BAD, str(error).removeprefix("horovod: "), more)
+    version = f"{facts['tag']} {facts['version']}, ABI {'.'.join(map(str, facts['abi']))}"
+    return Step(name, LOAD, GOOD, version, more)
+
+
+def _diagnosed(backend: InstalledBackend) -> list[str]:
+    """Details about the library, in addition to the loader's message."""
+    from hvd_core.backends._discovery.diagnosis import load_diagnosis
+
+    try:
+        path = Path(backend.path())
+    except BackendError:
+        return []
+    return [f"library {path}", *load_diagnosis(path)]
+
+
+def opened(name: str) -> Step:
+    """The last phase: opens a communicator of one rank, on the backend's device if it has one, and checks an allreduce. A
+    backend without communicators is opened only."""
     from hvd_core._bootstrap.launchers import VARIABLE_PREFIXES
 
     # With variables of a launcher the process would be a rank of an outer job, and wait for its peers.
     kept = ("HOROVOD_BACKEND_", "HOROVOD_PLUGINS_TOML")
-    return {
+    environ = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(VARIABLE_PREFIXES) or name.startswith(kept)
     }
+    with tempfile.TemporaryDirectory(prefix="hvd-doctor-") as folder:
+        report = Path(folder) / "report.json"
+        kit = [sys.executable, "-m", "hvd_core.conformance", name, "-np", "1", "--json", str(report)]
+        kit += ["--case", "L1.open", "--case", "L2.allreduce"]
+        done = sandbox.run(kit, timeout_s=_OPEN_SECONDS, env=environ, cwd=folder, merge_output=True)
+        if done.returncode is None:
+            text = f"opening it on one rank takes longer than {_OPEN_SECONDS:g} s"
+            return Step(name, "open", BAD, text, ended=True)
+        if done.returncode == 0:
+            return Step(name, "open", GOOD, "opened on one rank; an allreduce gives the right values")
+        last_lines = done.stdout.strip().splitlines()[-_SHOWN_LINES:]
+        if done.signal:
+            text = f"its process {sandbox.describe_exit(done.returncode)}"
+            return Step(name, "open", BAD, text, last_lines, ended=True)
+        return Step(name, "open", BAD, "it does not work on one rank", _failures(report) or last_lines)
 
 
-def _texts(report: Path) -> list[str]:
-    """The faults that the kit found."""
-    try:
-        cases = json.loads(report.read_text())["cases"]
-    except (OSError, ValueError, KeyError):
-        return []
+def _failures(report: Path) -> list[str]:
+    """The faults that the kit found; [] if it has written no report."""
+    cases = json.loads(report.read_text())["cases"] if report.exists() else []
     return [
-        f"{case['case']}: {case['text']}"
-        for case in cases
-        if case.get("text") and case.get("verdict") == "FAIL"
+        f"{case['case']}: {case['text']}" for case in cases if case["verdict"] == "FAIL" and case.get("text")
     ]
 
 
-_STYLES = {BAD: "red", NOTE: "yellow", SKIPPED: "dim"}
-_SOURCE = "hvd plugin doctor"
-_SHOWN_LINES = 8  # of the output of a process that ended
+# ---- the verb ---------------------------------------------------------------------------------------------------------
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -182,240 +292,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Examine one backend or all. Returns FINDINGS if a step is bad."""
-    steps = general()
-    settings = None if steps[-1].verdict == BAD else config()
-    names = [options.name.lower()] if options.name else _names()
-    for name in names:
-        steps += examine(name, settings, opening=not options.no_open, named=options.name is not None)
+    from hvd_core.backends import _discovery as discovery
+
+    files, settings = _files()
+    steps = [*general(), files]
+    every = dict.fromkeys(candidate.name for candidate in discovery.candidates())
+    for name in [options.name.lower()] if options.name else every:
+        steps += examine_phases(name, settings, opening=not options.no_open, named=options.name is not None)
+    bad = [step for step in steps if step.verdict == BAD]
     if options.json:
         output.document([asdict(step) for step in steps])
     else:
-        _print(steps)
-    return output.FINDINGS if any(step.verdict == BAD for step in steps) else output.OK
-
-
-def _names() -> list[str]:
-    from hvd_core.backends import _discovery as discovery
-
-    return list(dict.fromkeys(c.name for c in discovery.candidates()))
-
-
-def general() -> list[Step]:
-    """Steps for the installation, the environment, the launcher, the problems of discovery, and the files; the last one
-    is bad if a file cannot be read."""
-    return [_installation(), *_environment(), launcher_step(os.environ), *_discovery(), _files()]
-
-
-def _installation() -> Step:
-    from hvd_core.version import __version__
-
-    text = f"hvd-core {__version__}, Python {sys.version.split()[0]}"
-    try:
-        from hvd_core import _core
-    except ImportError as error:
-        return Step("", "installation", BAD, f"{text}: the compiled engine does not load: {error}",
-                    ["fix: " + pip_install("hvd-core", "--force-reinstall", "--no-deps")])  # fmt: skip
-    return Step("", "installation", GOOD, text, [str(_core.__file__)])
-
-
-def _environment() -> list[Step]:
-    shown = {k: v for k, v in sorted(os.environ.items()) if k.startswith("HOROVOD_") and "SECRET" not in k}
-    more = [f"{name}={value}" for name, value in shown.items()]
-    if "LD_LIBRARY_PATH" in os.environ:
-        more.append(f"LD_LIBRARY_PATH={os.environ['LD_LIBRARY_PATH']}")
-    return [
-        Step(
-            "",
-            "environment",
-            GOOD,
-            f"{len(shown)} HOROVOD_* variables" if shown else "no HOROVOD_* variable is set",
-            more,
-        )
-    ]
-
-
-def _discovery() -> list[Step]:
-    from hvd_core.backends import _discovery as discovery
-
-    found = discovery.candidates()
-    steps = [
-        Step(
-            "", "discover", GOOD, f"{len(found)} backends", [f"{c.name}: {c.describe_place()}" for c in found]
-        )
-    ]
-    if "HOROVOD_BACKEND_SPEC" in os.environ:
-        steps.append(
-            Step(
-                "", "discover", NOTE, "HOROVOD_BACKEND_SPEC is set: a launcher made this list, not this host"
-            )
-        )
-    return steps + [_problem_step(problem) for problem in discovery.problems()]
-
-
-def _problem_step(problem: Problem) -> Step:
-    first, *more = problem.text.removeprefix("horovod: ").splitlines()
-    return Step("", "discover", NOTE, first, [line.strip() for line in more])
-
-
-def _files() -> Step:
-    try:
-        settings = config()
-    except ValueError as error:
-        first, *more = str(error).removeprefix("horovod: ").splitlines()
-        return Step("", "plugins.toml", BAD, first, [line.strip() for line in more])
-    files = [f"{file.kind}: {file.path}" for file in getattr(settings, "files", ())]
-    return Step("", "plugins.toml", GOOD, f"site policy: {settings.policy() or 'none'}", files)
-
-
-def examine(name: str, settings: Any, opening: bool = True, named: bool = True) -> list[Step]:
-    """The phases of one backend, up to the first that fails. ``settings`` is None if plugins.toml could not be read. A
-    probe that answers Unavailable is bad only if the backend was ``named``."""
-    from hvd_core.backends import _discovery as discovery
-
-    steps: list[Step] = []
-    pin = pinned(name, settings) if settings is not None else None
-    try:
-        found = discovery.find(name, _SOURCE, pin)
-        steps.append(
-            Step(
-                name,
-                "discover",
-                GOOD,
-                found.describe_place(),
-                [f"entry point {found.entry}"] if found.entry else [],
-            )
-        )
-        veto = settings.vetoed_by(name) if settings is not None else None
-        if veto is not None:
-            return [*steps, Step(name, "policy", NOTE, f"may not be used here: {veto}")]
-        if settings is not None:
-            export(settings, name)
-        backend = discovery.lookup(name, _SOURCE, pin)
-    except BackendError as error:
-        return [*steps, _failed(name, "discover", error)]
-    timeout_s = settings.probe_timeout_s if settings is not None else 5.0
-    steps += _sandboxed(backend, timeout_s)
-    if steps[-1].verdict == BAD:
-        return steps if named else [*steps[:-1], _unnamed(steps[-1])]
-
-    steps.append(opened(name) if opening else Step(name, "open", SKIPPED, "skipped by --no-open"))
-    return steps
-
-
-def _sandboxed(backend: InstalledBackend, timeout_s: float) -> list[Step]:
-    """The phases describe, probe and load, up to the first that fails, in a process of their own."""
-    from hvd_core._cli.plugin_list import run_sandboxed
-    from hvd_core.backends._selection.usable import limits
-
-    def work(send: Callable[[Any], None]) -> None:
-        for phase in (_described, lambda backend: _probed(backend, timeout_s), _loaded):
-            step = phase(backend)
-            send(asdict(step))
-            if step.verdict == BAD:
-                return
-
-    done = run_sandboxed(work, limits(timeout_s))
-    steps = [Step(**value) for value in done.values]
-    if done.fault:
-        more = [f"it wrote: {line}" for line in done.output[-_SHOWN_LINES:]] + _remedy(backend)
-        steps.append(Step(backend.name, done.phase or "load", BAD, done.fault, more, ended=True))
-    return steps
-
-
-def _unnamed(step: Step) -> Step:
-    """A bad step of a backend that was not named: a probe that says no is no fault of the installation."""
-    return replace(step, verdict=NOTE) if step.phase == "probe" and not step.ended else step
-
-
-def _remedy(backend: InstalledBackend) -> list[str]:
-    wheel = backend.candidate.distribution
-    return [f"fix: report it to the author of {wheel}, or pip uninstall {wheel}"] if wheel else []
-
-
-def _described(backend: InstalledBackend) -> Step:
-    if backend.candidate.origin == PATH:
-        return Step(backend.name, "describe", SKIPPED, "a library without a wheel has no descriptor")
-    try:
-        _ = backend.devices
-    except BackendError as error:
-        return _failed(backend.name, "describe", error)
-    more = [f"requires {text}" for text in (backend.descriptor.requires if backend.descriptor else ())]
-    tables = ", ".join(sorted(backend.provides))
-    return Step(backend.name, "describe", GOOD, f"serves {', '.join(backend.devices)}; has {tables}", more)
-
-
-def _probed(backend: InstalledBackend, timeout_s: float) -> Step:
-    from hvd_core.backends._selection.options import found_by_probe
-    from hvd_core.backends.descriptor import Available
-
-    if backend.candidate.origin == PATH:
-        return Step(backend.name, "probe", SKIPPED, "a library without a wheel has no probe")
-    answer = backend.probe(timeout_s)
-    if isinstance(answer, Available):
-        found_by_probe(backend.name, answer.library, os.environ)
-        return Step(backend.name, "probe", GOOD, answer.detail or "works on this machine")
-    return Step(backend.name, "probe", BAD, answer.reason, [f"fix: {answer.fix}"] if answer.fix else [])
-
-
-def _loaded(backend: InstalledBackend) -> Step:
-    from hvd_core.backends._discovery import installed_backend
-
-    try:
-        facts = installed_backend.load_backend(backend)
-    except BackendError as error:
-        step = _failed(backend.name, "load", error)
-        step.more += _diagnosed(backend)
-        return step
-    version = f"{facts['tag']} {facts['version']}, ABI {'.'.join(map(str, facts['abi']))}"
-    faults = _option_faults(backend.name, facts["options"])
-    more = [f"vendor library {facts['vendor_lib']}"] if facts["vendor_lib"] else []
-    more += [f"capabilities {', '.join(facts['caps'])}"]
-    return Step(backend.name, "load", BAD if faults else GOOD, faults or version, more)
-
-
-def _option_faults(name: str, schema: list[dict[str, Any]]) -> str:
-    """The faults of the options that are set for this backend, in the words of init()."""
-    from hvd_core.backends import _discovery as discovery
-    from hvd_core.backends._selection import options as backend_options
-    from hvd_core.backends._selection.plan import Usable
-
-    try:
-        backend_options.check(
-            [Usable(name, "", options=tuple(schema))],
-            os.environ,
-            lambda: [candidate.name for candidate in discovery.candidates()],
-        )
-    except ValueError as error:
-        return str(error).removeprefix("horovod: ")
-    return ""
-
-
-def _diagnosed(backend: InstalledBackend) -> list[str]:
-    """Details from opening the library in a child process, in addition to the loader's message."""
-    from hvd_core.backends._discovery.diagnosis import load_diagnosis
-
-    try:
-        found = load_diagnosis(backend.path())
-    except BackendError:
-        return []
-    lines = [f"library {found.path}"]
-    lines += [f"needs {soname}: {place or why}" for soname, (place, why) in found.needed.items()]
-    lines += [f"undefined symbol that no library defines: {symbol}" for symbol in found.missing]
-    lines += [f"searched: {', '.join(found.searched)}"] if found.searched else []
-    lines += [f"supports backend ABI {', '.join(f'{m}.x' for m in found.majors)}"] if found.majors else []
-    return lines
-
-
-def _failed(name: str, phase: str, error: BaseException) -> Step:
-    first, *more = str(error).removeprefix("horovod: ").splitlines()
-    return Step(name, phase, BAD, first, [line.strip() for line in more])
-
-
-def _print(steps: list[Step]) -> None:
-    rows = []
-    for step in steps:
-        rows.append((step.verdict, step.backend or "(all)", step.phase, "\n".join([step.text, *step.more])))
-    output.table(("verdict", "backend", "phase", "result"), rows, _STYLES)
-    bad = [step for step in steps if step.verdict == BAD]
-    if bad:
-        output.text("", *(f"{step.backend or 'here'}: {step.phase} fails: {step.text}" for step in bad))
+        rows = [(s.verdict, s.backend or "(all)", s.phase, "\n".join([s.text, *s.more])) for s in steps]
+        output.table(("verdict", "backend", "phase", "result"), rows, _STYLES)
+        if bad:
+            output.text("", *(f"{s.backend or 'here'}: {s.phase} fails: {s.text}" for s in bad))
+    return output.FINDINGS if bad else output.OK

@@ -1,51 +1,27 @@
-"""``hvd plugin list``: every backend, its origin, and whether it works on this machine.
-
-The survey of all backends, the settings, and the sandbox for plugins' code also serve the other commands that examine
-backends. A broken backend is a row too.
-"""
+"""``hvd plugin list``: every backend, its origin, and whether it works on this machine. A broken backend is a row too."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hvd_core._base import sandbox
 from hvd_core._cli import output
-from hvd_core.backends import _phases
-from hvd_core.backends._candidate import PATH, WHEEL, Candidate, Problem
-from hvd_core.backends._messages import of_exception
-from hvd_core.backends.errors import BackendDuplicate, BackendError, BackendNotInstalled
+from hvd_core._cli.examination import FIND_LIBRARY, config, examine, export, pinned
+from hvd_core.backends._candidate import WHEEL, Candidate, Problem
+from hvd_core.backends._phases import DESCRIBE, PROBE
+from hvd_core.backends.errors import BackendDuplicate, BackendNotInstalled
 
 if TYPE_CHECKING:
     from hvd_core._config.plugins_toml import PluginsConfig
     from hvd_core.backends._discovery.installed_backend import InstalledBackend
 
-
-def run_sandboxed(
-    work: Callable[[Callable[[object], None]], None], timeouts_s: Mapping[str, float]
-) -> sandbox.Report:
-    """Run ``work(send)``, which takes backends through their phases, in a fork. ``send(value)`` gives the caller a JSON
-    value, which is not lost if a later phase fails.
-
-    Must be called on the only thread of this process, before it has imported a plugin.
-    """
-
-    def phased(reporter: sandbox.Reporter) -> None:
-        _phases.listen(reporter.enter)
-        try:
-            work(reporter.send)
-        except BaseException as error:
-            reporter.enter(_phases.left_by(error))
-            raise
-
-    return sandbox.run_forked(phased, timeouts_s, describe_error=of_exception)
-
+__all__ = ["AVAILABLE", "Row", "add_arguments", "config", "export", "run", "survey"]
 
 AVAILABLE, UNAVAILABLE, BROKEN = "available", "unavailable", "broken"
 DUPLICATE, VETOED, IGNORED, UNPROBED = "duplicate", "vetoed", "ignored", "not probed"
+_STYLES = {BROKEN: "red", DUPLICATE: "red", UNAVAILABLE: "yellow", VETOED: "yellow", IGNORED: "dim"}
 
 
 @dataclass
@@ -66,30 +42,6 @@ class Row:
     detail: str = ""
     fix: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
-
-def config() -> PluginsConfig:
-    """The merged plugins.toml of this user and site. Raises PluginsTomlError."""
-    from hvd_core._config import plugins_toml
-
-    return plugins_toml.load(os.environ)
-
-
-def export(settings: PluginsConfig, name: str) -> None:
-    """Set the backend's options from plugins.toml in this process's environment, as hvd.init() does."""
-    from hvd_core.backends._selection import options as backend_options
-
-    backend_options.export(name, settings.backend(name), os.environ)
-
-
-def pinned(name: str, settings: PluginsConfig) -> str | None:
-    """[backend.NAME].distribution, which decides between wheels with one backend name."""
-    pin = settings.backend(name).distribution
-    return pin.value if pin is not None else None
-
 
 def survey(settings: PluginsConfig, probing: bool = True) -> tuple[list[Row], list[Problem]]:
     """(all backends in the order of discovery, the problems of discovery)."""
@@ -97,96 +49,60 @@ def survey(settings: PluginsConfig, probing: bool = True) -> tuple[list[Row], li
     from hvd_core.backends._discovery import registry
 
     local = [backend for backend in registry.local() if not backend.candidate.for_tests]
-    rows = [_row(backend, settings, probing) for backend in local]
+    rows = [_examined(backend, settings, probing) for backend in local]
     taken = {row.name for row in rows}
-    for candidate in _discovery.wheels():
-        if candidate.name not in taken:
-            rows.append(_wheel(candidate, settings, probing))
-    problems = _discovery.problems()
+    rows += [_wheel(found, settings, probing) for found in _discovery.wheels() if found.name not in taken]
+    problems = list(_discovery.problems())
     for problem in problems:
         if problem.kind != "duplicate":
-            rows.append(_ignored(problem))
-    return rows, list(problems)
+            row = _with_message(Row(problem.name, WHEEL), IGNORED, problem.text)
+            row.detail = row.detail.rpartition("is ignored: ")[2]
+            rows.append(row)
+    return rows, problems
 
 
 def _wheel(candidate: Candidate, settings: PluginsConfig, probing: bool) -> Row:
     from hvd_core.backends import _discovery
-    from hvd_core.backends._discovery.installed_backend import WheelBackend
 
     row = _known(candidate)
     try:
-        chosen = _discovery.find(candidate.name, "hvd plugin list", pinned(candidate.name, settings))
+        chosen = _discovery.lookup(candidate.name, "hvd plugin list", pinned(candidate.name, settings))
     except BackendDuplicate as error:
-        return _failed(row, DUPLICATE, error)
+        return _with_message(row, DUPLICATE, str(error))
     except BackendNotInstalled as error:
-        return _failed(row, IGNORED, error)
-    if chosen != candidate:
-        row.status, row.detail = IGNORED, f"plugins.toml pins {chosen.describe_origin()}"
+        return _with_message(row, IGNORED, str(error))
+    if chosen.candidate != candidate:
+        row.status, row.detail = IGNORED, f"plugins.toml pins {chosen.origin}"
         return row
-    return _row(WheelBackend(candidate), settings, probing)
+    return _examined(chosen, settings, probing)
 
 
-def _row(backend: InstalledBackend, settings: PluginsConfig, probing: bool) -> Row:
+def _examined(backend: InstalledBackend, settings: PluginsConfig, probing: bool) -> Row:
     row = _known(backend.candidate)
     veto = settings.vetoed_by(row.name)
     if veto is not None:
-        row.status, row.detail = VETOED, veto
-        row.fix = "ask the administrator of this site"
-        if backend.candidate.origin == WHEEL:  # a forbidden wheel is not imported
+        row.status, row.detail, row.fix = VETOED, veto, "ask the administrator of this site"
+        if row.origin == WHEEL:  # a forbidden wheel is not imported
             return row
-    probing = probing and veto is None
-    if backend.candidate.origin not in (WHEEL, PATH):
-        _examine(row, backend, settings, probing, lambda row: None)
-        return row
-
-    from hvd_core.backends._selection.usable import limits
-
-    done = run_sandboxed(
-        lambda send: _examine(row, backend, settings, probing, send), limits(settings.probe_timeout_s)
-    )
-    done.relay_output()
-    row = Row(**done.values[-1]) if done.values else row
-    if done.fault:
-        row.status, row.detail = BROKEN, done.describe()
+    steps = (DESCRIBE, PROBE, FIND_LIBRARY) if probing and veto is None else (DESCRIBE,)
+    done = examine(backend, settings, steps, until_unavailable=True)
+    done.report.relay_output()
+    described, probe = done.found.get(DESCRIBE), done.found.get(PROBE)
+    if described:
+        row.devices, row.provides = described["devices"], described["provides"]
+        row.priority, row.automatic = described["priority"], described["automatic"]
+        row.version = described["version"] or row.version
+    if done.report.fault:
+        row.status, row.detail = BROKEN, done.report.describe()
         row.fix = f"hvd plugin doctor {row.name} shows its output"
-        if row.distribution:
-            row.fix += f"; pip uninstall {row.distribution} removes it"
+        row.fix += f"; pip uninstall {row.distribution} removes it" if row.distribution else ""
+    elif done.error:
+        _with_message(row, BROKEN, done.error)
+    elif probe and probe["available"]:
+        row.status, row.detail = AVAILABLE, probe["detail"]
+    elif probe:
+        row.status, row.detail, row.fix = UNAVAILABLE, probe["reason"], probe["fix"]
     return row
-
-
-def _examine(
-    row: Row,
-    backend: InstalledBackend,
-    settings: PluginsConfig,
-    probing: bool,
-    send: Callable[[dict[str, Any]], None],
-) -> None:
-    """Complete the row by running the backend's code; ``send`` gets it after each phase."""
-    try:
-        row.devices, row.provides = list(backend.devices), sorted(backend.provides)
-        row.priority, row.automatic, row.version = (
-            backend.priority,
-            backend.automatic,
-            backend.version or row.version,
-        )
-        send(row.as_dict())
-        if probing:
-            _probe(row, backend, settings.probe_timeout_s)
-    except BackendError as error:
-        _failed(row, BROKEN, error)
-    send(row.as_dict())
-
-
-def _probe(row: Row, backend: InstalledBackend, timeout_s: float) -> None:
-    from hvd_core.backends.descriptor import Available
-
-    answer = backend.probe(timeout_s)
-    if not isinstance(answer, Available):
-        row.status, row.detail, row.fix = UNAVAILABLE, answer.reason, answer.fix
-        return
-    if backend.descriptor is None or backend.descriptor.python is None:
-        backend.path()  # raises if the library is missing; a class in Python is not imported here, to save time
-    row.status, row.detail = AVAILABLE, answer.detail
 
 
 def _known(candidate: Candidate) -> Row:
@@ -202,32 +118,15 @@ def _known(candidate: Candidate) -> Row:
     )
 
 
-def _ignored(problem: Problem) -> Row:
-    first, _, rest = problem.text.removeprefix("horovod: ").partition("\n")
-    row = Row(problem.name, WHEEL, status=IGNORED, detail=first.partition("is ignored: ")[2] or first)
-    row.fix = rest.strip().removeprefix("fix: ")
-    return row
-
-
-def _failed(row: Row, status: str, error: BackendError) -> Row:
-    """The row with the error's cause, or else its first line, and its fix."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    parts = {
-        key: line[len(key) + 2 :]
-        for line in lines[1:]
-        for key in ("cause", "fix", "found")
-        if line.startswith(f"{key}: ")
-    }
+def _with_message(row: Row, status: str, message: str) -> Row:
+    """The row with the cause of an error message, or else its first line, and its fix."""
+    first, *lines = (line.strip() for line in message.removeprefix("horovod: ").splitlines())
+    first, _, fix = first.partition("  fix: ")
+    parts = {key: text for key, _, text in (line.partition(": ") for line in lines)}
     row.status = status
-    first, _, fix = lines[0].removeprefix("horovod: ").partition("  fix: ")
     row.detail = parts.get("cause") or parts.get("found") or first
-    row.fix = parts.get("fix", fix).partition("        check:")[0].partition("      check:")[0].strip()
+    row.fix = parts.get("fix", fix).partition("check:")[0].strip()
     return row
-
-
-# ---- the verb ---------------------------------------------------------------------------------------------------------
-
-_LIST_STYLES = {BROKEN: "red", DUPLICATE: "red", UNAVAILABLE: "yellow", VETOED: "yellow", IGNORED: "dim"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -248,16 +147,13 @@ def run(options: argparse.Namespace) -> int:
                 "hvd_core": __version__,
                 "policy": settings.policy(),
                 "spec": "HOROVOD_BACKEND_SPEC" in os.environ,
-                "backends": [row.as_dict() for row in rows],
-                "problems": [{"name": p.name, "kind": p.kind, "text": p.text} for p in problems],
+                "backends": [asdict(row) for row in rows],
+                "problems": [asdict(problem) for problem in problems],
             }
         )
         return output.OK
-    output.table(
-        ("name", "version", "from", "devices", "provides", "priority", "status"),
-        map(_cells, rows),
-        _LIST_STYLES,
-    )
+    columns = ("name", "version", "from", "devices", "provides", "priority", "status")
+    output.table(columns, map(_cells, rows), _STYLES)
     if settings.policy():
         output.text(f"site policy: {settings.policy()}")
     fixes = [f"{row.name}: {row.fix}" for row in rows if row.fix and row.status != AVAILABLE]
@@ -268,9 +164,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _cells(row: Row) -> tuple[str, ...]:
     priority = "" if row.priority is None else f"{row.priority}" if row.automatic else "by name only"
-    place = row.distribution or {"path": f"HOROVOD_BACKEND_PATH_{row.name.upper()}"}.get(
-        row.origin, row.origin
-    )
+    place = {"embedded": "embedded", "path": f"HOROVOD_BACKEND_PATH_{row.name.upper()}"}.get(row.origin)
     status = f"{row.status}: {row.detail}" if row.detail else row.status
-    place = "embedded" if row.origin == "embedded" else place
-    return row.name, row.version, place, ", ".join(row.devices), ", ".join(row.provides), priority, status
+    devices, provides = ", ".join(row.devices), ", ".join(row.provides)
+    return row.name, row.version, place or row.distribution or row.origin, devices, provides, priority, status

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvd_core._cli import output
-from hvd_core._config.hints import pip_install
+from hvd_core._config.packaged import package_folders, reinstall
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -66,26 +66,16 @@ class Template:
         """The relative paths of the files that are copied."""
         for path in sorted(self.root.rglob("*")):
             relative = path.relative_to(self.root)
-            hidden = any(part.startswith(".") or part == "__pycache__" for part in relative.parts)
-            if (
-                path.is_file()
-                and not hidden
-                and path.suffix not in (".so", ".pyc")
-                and not self._is_private(relative)
-            ):
-                yield relative
-
-    def _is_private(self, relative: Path) -> bool:
-        return any(
-            relative.match(pattern) or any(parent.match(pattern) for parent in relative.parents)
-            for pattern in (DESCRIPTION, *self.private)
-        )
+            generated = any(part.startswith(".") or part == "__pycache__" for part in relative.parts)
+            if path.is_file() and not generated and path.suffix not in (".so", ".pyc"):
+                places = (relative, *relative.parents)
+                if not any(p.match(pattern) for p in places for pattern in (DESCRIPTION, *self.private)):
+                    yield relative
 
 
 def find_template(kind: str = DEVICE) -> Template:
     """The template of a kind in this installation, or in the source tree around the package. Raises FileNotFoundError."""
-    packages = [Path(p) for p in getattr(sys.modules.get("hvd_core"), "__path__", ())]
-    packages.append(Path(__file__).resolve().parent.parent)
+    packages = package_folders()
     for package in packages:
         for folder in (*sorted(package.glob("template*")), *sorted((package.parent / "backends").glob("*"))):
             if (folder / DESCRIPTION).is_file() and (found := read_template(folder)).kind == kind:
@@ -93,7 +83,7 @@ def find_template(kind: str = DEVICE) -> Template:
     raise FileNotFoundError(
         "the template is not in this installation.\n"
         f"  searched: {', '.join(str(p / 'template') for p in packages)}\n"
-        f"  fix: reinstall hvd-core: {pip_install('hvd-core', '--force-reinstall', '--no-deps')}"
+        f"  fix: reinstall hvd-core: {reinstall()}"
     )
 
 
@@ -254,8 +244,7 @@ def first_steps(name: str, device: str, folder: str, other_library: bool = False
 # ---- the verb ---------------------------------------------------------------------------------------------------------
 
 _GITIGNORE = "build/\ndist/\n*.so\n*.egg-info/\n__pycache__/\n"
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_TYPE = re.compile(r"[a-z][a-z0-9_]{0,15}")
+_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _LEAST_ID, _MOST_ID = 128, 1 << 20
 _SONAME = re.compile(r"[\w+./-]+\.so(\.\d+)*")
 # HOROVOD_BACKEND_SPEC and HOROVOD_BACKEND_PATH_... have another meaning.
@@ -267,47 +256,43 @@ _CXX = ("auto", "char", "const", "default", "delete", "double", "float", "int", 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
-    parser.add_argument("name", metavar="NAME", nargs="?", help="the backend's name, such as acme")
-    parser.add_argument(
+    add = parser.add_argument
+    add("name", metavar="NAME", help="the backend's name, such as acme")
+    add(
         "--device",
         metavar="TYPE",
+        required=True,
         help="the device type that it serves, as in tensor.to(TYPE); cpu: host memory",
     )
-    parser.add_argument(
-        "--library", metavar="SONAME", help="your library, such as libacme.so.2 (the simulator)"
-    )
-    parser.add_argument(
-        "--runtime", metavar="PREFIX", help="prefix of the device runtime's functions (NAMErt)"
-    )
+    add("--library", metavar="SONAME", help="your library, such as libacme.so.2 (the simulator)")
+    add("--runtime", metavar="PREFIX", help="prefix of the device runtime's functions (NAMErt)")
     ids = parser.add_mutually_exclusive_group()
     ids.add_argument("--id-bytes", type=int, metavar="N", help="size of the library's unique id (128)")
-    ids.add_argument(
-        "--store",
-        action="store_true",
-        help="it has no unique id: ranks use the job's store for the rendezvous",
-    )
-    parser.add_argument("--directory", metavar="DIR", help="where to write it (./hvd-backend-NAME)")
+    text = "it has no unique id: ranks use the job's store for the rendezvous"
+    ids.add_argument("--store", action="store_true", help=text)
+    add("--directory", metavar="DIR", help="where to write it (./hvd-backend-NAME)")
     output.add_json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Write the project. Raises ValueError for invalid names, FileExistsError if the folder is not empty."""
-    asking = options.device is None and _interactive()
-    name = options.name or _ask("Name of the backend, such as acme", "NAME")
+    name, device = options.name, options.device
     check_name(name)
-    device = options.device or _ask("Device type, as in tensor.to(TYPE)", "--device TYPE")
     choices: dict[str, str] = {}
     if device == HOST_MEMORY:
-        _refuse_device_options(options)
+        for option in ("library", "runtime", "id_bytes", "store"):
+            if getattr(options, option):
+                raise ValueError(
+                    f"--{option.replace('_', '-')} cannot be used: it is about devices, and --device {HOST_MEMORY} "
+                    "is host memory"
+                )
         template = find_template(HOST)
         names = Names(name, name, template.names.device, template.names.runtime)
         works, stand_in = "The backend works over a small library", "that library"
     else:
-        check_device(device)
-        names = Names(name, name, device, options.runtime or f"{name}rt")
-        check_runtime(names.runtime, name)
-        choices = _choices(options, name, asking)
         template = find_template(DEVICE)
+        names = Names(name, name, device, options.runtime or f"{name}rt")
+        choices = _choices(options, names)
         works, stand_in = "The backend works on a simulator", "the simulator"
     target = Path(options.directory or f"hvd-backend-{name.replace('_', '-')}")
     extra = {"README.md": readme(name, device, names.runtime, choices), ".gitignore": _GITIGNORE}
@@ -324,110 +309,43 @@ def run(options: argparse.Namespace) -> int:
     return output.OK
 
 
-def _refuse_device_options(options: argparse.Namespace) -> None:
-    given = {"--library": options.library, "--runtime": options.runtime, "--id-bytes": options.id_bytes}
-    for flag, value in (*given.items(), ("--store", options.store or None)):
-        _require(
-            value is None, flag, str(value), f"it is about devices, and --device {HOST_MEMORY} is host memory"
-        )
-
-
-def _choices(options: argparse.Namespace, name: str, asking: bool) -> dict[str, str]:
-    """The changes of the template apart from the names. Asks for those that the command line does not have."""
-    library, id_bytes, store = options.library, options.id_bytes, options.store
-    if asking and library is None:
-        library = _ask(
-            f"Your library, such as lib{name}.so.2 (empty: the simulator)", "--library", empty=True
-        )
-    if asking and id_bytes is None and not store:
-        answer = _ask("Bytes of its unique id (empty: 128; 'store': it has no id)", "--id-bytes", empty=True)
-        store = answer == "store"
-        id_bytes = None if store or not answer else _number(answer)
-    choices = {}
-    if library:
-        _require(
-            _SONAME.fullmatch(library) is not None,
-            "--library",
-            library,
-            f"it must be a soname such as lib{name}.so.2",
-        )
-        choices["library"] = library
-    if id_bytes is not None:
-        _require(_LEAST_ID <= id_bytes <= _MOST_ID, "--id-bytes", str(id_bytes),
-              f"it must be between {_LEAST_ID}, which the simulator needs, and {_MOST_ID}")  # fmt: skip
-        choices["id_bytes"] = str(id_bytes)
-    if store:
-        choices["store"] = "store"
-    return choices
-
-
-def _number(text: str) -> int:
-    _require(text.isdigit(), "--id-bytes", text, "it is not a number")
-    return int(text)
-
-
 def check_name(name: str) -> None:
     """Raises ValueError with the rule if a backend cannot have this name."""
     from hvd_core.backends import _discovery
 
-    rule = "a backend's name is 1 to 32 characters of a-z, 0-9 and '_', the first a letter"
-    _require(
-        _NAME.fullmatch(name) is not None and not name.endswith("_") and "__" not in name, "NAME", name, rule
-    )
+    _check("NAME", name, 32, "a backend's name")
     _require(name not in _TAKEN, "NAME", name, "hvd-core uses this name itself")
-    _require(not keyword.iskeyword(name) and name not in _CXX, "NAME", name, "it is a word of C++ or Python")
     for candidate in _discovery.candidates():
-        _require(
-            candidate.name != name,
-            "NAME",
-            name,
-            f"a backend of this name is installed ({candidate.describe_origin()})",
-        )
+        taken = f"a backend of this name is installed ({candidate.describe_origin()})"
+        _require(candidate.name != name, "NAME", name, taken)
 
 
-def check_device(device: str) -> None:
-    """Raises ValueError if a device type cannot have this name."""
-    rule = "a device type is 1 to 16 characters of a-z, 0-9 and '_', the first a letter"
-    _require(_TYPE.fullmatch(device) is not None and not device.endswith("_"), "--device", device, rule)
-    _require(
-        not keyword.iskeyword(device) and device not in _CXX,
-        "--device",
-        device,
-        "it is a word of C++ or Python",
-    )
+def _choices(options: argparse.Namespace, names: Names) -> dict[str, str]:
+    """The changes of the template apart from the names. Raises ValueError for names and values that cannot be used."""
+    _check("--device", names.device, 16, "a device type")
+    _check("--runtime", names.runtime, 32, "a prefix")
+    both = "the library's functions have this prefix already, and both are in one simulator"
+    _require(names.runtime != names.backend, "--runtime", names.runtime, both)
+    choices = {}
+    if library := options.library:
+        rule = f"it must be a soname such as lib{names.backend}.so.2"
+        _require(_SONAME.fullmatch(library) is not None, "--library", library, rule)
+        choices["library"] = library
+    if (size := options.id_bytes) is not None:
+        rule = f"it must be between {_LEAST_ID}, which the simulator needs, and {_MOST_ID}"
+        _require(_LEAST_ID <= size <= _MOST_ID, "--id-bytes", str(size), rule)
+        choices["id_bytes"] = str(size)
+    if options.store:
+        choices["store"] = "store"
+    return choices
 
 
-def check_runtime(runtime: str, name: str) -> None:
-    """Raises ValueError if the device runtime's functions cannot have this prefix."""
-    _require(
-        _NAME.fullmatch(runtime) is not None,
-        "--runtime",
-        runtime,
-        "a prefix must consist of a-z, 0-9 and '_'",
-    )
-    _require(
-        runtime != name,
-        "--runtime",
-        runtime,
-        "the library's functions have this prefix already, and both are in one simulator",
-    )
+def _check(what: str, name: str, longest: int, kind: str) -> None:
+    rule = f"{kind} is 1 to {longest} characters of a-z, 0-9 and '_', the first a letter"
+    _require(_NAME.fullmatch(name) is not None and len(name) <= longest, what, name, rule)
+    _require(not keyword.iskeyword(name) and name not in _CXX, what, name, "it is a word of C++ or Python")
 
 
 def _require(good: bool, what: str, value: str, rule: str) -> None:
     if not good:
         raise ValueError(f"{what}: '{value}' cannot be used: {rule}")
-
-
-def _interactive() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty()
-
-
-def _ask(question: str, flag: str, empty: bool = False) -> str:
-    if not _interactive():
-        raise ValueError(
-            f"hvd plugin new needs {flag}, and cannot ask for it without a terminal; see hvd plugin new --help"
-        )
-    while True:
-        answer = input(f"{question}: ").strip()
-        if answer or empty:
-            return answer

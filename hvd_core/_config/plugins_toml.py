@@ -1,23 +1,23 @@
 """Reads the user's, the site's and the packaged plugins.toml, and merges them into one configuration.
 
-Files are read from fixed places only, never from the current folder. The reader collects all faults of a file and raises
-them together, with the nearest valid key for each. The site's ``allow`` and ``deny`` are a veto over every other choice.
-Read once per ``init()``, on the thread that runs it.
+Files are read from fixed places only, never from the current folder. The first fault of a file is an error with its line
+and the nearest valid key. The site's ``allow`` and ``deny`` are a veto over every other choice. Read once per ``init()``,
+on the thread that runs it.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from hvd_core._config.hints import did_you_mean, pip_install
+from hvd_core._config.hints import did_you_mean
+from hvd_core._config.packaged import package_folders, reinstall
 from hvd_core._config.selection_rules import HOST, NO_BARRIER, OPERATIONS, Level, Rule
 
 if sys.version_info >= (3, 11):
@@ -30,11 +30,6 @@ _MAX_PROBE_SECONDS = 600
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*((===?|[<>]=?|!=|~=)\s*[\w.*+!-]+\s*(,\s*(?=[=<>!~])|$))*")
-
-TOP = ("selection", "backend", "probe", "affinity", "wheels")
-SELECTION = ("backend", "allow", "deny")
-BACKEND = ("distribution", "library", "options", "env")
-DEVICE = ("operations", *OPERATIONS)
 
 
 class PluginsTomlError(ValueError):
@@ -77,7 +72,7 @@ class PluginsFile:
 
 
 def read(path: Path, kind: str) -> PluginsFile:
-    """Read one file. Raises PluginsTomlError that lists all faults of the file, each with its line."""
+    """Read one file. Raises PluginsTomlError with the line of the first fault."""
     try:
         text = path.read_bytes().decode()
         data = tomllib.loads(text)
@@ -85,257 +80,179 @@ def read(path: Path, kind: str) -> PluginsFile:
         raise PluginsTomlError(
             f"horovod: {path} cannot be read: {error.strerror}.\n  fix: make it readable, or remove it"
         ) from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        found = re.search(r"(.*) \(at line (\d+), column (\d+)\)", str(error))
-        where = f"{path}:{found[2]}" if found else str(path)
-        what = f"{found[1]} (column {found[3]})" if found else str(error)
-        raise PluginsTomlError(f"horovod: {where}: this is not TOML: {what}.") from None
-    return _Reader(path, kind, data, text).file
+    except ValueError as error:
+        raise PluginsTomlError(f"horovod: {path}: this is not TOML: {error}.") from None
+    return _Reader(path, kind, text).read(data)
+
+
+Key = tuple[str, ...]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_pin(value: Any) -> bool:
+    return isinstance(value, str) and bool(_PIN.fullmatch(value.strip()))
+
+
+def _is_time(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value <= _MAX_PROBE_SECONDS
 
 
 class _Reader:
-    """Goes through the parsed data, collects the faults, and raises them at the end."""
+    """Checks the parsed data of one file, and finds the line of each key."""
 
-    def __init__(self, path: Path, kind: str, data: dict[str, Any], text: str) -> None:
+    def __init__(self, path: Path, kind: str, text: str) -> None:
         self.file = PluginsFile(path, kind)
         self.lines = text.splitlines()
-        self.problems: list[tuple[int, str]] = []
-        self._top(data)
-        self._raise()
 
-    def _raise(self) -> None:
-        if not self.problems:
-            return
-        path = self.file.path
-        texts = [f"{path}:{line}: {text}" for line, text in sorted(self.problems)]
-        if len(texts) == 1:
-            raise PluginsTomlError(f"horovod: {texts[0]}")
-        raise PluginsTomlError("\n  ".join([f"horovod: {path} has {len(texts)} problems.", *texts]))
-
-    # Lines and faults.
-
-    def _line(self, path: tuple[str, ...]) -> int:
-        """The line of a key, for messages: the standard parser does not give it. Each part of the path is searched from
-        the line of the part before it, so an unusual layout may give the line of a key of the same name."""
-        at = 0
-        for part in path:
-            key = re.compile(rf"""(?:^|[\[.{{,])\s*["']?{re.escape(part)}["']?\s*[=.\]]""")
-            at = next((n for n in range(at, len(self.lines)) if key.search(self.lines[n])), at)
-        return at + 1
-
-    def _at(self, path: tuple[str, ...], value: Any) -> Value:
-        return Value(value, f"{self.file.path}:{self._line(path)}")
-
-    def _wrong(self, path: tuple[str, ...], text: str) -> None:
-        self.problems.append((self._line(path), text))
-
-    def _unknown(self, path: tuple[str, ...], valid: tuple[str, ...]) -> None:
-        key, table = path[-1], ".".join(path[:-1])
-        where = f" in [{table}]" if table else ""
-        self._wrong(
-            path, f"unknown key '{key}'{where}.{did_you_mean(key, valid)}  valid here: {', '.join(valid)}"
-        )
-
-    def _mismatch(self, path: tuple[str, ...], wanted: str, found: Any) -> None:
-        self._wrong(path, f"{'.'.join(path)} must be {wanted}, but is {_shown(found)}.")
-
-    def _table(self, path: tuple[str, ...], found: Any) -> dict[str, Any]:
-        if isinstance(found, dict):
-            return found
-        self._mismatch(path, "a table", found)
-        return {}
-
-    # Values.
-
-    def _checked(
-        self, path: tuple[str, ...], found: Any, good: Callable[[Any], bool], wanted: str
-    ) -> Value | None:
-        if good(found):
-            return self._at(path, found)
-        self._mismatch(path, wanted, found)
-        return None
-
-    def _names(self, path: tuple[str, ...], found: Any, empty: bool = False) -> Value | None:
-        names = [found] if isinstance(found, str) and not empty else found
-        if (
-            isinstance(names, list)
-            and (names or empty)
-            and all(isinstance(n, str) and _NAME.fullmatch(n) for n in names)
-        ):
-            return self._at(path, tuple(n.lower() for n in names))
-        if isinstance(found, str) and ("," in found or "=" in found):
-            self._wrong(
-                path,
-                f"{'.'.join(path)} must be a name or a list of names, but is {_shown(found)}.  "
-                f'A list is ["a", "b"]; for one device type there is [selection.DEVICE].',
-            )
-        else:
-            self._mismatch(path, "a list of names" if empty else "a backend's name or a list of names", found)
-        return None
-
-    # Tables.
-
-    def _top(self, data: dict[str, Any]) -> None:
-        known = {
+    def read(self, data: dict[str, Any]) -> PluginsFile:
+        tables: dict[str, Callable[[dict[str, Any]], None]] = {
             "selection": self._selection,
             "backend": self._backends,
             "probe": self._probe,
             "affinity": self._affinity,
             "wheels": self._wheels,
-            **({"devices": self._devices} if self.file.kind == "packaged" else {}),
         }
-        for key, found in data.items():
-            if key in known:
-                known[key](self._table((key,), found))
-            elif key == "devices":
-                self._wrong((key,), f"[{key}] is part of the packaged file only.")
-            else:
-                self._unknown((key,), TOP)
+        if self.file.kind == "packaged":
+            tables["devices"] = self.file.devices.update
+        for name, found in data.items():
+            if name == "devices" and name not in tables:
+                self._fail((name,), "[devices] is part of the packaged file only.")
+            self._known((name,), tables)
+            tables[name](self._table((name,), found))
+        return self.file
+
+    def _source(self, key: Key) -> str:
+        """File and line of a key, for messages: the standard parser does not give it. Each part is searched from the
+        line of the part before it, so an unusual layout may give the line of a key of the same name."""
+        at = 0
+        for part in key:
+            wanted = re.compile(rf"""(?:^|[\[.{{,])\s*["']?{re.escape(part)}["']?\s*[=.\]]""")
+            at = next((n for n in range(at, len(self.lines)) if wanted.search(self.lines[n])), at)
+        return f"{self.file.path}:{at + 1}"
+
+    def _fail(self, key: Key, text: str) -> NoReturn:
+        raise PluginsTomlError(f"horovod: {self._source(key)}: {text}")
+
+    def _known(self, key: Key, valid: Iterable[str]) -> None:
+        *table, name = key
+        if name not in valid:
+            where = f" in [{'.'.join(table)}]" if table else ""
+            near = did_you_mean(name, valid)
+            self._fail(key, f"unknown key '{name}'{where}.{near}  valid here: {', '.join(valid)}")
+
+    def _value(self, key: Key, found: Any, good: Callable[[Any], bool], wanted: str) -> Value:
+        if not good(found):
+            shown = str(found).lower() if isinstance(found, bool) else repr(found)
+            self._fail(key, f"{'.'.join(key)} must be {wanted}, but is {shown}.")
+        return Value(found, self._source(key))
+
+    def _table(self, key: Key, found: Any) -> dict[str, Any]:
+        table: dict[str, Any] = self._value(key, found, lambda v: isinstance(v, dict), "a table").value
+        return table
+
+    def _names(self, key: Key, found: Any, empty: bool = False) -> Value:
+        def good(names: Any) -> bool:
+            return (
+                isinstance(names, list)
+                and (empty or bool(names))
+                and all(isinstance(name, str) and _NAME.fullmatch(name) for name in names)
+            )
+
+        wanted = 'a list of names, such as ["a", "b"]'
+        if not empty:
+            found = [found] if good([found]) else found
+            wanted = f"a backend's name or {wanted}; for one device type there is [selection.DEVICE]"
+        names = self._value(key, found, good, wanted)
+        return Value(tuple(name.lower() for name in names.value), names.source)
 
     def _selection(self, table: dict[str, Any]) -> None:
-        for key, found in table.items():
-            path = ("selection", key)
-            if key == "backend":
-                self._rule(path, None, None, found)
-            elif key in ("allow", "deny"):
+        for name, found in table.items():
+            key = ("selection", name)
+            if name == "backend":
+                self._rule(key, None, None, found)
+            elif name in ("allow", "deny"):
                 if self.file.kind != "site":
-                    self._wrong(
-                        path,
-                        f"'{key}' is valid in the site's file only (/etc/hvd/plugins.toml); "
-                        "a user chooses with 'backend'.",
-                    )
-                else:
-                    setattr(self.file, key, self._names(path, found, empty=True))
+                    self._fail(key, f"'{name}' is valid in the site's file only ({SITE_FILE}); "
+                                    "a user chooses with 'backend'.")  # fmt: skip
+                setattr(self.file, name, self._names(key, found, empty=True))
             elif isinstance(found, dict):
-                self._device(key, found)
+                self._device(name, found)
             else:
-                self._unknown(path, (*SELECTION, "[selection.DEVICE]"))
+                self._known(key, ("backend", "allow", "deny", "[selection.DEVICE]"))
 
     def _device(self, device: str, table: dict[str, Any]) -> None:
         if not _NAME.fullmatch(device):
-            self._wrong(("selection", device), f"'{device}' is not a valid name of a device type.")
-        for key, found in table.items():
-            path = ("selection", device, key)
-            if key == "barrier" and device.lower() != HOST:
-                self._wrong(path, NO_BARRIER)
-            elif key in DEVICE:
-                self._rule(path, device.lower(), None if key == "operations" else key, found)
-            else:
-                self._unknown(path, DEVICE)
+            self._fail(("selection", device), f"'{device}' is not a valid name of a device type.")
+        for name, found in table.items():
+            key = ("selection", device, name)
+            self._known(key, ("operations", *OPERATIONS))
+            if name == "barrier" and device.lower() != HOST:
+                self._fail(key, NO_BARRIER)
+            self._rule(key, device.lower(), None if name == "operations" else name, found)
 
-    def _rule(self, path: tuple[str, ...], device: str | None, operation: str | None, found: Any) -> None:
-        names = self._names(path, found)
-        if names is not None:
-            self.file.rules.append(Rule(device, operation, names.value, names.source))
+    def _rule(self, key: Key, device: str | None, operation: str | None, found: Any) -> None:
+        names = self._names(key, found)
+        self.file.rules.append(Rule(device, operation, names.value, names.source))
 
     def _backends(self, table: dict[str, Any]) -> None:
         for name, found in table.items():
             if not _NAME.fullmatch(name):
-                self._wrong(("backend", name), f"'{name}' is not a valid backend name.")
+                self._fail(("backend", name), f"'{name}' is not a valid backend name.")
             settings = self.file.backends.setdefault(name.lower(), BackendSettings())
-            for key, value in self._table(("backend", name), found).items():
-                path = ("backend", name, key)
-                if key == "distribution":
-                    settings.distribution = self._checked(
-                        path,
-                        value,
-                        _is_pin,
-                        'a wheel\'s name with or without versions, such as "its-wheel>=0.3"',
-                    )
-                elif key == "library":
-                    settings.library = self._checked(
-                        path, value, lambda v: isinstance(v, str) and bool(v), "the name or path of a library"
-                    )
-                elif key == "options":
-                    self._options(path, self._table(path, value), settings.options)
-                elif key == "env":
-                    self._environment(path, self._table(path, value), settings.env)
+            for field_name, value in self._table(("backend", name), found).items():
+                key = ("backend", name, field_name)
+                self._known(key, ("distribution", "library", "options", "env"))
+                if field_name == "distribution":
+                    wanted = 'a wheel\'s name with or without versions, such as "its-wheel>=0.3"'
+                    settings.distribution = self._value(key, value, _is_pin, wanted)
+                elif field_name == "library":
+                    wanted = "the name or path of a library"
+                    settings.library = self._value(key, value, lambda v: _is_text(v) and bool(v), wanted)
+                elif field_name == "options":
+                    wanted = "a string, a number, true or false"
+                    for option, one in self._table(key, value).items():
+                        settings.options[option.lower()] = self._value(
+                            (*key, option), one, lambda v: isinstance(v, (str, int, float)), wanted
+                        )
                 else:
-                    self._unknown(path, BACKEND)
+                    for variable, text in self._table(key, value).items():
+                        settings.env[variable] = self._variable((*key, variable), text)
 
-    def _options(self, path: tuple[str, ...], table: dict[str, Any], into: dict[str, Value]) -> None:
-        for key, value in table.items():
-            checked = self._checked(
-                (*path, key),
-                value,
-                lambda v: isinstance(v, (str, int, float)),
-                "a string, a number, true or false",
+    def _variable(self, key: Key, text: Any) -> Value:
+        if not _VARIABLE.fullmatch(key[-1]):
+            self._fail(key, f"'{key[-1]}' is not a valid name of an environment variable.")
+        if key[-1].upper().startswith("HOROVOD_"):
+            # They are read before the backends are: a value from here would take effect at the second init() only.
+            self._fail(
+                key,
+                f"'{key[-1]}' is one of Horovod's own variables; env is for variables of the backend's library.  "
+                "A backend's options belong in options, the choice of backends in [selection].",
             )
-            if checked is not None:
-                into[key.lower()] = checked
-
-    def _environment(self, path: tuple[str, ...], table: dict[str, Any], into: dict[str, Value]) -> None:
-        for key, value in table.items():
-            if not _VARIABLE.fullmatch(key):
-                self._wrong((*path, key), f"'{key}' is not a valid name of an environment variable.")
-            elif key.upper().startswith("HOROVOD_"):
-                # These variables are read before the backends are; a value set here would take effect at the second
-                # init() only.
-                self._wrong(
-                    (*path, key),
-                    f"'{key}' is one of Horovod's own variables; env is for variables of the backend's library.  "
-                    "A backend's options belong in options, the choice of backends in [selection].",
-                )
-            checked = self._checked((*path, key), value, lambda v: isinstance(v, str), "a string")
-            if checked is not None:
-                into[key] = checked
+        return self._value(key, text, _is_text, "a string")
 
     def _probe(self, table: dict[str, Any]) -> None:
-        for key, value in table.items():
-            path = ("probe", key)
-            if key == "timeout_s":
-                self.file.probe_timeout_s = self._checked(
-                    path,
-                    value,
-                    lambda v: (
-                        isinstance(v, (int, float))
-                        and not isinstance(v, bool)
-                        and 0 < v <= _MAX_PROBE_SECONDS
-                    ),
-                    f"a number of seconds, above 0 and up to {_MAX_PROBE_SECONDS}",
-                )
-            else:
-                self._unknown(path, ("timeout_s",))
+        for name, found in table.items():
+            self._known(("probe", name), ("timeout_s",))
+            wanted = f"a number of seconds, above 0 and up to {_MAX_PROBE_SECONDS}"
+            self.file.probe_timeout_s = self._value(("probe", name), found, _is_time, wanted)
 
     def _affinity(self, table: dict[str, Any]) -> None:
-        for key, value in table.items():
-            path = ("affinity", key)
-            if key == "mode":
-                self.file.affinity = self._checked(
-                    path, value, lambda v: v in AFFINITY_MODES, f"one of {', '.join(AFFINITY_MODES)}"
-                )
-            else:
-                self._unknown(path, ("mode",))
+        for name, found in table.items():
+            self._known(("affinity", name), ("mode",))
+            wanted = f"one of {', '.join(AFFINITY_MODES)}"
+            self.file.affinity = self._value(("affinity", name), found, AFFINITY_MODES.__contains__, wanted)
 
     def _wheels(self, table: dict[str, Any]) -> None:
-        for name, wheel in table.items():
-            if self._checked(("wheels", name), wheel, _is_pin, "a wheel's name"):
-                self.file.wheels[name.lower()] = wheel
-
-    def _devices(self, table: dict[str, Any]) -> None:
-        for device, name in table.items():
-            if self._checked(("devices", device), name, lambda v: isinstance(v, str), "a backend's name"):
-                self.file.devices[device] = name
-
-
-def _is_pin(value: Any) -> bool:
-    """Whether a value is the name of a distribution, with or without versions."""
-    return isinstance(value, str) and bool(_PIN.fullmatch(value.strip()))
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return "a table"
-    if isinstance(value, list):
-        return f"[{', '.join(_shown(v) for v in value)}]"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+        for name, found in table.items():
+            wheel = self._value(("wheels", name), found, _is_pin, "a wheel's name")
+            self.file.wheels[name.lower()] = wheel.value
 
 
 SITE_FILE = Path("/etc/hvd/plugins.toml")
 FILE_VARIABLE = "HOROVOD_PLUGINS_TOML"
-_log = logging.getLogger("horovod")
 
 
 @dataclass(frozen=True)
@@ -411,32 +328,33 @@ def load(environ: Mapping[str, str], site: Path = SITE_FILE) -> PluginsConfig:
     Raises PluginsTomlError if the file that HOROVOD_PLUGINS_TOML names does not exist or is named by a relative path,
     if any user may write to a file, and if a file has faults.
     """
+    found = [
+        (_user_file(environ), "user"),
+        (site if site.exists() else None, "site"),
+        (packaged_file(), "packaged"),
+    ]
     files = []
-    user = _user_file(environ)
-    if user is not None:
-        _check_owner(user, "named" if environ.get(FILE_VARIABLE, "").strip() else "user")
-        files.append(read(user, "user"))
-    if _exists(site):
-        _check_owner(site, "site")
-        files.append(read(site, "site"))
-    files.append(read(packaged_file(), "packaged"))
+    for path, kind in found:
+        if path is not None:
+            if kind != "packaged":
+                _check_writers(path)
+            files.append(read(path, kind))
     return PluginsConfig(tuple(files))
 
 
 def packaged_file() -> Path:
     """The path of the packaged file. Raises PluginsTomlError if it is missing."""
-    package = Path(__file__).resolve().parent.parent
-    places = [Path(p) for p in getattr(sys.modules.get("hvd_core"), "__path__", ())] + [package]
-    for place in dict.fromkeys(places):
-        if (place / "plugins.toml").is_file():
-            return place / "plugins.toml"
+    folders = package_folders()
+    for folder in folders:
+        if (folder / "plugins.toml").is_file():
+            return folder / "plugins.toml"
         # A source tree has the file at its root.
-        if (place.parent / "plugins.toml").is_file() and (place.parent / "CMakeLists.txt").is_file():
-            return place.parent / "plugins.toml"
+        if (folder.parent / "plugins.toml").is_file() and (folder.parent / "CMakeLists.txt").is_file():
+            return folder.parent / "plugins.toml"
     raise PluginsTomlError(
         f"horovod: the packaged plugins.toml is not in this installation.\n"
-        f"  searched: {', '.join(str(p) for p in dict.fromkeys(places))}\n"
-        f"  fix: reinstall hvd-core: {pip_install('hvd-core', '--force-reinstall', '--no-deps')}"
+        f"  searched: {', '.join(map(str, folders))}\n"
+        f"  fix: reinstall hvd-core: {reinstall()}"
     )
 
 
@@ -448,7 +366,7 @@ def _user_file(environ: Mapping[str, str]) -> Path | None:
                 f"horovod: {FILE_VARIABLE}={named} is not an absolute path; configuration is not taken from the current "
                 f"folder.\n  fix: {FILE_VARIABLE}=/full/path/{Path(named).name}"
             )
-        if not _exists(Path(named)):
+        if not Path(named).exists():
             raise PluginsTomlError(
                 f"horovod: {FILE_VARIABLE}={named}: there is no such file.\n"
                 f"  fix: correct or unset {FILE_VARIABLE}; without it, ~/.config/hvd/plugins.toml is read where it exists"
@@ -461,37 +379,13 @@ def _user_file(environ: Mapping[str, str]) -> Path | None:
             return None
         base = os.path.join(home, ".config")
     path = Path(base) / "hvd" / "plugins.toml"
-    return path if _exists(path) else None
+    return path if path.exists() else None
 
 
-def _exists(path: Path) -> bool:
-    # A file without permission to stat it counts as existing; reading it then raises the reason.
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        pass
-    return True
-
-
-_warned: set[str] = set()
-
-
-def _check_owner(path: Path, kind: str) -> None:
+def _check_writers(path: Path) -> None:
     # These files name libraries to load, so a user with write access to one can run code in the job.
-    try:
-        found = path.stat()
-    except OSError:
-        return  # reading the file raises the reason
-    if found.st_mode & stat.S_IWOTH:
+    if path.stat().st_mode & stat.S_IWOTH:
         raise PluginsTomlError(
             f"horovod: {path} may be written to by any user, and it names libraries to load; it is not read.\n"
             f"  fix: chmod o-w {path}"
         )
-    if found.st_uid not in (0, os.geteuid()) and kind != "named":
-        owner = "root" if kind == "site" else "you or root"
-        text = f"horovod: {path} belongs to user {found.st_uid}, not to {owner}; it is read nevertheless."
-        if text not in _warned:
-            _warned.add(text)
-            _log.warning(text)

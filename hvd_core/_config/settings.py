@@ -4,21 +4,16 @@ A value that cannot be understood is an error that names the variable, because a
 become a default. Ranks, launchers and tools read a variable with the functions here, so that it means the same to all of
 them: ``30``, ``30.5`` and ``3e1`` are times everywhere. ``EngineSettings`` holds what the engine gets, read once per
 ``init()``; ``OTHERS`` lists the other variables that have a default or a range.
-
-``python hvd_core/_config/settings.py FILE`` writes the table of the engine's settings into FILE (docs/environment.md).
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
-BEGIN, END = "<!-- engine settings: begin (generated) -->", "<!-- engine settings: end -->"
 
 Parser = Callable[[str, str], Any]
 """(text, name of the variable or option) -> value. Raises ValueError, which names the variable."""
@@ -138,16 +133,10 @@ class EngineSettings:
         "as it is. See [performance.md](performance.md#autotuning)",
     )
     autotune_log: str = _setting(
-        "",
-        "HOROVOD_AUTOTUNE_LOG",
-        _as_text,
-        "file to which rank 0 writes what the search has tried, as CSV",
+        "", "HOROVOD_AUTOTUNE_LOG", _as_text, "file to which rank 0 writes what the search has tried, as CSV"
     )
     autotune_warmup_samples: int = _setting(
-        3,
-        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
-        _WHOLE_16,
-        "samples at the beginning that do not count",
+        3, "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", _WHOLE_16, "samples at the beginning that do not count"
     )
     autotune_steps_per_sample: int = _setting(
         10, "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", _WHOLE_16, "steps of a sample"
@@ -199,11 +188,7 @@ class EngineSettings:
     )
     """Index of LOG_LEVELS."""
     log_with_time: bool = _setting(
-        True,
-        "HOROVOD_LOG_HIDE_TIME",
-        _inverse,
-        "1: no time in the lines of the log",
-        "0",
+        True, "HOROVOD_LOG_HIDE_TIME", _inverse, "1: no time in the lines of the log", "0"
     )
     """Without HOROVOD_LOG_HIDE_TIME, HOROVOD_LOG_TIMESTAMP decides, which says the opposite."""
     log_to_python: bool = _setting(
@@ -213,10 +198,7 @@ class EngineSettings:
         "1: lines of the engine's log go to Python's logger `horovod`, in place of stderr",
     )
     start_timeout_s: float = _setting(
-        30.0,
-        "HOROVOD_START_TIMEOUT",
-        positive_seconds,
-        "seconds until all ranks must have called `init()`",
+        30.0, "HOROVOD_START_TIMEOUT", positive_seconds, "seconds until all ranks must have called `init()`"
     )
     spin_us: float | None = _setting(
         None,
@@ -273,10 +255,7 @@ class EngineSettings:
         "`start_timeline()`",
     )
     timeline_mark_cycles: bool = _setting(
-        False,
-        "HOROVOD_TIMELINE_MARK_CYCLES",
-        _flag,
-        "1: rounds of the engine with work are marked in it",
+        False, "HOROVOD_TIMELINE_MARK_CYCLES", _flag, "1: rounds of the engine with work are marked in it"
     )
     timeline_all_ranks: bool = _setting(
         False, "HOROVOD_TIMELINE_ALL_RANKS", _flag, "1: every rank writes a timeline"
@@ -380,6 +359,11 @@ def encryption_wanted(environ: Mapping[str, str]) -> bool:
     return flag_of(environ, "HOROVOD_TLS")
 
 
+def engine_settings() -> list[Setting]:
+    """The settings of EngineSettings, for docs/environment.md."""
+    return list(_ENGINE.values())
+
+
 def variable_of(name: str) -> str:
     """The environment variable of a field of EngineSettings."""
     return _ENGINE[name].variable
@@ -412,25 +396,3 @@ def read_log_settings(environ: Mapping[str, str]) -> tuple[int | None, bool]:
     if environ.get("HOROVOD_LOG_HIDE_TIME", "").strip():
         return level, read("HOROVOD_LOG_HIDE_TIME", environ)
     return level, read("HOROVOD_LOG_TIMESTAMP", environ) is not False
-
-
-def markdown() -> str:
-    """The table of the engine's settings in docs/environment.md."""
-    lines = ["| variable | default | meaning |", "|---|---|---|"]
-    lines += [f"| `{s.variable}` | {s.shown} | {s.doc} |" for s in _ENGINE.values()]
-    return "\n".join(lines) + "\n"
-
-
-def with_table(page: str) -> str:
-    """``page`` with the table between the markers written anew. Raises ValueError if the page has no markers."""
-    if BEGIN not in page or END not in page:
-        raise ValueError(f"the page lacks the lines '{BEGIN}' and '{END}'")
-    head, rest = page.split(BEGIN, 1)
-    return f"{head}{BEGIN}\n{markdown()}{END}{rest.split(END, 1)[1]}"
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python hvd_core/_config/settings.py FILE")
-    file = Path(sys.argv[1])
-    file.write_text(with_table(file.read_text(encoding="utf-8")), encoding="utf-8")

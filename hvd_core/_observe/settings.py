@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_core.flight_records import SUFFIX, writer_of
 
 if TYPE_CHECKING:
-    from hvd_core._bootstrap import World
+    from hvd_core._bootstrap.world import World
     from hvd_core._config.settings import EngineSettings
 
 DYNAMIC = "DYNAMIC"

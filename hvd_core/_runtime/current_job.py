@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_core.errors import NotInitializedError
 
 if TYPE_CHECKING:
-    from hvd_core._bootstrap import World
+    from hvd_core._bootstrap.world import World
     from hvd_core._core import Engine
     from hvd_core._runtime.process_sets import ProcessSets
     from hvd_core.backends._selection.plan import BackendPlan

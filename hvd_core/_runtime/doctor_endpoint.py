@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hvd_core._bootstrap import World
+    from hvd_core._bootstrap.world import World
     from hvd_core._runtime.engine_config import EngineConfig
 
 PREFIX = "hvd-doctor-"

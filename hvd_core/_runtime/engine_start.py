@@ -11,11 +11,13 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hvd_core._base import logs, native
+from hvd_core._base.sockets import BootstrapTimeout, RankLost, StoreLost
+from hvd_core._bootstrap import driver_channel
 from hvd_core._config.settings import EngineSettings
 from hvd_core._runtime import crash_reports
 from hvd_core._runtime.current_job import Job
@@ -25,7 +27,7 @@ from hvd_core.backends.errors import BackendError
 from hvd_core.errors import JobEndedError
 
 if TYPE_CHECKING:
-    from hvd_core._bootstrap import World
+    from hvd_core._bootstrap.world import World
     from hvd_core._core import Engine
     from hvd_core._runtime.engine_config import EngineConfig
     from hvd_core.backends._selection.job import JobBackends
@@ -41,34 +43,21 @@ Backends = str | type | Sequence[str | type] | None
 """The argument `backend` of init()."""
 
 
-class _PhaseTimeout:
-    """The timeout of plugins' phases in the job that starts. Restores the thread's floating-point control after them."""
-
-    # Of the start timeout, so that this rank reports before those that wait for it.
-    SHARE = 0.9
-
-    def __init__(self, core: ModuleType, world: World, start_timeout_s: float) -> None:
-        self._core, self._world, self._seconds = core, world, self.SHARE * start_timeout_s
-
-    def note(self, now: _phases.Running) -> None:
-        world = self._world
-        self._core.limit_phase(
-            _phases.in_words(now), self._seconds, world.segment_fd, world.segment_bytes, world.rank
-        )
-
-
-_phase_timeout: _PhaseTimeout | None = None
+# The timeout of plugins' phases, of the start timeout: this rank reports before those that wait for it.
+_PHASE_SHARE = 0.9
+# Limits a phase, given in words, in the job that starts or runs; also restores the thread's floating-point control.
+_limit_phase: Callable[[str], None] | None = None
 
 
 def _note_phase(now: _phases.Running) -> None:
-    if _phase_timeout is not None:
-        _phase_timeout.note(now)
+    if _limit_phase is not None:
+        _limit_phase(_phases.in_words(now))
 
 
 def end_phase_timeout() -> None:
     """The job has ended."""
-    global _phase_timeout
-    _phase_timeout = None
+    global _limit_phase
+    _limit_phase = None
 
 
 def start(comm: Comm, backend: Backends, process_sets: Any) -> tuple[Job, list[ProcessSet]]:
@@ -78,8 +67,6 @@ def start(comm: Comm, backend: Backends, process_sets: Any) -> tuple[Job, list[P
     In an elastic job the driver is asked for a place in a world first, and again if that world has lost a member before
     all of its members had come.
     """
-    from hvd_core._bootstrap import BootstrapTimeout, driver_channel
-
     channel = driver_channel.channel()
     if channel is None:
         return _start_engine(comm, backend, process_sets, os.environ)
@@ -100,16 +87,12 @@ def start(comm: Comm, backend: Backends, process_sets: Any) -> tuple[Job, list[P
 
 def is_elastic() -> bool:
     """Whether ranks come and go in the job that this process belongs to."""
-    from hvd_core._bootstrap import driver_channel
-
     return driver_channel.channel() is not None
 
 
 def note_end(engine: Engine) -> None:
     """An engine is about to be closed. In an elastic job, the next start() reports to the driver whether a stall ended
     it."""
-    from hvd_core._bootstrap import driver_channel
-
     channel = driver_channel.channel()
     if channel is not None:
         channel.stalled = engine.stalled_ranks
@@ -119,9 +102,8 @@ def _start_engine(
     comm: Comm, backend: Backends, process_sets: Any, environ: Mapping[str, str]
 ) -> tuple[Job, list[ProcessSet]]:
     """``environ``: the variables of the launcher."""
-    global _phase_timeout
-    from hvd_core import _bootstrap
-    from hvd_core._bootstrap import limits
+    global _limit_phase
+    from hvd_core._bootstrap.world import connect
     from hvd_core._config.settings import read_environment, read_log_settings
     from hvd_core.backends._selection import job as selection
 
@@ -129,8 +111,13 @@ def _start_engine(
     settings = read_environment()
     logs.configure(*read_log_settings(os.environ))
     last_calls = crash_reports.record_last_call(os.environ)
-    world = _bootstrap.connect(environ, deadline_s=settings.start_timeout_s, comm=comm)
-    _phase_timeout = _PhaseTimeout(core, world, settings.start_timeout_s)
+    world = connect(environ, deadline_s=settings.start_timeout_s, comm=comm)
+    seconds = _PHASE_SHARE * settings.start_timeout_s
+
+    def limit_phase(words: str) -> None:
+        core.limit_phase(words, seconds, world.segment_fd, world.segment_bytes, world.rank)
+
+    _limit_phase = limit_phase
     _phases.listen(_note_phase)
     try:
         backends, plugins, static = selection.decide(
@@ -143,10 +130,9 @@ def _start_engine(
         logs.stop_forwarding()
         end_phase_timeout()
         if isinstance(error, Exception):
-            reason = str(limits.explained(error) or error)
-            core.tell_failed_start(world.segment_fd, world.segment_bytes, world.rank, reason)
+            core.tell_failed_start(world.segment_fd, world.segment_bytes, world.rank, str(error))
             world.leave_init()
-        lost = world.store_lost() if isinstance(error, _bootstrap.StoreLost) else None
+        lost = world.store_lost() if isinstance(error, StoreLost) else None
         world.close()
         if lost is not None:
             raise lost from error
@@ -167,7 +153,6 @@ def _created(
     global _engines
     from dataclasses import replace
 
-    from hvd_core import _bootstrap
     from hvd_core._observe.watch import start as watch
     from hvd_core._runtime import doctor_endpoint
     from hvd_core.backends._selection import job as selection
@@ -182,7 +167,7 @@ def _created(
         engine: Engine = core.Engine(config.as_dict())
     except BackendError as error:
         if _RANK_LOST.search(str(error)):
-            raise _bootstrap.RankLost(str(error)) from None
+            raise RankLost(str(error)) from None
         raise selection.with_alternative(error, backends.plan) from None
     _engines += 1
     watch.start(settings, world, rings, doctor_endpoint.backends(config))
@@ -194,13 +179,7 @@ def _config(
 ) -> EngineConfig:
     from hvd_core._bootstrap.affinity import engine_core, enough_cores
     from hvd_core._observe.settings import engine_observes
-    from hvd_core._runtime.engine_config import (
-        PACKAGES,
-        AutotuneConfig,
-        EngineConfig,
-        LinkConfig,
-        bells_of,
-    )
+    from hvd_core._runtime.engine_config import PACKAGES, EngineConfig
     from hvd_core.backends._discovery.registry import host_math
 
     core, fault = engine_core(affinity, world.local_cores, world.local_rank)
@@ -221,36 +200,23 @@ def _config(
         elastic=is_elastic(),
         launcher=None if watched is None else (watched.fd, watched.text),
         first_handle=(_engines << 40) + 1,
-        links=[LinkConfig.of(link) for link in world.links],
+        links=world.links,
         segment_fd=world.segment_fd,
         segment_bytes=world.segment_bytes,
-        bells=bells_of(world),
+        bells=world.eventfds,
         bell_slot=world.local_rank,
         leads_host=world.local_rank == 0,
         store_fd=world.store_fd,
         store_key=world.store_key,
-        start_timeout_s=settings.start_timeout_s,
         math_backend=host_math(),
         **backends.plan.engine_config(world.local_rank),
         find_device=backends.find_device,
         last_calls=last_calls,
-        emulation=settings.emulation,
-        overlap_levels=settings.hierarchical_overlap,
-        fusion_threshold=settings.fusion_threshold,
-        cycle_time_ms=settings.cycle_time_ms,
-        cache_capacity=settings.cache_capacity,
-        stall_warn_s=settings.stall_warn_s,
-        stall_abort_s=settings.stall_abort_s,
-        stall_json=settings.stall_json,
-        operation_timeout_s=settings.operation_timeout_s,
-        check_consistency=settings.check_consistency,
+        settings=settings,
         spin_us=spin_us,
         engine_core=-1 if core is None else core,
-        log_level=settings.log_level,
-        log_with_time=settings.log_with_time,
         packages=PACKAGES,
         observe=engine_observes(settings, world),
-        autotune=AutotuneConfig.of(settings),
     )
 
 

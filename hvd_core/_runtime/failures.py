@@ -37,10 +37,10 @@ class report_failure:
         operation, name, process_set, prefix: as for send_failure().
     """
 
-    __slots__ = ("_name", "_operation", "_prefix", "_process_set")
+    __slots__ = ("_call",)
 
     def __init__(self, operation: str, name: object, process_set: object, prefix: str | None = None) -> None:
-        self._operation, self._name, self._process_set, self._prefix = operation, name, process_set, prefix
+        self._call: tuple[Any, ...] = operation, name, process_set, prefix
 
     def __enter__(self) -> None:
         pass
@@ -49,28 +49,37 @@ class report_failure:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            send_failure(self._operation, self._name, self._process_set, error, self._prefix)
+            self._send(error)
+
+    def _send(self, error: BaseException) -> None:
+        operation, name, process_set, prefix = self._call
+        send_failure(operation, name, process_set, error, prefix)
 
 
-class report_message_failure:
+class report_message_failure(report_failure):
     """As report_failure, for a send to the rank ``other`` of the job, or a receive from it: notifies that rank."""
 
-    __slots__ = ("_arguments",)
+    __slots__ = ()
 
     def __init__(
         self, sends: bool, other: object, name: object, process_set: object, prefix: str | None = None
     ) -> None:
-        self._arguments = (sends, other, name, process_set, prefix)
+        self._call = sends, other, name, process_set, prefix
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            sends, other, name, process_set, prefix = self._arguments
-            send_message_failure(sends, other, name, process_set, error, prefix)
+    def _send(self, error: BaseException) -> None:
+        sends, other, name, process_set, prefix = self._call
+        job = current_job.current()
+        try:
+            rank = index(other)
+        except TypeError:  # no rank that could be notified
+            return
+        if job is None or not 0 <= rank < 1 << 31:
+            return
+        process_set_id = _id_of(process_set, job.engine)
+        if process_set_id is not None:
+            with suppress(HorovodInternalError):  # the job has ended
+                text, request = _printable(_reason(error)), _request_name(name, prefix)
+                job.engine.refuse_message(text, sends, rank, request, process_set_id)
 
 
 def send_failure(
@@ -97,31 +106,6 @@ def send_failure(
         return
     with suppress(HorovodInternalError):  # the job has ended
         job.engine.poison(_request_name(name, prefix), _printable(_reason(error)), process_set_id, operation)
-
-
-def send_message_failure(
-    sends: bool,
-    other: object,
-    name: object,
-    process_set: object,
-    error: BaseException,
-    prefix: str | None = None,
-) -> None:
-    """As send_failure(), for a send to the rank ``other`` of the job, or a receive from it: notifies that rank."""
-    job = current_job.current()
-    try:
-        rank = index(other)  # type: ignore[arg-type]  # the caller's argument, of any type
-    except TypeError:  # no rank that could be notified
-        return
-    if job is None or not 0 <= rank < 1 << 31:
-        return
-    process_set_id = _id_of(process_set, job.engine)
-    if process_set_id is None:
-        return
-    with suppress(HorovodInternalError):  # the job has ended
-        job.engine.refuse_message(
-            _printable(_reason(error)), sends, rank, _request_name(name, prefix), process_set_id
-        )
 
 
 def refuse(

@@ -16,7 +16,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from hvd_core._bootstrap import driver_channel
 from hvd_core._config.settings import flag_of
 from hvd_core._runtime import current_job
 from hvd_core._runtime.failures import report_failure
-from hvd_core.errors import HorovodInternalError, JobEndedError, OperationFailedError
+from hvd_core.errors import JobEndedError, OperationFailedError
 
 if TYPE_CHECKING:
     from hvd_core._bootstrap.rendezvous.mpi import JobComm
@@ -276,23 +275,6 @@ class Change:
     earlier: ProcessSet | None = None
 
 
-@dataclass(frozen=True)
-class _Request:
-    """A change as all ranks ask for it: "add" with the ranks and backends, or "remove" with the id."""
-
-    kind: str
-    subject: Any
-
-
-@dataclass(frozen=True)
-class _Interrupted:
-    """A change that is under way, and whose caller was interrupted. `added`: the set, None for a removal."""
-
-    request: _Request
-    handle: int
-    added: ProcessSet | None
-
-
 class ProcessSets:
     """The process sets of one job, apart from the global one.
 
@@ -309,10 +291,8 @@ class ProcessSets:
         self.history: list[Change] = []
         # Sets of this world that are not registered, as members are missing.
         self._absent: list[ProcessSet] = []
-        # By ranks: sets whose addition was interrupted and then ended by another change, or that have come back in
-        # another world, until the program asks for them again.
+        # By ranks: sets that have come back in another world, until the program asks for them again.
         self._unclaimed: dict[tuple[int, ...], list[ProcessSet]] = {}
-        self._interrupted: _Interrupted | None = None
         self._changes = threading.Lock()
 
     def begin(self, sets: Sequence[ProcessSet], entries: Sequence[int]) -> None:
@@ -369,9 +349,13 @@ class ProcessSets:
                 process_set._register(equal.process_set_id)
             else:
                 ranks, own = process_set._members(), self._own_backends(process_set)
-                request = _Request("add", (tuple(ranks), process_set.backend))
+
+                def is_possible(sets: dict[int, list[int]]) -> bool:
+                    distinct = len(set(ranks)) == len(ranks) > 0
+                    return distinct and set(ranks) <= set(sets[0]) and ranks not in sets.values()
+
                 process_set._register(
-                    self._change(request, lambda: self._engine.add_process_set(ranks, *own), process_set)
+                    self._change(lambda: self._engine.add_process_set(ranks, *own), is_possible)
                 )
             if not any(s is process_set for s in self.registered):
                 self.registered.append(process_set)
@@ -391,12 +375,7 @@ class ProcessSets:
                 return [process_set]
             assert set_id is not None
             process_set._register(None)
-            try:
-                self._change(_Request("remove", set_id), lambda: self._engine.remove_process_set(set_id))
-            except BaseException:
-                if self._interrupted is not None:  # the program may ask again
-                    process_set._register(set_id)
-                raise
+            self._change(lambda: self._engine.remove_process_set(set_id), lambda sets: set_id in sets)
             # Another object may be the same set; its id will be another set's.
             ended = [s for s in self.registered if s is process_set or s.process_set_id == set_id]
             self._forget(ended)
@@ -415,9 +394,12 @@ class ProcessSets:
             self.remove(process_set)
 
     def forget_removed(self) -> None:
-        """After join(): forgets the sets that the other ranks have removed meanwhile."""
+        """After join(): forgets the sets that the other ranks have removed meanwhile. Their ids may be other sets'."""
         with self._changes:
-            self._forget_removed()
+            now = self._engine.process_sets()
+            # A set without an id is being removed by its caller.
+            known = [s for s in self.registered if s.process_set_id is not None]
+            self._forget([s for s in known if now.get(s.process_set_id or 0) != s.ranks])
 
     def is_known(self, process_set: ProcessSet) -> bool:
         """Whether the set was added to this job, also where members are missing."""
@@ -469,19 +451,16 @@ class ProcessSets:
         known = (s for s in (global_process_set, *self.registered) if s.process_set_id is not None)
         return next((s for s in known if s.ranks == process_set.ranks), None)
 
-    def _change(self, request: _Request, submit: Callable[[], int], added: ProcessSet | None = None) -> int:
+    def _change(self, submit: Callable[[], int], is_possible: Callable[[dict[int, list[int]]], bool]) -> int:
         """Changes the sets and waits for the change. Returns the id of the set.
 
-        A change that all ranks asked for alike, and that cannot be made, is their common mistake: a ValueError. When an
-        exception of a signal handler ends the wait, the change is still under way, and this rank has asked for it in the
-        other ranks' eyes: the next call with the same request waits for it again, and another one waits for its end
-        first. ``added``: the set that the change is to add.
+        A change that all ranks asked for alike, and that cannot be made, is their common mistake: a ValueError.
+        ``is_possible``: whether the change is possible with these sets, so that the ranks must have asked for different
+        ones.
         """
-        engine = self._engine
-        handle = self._handle_of_interrupted(request)
+        engine, handle = self._engine, None
         try:
-            if handle is None:
-                handle = submit()
+            handle = submit()
             engine.wait(handle)
             return engine.process_set_of(handle)
         except JobEndedError as error:
@@ -489,45 +468,12 @@ class ProcessSets:
                 raise
             raise ValueError(f"Horovod is shutting down. {error}") from None
         except OperationFailedError as error:
-            if self._is_possible(request):
+            if is_possible(engine.process_sets()):
                 raise
             raise ValueError(str(error)) from None
         finally:
             if handle is not None:
-                if engine.poll(handle):
-                    engine.release(handle)
-                else:
-                    self._interrupted = _Interrupted(request, handle, added)
-
-    def _handle_of_interrupted(self, request: _Request) -> int | None:
-        """The handle of this change, if a call was interrupted that asked for it. Waits for another one that was."""
-        interrupted = self._interrupted
-        if interrupted is None:
-            return None
-        handle: int | None = interrupted.handle
-        if interrupted.request != request:
-            with suppress(HorovodInternalError):
-                self._engine.wait(interrupted.handle)
-                added = interrupted.added
-                if added is not None:
-                    # The program does not know its id. It may ask again, when no other rank does.
-                    added._register(self._engine.process_set_of(interrupted.handle))
-                    self.registered.append(added)
-                    self._unclaimed.setdefault(tuple(added._members()), []).append(added)
-            self._engine.release(interrupted.handle)
-            handle = None
-            self._forget_removed()
-        self._interrupted = None
-        return handle
-
-    def _is_possible(self, request: _Request) -> bool:
-        """Whether a change is possible as things are, so that the ranks must have asked for different ones."""
-        sets = self._engine.process_sets()
-        if request.kind == "remove":
-            return request.subject in sets
-        ranks = sorted(request.subject[0])
-        distinct = len(set(ranks)) == len(ranks) > 0
-        return distinct and set(ranks) <= set(sets[0]) and ranks not in sets.values()
+                engine.release(handle)
 
     def _forget(self, ended: list[ProcessSet]) -> None:
         """Forgets the registration of sets that have ended. The caller holds _changes, or the job has ended."""
@@ -537,13 +483,6 @@ class ProcessSets:
             waiting[:] = [s for s in waiting if id(s) not in of_these]
         for process_set in ended:
             process_set._register(None)
-
-    def _forget_removed(self) -> None:
-        """Forgets the sets that have been removed. Their ids may be other sets'. The caller holds _changes."""
-        now = self._engine.process_sets()
-        # A set without an id is being removed by its caller.
-        known = [s for s in self.registered if s.process_set_id is not None]
-        self._forget([s for s in known if now.get(s.process_set_id or 0) != s.ranks])
 
 
 def _may_equal_another(process_set: ProcessSet) -> bool:
@@ -684,11 +623,6 @@ def why_no_number(process_set: Any) -> str:
         f"Process set provided does not exist, or has not been registered: {process_set}. "
         "Give it to init(process_sets=[...]) or to add_process_set() first."
     )
-
-
-def ids_and_ranks() -> dict[int, list[int]]:
-    """Ranks of all registered sets by id, the global one included. Raises ValueError before init()."""
-    return current_job.engine().process_sets()
 
 
 # ------------------------------------------------------------------------------------------ sets of MPI communicators

@@ -7,6 +7,7 @@ engine. Any thread may call; init and shutdown take turns.
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import threading
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from hvd_core.backends.errors import BackendError
 from hvd_core.errors import HorovodInternalError, JobEndedError
 
 if TYPE_CHECKING:
-    from hvd_core._bootstrap import World
+    from hvd_core._bootstrap.world import World
     from hvd_core.backends._selection.plan import BackendPlan, BackendReport
 
 __all__ = [
@@ -92,8 +93,8 @@ def init(
 
     Raises:
         ValueError: arguments or environment variables make no sense, or lists of ranks differ between their members.
-        hvd_core._bootstrap.BootstrapError: the ranks do not come together; its subclass RankLost (another rank has ended)
-            is a HorovodInternalError too.
+        hvd_core._base.sockets.BootstrapError: the ranks do not come together; its subclass RankLost (another rank has
+            ended) is a HorovodInternalError too.
         hvd_core.backends.errors.BackendError: no backend can be used.
         NotImplementedError: a communicator defines a process set, but ``comm`` is not a communicator.
     """
@@ -109,9 +110,7 @@ def init(
             try:
                 job, static = engine_start.start(comm, backend, process_sets)
             except (BackendError, ValueError, OSError, RuntimeError) as error:
-                limit = _limit_met(error)
-                if limit is not None:
-                    raise limit from error
+                _explain_limit(error)
                 if str(error).startswith("horovod: "):
                     # The message is complete. Every rank prints it, and a traceback in front of it would bury it.
                     error.with_traceback(None)
@@ -137,11 +136,25 @@ def init(
             init(comm, process_sets, backend)
 
 
-def _limit_met(error: Exception) -> Exception | None:
-    """The error that says which limit of the operating system `error` is about, if it is about one."""
-    from hvd_core._bootstrap import limits
+def _explain_limit(error: Exception) -> None:
+    """Raises the error that names the limit of the operating system and the need, if `error` is about a limit."""
+    import resource
 
-    return limits.explained(error)
+    from hvd_core._base.sockets import BootstrapError
+
+    if any(isinstance(e, OSError) and e.errno == errno.EMFILE for e in (error, error.__cause__)):
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise BootstrapError(
+            f"this process may have {soft} open files (ulimit -n), and all of them are in use. init() needs about 16 "
+            "more, and 4 for each neighbour on this host: raise the limit with 'ulimit -n'"
+        ) from error
+    if str(error).startswith("can't start new thread") or (
+        isinstance(error, OSError) and "thread" in str(error)
+    ):
+        raise BootstrapError(
+            "this process cannot start a thread: init() needs about 8. Check the limits of the user's processes and "
+            "threads (ulimit -u), of the address space (ulimit -v) and of the container (pids)"
+        ) from error
 
 
 def _check_same_job(comm: Sequence[int] | Any, world: World) -> None:

@@ -9,14 +9,49 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 TABLES = frozenset({"device", "comm"})
 SUFFIX = ".hvd.toml"
-_LONGEST_FILE = 16 << 10  # bytes; launchers hand the contents on to their ranks in a variable
+
+
+def is_texts(value: Any) -> bool:
+    """Whether a value is a tuple of texts that are not empty."""
+    return isinstance(value, tuple) and all(isinstance(text, str) and text for text in value)
+
+
+Rules = dict[str, tuple[Callable[[Any], bool], str]]
+
+RULES: Rules = {
+    "abi": (
+        lambda v: isinstance(v, tuple) and len(v) == 2 and all(type(part) is int and part >= 0 for part in v),
+        "(major, minor)",
+    ),
+    "devices": (lambda v: is_texts(v) and bool(v), "a tuple of device types, such as 'cpu'"),
+    "provides": (
+        lambda v: isinstance(v, (set, frozenset)) and bool(v) and v <= TABLES,
+        'a set of "device", "comm"',
+    ),
+    "priority": (lambda v: type(v) is int, "a whole number"),
+    "spans_hosts": (lambda v: isinstance(v, bool), "true or false"),
+    "launchers": (is_texts, "a tuple of launchers' names"),
+    "device_files": (is_texts, "a tuple of patterns, such as '/dev/acme*'"),
+}
+"""Field -> (whether a value is valid, a valid value in words); for static descriptions and for descriptors."""
+
+
+def faults(
+    values: Mapping[str, Any], rules: Iterable[tuple[str, tuple[Callable[[Any], bool], str]]]
+) -> list[str]:
+    """The values that break their rule, one text each."""
+    return [
+        f"{key} = {values[key]!r}, which is not {rule}"
+        for key, (good, rule) in rules
+        if key in values and not good(values[key])
+    ]
 
 
 @dataclass(frozen=True)
@@ -61,60 +96,25 @@ def read_file(path: str | Path) -> StaticDescription:
     else:
         import tomli as tomllib
 
-    with open(path, "rb") as file:
-        found = file.read(_LONGEST_FILE + 1)
     try:
-        if len(found) > _LONGEST_FILE:
-            raise ValueError(f"it has more than {_LONGEST_FILE} bytes")
-        return of_table(tomllib.loads(found.decode()))
-    except RecursionError:
-        raise ValueError(f"{path}: its lists or tables are nested too deeply") from None
-    except ValueError as error:
+        return of_table(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 
 def of_table(table: Mapping[str, Any]) -> StaticDescription:
-    """The description in a table of TOML or JSON. Raises ValueError for keys that are missing or of another type."""
-    faults = []
-
-    def value(key: str, kind: type, rule: str, default: Any = None) -> Any:
-        found = table.get(key, default)
-        good = isinstance(found, list if kind is tuple else kind) and (
-            kind is bool or not isinstance(found, bool)
-        )
-        if kind is tuple and isinstance(found, tuple):
-            good = True
-        if good and kind is tuple and key != "abi":
-            good = all(isinstance(text, str) and text for text in found)
-        if not good:
-            faults.append(f"{key} = {found!r} is not {rule}" if key in table else f"the key {key} is missing")
-        return found
-
-    texts = 'a list of texts, such as ["cpu"]'
-    abi = value("abi", tuple, "[major, minor]")
-    devices = value("devices", tuple, texts)
-    provides = value("provides", tuple, 'a list of "device", "comm"')
-    rest = {
-        "priority": value("priority", int, "a whole number", 50),
-        "spans_hosts": value("spans_hosts", bool, "true or false", True),
-        "launchers": value("launchers", tuple, "a list of launchers' names", ()),
-        "device_files": value("device_files", tuple, 'a list of patterns, such as ["/dev/acme*"]', ()),
+    """The description in a table of TOML or JSON. Raises ValueError for keys that are missing or have invalid values."""
+    known = [field.name for field in fields(StaticDescription) if field.name in table]
+    values: dict[str, Any] = {
+        key: tuple(table[key]) if isinstance(table[key], list) else table[key] for key in known
     }
-    if not faults and (len(abi) != 2 or not all(type(part) is int and part >= 0 for part in abi)):
-        faults.append(f"abi = {abi!r} is not [major, minor]")
-    if not faults and (not devices or not provides or not set(provides) <= TABLES):
-        faults.append(f"devices = {devices!r} or provides = {provides!r} is empty or has an unknown word")
-    if faults:
-        raise ValueError("; ".join(faults))
-    return StaticDescription(
-        tuple(abi),
-        tuple(devices),
-        frozenset(provides),
-        rest["priority"],
-        rest["spans_hosts"],
-        tuple(rest["launchers"]),
-        tuple(rest["device_files"]),
-    )
+    if is_texts(values.get("provides")):
+        values["provides"] = frozenset(values["provides"])
+    wrong = [f"the key {key} is missing" for key in ("abi", "devices", "provides") if key not in values]
+    wrong += [fault.replace("a tuple", "a list") for fault in faults(values, RULES.items())]
+    if wrong:
+        raise ValueError("; ".join(wrong))
+    return StaticDescription(**values)
 
 
 GROUP = "hvd_core.backends"  # the entry-point group that plugins announce themselves in

@@ -41,7 +41,7 @@ _LENGTH = struct.Struct("<q")
 
 
 class Star(PythonCommunicator):
-    """One connection from every rank to rank 0. Both ends prove that they know the token from the job's store.
+    """One connection from every rank to rank 0, which accepts only processes that know the token in the job's store.
 
     ``message_timeout_s``: most seconds to wait for a message; None: only the collective's deadline limits the wait.
     """
@@ -54,60 +54,38 @@ class Star(PythonCommunicator):
         rank: int,
         size: int,
         deadline: float,
-        message_timeout_s: float | None,
+        message_timeout_s: float | None = None,
     ) -> None:
-        self.world_ranks, self.rank, self.size, self.message_timeout_s = (
-            list(ranks),
-            rank,
-            size,
-            message_timeout_s,
-        )
+        self.world_ranks, self.rank, self.size = list(ranks), rank, size
+        self.message_timeout_s = message_timeout_s
         self.peers: dict[int, socket.socket] = {}
-        if size == 1:
-            return
-        if rank == 0:
+        if size > 1 and rank == 0:
             self._gather(store, "127.0.0.1" if len(set(hosts)) == 1 else _own_address(), deadline)
-        else:
-            self._join(store, deadline)
+        elif size > 1:
+            found = store.get("star", deadline)
+            host, _, port = found[_TOKEN:].decode().rpartition(":")
+            self.peers[0] = socket.create_connection((host, int(port)), _left(deadline))
+            self.peers[0].sendall(found[:_TOKEN] + _LENGTH.pack(rank))
+        for peer in self.peers.values():
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def _gather(self, store: Store, address: str, deadline: float) -> None:
         token = secrets.token_bytes(_TOKEN)
         with socket.create_server((address, 0)) as server:
-            port = server.getsockname()[1]
-            store.set("star", token + f"{address}:{port}".encode())
+            store.set("star", token + f"{address}:{server.getsockname()[1]}".encode())
             while len(self.peers) < self.size - 1:
                 server.settimeout(_left(deadline))
                 peer, _ = server.accept()
-                # Only a peer that sends the token within 5 s is accepted; the token is in the job's store alone.
                 peer.settimeout(min(5.0, _left(deadline)))
                 try:
                     hello = _exactly(peer, _TOKEN + _LENGTH.size, "a new connection")
                 except (OSError, BackendCallError):
+                    hello = b""
+                if hmac.compare_digest(hello[:_TOKEN], token):
+                    self.peers[_LENGTH.unpack(hello[_TOKEN:])[0]] = peer
+                else:
                     peer.close()
-                    continue
-                (number,) = _LENGTH.unpack(hello[_TOKEN:])
-                known = hmac.compare_digest(hello[:_TOKEN], token)
-                if not known or not 0 < number < self.size or number in self.peers:
-                    peer.close()
-                    continue
-                self.peers[number] = peer
         store.delete("star")
-        for peer in self.peers.values():
-            peer.sendall(token)  # tells the peer that all ranks are connected
-            _no_delay(peer)
-
-    def _join(self, store: Store, deadline: float) -> None:
-        found = store.get("star", deadline)
-        token, (host, _, port) = found[:_TOKEN], found[_TOKEN:].decode().rpartition(":")
-        hub = socket.create_connection((host, int(port)), _left(deadline))
-        hub.sendall(token + _LENGTH.pack(self.rank))
-        hub.settimeout(_left(deadline))
-        if not hmac.compare_digest(_exactly(hub, _TOKEN, "rank 0"), token):
-            raise BackendCallError(
-                "REMOTE", "the process that answers at rank 0's address does not know the job's token"
-            )
-        _no_delay(hub)
-        self.peers[0] = hub
 
     # ------------------------------------------------------------------------------------------------ messages
 
@@ -277,10 +255,6 @@ def _left(deadline: float) -> float:
     return max(0.01, deadline - time.monotonic())
 
 
-def _no_delay(peer: socket.socket) -> None:
-    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
 def _own_address() -> str:
     """The address of the interface over which this process reaches the job's store; peers can reach it there too."""
     store, _, port = os.environ.get("HOROVOD_STORE", "").removeprefix("tcp://").rpartition(":")
@@ -311,15 +285,9 @@ OPTIONS = (
     Option("drop_rank", "int", "-1", _RANK, "The rank whose messages are lost; -1: all."),
     Option("fail_rank", "int", "-1", _RANK, "The rank that fails; -1: none."),
     Option("fail_at_op", "int", "1", "1..1000000000", "The operation at which it fails."),
+    Option("fail_how", "enum", "error", "error, device, exit, kill, hang", "hang: until the abort."),
     Option(
-        "fail_how", "enum", "error", "error, device, exit, kill, hang", "How it fails; hang: until the abort."
-    ),
-    Option(
-        "timeout_ms",
-        "float",
-        "0",
-        "0..",
-        "Most milliseconds that a rank waits for a message; 0: no limit of its own.",
+        "timeout_ms", "float", "0", "0..", "Most milliseconds that a rank waits for a message; 0: no limit."
     ),
     Option("seed", "int", "0", _COUNT, "Seed of the random losses; the same seed gives the same losses."),
 )
@@ -330,20 +298,11 @@ _operations = itertools.count(1)  # of this process
 class ChaosCommunicator(Star):
     """A star that injects the requested fault before or in each collective."""
 
-    def __init__(
-        self,
-        faults: dict[str, Any],
-        key: str,
-        store: Store,
-        ranks: Sequence[int],
-        hosts: Sequence[int],
-        rank: int,
-        size: int,
-        deadline: float,
-    ) -> None:
+    def __init__(self, faults: dict[str, Any], key: str, *arguments: Any) -> None:
         self.faults = faults
         self.aborted = threading.Event()
-        super().__init__(store, ranks, hosts, rank, size, deadline, faults["timeout_ms"] / 1e3 or None)
+        super().__init__(*arguments)
+        self.message_timeout_s = faults["timeout_ms"] / 1e3 or None
         self.global_rank = self.world_ranks[self.rank]
         self.random = random.Random(f"{faults['seed']}/{self.global_rank}/{key}")
         self.drops_message = False
@@ -351,20 +310,15 @@ class ChaosCommunicator(Star):
     def begin(self, coll: str) -> None:
         """Inject the faults that come before the collective, and decide whether its messages are lost."""
         number, faults = next(_operations), self.faults
-        if (
-            faults["delay_ms"]
-            and self._concerns("delay_rank")
-            and self.aborted.wait(faults["delay_ms"] / 1e3)
-        ):
+        delays = faults["delay_ms"] and self._concerns("delay_rank")
+        if delays and self.aborted.wait(faults["delay_ms"] / 1e3):
             raise BackendCallError("ABORTED", "aborted during the requested delay")
         self.drops_message = self._concerns("drop_rank") and (
             number == faults["drop_at_op"] or self.random.random() < faults["drop"]
         )
         if self.global_rank == faults["fail_rank"] and number == faults["fail_at_op"]:
-            self._fail(
-                faults["fail_how"],
-                f"rank {self.global_rank} fails at operation {number} ({coll}), as requested",
-            )
+            text = f"rank {self.global_rank} fails at operation {number} ({coll}), as requested"
+            self._fail(faults["fail_how"], text)
 
     def _concerns(self, option: str) -> bool:
         return self.faults[option] in (-1, self.global_rank)
@@ -412,21 +366,12 @@ class ChaosBackend(PythonBackend):
     vectored = True
     options = OPTIONS
 
-    def create(
-        self,
-        key: str,
-        store: Store,
-        ranks: Sequence[int],
-        hosts: Sequence[int],
-        rank: int,
-        size: int,
-        deadline: float,
-    ) -> ChaosCommunicator:
+    def create(self, *arguments: Any, **_: Any) -> ChaosCommunicator:
         try:
             faults = {option.name: self.option(option.name) for option in OPTIONS}
         except ValueError as error:
             raise BackendCallError("INVALID", str(error)) from None
-        return ChaosCommunicator(faults, key, store, ranks, hosts, rank, size, deadline)
+        return ChaosCommunicator(faults, *arguments)
 
     def serves(self, coll: str, dtype: str, op: str) -> bool:
         # NumPy cannot calculate with these types; the engine composes their reductions.

@@ -1,17 +1,10 @@
-"""The ABI's slot list as Python data, read from the X-macro that the C++ loader is built from.
-
-``python -m hvd_core.backends._slots`` prints the slot table in Markdown; with ``--update FILE`` it replaces
-the part of FILE between the markers. Pure standard library.
-"""
+"""The ABI's slot list as Python data, read from the X-macro that the C++ loader is built from."""
 
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-
-BEGIN, END = "<!-- slots: begin (generated) -->", "<!-- slots: end -->"
 
 _ROW = re.compile(r"^HVD_SLOT\((\w+), (\w+), (\d+), (REQUIRED|OPTIONAL|GROUP\((\w+)\))\)(?: +/\* (.+) \*/)?$")
 
@@ -50,40 +43,3 @@ def slots(path: Path | None = None) -> list[Slot]:
         table, name, since, need, group, says = match.groups()
         result.append(Slot(table, name, int(since), "GROUP" if group else need, group, says or ""))
     return result
-
-
-def markdown(rows: list[Slot]) -> str:
-    """The slot table of docs/backend-abi.md."""
-    lines = ["| table | slot | since | needed | what it does |", "|---|---|---|---|---|"]
-    for row in rows:
-        need = f"group `{row.group}`" if row.group else row.need.lower()
-        lines.append(f"| {row.table} | `{row.name}` | 1.{row.since_minor} | {need} | {row.says} |")
-    return "\n".join(lines) + "\n"
-
-
-def update(path: Path) -> bool:
-    """Rewrite the generated part of a document; return whether it changed. ValueError without markers."""
-    old = path.read_text(encoding="utf-8")
-    if BEGIN not in old or END not in old:
-        raise ValueError(f"{path} lacks the lines '{BEGIN}' and '{END}'")
-    head, rest = old.split(BEGIN, 1)
-    tail = rest.split(END, 1)[1]
-    new = f"{head}{BEGIN}\n{markdown(slots())}{END}{tail}"
-    path.write_text(new, encoding="utf-8")
-    return new != old
-
-
-def main(arguments: list[str]) -> int:
-    """Entry of ``python -m``; the exit status."""
-    if not arguments:
-        print(markdown(slots()), end="")
-        return 0
-    if len(arguments) == 2 and arguments[0] == "--update":
-        update(Path(arguments[1]))
-        return 0
-    print("usage: python -m hvd_core.backends._slots [--update FILE]", file=sys.stderr)
-    return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

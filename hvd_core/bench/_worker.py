@@ -17,7 +17,6 @@ from hvd_core.bench.alternative import (
     Place,
     catalog,
     data_of,
-    device_of_rank,
     host_dtype,
     wrong,
 )
@@ -59,7 +58,7 @@ def answer(alternative: Alternative, command: dict[str, Any]) -> dict[str, Any]:
 def main(name: str) -> None:
     rank, size = env_rank()
     pin(rank)
-    place = Place(rank, size, rank, device_of_rank(), os.environ["HVD_BENCH_SCRATCH"], None)
+    place = Place(rank, size, rank, os.environ["HVD_BENCH_DEVICE"], os.environ["HVD_BENCH_SCRATCH"], None)
     alternative = catalog()[name]()(place)
     serve(rank, lambda command: answer(alternative, command), alternative.close)
 

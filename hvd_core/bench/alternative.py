@@ -6,7 +6,6 @@ A distribution adds one by an entry point: a name, and a subclass of Alternative
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -229,8 +228,3 @@ def catalog() -> dict[str, Callable[[], type[Alternative]]]:
     """How to load each alternative, by its name, those of hvd-core first."""
     found = sorted(entry_points(group=GROUP), key=lambda e: (not e.value.startswith("hvd_core."), e.name))
     return {entry.name: entry.load for entry in found}
-
-
-def device_of_rank() -> str:
-    """The device type for this rank, as the conductor has set it."""
-    return os.environ.get("HVD_BENCH_DEVICE", "cpu")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hvd_core._bootstrap import BootstrapTimeout
+from hvd_core._base.sockets import BootstrapTimeout
 from hvd_core.conformance import _abi
 from hvd_core.conformance._abi import (
     ERR,
@@ -138,7 +138,7 @@ Phase = tuple[int | None, int, str, int]
 class Host:
     """The table that the backend is handed: log, store, options, thread names.
 
-    ``store`` has set, get, add and delete (hvd_core._bootstrap.StoreClient), or is None for a process alone.
+    ``store`` has set, get, add and delete (hvd_core._bootstrap.store.StoreClient), or is None for a process alone.
     """
 
     def __init__(self, name: str, store: Any = None) -> None:

@@ -16,7 +16,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from hvd_core._bootstrap import BootstrapTimeout, StoreClient, World, connect
+from hvd_core._base.sockets import BootstrapTimeout
+from hvd_core._bootstrap.store import StoreClient
+from hvd_core._bootstrap.world import World, connect
 from hvd_core.conformance._session import GRACE_S, Answers, Ranks, RanksBroken, resolve
 from hvd_core.conformance._verdicts import FAIL
 from hvd_core.conformance._worker import Worker

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_core._base import sandbox
 from hvd_core._base.auth import new_secret
-from hvd_core._bootstrap import StoreServer
 from hvd_core._bootstrap.launchers import VARIABLE_PREFIXES
 from hvd_core._bootstrap.launchers.identity import identify
+from hvd_core._bootstrap.store import StoreServer
 from hvd_core.conformance._verdicts import FAIL, SKIPPED, Result, merge, shown_output
 
 

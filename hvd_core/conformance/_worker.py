@@ -20,7 +20,7 @@ import time
 import traceback
 from typing import Any, TextIO
 
-from hvd_core._bootstrap import StoreClient
+from hvd_core._bootstrap.store import StoreClient
 from hvd_core.conformance import _session
 from hvd_core.conformance._backend import Backend, BackendFailure, Calls, watch
 from hvd_core.conformance._cases import Kit, all_cases

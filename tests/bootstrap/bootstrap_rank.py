@@ -15,7 +15,9 @@ import socket
 import sys
 import time
 
-from hvd_core._bootstrap import BootstrapError, ShmLink, connect, hosts
+from hvd_core._base.sockets import BootstrapError
+from hvd_core._bootstrap import hosts
+from hvd_core._bootstrap.world import connect
 
 TIMEOUT = 20
 REPORTED = ("rank", "size", "hosts", "host_names", "pids", "launcher")
@@ -47,29 +49,28 @@ def speak_shm(world, link, segment):
     # A child writes in the first half of its line of the segment, the parent in the second.
     at = link.slot * 64 + (0 if link.is_parent else 32)
     segment[at : at + 8] = b"%08d" % (world.rank + 1)
-    os.eventfd_write(link.peer_eventfds[0], 1)
-    os.eventfd_write(link.peer_eventfds[1], 1)
+    os.eventfd_write(link.peer_bells[0], 1)
+    os.eventfd_write(link.peer_bells[1], 1)
 
 
 def hear_shm(world, link, segment):
     at = link.slot * 64 + (32 if link.is_parent else 0)
     end = time.monotonic() + TIMEOUT
     while segment[at : at + 8] == bytes(8):
-        for bell in link.my_eventfds:
+        for bell in world.eventfds:
             select.select([bell], [], [], 0.1)
         if time.monotonic() > end:
             raise SystemExit(f"rank {link.peer} wrote nothing into slot {link.slot}")
     alive = not select.select([link.guard_fd], [], [], 0)[0]
-    rung = bool(select.select([link.my_eventfds[1]], [], [], TIMEOUT)[0])
+    rung = bool(select.select([world.eventfds[1]], [], [], TIMEOUT)[0])
     right_process = link.peer_pid == world.pids[link.peer]
     return int(segment[at : at + 8]) == link.peer + 1 and alive and rung and right_process
 
 
 def use_links(world):
-    shm = [link for link in world.links if isinstance(link, ShmLink)]
+    shm = [link for link in world.links if link.sock_fd < 0]
     results = {}
     if shm:
-        assert all(link.segment_fd == world.segment_fd for link in shm)
         assert os.fstat(world.segment_fd).st_size == world.segment_bytes
         segment = mmap.mmap(world.segment_fd, world.segment_bytes)
         for link in shm:
@@ -117,7 +118,8 @@ def run(options):
     took = time.perf_counter() - started
     report = {name: getattr(world, name) for name in REPORTED}
     report["links"] = [
-        [type(link).__name__, link.peer, list(link.subtree), link.is_parent] for link in world.links
+        ["tcp" if link.sock_fd >= 0 else "shm", link.peer, list(link.subtree), link.is_parent]
+        for link in world.links
     ]
     inheritable = [fd for fd in open_descriptors() - before if os.get_inheritable(fd)]
     if "fork" in options:

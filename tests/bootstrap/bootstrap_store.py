@@ -3,7 +3,7 @@ comes as the first line of the input, the store's address goes to the output."""
 
 import sys
 
-from hvd_core._bootstrap import StoreServer
+from hvd_core._bootstrap.store import StoreServer
 
 secret = bytes.fromhex(sys.stdin.readline())
 with StoreServer(sys.argv[1], secret) as server:

@@ -4,7 +4,7 @@ secret comes as the first line of the input, the store's address goes to the out
 import ctypes
 import sys
 
-from hvd_core._bootstrap import StoreServer
+from hvd_core._bootstrap.store import StoreServer
 
 secret = bytes.fromhex(sys.stdin.readline())
 with StoreServer("127.0.0.1", secret) as server:

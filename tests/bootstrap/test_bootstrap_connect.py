@@ -10,8 +10,9 @@ import pytest
 
 from bootstrap_job import check_healthy, reports, start_rank
 from hvd_core._base.auth import new_secret
-from hvd_core._base.sockets import split_address
-from hvd_core._bootstrap import BootstrapTimeout, StoreClient, StoreServer, connect
+from hvd_core._base.sockets import BootstrapTimeout, split_address
+from hvd_core._bootstrap.store import StoreClient, StoreServer
+from hvd_core._bootstrap.world import connect
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -34,7 +35,7 @@ def test_connect_brings_ranks_together(store, size):
         assert world["hosts"] == [0] * size
         assert (world["local_rank"], world["local_size"]) == (rank, size)
         assert (world["cross_rank"], world["cross_size"]) == (0, 1)
-        assert all(link[0] == "ShmLink" for link in world["links"])
+        assert all(link[0] == "shm" for link in world["links"])
 
 
 def test_connect_over_tcp_on_one_host_when_told(store):
@@ -42,7 +43,7 @@ def test_connect_over_tcp_on_one_host_when_told(store):
     processes = [start_rank(0, 3, *store), start_rank(1, 3, *store)]
     processes.append(start_rank(2, 3, *store, HOROVOD_CONTROL_TRANSPORT="tcp"))
     worlds = check_healthy(reports(processes), 3, "horovodrun")
-    assert {link[0] for world in worlds for link in world["links"]} == {"TcpLink"}
+    assert {link[0] for world in worlds for link in world["links"]} == {"tcp"}
     assert [world["local_size"] for world in worlds] == [3, 3, 3]
 
 
@@ -156,9 +157,9 @@ def test_two_jobs_with_one_secret_at_once_do_not_meet(store):
     client.close()
     with StoreServer("127.0.0.1", secret) as server:
         worlds = check_healthy(run_job((server.address, secret), 3), 3, "horovodrun")
-    assert all(link[0] == "ShmLink" for world in worlds for link in world["links"])
+    assert all(link[0] == "shm" for world in worlds for link in world["links"])
     worlds = check_healthy(reports([*first, start_rank(2, 3, address, secret)]), 3, "horovodrun")
-    assert all(link[0] == "ShmLink" for world in worlds for link in world["links"])
+    assert all(link[0] == "shm" for world in worlds for link in world["links"])
 
 
 def test_a_late_rank_is_waited_for(store):

@@ -1,18 +1,17 @@
 """A rank that ends during init(), at any moment: the others hear of it. Nothing but the death ends their wait."""
 
 import os
-import shlex
 import signal
 
 import pytest
 from forked import ForkedRanks
-from launchers import first_by
 
-from bootstrap_job import reports, start
 from horovod._runner.failures import EndedRanks
 from hvd_core import HorovodInternalError
-from hvd_core._bootstrap import RankLost, StoreClient, StoreServer, connect, hosts, links, world
-from test_bootstrap_launchers import PROGRAM
+from hvd_core._base.sockets import RankLost
+from hvd_core._bootstrap import hosts, links, world
+from hvd_core._bootstrap.store import StoreClient, StoreServer
+from hvd_core._bootstrap.world import connect
 
 SECRET = bytes(range(32))
 SIZE = 3
@@ -133,31 +132,3 @@ def test_store_waits_for_any_of_several_keys():
         assert waiting.wait_any(("b", "n"), WITHIN) == (1, b"2")
         waiting.close()
         other.close()
-
-
-@pytest.mark.mpi
-@first_by("mpich")
-def test_mpirun_rank_that_ended_before_init_is_missed_soon(mpirun):
-    # All end with exit code 0: otherwise mpirun ends the second rank at the error of the first.
-    script = 'case "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" in 1) exit 0;; esac; "$@"; exit 0'
-    job = start(
-        [*mpirun, "-np", "3", "sh", "-c", script, "sh", *PROGRAM], HOROVOD_START_TIMEOUT=str(START_TIMEOUT)
-    )
-    said = reports([job], WITHIN)
-    assert len(said) == 2
-    for report in said:
-        assert "rank 1 has no process on this host any more" in report["text"]
-
-
-def test_torchrun_like_ranks_of_a_shell_do_not_miss_each_other():
-    # A user has set the variables of torchrun by hand: only the start timeout tells.
-    environment = {
-        "RANK": "0",
-        "WORLD_SIZE": "2",
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_PORT": "1",
-    }
-    words = shlex.join(map(str, PROGRAM))
-    job = start(["sh", "-c", f"{words}; exit $?"], HOROVOD_START_TIMEOUT="3", **environment)
-    assert "within 3 s" in reports([job], WITHIN)[0]["text"]

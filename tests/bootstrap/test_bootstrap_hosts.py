@@ -77,7 +77,7 @@ def test_shared_memory_inside_and_tcp_across(two_hosts, store, homes):
         assert world["local_rank"] == expected[:rank].count(expected[rank])
         assert world["cross_rank"] == (expected[rank] if world["cross_size"] == 2 else 0)
         for kind, peer, _, _ in world["links"]:
-            assert kind == ("ShmLink" if expected[peer] == expected[rank] else "TcpLink")
+            assert kind == ("shm" if expected[peer] == expected[rank] else "tcp")
 
 
 def test_equal_hints_on_two_hosts_are_found_out_by_trying(two_hosts, store):
@@ -85,4 +85,4 @@ def test_equal_hints_on_two_hosts_are_found_out_by_trying(two_hosts, store):
     worlds = check_healthy(worlds, 4, "horovodrun")
     assert worlds[0]["hosts"] == [0, 0, 1, 1]
     # The two that could not reach rank 0 found each other.
-    assert [link[:2] for link in worlds[3]["links"]] == [["ShmLink", 2]]
+    assert [link[:2] for link in worlds[3]["links"]] == [["shm", 2]]

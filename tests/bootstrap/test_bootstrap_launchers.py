@@ -96,8 +96,9 @@ def test_torchrun():
 
 
 def test_environment_that_lies_about_the_host_is_told_what_is_missing(monkeypatch):
-    from hvd_core._bootstrap import BootstrapError, connect
+    from hvd_core._base.sockets import BootstrapError
     from hvd_core._bootstrap.rendezvous import mpi4py_support
+    from hvd_core._bootstrap.world import connect
 
     monkeypatch.setattr(mpi4py_support, "is_installed", lambda: False)
     spread = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}

@@ -14,16 +14,16 @@ import pytest
 
 from bootstrap_job import STORE_PROGRAM, environment
 from hvd_core._base.auth import ANSWER_BYTES, CHALLENGE_BYTES, MAGIC
-from hvd_core._base.sockets import Deadline, recv_exact, split_address
-from hvd_core._bootstrap import (
+from hvd_core._base.sockets import (
     AuthenticationError,
     BootstrapError,
     BootstrapTimeout,
-    StoreClient,
-    StoreServer,
-    store,
+    Deadline,
+    recv_exact,
+    split_address,
 )
-from hvd_core._bootstrap.store import open_store_connection
+from hvd_core._bootstrap import store
+from hvd_core._bootstrap.store import StoreClient, StoreServer, open_store_connection
 
 SECRET = bytes(range(32))
 

@@ -15,8 +15,8 @@ from bootstrap_job import STORE_PROGRAM, environment
 from harness import run_to_the_end
 from hvd_core._base.auth import CHALLENGE_BYTES, MAGIC, client_handshake
 from hvd_core._base.sockets import Deadline, recv_exact, split_address
-from hvd_core._bootstrap import StoreClient, StoreServer, store
-from hvd_core._bootstrap.store import open_store_connection
+from hvd_core._bootstrap import store
+from hvd_core._bootstrap.store import StoreClient, StoreServer, open_store_connection
 
 SECRET = bytes(range(32))
 HELD_PROGRAM = Path(__file__).with_name("bootstrap_store_held.py")

@@ -14,10 +14,10 @@ import hvd_core as hvd
 from harness import run_on_ranks
 from harness.launch import run_to_the_end
 from hvd_core._base.auth import ServerHandshake
-from hvd_core._base.sockets import AuthenticationError, StoreLost, join_address, split_address
-from hvd_core._bootstrap import BootstrapError, StoreClient, StoreServer, connect
+from hvd_core._base.sockets import AuthenticationError, BootstrapError, StoreLost, join_address, split_address
 from hvd_core._bootstrap.rendezvous.custom import CustomRendezvous, find_store
-from hvd_core._bootstrap.store import MAX_ANSWER_BYTES, encryption
+from hvd_core._bootstrap.store import MAX_ANSWER_BYTES, StoreClient, StoreServer, encryption
+from hvd_core._bootstrap.world import connect
 
 SECRET = bytes(range(32))
 VALUE = b"a value that all ranks know"

@@ -9,11 +9,12 @@ import secrets
 import pytest
 
 from bootstrap_job import RANK_PROGRAM, check_healthy, reports, start
-from hvd_core._base.sockets import BootstrapTimeout, Deadline
-from hvd_core._bootstrap import BootstrapError, connect, launchers, rendezvous
+from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline
+from hvd_core._bootstrap import launchers, rendezvous
 from hvd_core._bootstrap.launchers.identity import identify
 from hvd_core._bootstrap.rendezvous import mpi4py_support
 from hvd_core._bootstrap.rendezvous.pmi import Pmi1
+from hvd_core._bootstrap.world import connect
 from hvd_core._cli.plugin_doctor import launcher_step
 
 STEP = {

@@ -13,8 +13,8 @@ import pytest
 
 from harness.spoiled import spoil
 from hvd_core._base import auth
-from hvd_core._base.sockets import Deadline
-from hvd_core._bootstrap import AuthenticationError, BootstrapError
+from hvd_core._base.messages import line_of
+from hvd_core._base.sockets import AuthenticationError, BootstrapError, Deadline
 from hvd_core._bootstrap.launchers.identity import Identity
 from hvd_core._bootstrap.rendezvous import unix_socket
 from hvd_core._bootstrap.rendezvous.unix_socket import RendezvousListener
@@ -53,7 +53,7 @@ def test_the_handshake_of_a_link_takes_right_answers_only():
 def test_the_rendezvous_survives_spoiled_questions():
     rng = random.Random(17)
     address = "\0hvd-test-" + secrets.token_hex(8)
-    question = unix_socket._ASK.pack(b"hvdmeet2", 1.0, 1, 1, 3, 0)
+    question = line_of([1.0, 1, 1, 3, None])
     listener = RendezvousListener(address, Identity(0, 3), (STORE, SECRET))
     try:
         for _ in range(300):
@@ -103,10 +103,10 @@ def answered_with(text):
 def test_spoiled_answers_of_the_rendezvous_are_none():
     rng = random.Random(17)
     body = json.dumps({"members": [0, 1, 2], "store": STORE, "secret": SECRET.hex()}).encode()
-    right = struct.pack("<I", len(body)) + body
+    right = body + b"\n"
     assert answered_with(right) == meaning_of(right)
-    for bad in (b"7", b"[]", b"null", b"\xff\xff", b"{", b"[" * 60_000):
-        assert answered_with(struct.pack("<I", len(bad)) + bad) is None
+    for bad in (b"7", b"[]", b"null", b"\xff\xff", b"{"):
+        assert answered_with(bad + b"\n") is None
     refused = 0
     for _ in range(150):
         sent = spoil(rng, right)
@@ -118,14 +118,15 @@ def test_spoiled_answers_of_the_rendezvous_are_none():
 
 def meaning_of(answer):
     """What a reader should make of an answer: what it says if it is whole and of the right form, else None."""
-    (count,) = struct.unpack("<I", answer[:4]) if len(answer) >= 4 else (0,)
+    line, end, _ = answer.partition(b"\n")
     try:
-        said = json.loads(answer[4 : 4 + count])
+        said = json.loads(line)
     except ValueError:
         return None
-    if len(answer) < 4 + count or not isinstance(said, dict) or "gone" in said:
+    if not end or not isinstance(said, dict):
         return None
-    return {**said, "members": tuple(said["members"])} if said.get("members") else said
+    members = said.get("members")
+    return {**said, "members": None if members is None else tuple(members)}
 
 
 def test_spoiled_lists_of_backends_are_refused():

@@ -26,7 +26,7 @@ import native_program  # noqa: E402
 from fault_rank import Rank, environment  # noqa: E402
 from fault_scenarios import scenario  # noqa: E402
 from horovod._runner.failures import EndedRanks  # noqa: E402
-from hvd_core._bootstrap import StoreServer  # noqa: E402
+from hvd_core._bootstrap.store import StoreServer  # noqa: E402
 from hvd_core.backends import installed  # noqa: E402
 
 SECRET = bytes(range(32))

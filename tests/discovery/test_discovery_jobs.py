@@ -52,7 +52,7 @@ def test_when_the_launcher_looks(site, named, handed):
     variables = backend_environment({"HOROVOD_BACKEND": named, "HOROVOD_BACKEND_SPEC": "an outer job's"})
     assert list(variables) == ["HOROVOD_BACKEND_SPEC"] * handed
     if handed:
-        assert "alpha" in [row[0] for row in json.loads(variables["HOROVOD_BACKEND_SPEC"])["backends"]]
+        assert "alpha" in [row["name"] for row in json.loads(variables["HOROVOD_BACKEND_SPEC"])["backends"]]
 
 
 def test_a_list_that_no_variable_holds_is_not_handed_on(site):
@@ -180,7 +180,7 @@ def test_another_python_does_not_believe_it():
 
 
 @pytest.mark.parametrize(
-    "text", ["nonsense", "[]", '{"format":1}', "7", '{"format":1,"prefix":0,"backends":[1]}']
+    "text", ["nonsense", "[]", '{"format":2}', "7", '{"format":2,"prefix":0,"backends":[1]}']
 )
 def test_a_text_that_is_none(monkeypatch, text):
     text = text.replace('"prefix":0', f'"prefix":{json.dumps(sys.prefix)}')

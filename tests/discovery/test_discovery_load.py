@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 import re
 import shutil
 import subprocess
@@ -84,50 +82,34 @@ def test_the_probe_knows_a_better_fix(site, vendor):
     assert "  fix: source /opt/ghost/env.sh        check: hvd plugin doctor needs" in refusal(backend)
 
 
+@pytest.mark.skipif(shutil.which("ldd") is None, reason="needs ldd")
 def test_the_doctor_says_which_library(vendor):
-    found = load_diagnosis(vendor)
-    assert not found.opens and not found.lazy and "libghost.so.3: cannot open" in found.error
-    assert found.absent == ("libghost.so.3",)
-    assert os.path.isabs(found.needed["libc.so.6"][0])
-    assert found.majors == (1,) and found.searched[0] == f"{vendor.parent}/vendor"
+    lines = load_diagnosis(vendor)
+    assert "needs libghost.so.3: not found" in lines
+    assert any(re.fullmatch(r"needs libc.so.6: /.*/libc.so.6", line) for line in lines)
+    assert lines[-1].startswith(f"searched: {vendor.parent}/vendor, ")
 
 
+@pytest.mark.skipif(shutil.which("ldd") is None, reason="needs ldd")
 def test_the_doctor_names_all_missing_functions(site, tmp_path):
     text = "int one(void); int two(void); int hvd_backend_entry_v1(void) { return one() + two(); }"
     library = compile(tmp_path, "holes", text)
     assert "undefined symbol: " in refusal(plugin(site, "holes", library))
-    found = load_diagnosis(library)
-    assert found.lazy and sorted(found.missing) == ["one", "two"] and not found.absent
+    wanted = {f"undefined symbol that no library defines: {name}" for name in ("one", "two")}
+    assert wanted <= set(load_diagnosis(library))
 
 
-def test_the_doctor_survives_what_it_opens(tmp_path):
-    crash = "__attribute__((constructor)) static void now(void) { *(volatile int*)8 = 1; }"
-    assert "ends the process with SIGSEGV" in load_diagnosis(compile(tmp_path, "crash", crash)).error
-    leave = "#include <unistd.h>\n__attribute__((constructor)) static void now(void) { _exit(0); }"
-    assert "opening it ends the process" in load_diagnosis(compile(tmp_path, "leave", leave)).error
-    stop = "#include <unistd.h>\n__attribute__((constructor)) static void now(void) { for (;;) pause(); }"
-    assert "takes longer than 0.5 s" in load_diagnosis(compile(tmp_path, "stop", stop), timeout_s=0.5).error
-    text = tmp_path / "text.so"
-    text.write_text("not a library")
-    assert "is not a 64-bit little-endian ELF file" in load_diagnosis(text).error
-    assert "No such file" in load_diagnosis(tmp_path / "absent.so").error
+def test_without_the_tools_the_folders_of_the_environment_are_named(vendor, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/somewhere/lib")
+    assert diagnosis.searched(vendor) == ("/opt/somewhere/lib", "system folders (ld.so.cache)")
+    assert load_diagnosis(vendor)[0].startswith("ldd cannot examine it: ")
 
 
-def test_damaged_libraries_are_read_without_harm(tmp_path):
-    whole = embedded()[0].path().read_bytes()
-    chance, damaged, outcomes = random.Random(7), tmp_path / "damaged.so", set()
-    for _ in range(300):
-        data = bytearray(whole[: chance.choice((len(whole), chance.randrange(len(whole))))])
-        for _ in range(chance.choice((1, 3, 20))):
-            at = chance.randrange(chance.choice((64, 1200, len(whole))))
-            if at < len(data):
-                data[at] = chance.randrange(256)
-        damaged.write_bytes(data)
-        try:
-            outcomes.add(type(diagnosis.read(damaged)))
-        except ValueError as error:  # nothing else
-            outcomes.add(type(error))
-    assert {diagnosis.SharedObject, ValueError} <= outcomes
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="needs readelf")
+def test_the_exports_of_a_library():
+    shared = diagnosis.read(embedded()[0].path())
+    assert shared.defined == ("hvd_backend_entry_v1",) and "libc.so.6" in shared.needed
 
 
 def test_another_abi_by_its_symbol(site, tmp_path):

@@ -24,11 +24,9 @@ __all__ = ["abi", "failure", "on_ranks", "reference", "registry_as_it_was"]
 @pytest.fixture(autouse=True, scope="module")
 def registry_as_it_was():
     """Other tests of this process ask what is installed."""
-    added, registered = list(registry._added), dict(registry._registered)
+    added = list(registry._added)
     yield
     registry._added[:] = added
-    for cls in set(registry._registered) - set(registered):
-        del registry._registered[cls]
 
 
 def on_ranks(cls, size, body, *args, threads=False, **options):

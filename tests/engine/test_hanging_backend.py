@@ -13,7 +13,7 @@ from forked import ForkedRanks
 
 import hvd_core as hvd
 import native_program
-from hvd_core._bootstrap import StoreServer
+from hvd_core._bootstrap.store import StoreServer
 
 HANGING = Path(__file__).parents[1] / "backends" / "hanging" / "hanging.cc"
 SECRET = bytes(range(32))

@@ -16,7 +16,7 @@ import numpy as np
 import hvd_core as hvd
 from harness import on_ranks, run_to_the_end
 from harness.launch import interpreters
-from harness.rank import await_told, expect, interrupted, is_told, tell
+from harness.rank import await_told, interrupted, is_told, tell
 from hvd_core import numpy_api
 from hvd_core._runtime import runtime
 
@@ -61,84 +61,6 @@ def test_a_handle_that_is_released_too_early_keeps_its_arrays():
     hvd.barrier()
     if hvd.rank() == 0:
         assert alive() is None
-
-
-@on_ranks(3, env=DYNAMIC)
-def test_an_interrupted_change_of_the_process_sets_is_waited_for_again():
-    if hvd.rank() == 0:
-        interrupted(lambda: hvd.add_process_set([0, 1]))
-        interrupted(lambda: hvd.add_process_set([0, 1]))
-        tell("asked")
-    else:
-        await_told("asked")
-    pair = hvd.add_process_set([0, 1])
-    assert pair.process_set_id == 1
-    if hvd.rank() < 2:
-        assert hvd.allreduce(np.ones(1), op=hvd.Sum, process_set=pair) == 2
-    if hvd.rank() == 0:
-        interrupted(lambda: hvd.remove_process_set(pair))
-        tell("asked again")
-    else:
-        await_told("asked again")
-    assert hvd.remove_process_set(pair)
-    assert pair.process_set_id is None
-    assert list(hvd._runtime.process_sets.ids_and_ranks()) == [0]
-    hvd.barrier()
-
-
-@on_ranks(3, env=DYNAMIC)
-def test_an_interrupted_change_is_finished_before_another_one():
-    """The ranks make their changes in one order: a rank that has asked for a set has made that call. The program gets the
-    set when it asks again, which no other rank does."""
-    pair = hvd.ProcessSet([0, 1])
-    if hvd.rank() == 0:
-        interrupted(lambda: hvd.add_process_set(pair))
-        tell("asked")
-    else:
-        await_told("asked")
-        hvd.add_process_set(pair)
-    assert hvd.add_process_set([1, 2]).process_set_id == 2
-    assert pair.process_set_id == 1
-    if hvd.rank() == 0:
-        assert hvd.add_process_set([0, 1]).process_set_id == 1
-    if hvd.rank() < 2:
-        assert hvd.allreduce(np.ones(1), op=hvd.Sum, process_set=pair) == 2
-    assert hvd.remove_process_set(pair)
-    assert hvd.add_process_set([0, 1]).process_set_id == 1
-    hvd.barrier()
-
-
-@on_ranks(3, env=DYNAMIC)
-def test_an_interrupted_set_with_backends_of_its_own_is_not_one_without():
-    chosen = hvd.ProcessSet([0, 1], backend="tcp")
-    if hvd.rank() == 0:
-        interrupted(lambda: hvd.add_process_set(chosen))
-        interrupted(lambda: hvd.add_process_set(chosen))  # the same question: it waits again
-        tell("asked")
-    else:
-        await_told("asked")
-        hvd.add_process_set(chosen)
-    expect(ValueError, lambda: hvd.add_process_set([0, 1]), "duplicate process set")
-    if hvd.rank() == 0:
-        assert hvd.add_process_set(hvd.ProcessSet([0, 1], backend="tcp")).process_set_id == 1
-    assert hvd.remove_process_set(chosen)
-    assert hvd.add_process_set([0, 1]).process_set_id == 1
-    hvd.barrier()
-
-
-@on_ranks(2, env=DYNAMIC)
-def test_a_set_whose_interrupted_removal_is_finished_later_is_not_registered():
-    first = hvd.add_process_set([0])
-    if hvd.rank() == 0:
-        interrupted(lambda: hvd.remove_process_set(first))
-        assert first.process_set_id == 1
-        tell("asked")
-    else:
-        await_told("asked")
-        hvd.remove_process_set(first)
-    assert hvd.add_process_set([1]).process_set_id == 1
-    assert first.process_set_id is None  # else it would stand for the new set's ranks
-    hvd.barrier()
 
 
 @on_ranks(2)

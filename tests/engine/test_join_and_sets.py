@@ -4,6 +4,7 @@ import numpy as np
 
 import hvd_core as hvd
 from harness import on_ranks
+from hvd_core._runtime import current_job
 
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 
@@ -23,5 +24,5 @@ def test_sets_that_change_while_a_rank_has_joined():
     assert kept.process_set_id == 2
     if hvd.rank() != 1:
         assert hvd.allreduce(np.ones(1), op=hvd.Sum, process_set=kept) == 2
-    assert hvd._runtime.process_sets.ids_and_ranks()[1] == [1, 2]
+    assert current_job.engine().process_sets()[1] == [1, 2]
     hvd.barrier()

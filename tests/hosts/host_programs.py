@@ -110,10 +110,10 @@ def print_much():
 def watch_the_links(talk=""):
     """Connects; once a host has been cut off, waits for the first event on a link between hosts. With "talk", data is
     under way when the host is cut off."""
-    from hvd_core._bootstrap import connect
+    from hvd_core._bootstrap.world import connect
 
     world = connect()
-    links = {link.sock_fd: link.peer for link in world.links if type(link).__name__ == "TcpLink"}
+    links = {link.sock_fd: link.peer for link in world.links if link.sock_fd >= 0}
     _ready()
     _wait("cut")
     with open("cut") as file:

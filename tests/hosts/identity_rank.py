@@ -3,7 +3,7 @@
 import json
 import os
 
-from hvd_core._bootstrap import connect
+from hvd_core._bootstrap.world import connect
 
 
 def main():
@@ -12,7 +12,7 @@ def main():
     world = connect()
     names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "hosts")
     found = {name: getattr(world, name) for name in names}
-    links = [(type(link).__name__, link.peer) for link in world.links]
+    links = [("tcp" if link.sock_fd >= 0 else "shm", link.peer) for link in world.links]
     world.close()
     print(json.dumps({"told": told, "found": found, "links": links}))
 

@@ -44,7 +44,7 @@ def test_ranks_know_their_place_and_find_each_other(cluster, slots):
         assert tuple(int(told[name]) for name in names) == expected
         assert told["HOSTNAME"] == made.network[home].name
         for kind, peer in report["links"]:
-            assert kind == ("ShmLink" if homes[peer] == home else "TcpLink")
+            assert kind == ("shm" if homes[peer] == home else "tcp")
 
 
 def test_the_store_is_at_the_address_that_the_hosts_reach(cluster):

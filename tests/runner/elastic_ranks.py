@@ -212,19 +212,17 @@ def dies_in_its_first_init():
             os.kill(os.getpid(), 9)
         return connect(environ, **more)
 
-    from hvd_core import _bootstrap
-
-    _bootstrap.connect = dying_connect
+    world.connect = dying_connect
     init()
     print(f"one of {size()}", flush=True)
 
 
 def dies_some_ms_after_its_place_is_told():
     """Rank VICTIM of the first world ends itself after AFTER_MS milliseconds. Prints how long the others then need."""
-    from hvd_core import _bootstrap
+    from hvd_core._bootstrap import world
     from hvd_core._runtime import current_job
 
-    connect = _bootstrap.connect
+    connect = world.connect
 
     def die():
         with open("killed.tmp", "w") as file:
@@ -237,7 +235,7 @@ def dies_some_ms_after_its_place_is_told():
             threading.Timer(float(os.environ["AFTER_MS"]) / 1000, die).start()
         return connect(environ, **more)
 
-    _bootstrap.connect = dying_connect
+    world.connect = dying_connect
     init()
     state = _state(steps=0)
 

@@ -11,7 +11,7 @@ import pytest
 import runner_ranks
 from horovod._runner.launch_spec import start_timeout
 from horovod.runner.launch import parse_args
-from hvd_core._bootstrap import connect
+from hvd_core._bootstrap.world import connect
 from hvd_core._config.settings import read_environment
 
 

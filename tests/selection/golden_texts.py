@@ -39,7 +39,7 @@ def golden(name, text, *, folder=None, also=()):
     text = text.replace(f"hvd-core {hvd_core.__version__}", "hvd-core VERSION")
     # The tests' environment may have the project's own wheels installed, or not; a test's own wheel has another version.
     text = re.sub(r", eccl_stub \(hvd-backend-eccl-stub [^)]*\)", "", text)
-    for own in ("gloo", "mpi"):
+    for own in ("gloo", "mpi", "nccl"):
         with suppress(PackageNotFoundError):
             text = text.replace(f", {own} (hvd-backend-{own} {version(f'hvd-backend-{own}')})", "")
     for pattern, shown in also:

@@ -44,7 +44,6 @@ def test_on_several_hosts_what_is_embedded_goes_over_two_levels():
     made = route("", TWO_HOSTS)
     assert names(made) == ("shm", "tcp") and made.within_alone and made.source == "automatic"
     assert set(made.hierarchical) == set(COLLECTIVES)
-    assert made.describe() == "shm within hosts, tcp between them"
 
 
 def test_a_list_names_both_levels():
@@ -57,7 +56,7 @@ def test_a_list_names_both_levels():
 
 def test_one_name_is_flat():
     made = route("tcp", TWO_HOSTS)
-    assert names(made) == (None, "tcp") and made.describe() == "tcp"
+    assert names(made) == (None, "tcp")
     with pytest.raises(BackendUnavailable, match="works within one host"):
         route("shm", TWO_HOSTS)
 
@@ -75,12 +74,6 @@ def test_horovods_variables_decide_for_their_operation(named, allreduce, allgath
     if made.within:
         # A backend that was named alone serves sets on one host too.
         assert made.within_alone == natural
-
-
-def test_the_description_names_what_is_flat():
-    assert route("", TWO_HOSTS, None, False).describe() == (
-        "shm within hosts, tcp between them (flat: allreduce)"
-    )
 
 
 def test_between_hosts_goes_what_belongs_to_the_launchers_jobs():

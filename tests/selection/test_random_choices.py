@@ -63,7 +63,7 @@ def check(made, world):
             route = device.routes.get(operation)
             cell = cells[device.type, operation]
             if device.within and operation == "allreduce":  # over two levels
-                route = made.host_route.between.backend
+                route = made.host_route.between
                 assert several and device.type in device.within.serves
                 assert cell.backends == (device.within, route)
                 del cells[device.type, operation]

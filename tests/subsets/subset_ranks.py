@@ -3,17 +3,13 @@
 Each returns what this rank saw; it is printed as one line of JSON.
 """
 
-import contextlib
 import json
 import os
 import sys
-import time
 
 import numpy as np
 
 import hvd_core as hvd
-from hvd_core._bootstrap import BootstrapTimeout
-from hvd_core._bootstrap.rendezvous import launcher_store
 from hvd_core._runtime import runtime
 
 ME = next(
@@ -105,25 +101,6 @@ def disagree():
     )
     texts = [refusal(turn[ME]) if ME in turn else None for turn in rounds]
     return {"texts": texts, "seen": job(None)}
-
-
-def disagree_late():
-    """Lists that cannot be true together; rank 1 is slow: it looks at what the others wait for only after these have
-    heard of it and are in their next init()."""
-    read, second = launcher_store._PublishedAttempt.read, b"[null, 2]"
-
-    def late(attempt, rank):
-        launcher_store._PublishedAttempt.read = read
-        entry = b"" if attempt._attempt[0] else second  # it may have heard before its first look
-        while second not in entry:
-            with contextlib.suppress(BootstrapTimeout):  # between two calls of init() there is no entry
-                entry = attempt._store.get(f"hvd/in-init/{rank}", 0)
-        time.sleep(1)  # the others look at this rank's entry meanwhile
-        return read(attempt, rank)
-
-    if ME == 1:
-        launcher_store._PublishedAttempt.read = late
-    return {"texts": [refusal({0: None, 1: [1, 2], 2: None}[ME])], "seen": job(None)}
 
 
 def on_hosts():

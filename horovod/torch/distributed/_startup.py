@@ -39,7 +39,7 @@ def start(store: Any, rank: int, size: int) -> None:
 
     Raises:
         ValueError: the program has called hvd.init() in a job of another size, or as another rank.
-        hvd_core._bootstrap.BootstrapError: the ranks do not come together.
+        hvd_core._base.sockets.BootstrapError: the ranks do not come together.
     """
     global _leave_barrier
     number = next(_starts)

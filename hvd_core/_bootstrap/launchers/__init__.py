@@ -9,7 +9,7 @@ To add a launcher, write one file:
    may have started another, and the inner one must come first.
 3. Add rows to tests/bootstrap/test_bootstrap_identity.py, and the launcher to docs/launch.md.
 
-Everything else derives from these classes: `identify()`, `hvd doctor`, the liveness of ranks and launcher, the choice
+Everything else derives from these classes: `identify()`, `hvd doctor`, the watch over the launcher, the choice
 of a rendezvous method, the warning about contradicting variables. Reads the given mapping only, and /proc where
 process.py is used. Any thread.
 """
@@ -111,7 +111,5 @@ def warn_of_contradiction(job_size: int | None, environ: Mapping[str, str]) -> N
     if not found or found[0].launcher.has_own_variables:
         return
     more = any(claim.size.isdigit() and int(claim.size) > 1 for claim in found[1:])
-    if (job_size == 1 and more) or found[0].launcher.is_set_by_hand(environ):
-        text = disagreement(environ)
-        if text:
-            _log.warning("%s", text)
+    if ((job_size == 1 and more) or found[0].launcher.is_set_by_hand(environ)) and disagreement(environ):
+        _log.warning("%s", disagreement(environ))

@@ -34,8 +34,6 @@ class Launcher:
     never_starts_mpi: ClassVar[bool] = False
     mpi_libraries: ClassVar[tuple[str, ...]] = ()
     """The names of its own MPI's library, if it starts programs of one MPI only."""
-    watches_ranks: ClassVar[bool] = True
-    """False if it stays silent when a rank exits with code 0 before init(): the other ranks must notice that."""
     is_watched: ClassVar[bool] = True
     """Whether ranks end when its process has ended; False if it takes care of them itself."""
     not_elastic: ClassVar[str] = "its launcher did not start it as one"

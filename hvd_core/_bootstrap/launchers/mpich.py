@@ -17,7 +17,6 @@ class Mpich(Launcher):
     process_names = frozenset(("mpirun", "mpiexec", "mpiexec.hydra", "mpiexec.gforker", "hydra_pmi_proxy"))
     starts_mpi = True
     mpi_libraries = ("libmpi.so.12", "libmpich.so.12")
-    watches_ranks = False
     not_elastic = "mpirun started it, and ends all processes of a job when one of them dies"
 
     def is_present(self, environ: Mapping[str, str]) -> bool:

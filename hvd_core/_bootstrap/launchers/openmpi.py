@@ -12,5 +12,4 @@ class OpenMpi(Launcher):
     process_names = frozenset(("mpirun", "mpiexec", "prterun", "prte", "prted", "orterun", "orted"))
     starts_mpi = True
     mpi_libraries = ("libmpi.so.40",)
-    watches_ranks = False
     not_elastic = "mpirun started it, and ends all processes of a job when one of them dies"

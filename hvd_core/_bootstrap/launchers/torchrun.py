@@ -21,7 +21,6 @@ class Torchrun(Launcher):
     variable_prefixes = ("TORCHELASTIC_",)
     process_names = frozenset(("torchrun",))
     never_starts_mpi = True
-    watches_ranks = False
     not_elastic = (
         "torchrun started it, whose --max-restarts ends all processes when one dies and starts them again; the program "
         "must read a checkpoint then"

@@ -1,6 +1,6 @@
 """Rendezvous: how the ranks of a job find its store, the launcher's or one that the job's rank 0 starts.
 
-Each way is a `RendezvousMethod`, one class in a module of its own:
+Each `RendezvousMethod` is one class in a module of its own:
 
     store    launcher_store.py   the launcher serves the store and names it in HOROVOD_STORE
     rank 0   rank0_store.py      rank 0 serves it at HOROVOD_STORE=rank0://HOST:PORT
@@ -8,21 +8,22 @@ Each way is a `RendezvousMethod`, one class in a module of its own:
     pmi      pmi.py              several hosts: rank 0 publishes it over the launcher's PMI-1
     mpi4py   mpi.py              several hosts, or a communicator: rank 0 sends it over MPI
 
-custom.py is for programs that number the ranks and distribute a few bytes themselves. To add a method, write its class
-and a branch of `choose()`.
+custom.py is for programs that number the ranks and distribute a few bytes themselves. To add a method, write its class,
+a row of `_METHODS` and a branch of `choose()`.
 
 choose() reads the launcher's variables alone; nothing is started or connected. MPI is started only where the launcher is
 MPI's own or was asked to start MPI programs (`srun --mpi=pmix`), where it runs already, or where HOROVOD_RENDEZVOUS asks
-for
-it: in a process that no process manager of MPI knows, MPI ends the job. Called on the thread that runs init().
+for it: in a process that no process manager of MPI knows, MPI ends the job. Called on the thread that runs init().
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING
 
+from hvd_core._base.sockets import BootstrapError
 from hvd_core._bootstrap import launchers
 from hvd_core._bootstrap.launchers.identity import RANK0_SCHEME, Identity
 from hvd_core._bootstrap.launchers.slurm import in_step
@@ -30,24 +31,20 @@ from hvd_core._bootstrap.rendezvous import mpi4py_support
 
 if TYPE_CHECKING:
     from hvd_core._base.sockets import Deadline
-    from hvd_core._bootstrap.rendezvous.base import Rendezvous
+    from hvd_core._bootstrap.rendezvous.base import Rendezvous, RendezvousMethod
 
 WISHES = ("auto", "unix", "pmi", "mpi4py")
 """The values of HOROVOD_RENDEZVOUS."""
 
 
-class RendezvousMethod(Protocol):
-    """One way to find the store."""
-
-    def find_store(
-        self, identity: Identity, environ: Mapping[str, str], deadline: Deadline
-    ) -> tuple[Identity, Rendezvous]:
-        """The identity, with its size, and the Rendezvous of its job. Raises BootstrapError, BootstrapTimeout."""
-        ...
-
-    def attend(self, identity: Identity, environ: Mapping[str, str], deadline: Deadline) -> None:
-        """Does what other ranks of the launcher need from a process that is a job by itself. Raises BootstrapError."""
-        ...
+# Imported when it is needed: most processes need one of them.
+_METHODS = {
+    "store": ("launcher_store", "LauncherStore"),
+    "rank 0": ("rank0_store", "FixedAddress"),
+    "unix": ("unix_socket", "UnixSocket"),
+    "pmi": ("pmi", "OverPmi"),
+    "mpi4py": ("mpi", "OverMpi"),
+}
 
 
 @dataclass(frozen=True)
@@ -82,39 +79,20 @@ def choose(identity: Identity, environ: Mapping[str, str]) -> Choice:
     return _across_hosts(whole, environ)
 
 
-def method_of(choice: Choice) -> RendezvousMethod:
+def _method_of(choice: Choice) -> RendezvousMethod:
     """The method that was chosen. Raises BootstrapError, with the remedy, if none is usable."""
-    # Imported here, as most processes need one of them.
-    if choice.method == "store":
-        from hvd_core._bootstrap.rendezvous.launcher_store import LauncherStore
-
-        return LauncherStore()
-    if choice.method == "rank 0":
-        from hvd_core._bootstrap.rendezvous.rank0_store import FixedAddress
-
-        return FixedAddress()
-    if choice.method == "unix":
-        from hvd_core._bootstrap.rendezvous.unix_socket import UnixSocket
-
-        return UnixSocket()
-    if choice.method == "pmi":
-        from hvd_core._bootstrap.rendezvous.pmi import OverPmi
-
-        return OverPmi()
-    if choice.method == "mpi4py":
-        from hvd_core._bootstrap.rendezvous.mpi import OverMpi
-
-        return OverMpi()
-    from hvd_core._base.sockets import BootstrapError
-
-    raise BootstrapError(f"{choice.reason}. fix: {choice.remedy}.")
+    if choice.method not in _METHODS:
+        raise BootstrapError(f"{choice.reason}. fix: {choice.remedy}.")
+    module, name = _METHODS[choice.method]
+    method: RendezvousMethod = getattr(import_module(f"{__name__}.{module}"), name)()
+    return method
 
 
 def find_store(
     identity: Identity, environ: Mapping[str, str], deadline: Deadline
 ) -> tuple[Identity, Rendezvous]:
     """The identity, with its size, and the Rendezvous of its job. Raises BootstrapError that names what is missing."""
-    return method_of(choose(identity, environ)).find_store(identity, environ, deadline)
+    return _method_of(choose(identity, environ)).find_store(identity, environ, deadline)
 
 
 def attend(identity: Identity, environ: Mapping[str, str], deadline: Deadline) -> None:
@@ -122,7 +100,7 @@ def attend(identity: Identity, environ: Mapping[str, str], deadline: Deadline) -
     the store's address over PMI-1, and the launcher's rank 0 serves the store. Raises BootstrapError."""
     choice = choose(identity, environ)
     if choice.method in ("rank 0", "pmi"):
-        method_of(choice).attend(identity, environ, deadline)
+        _method_of(choice).attend(identity, environ, deadline)
 
 
 def _across_hosts(whole: Identity, environ: Mapping[str, str]) -> Choice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hvd_core._base.sockets import Deadline
@@ -74,3 +75,16 @@ class Rendezvous:
         self.close_listener()
         if self.server is not None and not self.is_persistent:
             self.server.close()
+
+
+class RendezvousMethod:
+    """One way to find the store."""
+
+    def find_store(
+        self, identity: Identity, environ: Mapping[str, str], deadline: Deadline
+    ) -> tuple[Identity, Rendezvous]:
+        """The identity, with its size, and the Rendezvous of its job. Raises BootstrapError, BootstrapTimeout."""
+        raise NotImplementedError
+
+    def attend(self, identity: Identity, environ: Mapping[str, str], deadline: Deadline) -> None:
+        """Does what other ranks of the launcher need from a process that is a job by itself. Raises BootstrapError."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline
 from hvd_core._bootstrap.launchers.identity import Identity
-from hvd_core._bootstrap.rendezvous.base import Rendezvous
+from hvd_core._bootstrap.rendezvous.base import Rendezvous, RendezvousMethod
 from hvd_core._bootstrap.store import StoreClient, StoreServer
 from hvd_core._bootstrap.store.job_members import (
     Members,
@@ -33,10 +33,6 @@ _LISTS_KEY = "hvd/lists"
 # process that came later has called init() less often than the others.
 _counts: dict[Members, int] = {}
 _PER_WORLD = 1 << 20
-# The last init() of each list of members that has ended for this process, or in which it is now: all its members receive
-# its failure. The newest are at the end; that many are published.
-_attempts: dict[Members, int] = {}
-_PUBLISHED_LISTS = 64
 
 
 def next_count(identity: Identity) -> int:
@@ -67,78 +63,55 @@ class PersistentRendezvous(Rendezvous):
         super().__init__(identity, address, secret, epoch, server)
         self._rank0_store = rank0_store
         self.is_persistent = rank0_store is not None
-        self._published: _PublishedAttempt | None = None
+        self._store: StoreClient | None = None  # while this rank's list is published
+        self._key = f"hvd/in-init/{identity.launcher_rank}"
 
     def hold(self, deadline: Deadline) -> None:
         if self._rank0_store is not None:
             self._rank0_store.hold(self.identity.launcher_rank, deadline)
 
     def open(self, session: Session) -> None:
-        self._published = _PublishedAttempt(session.store, self.identity, self._count)
-        session.look = MemberWatch(self.identity, self._published.read, self._published.report).look
+        self._store = session.store
+        session.store.set(self._key, json.dumps([self.identity.members, self._count]).encode())
+        session.look = MemberWatch(self.identity, self._read, self._report).look
         if self.identity.members is None:
             session.look_key = _LISTS_KEY  # without lists no two jobs contradict each other
+        else:
+            session.store.set(_LISTS_KEY, b"")
+
+    def _read(self, rank: int) -> tuple[Members, int] | None:
+        """(members, count) of the job that ``rank`` waits for; None if it does not wait."""
+        assert self._store is not None
+        try:
+            members, count = json.loads(self._store.get(f"hvd/in-init/{rank}", 0))
+        except BootstrapTimeout:
+            return None
+        return members_from_json(members), count
+
+    def _report(self, theirs: tuple[Members, int], error: MembersDisagree) -> None:
+        """Makes the init() of the other rank's job fail too."""
+        assert self._store is not None
+        members, count = theirs
+        error.attempts = ((self.identity.members, self._count), theirs)
+        me = self.identity.launcher_rank
+        rank = me if members is None else members.index(me)
+        Session(self._store, b"", rank, 0, epoch_of(members, count), Deadline(1)).fail(error)
 
     def give_up(self, error: BaseException, own_connections: int) -> None:
         if isinstance(error, MembersDisagree):
+            # This process has not called the other init(), which counts as one nevertheless.
             for members, count in error.attempts:
                 _counts[members] = max(count, _counts.get(members, 0))
-                _note_attempt(members, count)
         super().give_up(error, own_connections)
 
     def close_listener(self) -> None:
-        if self._published is not None:
-            self._published.close()
-            self._published = None
+        store, self._store = self._store, None
+        if store is not None:
+            with contextlib.suppress(BootstrapError):
+                store.delete(self._key)
 
 
-def _note_attempt(members: Members, count: int) -> None:
-    _attempts[members] = max(count, _attempts.pop(members, 0))
-
-
-class _PublishedAttempt:
-    """This rank's entry in the store: the job that it waits for, and the attempts that it knows of."""
-
-    def __init__(self, store: StoreClient, identity: Identity, count: int) -> None:
-        self._store, self._rank = store, identity.launcher_rank
-        self._attempt: tuple[Members, int] = (identity.members, count)
-        self._key = f"hvd/in-init/{self._rank}"
-        _note_attempt(*self._attempt)
-        known = list(_attempts.items())[-_PUBLISHED_LISTS:]
-        store.set(self._key, json.dumps([self._attempt, known]).encode())
-        if identity.members is not None:
-            store.set(_LISTS_KEY, b"")
-
-    def read(self, rank: int) -> tuple[Members, int] | None:
-        """(members, count) of the job that ``rank`` waits for. None if it does not wait, or if one of the two attempts
-        has ended for the other rank: it has failed, which the rank that is still in it is about to read, or is
-        complete."""
-        try:
-            (members, count), known = json.loads(self._store.get(f"hvd/in-init/{rank}", 0))
-        except BootstrapTimeout:
-            return None
-        mine, my_count = self._attempt
-        theirs = members_from_json(members)
-        if theirs != mine:
-            newest = max((number for found, number in known if members_from_json(found) == mine), default=0)
-            if newest >= my_count or _attempts.get(theirs, 0) >= count:
-                return None
-        return theirs, count
-
-    def report(self, theirs: tuple[Members, int | None], error: MembersDisagree) -> None:
-        """Makes the init() of the other rank's job fail too."""
-        members, count = theirs
-        assert count is not None
-        error.attempts = (self._attempt, (members, count))
-        rank = self._rank if members is None else members.index(self._rank)
-        Session(self._store, b"", rank, 0, epoch_of(members, count), Deadline(1)).fail(error)
-
-    def close(self) -> None:
-        with contextlib.suppress(BootstrapError):
-            self._store.delete(self._key)
-
-
-class LauncherStore:
+class LauncherStore(RendezvousMethod):
     """The method 'store'."""
 
     def find_store(
@@ -146,6 +119,3 @@ class LauncherStore:
     ) -> tuple[Identity, Rendezvous]:
         assert identity.store is not None and identity.secret is not None
         return identity, PersistentRendezvous(identity, identity.store, identity.secret, next_count(identity))
-
-    def attend(self, identity: Identity, environ: Mapping[str, str], deadline: Deadline) -> None:
-        pass

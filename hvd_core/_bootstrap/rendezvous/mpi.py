@@ -1,12 +1,12 @@
 """The rendezvous over MPI (mpi4py): for ranks on several hosts, and jobs of an MPI communicator.
 
-Rank 0 starts the store; its address and the secret are all that is sent over MPI, and the program may use MPI for itself.
+Every rank sends its host's name to the first rank of the job, which starts the store and answers with the store's address
+and the secret. That is all that is sent over MPI, and the program may use MPI for itself. These are messages and no
+collective call: a collective would wait indefinitely for ranks that do not come or gave another list
+(init(comm=[...])).
+
 Called on the thread that runs init(), add_process_set() or shutdown(), never by the engine. Starts MPI if the program
 has not done so, and leaves it running.
-
-A job of some ranks (init(comm=[...])) needs a communicator of them, and MPI's own call would wait indefinitely for ranks
-that gave another list. So all members first send a message to the first rank of the list, which then lets all of them
-continue; the deadline applies up to that message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -24,15 +24,17 @@ from hvd_core._base.auth import new_secret
 from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline, address_towards
 from hvd_core._bootstrap import launchers
 from hvd_core._bootstrap.launchers.identity import Identity, identify
-from hvd_core._bootstrap.rendezvous.base import FAREWELL_SECONDS, Rendezvous
+from hvd_core._bootstrap.rendezvous.base import Rendezvous, RendezvousMethod
 from hvd_core._bootstrap.rendezvous.mpi4py_support import OTHER_MPI, start_mpi
 from hvd_core._bootstrap.store import StoreServer, encryption
 from hvd_core._bootstrap.store.job_members import (
+    Members,
     MembersDisagree,
     check_range,
     contradict,
     disagreement,
     init_text,
+    members_from_json,
     name_ranks,
     shorten,
 )
@@ -41,15 +43,15 @@ from hvd_core._bootstrap.store.job_members import (
 Comm: TypeAlias = Any
 MpiModule: TypeAlias = Any
 
-_BYTES = 1024
-_LONGEST_ERROR = 800
 # The tag of our messages on MPI.COMM_WORLD; programs are unlikely to use it.
 _TAG = 18550
 _unfinished: list[tuple[Any, bytes]] = []
-_attempts: dict[tuple[int, ...], int] = {}
+_attempts: dict[Members, int] = {}
+# Messages on MPI.COMM_WORLD about other lists of ranks: of ranks that are in a later init() already.
+_early: list[dict[str, Any]] = []
 
 
-class OverMpi:
+class OverMpi(RendezvousMethod):
     """The method 'mpi4py'."""
 
     def find_store(
@@ -64,73 +66,143 @@ class OverMpi:
                 f"{world.Get_rank()} of {size}: {OTHER_MPI}"
             )
         whole = replace(whole, size=size)
-        if identity.members is not None:
-            check_range(identity.members, whole)
-        if identity.members is None or identity.members == tuple(range(size)):
-            return whole, _distribute(MPI, world, whole, deadline)
+        members = identity.members
+        if members is not None:
+            check_range(members, whole)
+        if members is None or members == tuple(range(size)):
+            return whole, _find_store(MPI, world, whole, range(size), deadline)
         identity = replace(identity, launched=whole)
-        comm = _communicator_of_members(MPI, identity, deadline)
-        try:
-            return identity, _distribute(MPI, comm, identity, deadline)
-        finally:
-            comm.Free()
-
-    def attend(self, identity: Identity, environ: Mapping[str, str], deadline: Deadline) -> None:
-        pass
+        return identity, _find_store(MPI, world, identity, members, deadline)
 
 
-def _distribute(MPI: MpiModule, comm: Comm, identity: Identity, deadline: Deadline) -> Rendezvous:
-    """The Rendezvous on every rank of ``comm``; rank 0 starts the server."""
-    size = comm.Get_size()
-    names = _exchange_names(comm, size, deadline)
-    buffer = bytearray(_BYTES)
-    server: StoreServer | None = None
-    problem: BootstrapError | OSError | None = None
-    if comm.Get_rank() == 0 and size > 1:
-        try:
-            encryption.refuse_readable_secret(len(set(names)) > 1, "MPI")
-            secret = new_secret()
-            server = StoreServer(address_towards(names), secret)
-            offer = {"store": server.address, "secret": secret.hex()}
-        except (BootstrapError, OSError) as error:
-            problem = error
-            # The others wait for it.
-            offer = {"error": str(error).encode("ascii", "replace").decode()[:_LONGEST_ERROR]}
-        text = json.dumps(offer).encode()
-        buffer[: len(text)] = text
-    try:
-        _finish(comm.Ibcast([buffer, MPI.BYTE], root=0), deadline, "hand over the store's address")
-    except BaseException:
-        if server is not None:
-            server.close()
-        raise
-    if size == 1:
+def _find_store(
+    MPI: MpiModule, comm: Comm, identity: Identity, ranks: Iterable[int], deadline: Deadline
+) -> Rendezvous:
+    """The Rendezvous of the job that has these ranks of ``comm``; the first of them starts the server.
+
+    Raises MembersDisagree if other ranks gave lists that contradict this one, BootstrapTimeout that names the missing
+    ranks, BootstrapError with the reason why the first rank could not start the store.
+    """
+    first, *others = ranks
+    if not others:
         return Rendezvous(identity, None, b"", 1)
-    message = json.loads(buffer.rstrip(b"\0"))
-    if problem is not None:
-        raise problem
-    if "error" in message:
-        raise BootstrapError(message["error"])
-    return Rendezvous(identity, message["store"], bytes.fromhex(message["secret"]), 1, server)
+    messages = _Messages(MPI, comm, identity)
+    try:
+        if comm.Get_rank() == first:
+            return _serve(messages, identity, others, deadline)
+        return _ask(messages, identity, first, deadline)
+    finally:
+        messages.close()
 
 
-def _exchange_names(comm: Comm, size: int, deadline: Deadline) -> list[str]:
-    own = socket.gethostname().encode()[:256].ljust(256, b"\0")
-    all_names = bytearray(256 * size)
-    _finish(comm.Iallgather(own, all_names), deadline, "exchange host names")
-    return [
-        bytes(all_names[256 * i : 256 * (i + 1)]).rstrip(b"\0").decode(errors="replace") for i in range(size)
-    ]
+def _serve(messages: _Messages, identity: Identity, others: list[int], deadline: Deadline) -> Rendezvous:
+    came: dict[int, Message] = {}
+    try:
+        # To all, so that the first ranks of lists that contradict each other learn of it.
+        messages.send(others, {})
+        while len(came) < len(others):
+            message = messages.receive(deadline)
+            if message is None:
+                missing = name_ranks([rank for rank in others if rank not in came])
+                raise messages.timed_out(missing, deadline)
+            came[message["source"]] = message
+        names = [message["host"] for message in came.values()]
+        encryption.refuse_readable_secret(len({socket.gethostname(), *names}) > 1, "MPI")
+        secret = new_secret()
+        server = StoreServer(address_towards(names), secret)
+    except (BootstrapError, OSError) as error:
+        for message in came.values():
+            messages.refuse(message, error)
+        raise
+    for message in came.values():
+        messages.answer(message, {"store": server.address, "secret": secret.hex()})
+    return Rendezvous(identity, server.address, secret, 1, server)
 
 
-def _finish(request: Any, deadline: Deadline, what: str) -> None:
-    """Waits for an MPI request until the deadline. Raises BootstrapTimeout with "MPI did not ``what``"."""
-    while not request.Test():
-        if deadline.passed():
-            raise BootstrapTimeout(
-                f"MPI did not {what} within {deadline.seconds:g} s: not all ranks have called init()"
-            )
-        time.sleep(0.001)
+def _ask(messages: _Messages, identity: Identity, first: int, deadline: Deadline) -> Rendezvous:
+    messages.send([first], {"host": socket.gethostname()})
+    while (answer := messages.receive(deadline)) is not None:
+        if answer["source"] == first and "store" in answer:
+            return Rendezvous(identity, answer["store"], bytes.fromhex(answer["secret"]), 1)
+    raise messages.timed_out(f"rank {first}, the first,", deadline)
+
+
+Message: TypeAlias = "dict[str, Any]"
+
+
+class _Messages:
+    """Messages among the ranks of one job during one init(): JSON objects that carry the list of ranks and the number of
+    the sender's init() with that list."""
+
+    def __init__(self, MPI: MpiModule, comm: Comm, identity: Identity) -> None:
+        self._MPI, self._comm = MPI, comm
+        self._members, self._me = identity.members, identity.launcher_rank
+        self._attempt = _attempts[self._members] = _attempts.get(self._members, 0) + 1
+        self._sent: list[tuple[Any, bytes]] = []
+        self._kept: list[Message] = []
+        if comm == MPI.COMM_WORLD:
+            self._kept, _early[:] = _early[:], []
+
+    def send(self, ranks: Iterable[int], message: Message) -> None:
+        data = json.dumps({"members": self._members, "attempt": self._attempt} | message).encode()
+        for rank in ranks:
+            self._sent.append((self._comm.Isend([data, self._MPI.BYTE], dest=rank, tag=_TAG), data))
+
+    def answer(self, message: Message, answer: Message) -> None:
+        """Sends an answer, which the sender of ``message`` ignores if it is in a later init() meanwhile."""
+        self.send(
+            [message["source"]], answer | {"members": message["members"], "answers": message["attempt"]}
+        )
+
+    def refuse(self, message: Message, error: Exception) -> None:
+        self.answer(message, {"error": str(error), "disagrees": isinstance(error, MembersDisagree)})
+
+    def receive(self, deadline: Deadline) -> Message | None:
+        """The next message with a rank's host, or the answer with the store, from a rank with the same list.
+
+        None when the deadline has passed. Raises MembersDisagree, and BootstrapError for an error that was sent."""
+        while (message := self._next(deadline)) is not None:
+            theirs, source = members_from_json(message["members"]), message["source"]
+            if "answers" in message:
+                if theirs != self._members or message["answers"] != self._attempt:
+                    continue
+                if "error" in message:
+                    raise (MembersDisagree if message["disagrees"] else BootstrapError)(message["error"])
+                return message
+            if theirs == self._members and "host" in message:
+                return message
+            if contradict(self._members, self._me, theirs, source):
+                error = disagreement(self._members, self._me, theirs, source)
+                self.refuse(message, error)
+                raise error
+            if theirs != self._members:
+                _early.append(message)
+        return None
+
+    def _next(self, deadline: Deadline) -> Message | None:
+        if self._kept:
+            return self._kept.pop(0)
+        MPI, status = self._MPI, self._MPI.Status()
+        while not self._comm.Iprobe(source=MPI.ANY_SOURCE, tag=_TAG, status=status):
+            if deadline.passed():
+                return None
+            time.sleep(0.001)
+        data = bytearray(status.Get_count(MPI.BYTE))
+        self._comm.Recv([data, MPI.BYTE], source=status.Get_source(), tag=_TAG)
+        message: Message = json.loads(data)
+        message["source"] = status.Get_source()
+        return message
+
+    def timed_out(self, missing: str, deadline: Deadline) -> BootstrapTimeout:
+        return BootstrapTimeout(
+            f"{missing} has not called {init_text(self._members)} within {deadline.seconds:g} s (ranks as the launcher "
+            "counts them)"
+        )
+
+    def close(self) -> None:
+        _early.extend(self._kept)
+        # Messages to ranks that failed may never be received, and MPI reads their bytes until they are.
+        _unfinished[:] = [pair for pair in (*_unfinished, *self._sent) if not pair[0].Test()]
 
 
 # ------------------------------------------------------------------------------------------ jobs of a communicator
@@ -202,9 +274,16 @@ def find_store_of_comm(
             comm.Get_rank(), comm.Get_size(), launcher=whole.launcher, members=members, launched=whole
         )
     own, request = comm.Idup()
-    _finish(request, deadline, "duplicate the communicator that init() was given")
+    while not request.Test():
+        if deadline.passed():
+            raise BootstrapTimeout(
+                f"MPI did not duplicate the communicator that init() was given within {deadline.seconds:g} s: not all "
+                "ranks have called init()"
+            )
+        time.sleep(0.001)
     # If this fails, the duplicate is not freed: freeing is collective, and the other ranks may not take part.
-    return identity, _distribute(MPI, own, identity, deadline), JobComm(MPI, comm, own)
+    found = _find_store(MPI, own, identity, range(comm.Get_size()), deadline)
+    return identity, found, JobComm(MPI, comm, own)
 
 
 def _launched(environ: Mapping[str, str]) -> Identity:
@@ -244,119 +323,3 @@ def _translated(MPI: MpiModule, comm: Comm, among: Comm, name: str) -> list[int]
             "starts or connects while the program runs cannot take part."
         )
     return ranks
-
-
-# ------------------------------------------------------------------------------------------ jobs of some ranks
-
-
-def _communicator_of_members(MPI: MpiModule, identity: Identity, deadline: Deadline) -> Comm:
-    """A communicator of ``identity.members``, in that order.
-
-    Raises MembersDisagree if other ranks gave lists that contradict this one, BootstrapTimeout that names the missing
-    ranks.
-    """
-    members, world = identity.members, MPI.COMM_WORLD
-    assert members is not None
-    attempt = _attempts[members] = _attempts.get(members, 0) + 1
-    messages = _MemberMessages(MPI, identity, members, attempt)
-    try:
-        if identity.rank == 0:
-            messages.wait_for_all_members(deadline)
-        else:
-            messages.wait_for_first_member(deadline)
-    except MembersDisagree:
-        messages.clear()
-        raise
-    finally:
-        messages.close()
-    world_group = world.Get_group()
-    group = world_group.Incl(list(members))
-    try:
-        return world.Create_group(group, tag=_TAG)
-    finally:
-        group.Free()
-        world_group.Free()
-
-
-class _MemberMessages:
-    """The messages among the members of a list: "here" to the first one and from it, "go" from it, and "no" with the
-    reason from a rank whose list contradicts another's."""
-
-    def __init__(self, MPI: MpiModule, identity: Identity, members: tuple[int, ...], attempt: int) -> None:
-        self._MPI, self._world = MPI, MPI.COMM_WORLD
-        self._members, self._attempt = members, attempt
-        self._me = identity.launcher_rank
-        self._partners = members[1:] if identity.rank == 0 else members[:1]
-        self._sent: list[tuple[Any, bytes]] = []
-
-    def wait_for_all_members(self, deadline: Deadline) -> None:
-        self._send(self._partners, "here")
-        missing = set(self._partners)
-        while missing:
-            source, kind = self._next(deadline, lambda: name_ranks(sorted(missing)))
-            if kind == "here":
-                missing.discard(source)
-        self._send(self._partners, "go")
-
-    def wait_for_first_member(self, deadline: Deadline) -> None:
-        first = self._members[0]
-        self._send([first], "here")
-        while self._next(deadline, lambda: f"rank {first}, the first,") != (first, "go"):
-            pass
-
-    def _next(self, deadline: Deadline, missing: Callable[[], str]) -> tuple[int, str]:
-        """(sender, kind) of the next message that belongs to this attempt."""
-        members = self._members
-        while True:
-            message = self._receive(deadline)
-            if message is None:
-                raise BootstrapTimeout(
-                    f"{missing()} has not called {init_text(members)} within {deadline.seconds:g} s "
-                    "(ranks as the launcher counts them)"
-                )
-            source, kind, theirs, attempt, text = message
-            if kind == "no":
-                if theirs == members:
-                    self._send(self._others(source), "no", text)
-                    raise MembersDisagree(text)
-            elif theirs == members:
-                if kind == "here" or attempt == self._attempt:
-                    return source, kind
-            elif contradict(members, self._me, theirs, source):
-                error = disagreement(members, self._me, theirs, source)
-                self._send(self._others(source), "no", str(error))
-                self._send([source], "no", str(error), theirs)
-                raise error
-
-    def _others(self, source: int) -> list[int]:
-        return [rank for rank in self._partners if rank != source]
-
-    def _send(
-        self, ranks: Iterable[int], kind: str, text: str = "", members: Sequence[int] | None = None
-    ) -> None:
-        data = json.dumps([kind, members or self._members, self._attempt, text]).encode()
-        for rank in ranks:
-            self._sent.append((self._world.Isend([data, self._MPI.BYTE], dest=rank, tag=_TAG), data))
-
-    def _receive(self, deadline: Deadline) -> tuple[int, str, tuple[int, ...], int, str] | None:
-        """(sender, kind, members, attempt, text), or None when the deadline has passed."""
-        MPI, status = self._MPI, self._MPI.Status()
-        while not self._world.Iprobe(source=MPI.ANY_SOURCE, tag=_TAG, status=status):
-            if deadline.passed():
-                return None
-            time.sleep(0.001)
-        data = bytearray(status.Get_count(MPI.BYTE))
-        self._world.Recv([data, MPI.BYTE], source=status.Get_source(), tag=_TAG)
-        kind, members, attempt, text = json.loads(data)
-        return status.Get_source(), kind, tuple(members), attempt, text
-
-    def clear(self) -> None:
-        """Receives the remaining messages of a failed attempt: some MPIs complain about messages that were never
-        received."""
-        deadline = Deadline(FAREWELL_SECONDS)
-        while self._receive(deadline) is not None:
-            pass
-
-    def close(self) -> None:
-        # Messages to ranks that failed may never be received, and MPI reads their bytes until they are.
-        _unfinished[:] = [pair for pair in (*_unfinished, *self._sent) if not pair[0].Test()]

@@ -23,7 +23,7 @@ from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline, a
 from hvd_core._bootstrap.launchers.identity import Identity
 from hvd_core._bootstrap.launchers.slurm import in_step
 from hvd_core._bootstrap.rendezvous import mpi4py_support, rank0_store
-from hvd_core._bootstrap.rendezvous.base import Rendezvous
+from hvd_core._bootstrap.rendezvous.base import Rendezvous, RendezvousMethod
 from hvd_core._bootstrap.rendezvous.launcher_store import PersistentRendezvous, next_count
 from hvd_core._bootstrap.rendezvous.rank0_store import Rank0Store
 from hvd_core._bootstrap.store import StoreServer, encryption
@@ -103,7 +103,7 @@ class Pmi1:
         self._lines.add(data)
 
 
-class OverPmi:
+class OverPmi(RendezvousMethod):
     """The method 'pmi'."""
 
     def find_store(

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline, named_address, split_address
 from hvd_core._bootstrap.launchers.identity import RANK0_SCHEME, Identity
-from hvd_core._bootstrap.rendezvous.base import FAREWELL_SECONDS, Rendezvous
+from hvd_core._bootstrap.rendezvous.base import FAREWELL_SECONDS, Rendezvous, RendezvousMethod
 from hvd_core._bootstrap.rendezvous.launcher_store import PersistentRendezvous, next_count
 from hvd_core._bootstrap.store import StoreClient, StoreServer
 
@@ -91,7 +91,7 @@ def remember(address: str, store: Rank0Store) -> None:
     _stores[os.getpid(), address] = store
 
 
-class FixedAddress:
+class FixedAddress(RendezvousMethod):
     """The method 'rank 0': HOROVOD_STORE=rank0://HOST:PORT."""
 
     def find_store(

@@ -10,29 +10,26 @@ processes of the same user get an answer (both sides ask the kernel).
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import socket
-import struct
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from hvd_core._base.auth import new_secret
-from hvd_core._base.listener import Listener, ListenerThread
+from hvd_core._base.messages import JsonLines, ProtocolError
 from hvd_core._base.sockets import (
     BootstrapError,
     BootstrapTimeout,
     Deadline,
     DescriptorSet,
     peer_credentials,
-    recv_exact,
-    send_exact,
 )
 from hvd_core._bootstrap.launchers.identity import Identity
-from hvd_core._bootstrap.launchers.process import PeerLiveness, launcher_pid, never_came, private_facts
-from hvd_core._bootstrap.rendezvous.base import FAREWELL_SECONDS, Rendezvous
+from hvd_core._bootstrap.launchers.process import launcher_pid, private_facts
+from hvd_core._bootstrap.rendezvous.base import FAREWELL_SECONDS, Rendezvous, RendezvousMethod
 from hvd_core._bootstrap.store import StoreServer
 from hvd_core._bootstrap.store.job_members import (
     Members,
@@ -41,16 +38,12 @@ from hvd_core._bootstrap.store.job_members import (
     contradict,
     disagreement,
     init_text,
+    members_from_json,
 )
 from hvd_core._bootstrap.store.session import Session
 
 _log = logging.getLogger("horovod")
-# Magic, the time when the sender entered this init() (monotonic clock, s), its rank in the launcher's job, its rank and
-# size in its own job, and the number of u32 that follow: the launcher's ranks of its own job, none if these are all.
-_ASK = struct.Struct("<8sd4I")
-_ASK_MAGIC = b"hvdmeet2"
-_MOST_MEMBERS = 1 << 20
-_MOST_ANSWER_BYTES = 64 << 20
+_QUESTION_SECONDS = 2.0
 _ANSWER_SECONDS = 5.0
 # How often a waiting rank checks whether another member waits in a different job.
 _LOOK_SECONDS = 0.5
@@ -58,7 +51,7 @@ _LOOK_SECONDS = 0.5
 Answer: TypeAlias = "dict[str, Any]"
 
 
-class UnixSocket:
+class UnixSocket(RendezvousMethod):
     """The method 'unix'."""
 
     def find_store(
@@ -75,9 +68,6 @@ class UnixSocket:
             server.close()
             raise
         return identity, UnixRendezvous(identity, server.address, secret, listener, server)
-
-    def attend(self, identity: Identity, environ: Mapping[str, str], deadline: Deadline) -> None:
-        pass
 
 
 class UnixRendezvous(Rendezvous):
@@ -156,38 +146,55 @@ class RendezvousListener:
         self.failure: BaseException | None = None
         """The exception with which this rank must end its init(), because a rank that connected contradicts it."""
         self._failed_at = 0.0
+        self._closing = False
         self._descriptors = DescriptorSet()
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket = self._descriptors.own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         try:
-            listener.bind(address)
+            self._socket.bind(address)
         except OSError as error:
-            listener.close()
-            raise BootstrapError(_taken(address, identity.launcher_rank, error)) from error
-        listener.listen(128)
-        self._thread = ListenerThread(Listener(listener, self._serve, _report_pause), "hvd-rendezvous")
+            self._descriptors.close()
+            rank = identity.launcher_rank
+            raise BootstrapError(
+                f"another process already listens at the rendezvous address of rank {rank} ({error}): was rank {rank} "
+                "started twice?"
+            ) from error
+        self._socket.listen(128)
+        self._thread = threading.Thread(target=self._run, name="hvd-rendezvous", daemon=True)
+        self._thread.start()
 
     def give_up(self, error: BaseException) -> None:
-        """Answers the ranks that wait for this one with the failure ``error``, for one second."""
+        """Answers the ranks that have given the same list, for one second: they learn the failure from the store."""
         self._set_failure(error)
         time.sleep(FAREWELL_SECONDS)
 
     def close(self) -> None:
-        """Ends the thread and closes the socket."""
-        self._thread.close()
+        """Ends the thread and closes the socket; calling it again does nothing."""
+        if not self._closing:
+            self._closing = True
+            self._socket.shutdown(socket.SHUT_RDWR)  # ends accept()
+            self._thread.join()
+            self._descriptors.close()
 
     def _set_failure(self, error: BaseException) -> None:
         if self.failure is None:
-            self._failed_at = time.monotonic()
-            self.failure = error
+            self.failure, self._failed_at = error, time.monotonic()
 
-    def _serve(self, peer: socket.socket) -> None:
-        self._descriptors.own(peer)
-        try:
-            self._reply(peer)
-        except OSError as error:
-            _log.info("rendezvous: a connection failed: %s", error)
-        finally:
-            self._descriptors.discard(peer)
+    def _run(self) -> None:
+        while not self._closing:
+            try:
+                peer, _ = self._socket.accept()
+            except OSError as error:
+                if not self._closing:
+                    _log.warning("rendezvous: could not accept a connection: %s; trying again", error)
+                    time.sleep(0.1)
+                continue
+            self._descriptors.own(peer)
+            try:
+                self._reply(peer)
+            except (OSError, ValueError, TypeError, ProtocolError) as error:
+                _log.info("rendezvous: a connection failed: %s", error)
+            finally:
+                self._descriptors.discard(peer)
 
     def _reply(self, peer: socket.socket) -> None:
         pid, uid = peer_credentials(peer)
@@ -196,23 +203,19 @@ class RendezvousListener:
                 "rendezvous: refused process %d of user %d; the job runs as %d", pid, uid, os.geteuid()
             )
             return
-        deadline = Deadline(2)
-        magic, since, caller, rank, size, count = _ASK.unpack(recv_exact(peer, _ASK.size, deadline))
-        if magic != _ASK_MAGIC or count > _MOST_MEMBERS:
-            return
-        members = struct.unpack(f"<{count}I", recv_exact(peer, 4 * count, deadline)) if count else None
-        text = json.dumps(self._answer_to(pid, since, caller, rank, size, members)).encode()
-        send_exact(peer, struct.pack("<I", len(text)) + text, deadline)
+        lines = JsonLines(peer)
+        since, caller, rank, size, members = lines.receive(_QUESTION_SECONDS)
+        if self.failure is not None and since > self._failed_at:
+            return  # of a later init()
+        answer = self._answer_to(pid, caller, rank, size, members_from_json(members))
+        if answer is not None:
+            lines.send(answer, _QUESTION_SECONDS)
 
-    def _answer_to(
-        self, pid: int, since: float, caller: int, rank: int, size: int, members: Members
-    ) -> Answer:
+    def _answer_to(self, pid: int, caller: int, rank: int, size: int, members: Members) -> Answer | None:
         own = self._identity
-        if self.failure is not None:
-            # A rank that entered init() later waits for the next init() of this rank.
-            waited = members == own.members and since < self._failed_at
-            return {"failed": str(self.failure)} if waited else {"gone": True}
         if members != own.members:
+            if self.failure is not None:
+                return None
             if contradict(own.members, own.launcher_rank, members, caller):
                 self._set_failure(disagreement(own.members, own.launcher_rank, members, caller))
             return {"members": own.members}
@@ -225,77 +228,38 @@ class RendezvousListener:
         return self._answer
 
 
-def _report_pause(error: OSError) -> None:
-    _log.warning("rendezvous: could not accept a connection: %s; trying again", error)
-
-
-def _taken(address: str, rank: int, error: OSError) -> str:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        try:
-            sock.settimeout(1)
-            sock.connect(address)
-            pid, uid = peer_credentials(sock)
-        except OSError:
-            pid, uid = 0, os.geteuid()
-    process = f"process {pid}" if pid else "a process"
-    if uid != os.geteuid():
-        return f"the rendezvous address of rank {rank} is taken by another user: {_other_user(process, uid)}"
-    return (
-        f"{process if pid else 'another process'} already listens at the rendezvous address of rank {rank} ({error}): "
-        f"was rank {rank} started twice?"
-    )
-
-
-def _other_user(process: str, uid: int) -> str:
-    return (
-        f"{process} of user {uid} listens there, and this job runs as user {os.geteuid()}. Start with horovodrun, which "
-        "needs no such address."
-    )
-
-
 def ask(address: str, identity: Identity, deadline: Deadline) -> Answer | None:
     """The answer of the listener at ``address``; None if there is no listener, or it closed the connection. ``deadline``:
     of this init().
 
     Raises:
         BootstrapError: another user's process listens there.
-        MembersDisagree: that rank failed because the lists of ranks contradict each other.
     """
-    members = identity.members or ()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        lines, seconds = JsonLines(sock), max(0.001, min(_ANSWER_SECONDS, deadline.left()))
         try:
-            limit = Deadline(min(_ANSWER_SECONDS, deadline.left()))
-            sock.settimeout(max(0.001, limit.left()))
+            sock.settimeout(seconds)
             sock.connect(address)
             pid, uid = peer_credentials(sock)
             if uid != os.geteuid():
                 raise BootstrapError(
-                    "this job's rendezvous address on this host is taken by another user: "
-                    + _other_user(f"process {pid}" if pid else "a process", uid)
+                    f"this job's rendezvous address on this host is taken by another user: process {pid} of user {uid} "
+                    f"listens there, and this job runs as user {os.geteuid()}. Start with horovodrun, which needs no "
+                    "such address."
                 )
-            head = _ASK.pack(
-                _ASK_MAGIC, deadline.since, identity.launcher_rank, identity.rank, identity.size, len(members)
-            )
-            send_exact(sock, head + struct.pack(f"<{len(members)}I", *members), limit)
-            (count,) = struct.unpack("<I", recv_exact(sock, 4, limit))
-            answer = json.loads(recv_exact(sock, min(count, _MOST_ANSWER_BYTES), limit))
-        except (OSError, ValueError, RecursionError):
+            whole = identity.launcher_rank
+            lines.send([deadline.since, whole, identity.rank, identity.size, identity.members], seconds)
+            answer: Answer = lines.receive(seconds)
+            answer["members"] = members_from_json(answer.get("members"))
+        except (OSError, ValueError, TypeError, AttributeError, ProtocolError):  # another program listens
             return None
-    if not isinstance(answer, dict):
-        return None
-    if "gone" in answer:
-        return None
-    if "failed" in answer:
-        raise MembersDisagree(answer["failed"])
-    if answer.get("members") is not None:
-        answer["members"] = tuple(answer["members"])
     return answer
 
 
 def _member_watch(identity: Identity, named: Callable[[int], str], deadline: Deadline) -> MemberWatch:
-    def read(rank: int) -> tuple[Members, None] | None:
+    def read(rank: int) -> tuple[Members, int] | None:
         answer = ask(named(rank), identity, deadline)
-        return None if answer is None or "error" in answer else (answer["members"], None)
+        return None if answer is None or "error" in answer else (answer["members"], 0)
 
     return MemberWatch(identity, read)
 
@@ -317,7 +281,6 @@ def _ask_first_member(
 ) -> tuple[str, bytes]:
     first = 0 if identity.members is None else identity.members[0]
     watch = _member_watch(identity, named, deadline)
-    liveness = PeerLiveness(identity)
     pause, look_at = 0.005, time.monotonic() + _LOOK_SECONDS
     while True:
         answer = ask(named(first), identity, deadline)
@@ -333,8 +296,6 @@ def _ask_first_member(
             raise disagreement(identity.members, identity.launcher_rank, answer["members"], first)
         if time.monotonic() >= look_at:
             watch.look()
-            if first in liveness.missing():
-                raise never_came(first, "has no process on this host any more: it ended")
             look_at = time.monotonic() + _LOOK_SECONDS
         if deadline.left() <= pause:
             raise BootstrapTimeout(_first_member_missing(identity, first, answer, deadline))

@@ -54,7 +54,6 @@ from hvd_core._base.auth import HANDSHAKE_SECONDS, NO_RANK, check_secret, client
 from hvd_core._base.listener import listen
 from hvd_core._base.native import load
 from hvd_core._base.sockets import (
-    AuthenticationError,
     BootstrapError,
     BootstrapTimeout,
     Deadline,
@@ -77,15 +76,8 @@ MAX_REQUEST_BYTES = 16 << 20
 class StoreServer:
     """Serves the store at ``address`` ('tcp://host:port') until close(). A forked child has no server.
 
-    Args:
-        host: the address to listen on: that of the job's interface, not '0.0.0.0'.
-        secret: the job's secret (bytes, at least 16).
-        port: the port to listen at; 0 for any free one.
-
-    Raises:
-        OSError: the address cannot be bound.
-        ValueError: the secret is too short.
-        ImportError: the native module cannot be loaded.
+    ``host``: the address of the job's interface. Raises OSError if it cannot be bound, ValueError for a secret that is
+    too short, ImportError if the native module cannot be loaded.
     """
 
     def __init__(self, host: str = "127.0.0.1", secret: bytes = b"", port: int = 0) -> None:
@@ -190,12 +182,17 @@ def open_store_connection(
     The store closes the oldest connection if too many have not proved the secret. In a large job it may be that of a rank
     which is slow. So a connection that was closed is tried again a few times, after pauses of random lengths.
     """
-    deadline = deadline or Deadline(30)
-    attempt = 0
+    deadline, secret, attempt = deadline or Deadline(30), check_secret(secret), 0
     while True:
+        sock = connect_tcp(address, deadline, between)
         try:
-            return _connect_once(address, check_secret(secret), rank, epoch, deadline, between, encrypted)
-        except (AuthenticationError, ConnectionError) as error:
+            seals = encryption.applies_to(sock, rank != NO_RANK) if encrypted is None else encrypted
+            key = client_handshake(sock, secret, PURPOSE, rank, epoch, deadline, seals)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.settimeout(None)
+            return sock, key if seals else b""
+        except BaseException as error:
+            sock.close()
             closed = isinstance(error, ConnectionError) or isinstance(error.__cause__, ConnectionError)
             attempt += 1
             if not closed or attempt == _ATTEMPTS:
@@ -203,38 +200,9 @@ def open_store_connection(
         time.sleep(min(random.uniform(0.5, 1.5) * _PAUSE_SECONDS * attempt, deadline.left()))
 
 
-def _connect_once(
-    address: str,
-    secret: bytes,
-    rank: int,
-    epoch: int,
-    deadline: Deadline,
-    between: Callable[[], object] | None,
-    encrypted: bool | None,
-) -> tuple[socket.socket, bytes]:
-    sock = connect_tcp(address, deadline, between)
-    try:
-        if encrypted is None:
-            encrypted = encryption.applies_to(sock, rank != NO_RANK)
-        key = client_handshake(sock, secret, PURPOSE, rank, epoch, deadline, encrypted)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.settimeout(None)
-    except BaseException:
-        sock.close()
-        raise
-    return sock, key if encrypted else b""
-
-
 class StoreClient:
-    """One connection to the store; calls from several threads take turns.
-
-    Args:
-        address: 'tcp://host:port'.
-        secret: the job's secret, at least 16 bytes.
-        rank: shown in the server's log messages only.
-        deadline: a socket_io.Deadline for connecting; 30 s by default.
-        between: called before each further attempt to connect; it may raise.
-        encrypted: None for HOROVOD_TLS to decide.
+    """One connection to the store; calls from several threads take turns. The arguments are those of
+    open_store_connection().
 
     Raises AuthenticationError or BootstrapTimeout; every method raises StoreLost when the connection is lost.
     """

@@ -165,20 +165,18 @@ def disagreement(mine: Members, me: int, theirs: Members, them: int) -> MembersD
 class MemberWatch:
     """Checks whether another member waits in a different job.
 
-    ``read(rank)``: returns (members, further data) of a rank that is in init() now, or None. ``on_conflict(theirs,
-    error)``: called before a contradiction is raised, with the result of read(). One thread at a time.
+    ``read(rank)``: returns (members, number of the init() call) of a rank that is in init() now, or None.
+    ``report(theirs, error)``: called before a contradiction is raised, with the result of read(). One thread at a time.
     """
 
     def __init__(
         self,
         identity: Identity,
-        read: Callable[[int], tuple[Members, int | None] | None],
-        on_conflict: Callable[[tuple[Members, int | None], MembersDisagree], object] = lambda theirs, error: (
-            None
-        ),
+        read: Callable[[int], tuple[Members, int] | None],
+        report: Callable[[tuple[Members, int], MembersDisagree], object] | None = None,
     ) -> None:
         self._members, self._me = identity.members, identity.launcher_rank
-        self._read, self._on_conflict = read, on_conflict
+        self._read, self._report = read, report
         others: Sequence[int] = range(identity.size or 0) if self._members is None else self._members
         self._others = [rank for rank in others if rank != self._me]
         self._next = 0
@@ -186,15 +184,13 @@ class MemberWatch:
     def look(self) -> None:
         """Raises MembersDisagree if another member waits for this rank in a different job."""
         count = min(_MEMBERS_PER_CHECK, len(self._others))
-        # The first member is read every time, because all others wait for it.
-        chosen = {
-            self._others[0],
-            *(self._others[(self._next + i) % len(self._others)] for i in range(count)),
-        }
+        turn = [self._others[(self._next + i) % len(self._others)] for i in range(count)]
         self._next = (self._next + count) % len(self._others)
-        for rank in sorted(chosen):
+        # The first member is read every time, because all others wait for it.
+        for rank in sorted({self._others[0], *turn}):
             theirs = self._read(rank)
             if theirs is not None and contradict(self._members, self._me, theirs[0], rank):
                 error = disagreement(self._members, self._me, theirs[0], rank)
-                self._on_conflict(theirs, error)
+                if self._report is not None:
+                    self._report(theirs, error)
                 raise error

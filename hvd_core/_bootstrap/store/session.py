@@ -15,14 +15,19 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from hvd_core._base.logs import printable
 from hvd_core._base.sockets import BootstrapError, BootstrapTimeout, Deadline, RankLost
 from hvd_core._bootstrap.launchers.identity import Identity
-from hvd_core._bootstrap.launchers.process import LauncherProcess, PeerLiveness, never_came
+from hvd_core._bootstrap.launchers.process import LauncherProcess
 from hvd_core._bootstrap.store import Gathered, StoreClient, read_gathered
 from hvd_core._bootstrap.store.job_members import MembersDisagree, members_from_json
+
+if TYPE_CHECKING:
+    import socket
+
+    from hvd_core._bootstrap.links import RankListener
 
 # How often a wait for something that is no key checks whether another rank has failed. The check makes no system call
 # but one look at the store's connection.
@@ -30,7 +35,6 @@ _CHECK_SECONDS = 0.05
 # How often a waiting rank calls look().
 _LOOK_SECONDS = 0.5
 
-Found = TypeVar("Found")
 OnTimeout = Callable[[], str]
 
 
@@ -72,7 +76,6 @@ class Session:
         self._look_at = 0.0
         self._members: dict[int, int] = {}  # launcher's rank -> rank
         self._launcher_reports_ends = False
-        self._liveness: PeerLiveness | None = None
         self._ends_read = 0
         self._launcher_rank = rank
 
@@ -90,11 +93,11 @@ class Session:
         }
         self.store.set_last_will(self._failure, json.dumps(last_will).encode())
         self._members = {other: i for i, other in enumerate(identity.members or range(self.size))}
-        self._launcher_reports_ends, self._liveness = launcher_reports_ends, PeerLiveness(identity)
+        self._launcher_reports_ends = launcher_reports_ends
 
     def all_have_come(self) -> None:
         """From now on the end of a process counts only if it is still in init()."""
-        self._launcher_reports_ends, self._liveness = False, None
+        self._launcher_reports_ends = False
 
     def release(self) -> None:
         """Takes the last will back: init() has ended here, or its failure is known to the other ranks."""
@@ -163,8 +166,11 @@ class Session:
                 return value
             self._call_look()
             if self.deadline.passed():
-                text = on_timeout() if on_timeout else f"no rank published {key!r}"
-                raise BootstrapTimeout(f"{text} within {self.deadline.seconds:g} s")
+                raise self.timed_out(on_timeout() if on_timeout else f"no rank published {key!r}")
+
+    def timed_out(self, what: str) -> BootstrapTimeout:
+        """The error of a wait that the deadline has ended. ``what`` did not happen."""
+        return BootstrapTimeout(f"{what} within {self.deadline.seconds:g} s")
 
     def read(self, whole_key: str, seconds: float) -> bytes | None:
         """The value (bytes) of a key without this session's prefix, or None after ``seconds``. Raises as wait() does."""
@@ -185,43 +191,32 @@ class Session:
         if time.monotonic() >= self._look_at:
             self._call_look()
 
-    def in_slices(self, attempt: Callable[[float], Found | None], what: str) -> Found:
-        """Repeats attempt(seconds), for a wait that the store does not end, until it returns something else than None.
-
-        Raises as wait() does; the message of BootstrapTimeout begins with ``what``."""
-        found, _ = self._in_slices(attempt, what, None)
+    def accept(self, listener: RankListener, rank: int, what: str) -> tuple[socket.socket, bytes]:
+        """The socket of ``rank`` and its key, when it has connected. Raises as wait() does; the message of
+        BootstrapTimeout begins with ``what``."""
+        found, _ = self.accept_or_read(listener, rank, what, None)
         assert found is not None
         return found
 
-    def in_slices_until(
-        self, attempt: Callable[[float], Found | None], what: str, until: str
-    ) -> tuple[Found | None, Any]:
-        """As in_slices(), but the value of the key ``until`` ends the wait too: (result, None) or (None, value)."""
-        return self._in_slices(attempt, what, until)
-
-    def _in_slices(
-        self, attempt: Callable[[float], Found | None], what: str, until: str | None
-    ) -> tuple[Found | None, Any]:
+    def accept_or_read(
+        self, listener: RankListener, rank: int, what: str, key: str | None
+    ) -> tuple[tuple[socket.socket, bytes] | None, Any]:
+        """As accept(), but a value of ``key`` ends the wait too: (connection, None) or (None, value)."""
         while True:
-            result = attempt(min(_CHECK_SECONDS, self.deadline.left()))
-            if result is not None:
-                return result, None
-            if until is None:
+            connection = listener.wait_for(rank, min(_CHECK_SECONDS, self.deadline.left()))
+            if connection is not None:
+                return connection, None
+            if key is None:
                 self.check()
-            elif (value := self.read(self._prefix + until, 0)) is not None:
+            elif (value := self.read(self._prefix + key, 0)) is not None:
                 return None, json.loads(value)
-            elif time.monotonic() >= self._look_at:
-                self._call_look()
             if self.deadline.passed():
-                raise BootstrapTimeout(f"{what} to rank {self.rank} within {self.deadline.seconds:g} s")
+                raise self.timed_out(f"{what} to rank {self.rank}")
 
     def _call_look(self) -> None:
         self._look_at = time.monotonic() + _LOOK_SECONDS
         if self.launcher is not None and self.launcher.has_ended():
             raise RankLost(self.launcher.text)
-        if self._liveness is not None:
-            for launched in self._liveness.missing():
-                self._check_has_come(launched, "has no process on this host any more: it ended")
         if self.look is not None and self.look_key is None:
             self.look()
 
@@ -237,7 +232,9 @@ class Session:
         ):
             return
         self._report_secondary_failure()
-        raise never_came(rank, text)
+        raise RankLost(
+            f"rank {rank} {text} before it called init(). All ranks must call it. Its own output may tell why it ended."
+        )
 
     def _alarms(self) -> tuple[str, ...]:
         ended = f"hvd/ended/{self._ends_read}" if self._launcher_reports_ends else None

@@ -15,8 +15,8 @@ from typing import Any
 from hvd_core.flight_records import SET_OPERATIONS
 
 # Numbers of kinds, see hvd_core/engine/recorder/event.h.
-SUBMITTED, ENTRY, MEMBERS, MEMBER, BEGIN, STEP, PHASE, ENQUEUED, DONE = 2, 4, 5, 6, 7, 8, 9, 10, 11
-WAITS, WAITED, FAILED, SET_ADDED, SET_REMOVED, CLOSED, ABORTED = 12, 13, 14, 15, 16, 18, 19
+SUBMITTED, ENTRY, MEMBERS, MEMBER, STEP, PHASE, DONE = 2, 4, 5, 6, 8, 9, 11
+WAITS, WAITED, FAILED, SET_ADDED, SET_REMOVED, ABORTED = 12, 13, 14, 15, 16, 19
 
 WAIT_ROW, NEGOTIATE_ROW, BATCH_ROW, BACKEND_ROW = range(4)
 _MOST_OPEN, _MOST_BATCHES, _KEPT_STEPS, _MOST_NAMES = 100_000, 10_000, 120, 5_000
@@ -45,7 +45,6 @@ class Batch:
     count: int
     keys: list[Key]
     steps: list[tuple[int, int]] = field(default_factory=list)
-    stream: int = 0  # when all its work was in the stream of a device
 
 
 @dataclass(slots=True)
@@ -83,10 +82,9 @@ class RankFigures:
         self.steps: deque[tuple[int, int, int]] = deque(maxlen=_KEPT_STEPS)
         """(begin, length, exposed) of the last steps."""
         self.steps_done = 0
-        self.bytes = self.operations = self.batches = self.failures = self.lost = 0
+        self.bytes = self.operations = self.failures = self.lost = 0
         self.last_event = 0
         self.aborted = self.failed = ""
-        self.closed = False
         self.sets: set[int] = set()
         """Process sets in which the rank has submitted operations."""
         self._batches: dict[int, Batch] = {}
@@ -147,9 +145,6 @@ class RankFigures:
             elif kind == MEMBER:
                 if self._newest is not None:
                     self._newest.keys.append((set_, name, b))
-            elif kind == ENQUEUED:
-                if a in self._batches:
-                    self._batches[a].stream = time
             elif kind == FAILED:
                 self.failures += 1
                 self.failed = f"'{self.name_of((set_, name, b))}': {self._text(what)}"
@@ -158,8 +153,6 @@ class RankFigures:
                 self._settle_set(SET_OPERATIONS["set_added" if kind == SET_ADDED else "set_removed"])
             elif kind == ABORTED:
                 self.aborted = self._text(name) or "the job was aborted"
-            elif kind == CLOSED:
-                self.closed = True
         # The members of the newest batch may follow with the next events.
         if self._newest is not None and len(self._newest.keys) >= self._newest.count:
             self._enter_newest()
@@ -226,7 +219,6 @@ class RankFigures:
         self._span((BACKEND_ROW, since, time, name, batch.count << 8 | batch.operation))
 
     def _done(self, batch: Batch | None, time: int) -> None:
-        self.batches += 1
         if batch is None:
             return
         if batch is self._newest:

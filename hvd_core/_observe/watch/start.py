@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_core._base.sockets import DescriptorSet, join_address
 
 if TYPE_CHECKING:
-    from hvd_core._bootstrap import World
+    from hvd_core._bootstrap.world import World
     from hvd_core._config.settings import EngineSettings
 
 CONFIG = "HVD_WATCHER"

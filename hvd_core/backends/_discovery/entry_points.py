@@ -15,7 +15,7 @@ import socket
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,20 +44,30 @@ def scan(reserved: Sequence[str]) -> tuple[tuple[Candidate, ...], tuple[Problem,
     problems: list[Problem] = []
     for candidate in _announced(path, problems):
         if NAME.fullmatch(candidate.name) is None:
-            problems.append(_bad_name(candidate))
+            reason = "a backend's name is 1 to 32 characters of a-z, 0-9, '_', '-'"
+            problems.append(_ignored(candidate, "name", reason, "its author renames the entry point"))
         elif candidate.name in reserved:
-            problems.append(_reserved(candidate))
+            reason = "an embedded backend has this name, and nothing can replace it"
+            fix = f"its author renames it, or pip uninstall {candidate.distribution}"
+            problems.append(_ignored(candidate, "reserved", reason, fix))
         else:
             found.append(_with_description(candidate, problems))
     known = {(c.distribution, c.entry) for c in found}
     for candidate in _announced(list(dict.fromkeys(os.path.abspath(entry) for entry in here)), []):
         if (candidate.distribution, candidate.entry) not in known:
-            problems.append(_current_directory(candidate))
+            reason = f"it was found only through the current directory ({candidate.location})"
+            fix = "install it (pip install), or name its folder in PYTHONPATH"
+            problems.append(_ignored(candidate, "current-directory", reason, fix))
     for name in dict.fromkeys(c.name for c in found):
         same = [c for c in found if c.name == name]
         if len(same) > 1:
             problems.append(Problem(name, "duplicate", duplicate_text(name, "", same)))
     return tuple(sorted(found, key=lambda c: (c.name, c.distribution or ""))), tuple(problems)
+
+
+def _ignored(candidate: Candidate, kind: str, reason: str, fix: str) -> Problem:
+    backend = f"backend '{candidate.name}' ({candidate.describe_origin()})"
+    return Problem(candidate.name, kind, f"horovod: {backend} is ignored: {reason}.\n  fix: {fix}")
 
 
 def duplicate_text(name: str, source: str, same: Sequence[Candidate]) -> str:
@@ -79,24 +89,27 @@ def canonical(distribution: str) -> str:
 
 
 def _announced(path: list[str], problems: list[Problem]) -> Iterator[Candidate]:
+    """The entry points of the distributions on the path; of two with one name the first, which an import finds."""
     from importlib.metadata import distributions
 
-    if not path:
-        return
     for distribution in distributions(path=path):
+        location, folder = _place(distribution)
         try:
-            text = distribution.read_text("entry_points.txt") or ""
-            if GROUP not in text:
+            if GROUP not in (distribution.read_text("entry_points.txt") or ""):
                 continue
             metadata = distribution.metadata  # each look at it parses the file
             name, version = metadata["Name"], metadata["Version"]
-            if not name or canonical(name) == OWN_DISTRIBUTION or _shadowed(distribution, name, path):
+            first = next(iter(distributions(name=name, path=path)), distribution)
+            if not name or canonical(name) == OWN_DISTRIBUTION or _place(first) != (location, folder):
                 continue
             entries = [e for e in distribution.entry_points if e.group == GROUP]
         except Exception as error:  # one distribution's broken metadata must not hide the others
-            problems.append(_unreadable(distribution, error))
+            text = (
+                f"horovod: the metadata in {os.path.join(location or '?', folder or '?')} cannot be read: "
+                f"{type(error).__name__}: {error}\n  fix: reinstall that distribution"
+            )
+            problems.append(Problem("?", "metadata", text))
             continue
-        location, folder = _place(distribution)
         for entry in entries:
             yield Candidate(entry.name, WHEEL, name, version, entry.value, location, folder)
 
@@ -106,8 +119,12 @@ def _with_description(candidate: Candidate, problems: list[Problem]) -> Candidat
     try:
         file = _description_file(candidate)
         return candidate if file is None else replace(candidate, static=read_file(file))
-    except (OSError, ValueError) as error:
-        problems.append(_bad_description(candidate, error))
+    except Exception as error:  # one wheel's file must not hide the others
+        text = (
+            f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}) is used only if it is named, because "
+            f"its static description cannot be read: {error}\n  fix: its author repairs that file"
+        )
+        problems.append(Problem(candidate.name, "description", text))
         return candidate
 
 
@@ -115,35 +132,19 @@ def _description_file(candidate: Candidate) -> Path | None:
     """``NAME.hvd.toml`` beside the entry point's module: in the package, or in the folder of a module that is a file.
     Imports nothing."""
     parts = str(candidate.entry).partition(":")[0].partition("[")[0].strip().split(".")
-    name = candidate.name + SUFFIX
-    root = Path(candidate.location or os.devnull)
-    roots = [root]
-    if not (root / parts[0]).is_dir() and not (root / f"{parts[0]}.py").is_file():
-        # An editable installation has its modules in another folder, which the import system knows.
-        try:
-            spec = find_spec(parts[0])
-        except (ImportError, ValueError):
-            spec = None
-        places = list(spec.submodule_search_locations or ()) if spec is not None else []
-        if spec is not None and spec.origin and not places:
-            places = [os.path.join(os.path.dirname(spec.origin), parts[0])]
-        roots = [Path(place).parent for place in places]
+    spec = find_spec(parts[0])  # of a package or module at the top, which this does not import
+    if spec is None:
+        return None
+    roots = [Path(place).parent for place in spec.submodule_search_locations or [str(spec.origin)]]
     folders = [folder for root in roots for folder in (root.joinpath(*parts), root.joinpath(*parts[:-1]))]
-    return next((folder / name for folder in folders if (folder / name).is_file()), None)
+    files = (folder / f"{candidate.name}{SUFFIX}" for folder in folders)
+    return next((file for file in files if file.is_file()), None)
 
 
 def _place(distribution: Distribution) -> tuple[str | None, str | None]:
     """(folder, name) of the metadata; (None, None) if an unusual finder does not tell them."""
     folder = getattr(distribution, "_path", None)
     return (str(folder.parent), str(folder.name)) if folder is not None else (None, None)
-
-
-def _shadowed(distribution: Distribution, name: str, path: list[str]) -> bool:
-    """Whether the same distribution comes earlier on the path, where an import finds it first."""
-    from importlib.metadata import distributions
-
-    first = next(iter(distributions(name=name, path=path)), None)
-    return first is not None and _place(first) != _place(distribution)
 
 
 def _only_current_directory(entry: str) -> bool:
@@ -162,76 +163,30 @@ def _only_current_directory(entry: str) -> bool:
     return not any(os.path.realpath(p) == os.path.realpath(entry) for p in explicit)
 
 
-def _bad_name(candidate: Candidate) -> Problem:
-    return Problem(
-        candidate.name,
-        "name",
-        f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}) is ignored: a backend's name is 1 to 32 "
-        "characters of a-z, 0-9, '_', '-'.\n  fix: its author renames the entry point",
-    )
-
-
-def _reserved(candidate: Candidate) -> Problem:
-    return Problem(
-        candidate.name,
-        "reserved",
-        f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}) is ignored: an embedded backend has this "
-        "name, and nothing can replace it.\n  fix: its author renames it, or pip uninstall "
-        f"{candidate.distribution}",
-    )
-
-
-def _current_directory(candidate: Candidate) -> Problem:
-    return Problem(
-        candidate.name,
-        "current-directory",
-        f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}) is ignored: it was found only through the "
-        f"current directory ({candidate.location}).\n  fix: install it (pip install), or name its folder in PYTHONPATH",
-    )
-
-
-def _bad_description(candidate: Candidate, error: Exception) -> Problem:
-    return Problem(
-        candidate.name,
-        "description",
-        f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}) is used only if it is named, because its "
-        f"static description cannot be read: {error}\n  fix: its author repairs that file",
-    )
-
-
-def _unreadable(distribution: Distribution, error: Exception) -> Problem:
-    location, metadata = _place(distribution)
-    return Problem(
-        "?",
-        "metadata",
-        f"horovod: the metadata in {os.path.join(location or '?', metadata or '?')} cannot be read: "
-        f"{type(error).__name__}: {error}\n  fix: reinstall that distribution",
-    )
-
-
 # HOROVOD_BACKEND_SPEC: JSON with names, versions and the wheels' static descriptions. Only ranks of the launcher's own
 # Python installation use it.
 
 VARIABLE = "HOROVOD_BACKEND_SPEC"
 # Linux starts no program with a variable of 128 KiB, and a remote shell gets all variables in one argument.
 LONGEST = 32 << 10
-_FORMAT = 1
+_FORMAT = 2
 
 
 def encode(candidates: Sequence[Candidate], problems: Sequence[Problem] = ()) -> str:
     """The text of the variable: the wheels among ``candidates``, and ``problems``."""
-    wheels = [c for c in candidates if c.origin == WHEEL]
-    rows = [[c.name, c.entry, c.distribution, c.version, c.location, c.metadata] for c in wheels]
-    found: dict[str, Any] = {
+    found = {
         "format": _FORMAT,
         "host": socket.gethostname(),
         "prefix": sys.prefix,
-        "backends": rows,
-        "static": [c.static and c.static.as_row() for c in wheels],
+        "backends": [_row(c) for c in candidates if c.origin == WHEEL],
+        "problems": [asdict(problem) for problem in problems],
     }
-    if problems:
-        found["problems"] = [[p.name, p.kind, p.text] for p in problems]
     return json.dumps(found, separators=(",", ":"))
+
+
+def _row(candidate: Candidate) -> dict[str, Any]:
+    row = {key: value for key, value in vars(candidate).items() if value}
+    return row | {"from_spec": True} | ({"static": candidate.static.as_row()} if candidate.static else {})
 
 
 def decode(environ: Mapping[str, str]) -> tuple[tuple[Candidate, ...], tuple[Problem, ...]] | None:
@@ -247,31 +202,16 @@ def decode(environ: Mapping[str, str]) -> tuple[tuple[Candidate, ...], tuple[Pro
         found = json.loads(text)
         if found["format"] != _FORMAT or found["prefix"] != sys.prefix:
             return None
-        described = found.get("static") or [None] * len(found["backends"])
-        wheels = tuple(
-            Candidate(
-                *(name, WHEEL, distribution, version, entry, location, metadata),
-                from_spec=True,
-                static=of_table(static) if static else None,
-            )
-            for (name, entry, distribution, version, location, metadata), static in zip(
-                found["backends"], described
-            )
-        )
-        return wheels, tuple(Problem(*row) for row in found.get("problems", ()))
+        wheels = [
+            Candidate(**row | ({"static": of_table(row["static"])} if "static" in row else {}))
+            for row in found["backends"]
+        ]
+        return tuple(wheels), tuple(Problem(**row) for row in found["problems"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"horovod: {VARIABLE} cannot be read ({type(error).__name__}: {error}). The launcher sets it.\n"
             f"  fix: unset {VARIABLE}; the ranks then search for backends themselves"
         ) from None
-
-
-def launcher_host(environ: Mapping[str, str]) -> str:
-    """The host on which the launcher searched; "" if no launcher did."""
-    try:
-        return str(json.loads(environ.get(VARIABLE) or "{}").get("host", ""))
-    except ValueError:
-        return ""
 
 
 def check_version(candidate: Candidate) -> None:
@@ -291,11 +231,11 @@ def check_version(candidate: Candidate) -> None:
         here = None
     if here == candidate.version:
         return
-    launcher = launcher_host(os.environ)
+    launcher = json.loads(os.environ.get(VARIABLE) or "{}").get("host", "its host")
     has = f"has {candidate.distribution} {here}" if here else f"does not have {candidate.distribution}"
     raise BackendVersionMismatch(
         f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}): host {socket.gethostname()} {has}, but "
-        f"the launcher found {candidate.version} on {launcher or 'its host'}.\n"
+        f"the launcher found {candidate.version} on {launcher}.\n"
         "  fix: install one version on all hosts: "
         + pip_install(f"{candidate.distribution}=={candidate.version}")
     )

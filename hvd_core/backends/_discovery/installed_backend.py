@@ -7,20 +7,30 @@ names its wheel.
 
 from __future__ import annotations
 
-import functools
 import os
-import sys
-import sysconfig
+import re
 import threading
+from collections.abc import Callable
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hvd_core._config.hints import pip_install
+from hvd_core._config.packaged import package_folders, reinstall
 from hvd_core.backends import _messages, _phases
-from hvd_core.backends._candidate import EMBEDDED, GROUP, PATH, TABLES, WHEEL, Candidate
+from hvd_core.backends._candidate import (
+    EMBEDDED,
+    GROUP,
+    PATH,
+    RULES,
+    WHEEL,
+    Candidate,
+    Rules,
+    faults,
+    is_texts,
+)
 from hvd_core.backends._discovery.diagnosis import searched
 from hvd_core.backends._discovery.entry_points import check_version
 from hvd_core.backends._messages import of_exception
@@ -34,6 +44,9 @@ from hvd_core.backends.errors import (
 )
 from hvd_core.version import __version__
 
+if TYPE_CHECKING:
+    from hvd_core.backends.python_backend import RegisteredBackend
+
 # The ABI that this engine offers; tests/discovery compares it with the header.
 ABI = (1, 1)
 
@@ -41,10 +54,11 @@ ABI = (1, 1)
 class InstalledBackend:
     """A backend that can be selected; all properties of this class are known without importing a plugin.
 
-    ``devices``: the device types whose memory it serves ("cpu" is host memory). ``provides``: its tables, "device" and
-    "comm". ``spans_hosts``: whether one communicator can reach ranks on several hosts. ``automatic``: whether it may
-    be chosen when no name is given; the backend of highest ``priority`` is tried first. ``origin``: where it comes
-    from, in the words of the messages. ``descriptor``: None if the backend has no descriptor.
+    ``library``: its path below the package, for a library of hvd-core's own wheel. ``devices``: the device types whose
+    memory it serves ("cpu" is host memory). ``provides``: its tables, "device" and "comm". ``spans_hosts``: whether one
+    communicator can reach ranks on several hosts. ``automatic``: whether it may be chosen when no name is given; the
+    backend of highest ``priority`` is tried first. ``origin``: where it comes from, in the words of the messages.
+    ``descriptor``: None if the backend has no descriptor.
     """
 
     descriptor: BackendDescriptor | None = None
@@ -66,30 +80,22 @@ class InstalledBackend:
         version: str = "",
         candidate: Candidate | None = None,
     ) -> None:
-        self.name: str = name
-        self.library: str = library
-        self.origin: str = origin
-        self.spans_hosts: bool = spans_hosts
-        self.automatic: bool = automatic
-        self.priority: int = priority
+        self.name, self.library, self.origin, self.version = name, library, origin, version
+        self.spans_hosts, self.automatic, self.priority = spans_hosts, automatic, priority
         self.devices: tuple[str, ...] = devices
-        self.provides: frozenset[str] = provides
-        self.version: str = version
-        self.candidate: Candidate = candidate or Candidate(name, EMBEDDED)
+        self.provides = provides
+        self.candidate = candidate or Candidate(name, EMBEDDED)
 
     def path(self) -> str | Path:
         """The absolute path of the library, for the engine's loader. Raises BackendLoadError if the file is missing."""
-        roots = _package_roots()
-        for root in roots:
-            library = root / self.library
-            if library.is_file():
-                return library.resolve()
-        searched = ", ".join(str(root / self.library) for root in roots)
-        raise BackendLoadError(
-            f"horovod: backend '{self.name}' ({self.origin}) failed to load.\n"
-            f"  cause: its library is not in this installation        searched: {searched}\n"
-            "  fix: build it in a source tree, or reinstall hvd-core: "
-            + pip_install("hvd-core", "--force-reinstall", "--no-deps")
+        files = [folder / self.library for folder in package_folders()]
+        for file in files:
+            if file.is_file():
+                return file.resolve()
+        raise _failed_to_load(
+            self,
+            f"its library is not in this installation        searched: {', '.join(map(str, files))}",
+            f"build it in a source tree, or reinstall hvd-core: {reinstall()}",
         )
 
     def probe(self, timeout_s: float = 5.0) -> Available | Unavailable:
@@ -109,16 +115,43 @@ class InstalledBackend:
         return f"<backend {self.name} ({self.origin})>"
 
 
-def _package_roots() -> list[Path]:
-    # An editable install keeps sources in one folder and built files in another; both are on the package's
-    # path, or at least in site-packages.
-    roots = [Path(p) for p in getattr(sys.modules.get("hvd_core"), "__path__", ())]
-    return list(dict.fromkeys([*roots, *_own_roots()]))
+def _failed_to_load(backend: InstalledBackend, cause: str, fix: str) -> BackendLoadError:
+    return BackendLoadError(
+        f"horovod: backend '{backend.name}' ({backend.origin}) failed to load.\n  cause: {cause}\n  fix: {fix}"
+    )
 
 
-@functools.cache
-def _own_roots() -> tuple[Path, Path]:
-    return Path(__file__).resolve().parents[2], Path(sysconfig.get_path("platlib")) / "hvd_core"
+def _other_abi(backend: InstalledBackend, major: int) -> BackendLoadError:
+    wheel = "hvd-core" if major > ABI[0] else backend.candidate.distribution
+    fix = pip_install(wheel, "-U") if wheel else "build it against this hvd-core"
+    return BackendLoadError(
+        f"horovod: backend '{backend.name}' ({backend.origin}) needs backend ABI {major}.x; this hvd-core {__version__} "
+        f"offers {ABI[0]}.{ABI[1]}.  fix: {fix}"
+    )
+
+
+class ClassBackend(InstalledBackend):
+    """A class in this process, or in this package. ``make``: returns the class with its C table."""
+
+    def __init__(
+        self, candidate: Candidate, make: Callable[[], RegisteredBackend], spans_hosts: bool, version: str
+    ) -> None:
+        origin, provides = candidate.describe_origin(), frozenset({"comm"})
+        super().__init__(
+            candidate.name,
+            "",
+            origin,
+            spans_hosts,
+            False,
+            ("cpu",),
+            provides,
+            version=version,
+            candidate=candidate,
+        )
+        self.make = make
+
+    def path(self) -> str:
+        return self.make().path
 
 
 # Describe and probe. Describing imports the plugin's small module.
@@ -143,32 +176,19 @@ def describe(candidate: Candidate) -> BackendDescriptor:
 
 def _described(candidate: Candidate) -> BackendDescriptor:
     try:
-        function = _load(candidate)
+        descriptor = _load(candidate)()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise _broken(candidate, f"importing {candidate.entry} failed: {of_exception(error)}") from error
-    if isinstance(function, BackendDescriptor):
-        raise _broken(candidate, f"{candidate.entry} is a descriptor; it must be a function that returns one")
-    if not callable(function):
-        raise _broken(
-            candidate, f"{candidate.entry} is {function!r}, not a function that returns a descriptor"
-        )
-    try:
-        descriptor = function()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise _broken(
-            candidate, f"calling {candidate.entry} failed: {of_exception(error)}", _upgrade_fix(error)
-        ) from error
+        cause = f"{candidate.entry} failed: {of_exception(error)}"
+        raise _broken(candidate, cause, _upgrade_fix(error)) from error
     if not isinstance(descriptor, BackendDescriptor):
         raise _broken(candidate, f"{candidate.entry} returned {descriptor!r}, not a BackendDescriptor")
-    faults = _faults(candidate.name, descriptor)
-    if not faults and candidate.static is not None:
-        faults = candidate.static.differences(descriptor)
-    if faults:
-        raise _broken(candidate, "its descriptor says " + "; ".join(faults))
+    wrong = _faults(candidate.name, descriptor)
+    if not wrong and candidate.static is not None:
+        wrong = candidate.static.differences(descriptor)
+    if wrong:
+        raise _broken(candidate, "its descriptor says " + "; ".join(wrong))
     return descriptor
 
 
@@ -251,41 +271,27 @@ def _upgrade_fix(error: BaseException) -> str:
     return ""
 
 
+_DESCRIPTOR_RULES: Rules = {
+    **{key: rule for key, rule in RULES.items() if key != "device_files"},
+    "requires": (is_texts, "a tuple of texts"),
+    "probe": (callable, "a function"),
+    "launch": (lambda v: v is None or callable(v), "a function"),
+}
+
+
 def _faults(name: str, found: BackendDescriptor) -> list[str]:
     """The faults of a descriptor, one text each. Types are checked too, because authors may not use a type checker."""
-    faults = []
-
-    def require(good: bool, field: str, rule: str) -> None:
-        if not good:
-            faults.append(f"{field} = {getattr(found, field)!r}, {rule}")
-
-    def is_texts(value: Any) -> bool:
-        return isinstance(value, tuple) and all(isinstance(text, str) and text for text in value)
-
-    require(found.name == name, "name", f"but the entry point is named {name!r}")
-    abi = found.abi
-    whole = isinstance(abi, tuple) and len(abi) == 2 and all(type(part) is int and part >= 0 for part in abi)
-    require(whole, "abi", "which is not (major, minor)")
-    require(
-        is_texts(found.devices) and bool(found.devices), "devices", 'which is not a tuple such as ("cpu",)'
-    )
-    provides = found.provides
-    known = isinstance(provides, (set, frozenset)) and bool(provides) and provides <= TABLES
-    require(known, "provides", 'which is not a set of "device", "comm"')
-    require(type(found.priority) is int, "priority", "which is not a whole number")
-    require(is_texts(found.requires), "requires", "which is not a tuple of texts")
-    require(callable(found.probe), "probe", "which is not a function")
-    require(isinstance(found.spans_hosts, bool), "spans_hosts", "which is neither True nor False")
-    require(is_texts(found.launchers), "launchers", "which is not a tuple of launchers' names")
-    require(found.launch is None or callable(found.launch), "launch", "which is not a function")
-    if found.python is not None:
-        named = isinstance(found.python, str) and all(found.python.partition(":"))
-        require(named, "python", 'which is not "package.module:Class"')
-        require(found.library is None, "library", "beside a class in Python; a backend has one of them")
-    else:
-        path = isinstance(found.library, (str, Path)) and os.path.isabs(found.library)
-        require(path, "library", "which is not an absolute path")
-    return faults
+    wrong = [] if found.name == name else [f"name = {found.name!r}, but the entry point is named {name!r}"]
+    wrong += faults(vars(found), _DESCRIPTOR_RULES.items())
+    if found.python is None:
+        is_path = isinstance(found.library, (str, Path)) and os.path.isabs(found.library)
+        wrong += [] if is_path else [f"library = {found.library!r}, which is not an absolute path"]
+        return wrong
+    if not (isinstance(found.python, str) and all(found.python.partition(":"))):
+        wrong.append(f'python = {found.python!r}, which is not "package.module:Class"')
+    if found.library is not None:
+        wrong.append(f"library = {found.library!r}, beside a class in Python; a backend has one of them")
+    return wrong
 
 
 class WheelBackend(InstalledBackend):
@@ -314,32 +320,23 @@ class WheelBackend(InstalledBackend):
 
         Raises BackendLoadError if the library is missing or built for another ABI, and BackendDescribeError.
         """
-        self._check_abi()
+        major = self.descriptor.abi[0]
+        if major != ABI[0]:
+            raise _other_abi(self, major)
         if self.descriptor.python is not None:
             return self._python_entry()
         library = Path(self.library)
         if not library.is_file():
-            wheel = self.candidate.distribution
-            raise BackendLoadError(
-                f"horovod: backend '{self.name}' ({self.origin}) failed to load.\n"
-                f"  cause: the library that its descriptor names does not exist: {library}\n"
-                f"  fix: build it, or {pip_install(str(wheel), '--force-reinstall')}      "
-                f"check: hvd plugin doctor {self.name}"
+            wheel = str(self.candidate.distribution)
+            raise _failed_to_load(
+                self,
+                f"the library that its descriptor names does not exist: {library}",
+                f"build it, or {pip_install(wheel, '--force-reinstall')}      check: hvd plugin doctor {self.name}",
             )
         return library.resolve()
 
     def probe(self, timeout_s: float = 5.0) -> Available | Unavailable:
         return probe(self.descriptor, timeout_s)
-
-    def _check_abi(self) -> None:
-        major = self.descriptor.abi[0]
-        if major == ABI[0]:
-            return
-        fix = pip_install("hvd-core" if major > ABI[0] else str(self.candidate.distribution), "-U")
-        raise BackendLoadError(
-            f"horovod: backend '{self.name}' ({self.origin}) needs backend ABI {major}.x; this hvd-core {__version__} "
-            f"offers {ABI[0]}.{ABI[1]}.  fix: {fix}"
-        )
 
     def _python_entry(self) -> str:
         from hvd_core.backends.python_backend import entry_of  # imports NumPy
@@ -354,11 +351,10 @@ class WheelBackend(InstalledBackend):
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            raise BackendLoadError(
-                f"horovod: backend '{self.name}' ({self.origin}) failed to load.\n"
-                f"  cause: {self.descriptor.python}: {of_exception(error)}\n"
-                f"  fix: repair it, or pip uninstall {self.candidate.distribution}      "
-                f"check: hvd plugin doctor {self.name}"
+            raise _failed_to_load(
+                self,
+                f"{self.descriptor.python}: {of_exception(error)}",
+                f"repair it, or pip uninstall {self.candidate.distribution}      check: hvd plugin doctor {self.name}",
             ) from error
 
 
@@ -381,31 +377,29 @@ def load_backend(backend: InstalledBackend, alone: bool = False, alternative: st
             return inspect_backend(backend.name, path)
     # The new text repeats everything that the compiled part said, so the chain would show it twice.
     except BackendLoadError as error:
-        raise BackendLoadError(explain(backend, path, str(error))) from None
+        raise explain(backend, path, str(error)) from None
     except BackendOpenError as error:
         raise _refused(backend, path, str(error), alone, alternative) from None
 
 
-def explain(backend: InstalledBackend, path: str, text: str) -> str:
-    """The compiled loader's message ``text`` with wheel, version, searched folders, requirements and fix added."""
-    head, cause, fix = _parts(text)
-    if "needs backend ABI" in head:
-        return _about_abi(backend, head)
-    if not cause:
-        return text
+def explain(backend: InstalledBackend, path: str, text: str) -> BackendLoadError:
+    """The error of the native loader, with wheel, version, searched folders, requirements and fix added."""
+    if abi := re.search(r"needs backend ABI (\d+)\.", text):
+        return _other_abi(backend, int(abi[1]))
+    parts = re.search(r"\n  cause: (.*?)(?:\n  fix: (.*))?$", text, re.DOTALL)
+    if parts is None:
+        return BackendLoadError(text)
+    cause, fix = parts[1], parts[2] or ""
     # Folders matter for the dynamic loader's reasons only; the handshake's reasons concern the library itself.
-    places = ""
-    if "cannot open shared object" in cause or "undefined symbol" in cause or "not found" in cause:
-        places = "        searched: " + ", ".join(searched(Path(path)))
-        fix = (
-            _probe_fix(backend)
-            or f"install what it needs, or name its folder in {_messages.library_settings(backend.name)}"
-        )
+    if re.search("cannot open shared object|undefined symbol|not found", cause):
+        cause += "        searched: " + ", ".join(searched(Path(path)))
+        settings = _messages.library_settings(backend.name)
+        fix = _probe_fix(backend) or f"install what it needs, or name its folder in {settings}"
     requires = backend.descriptor.requires if backend.descriptor else ()
     needs = f"needs: {', '.join(requires)}        " if requires else ""
-    return (
+    return BackendLoadError(
         f"horovod: backend '{backend.name}' ({backend.origin}) failed to load.\n"
-        f"  cause: {cause}{places}\n"
+        f"  cause: {cause}\n"
         f"  {needs}fix: {fix}        check: hvd plugin doctor {backend.name}"
     )
 
@@ -413,42 +407,17 @@ def explain(backend: InstalledBackend, path: str, text: str) -> str:
 def _refused(backend: InstalledBackend, path: str, text: str, alone: bool, alternative: str) -> BackendError:
     """The error for a library that opened and whose entry function returned an error."""
     reason = text.removeprefix(f"{backend.name}: load: ")
-    if reason.endswith(" (UNAVAILABLE)"):
-        reason = reason.removesuffix(" (UNAVAILABLE)")
-        requires = backend.descriptor.requires if backend.descriptor else ()
-        fix = _probe_fix(backend) or (f"have what it needs: {', '.join(requires)}" if requires else "")
-        return BackendUnavailable(_messages.unavailable(backend.name, reason, fix, alone, alternative))
-    return BackendLoadError(
-        explain(
-            backend,
-            path,
-            f"horovod: backend\n  cause: its entry function says: {reason}\n  fix: see its manual",
-        )
-    )
+    if not reason.endswith(" (UNAVAILABLE)"):
+        return explain(backend, path, f"\n  cause: its entry function says: {reason}\n  fix: see its manual")
+    requires = backend.descriptor.requires if backend.descriptor else ()
+    fix = _probe_fix(backend) or (f"have what it needs: {', '.join(requires)}" if requires else "")
+    reason = reason.removesuffix(" (UNAVAILABLE)")
+    return BackendUnavailable(_messages.unavailable(backend.name, reason, fix, alone, alternative))
 
 
 def _probe_fix(backend: InstalledBackend) -> str:
     answer = backend.probe()
     return answer.fix if isinstance(answer, Unavailable) else ""
-
-
-def _about_abi(backend: InstalledBackend, head: str) -> str:
-    head = head.replace("this hvd-core offers", f"this hvd-core {__version__} offers")
-    head = head.replace(
-        f"backend '{backend.name}' needs", f"backend '{backend.name}' ({backend.origin}) needs"
-    )
-    head = head.replace("install a newer hvd-core", pip_install("hvd-core", "-U"))
-    if backend.candidate.origin == WHEEL:
-        newer = pip_install(str(backend.candidate.distribution), "-U")
-        head = head.replace("install a newer release of the backend", newer)
-    return head
-
-
-def _parts(text: str) -> tuple[str, str, str]:
-    """(first line, cause, fix) of the compiled loader's message."""
-    head, _, rest = text.partition("\n  cause: ")
-    cause, _, fix = rest.partition("\n  fix: ")
-    return head, cause, fix
 
 
 class LibraryBackend(InstalledBackend):
@@ -463,11 +432,8 @@ class LibraryBackend(InstalledBackend):
     def path(self) -> Path:
         library = Path(self.library)
         if not library.is_file():
-            raise BackendLoadError(
-                f"horovod: backend '{self.name}' ({self.origin}) failed to load.\n"
-                f"  cause: the file that {self.origin} names does not exist: {self.library}\n"
-                f"  fix: build it, or unset {self.origin}"
-            )
+            cause = f"the file that {self.origin} names does not exist: {library}"
+            raise _failed_to_load(self, cause, f"build it, or unset {self.origin}")
         return library.resolve()
 
     @cached_property
@@ -480,34 +446,6 @@ class LibraryBackend(InstalledBackend):
         own = [self.facts["device_type"], *self.facts["device_types"]]
         return tuple(dict.fromkeys(filter(None, own)))
 
-    @cached_property
-    def provides(self) -> frozenset[str]:  # type: ignore[override]  # made at the first use
-        return frozenset(self.facts["slots"])
-
+    provides = property(lambda self: frozenset(self.facts["slots"]))
     version = property(lambda self: self.facts["version"])
     spans_hosts = property(lambda self: "ONE_HOST" not in self.facts["caps"])
-
-
-class EmbeddedPythonBackend(InstalledBackend):
-    """A backend class of this package. It is imported when it is chosen; only tests choose it, because it is slow."""
-
-    def __init__(self, name: str, class_path: str) -> None:
-        super().__init__(
-            name,
-            "",
-            EMBEDDED,
-            spans_hosts=True,
-            automatic=False,
-            provides=frozenset({"comm"}),
-            version=__version__,
-            candidate=Candidate(
-                name, EMBEDDED, entry=f"hvd_core.backends._discovery.registry:{name}", for_tests=True
-            ),
-        )
-        self._class_path = class_path
-        self.descriptor = BackendDescriptor(name, ABI, self.devices, self.provides, None, python=class_path)
-
-    def path(self) -> str | Path:
-        from hvd_core.backends.python_backend import entry_of  # imports NumPy
-
-        return entry_of(resolve_name(self._class_path)).path

@@ -12,44 +12,48 @@ import os
 import sys
 import threading
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hvd_core.backends import _messages
-from hvd_core.backends._candidate import EMBEDDED, PYTHON, WHEEL, Candidate, Problem
+from hvd_core.backends._candidate import EMBEDDED, PYTHON, Candidate, Problem
 from hvd_core.backends._discovery import entry_points
 from hvd_core.backends._discovery.entry_points import canonical, duplicate_text, scan
 from hvd_core.backends._discovery.installed_backend import (
     ABI,
-    EmbeddedPythonBackend,
+    ClassBackend,
     InstalledBackend,
     LibraryBackend,
     WheelBackend,
 )
 from hvd_core.backends.descriptor import BackendDescriptor
 from hvd_core.backends.errors import BackendDuplicate, BackendLoadError, BackendNotInstalled
+from hvd_core.version import __version__
 
 if TYPE_CHECKING:
     from hvd_core.backends.python_backend import PythonBackend, RegisteredBackend
 
 
-class _Encrypting(InstalledBackend):
-    encrypts = True
+def _chaos() -> RegisteredBackend:
+    from hvd_core.backends._chaos import ChaosBackend  # imports NumPy
+    from hvd_core.backends.python_backend import entry_of
+
+    return entry_of(ChaosBackend)
 
 
+_SHM = InstalledBackend("shm", "lib/libhvd_backend_shm.so", EMBEDDED, spans_hosts=False, automatic=True)
+_TCP = InstalledBackend("tcp", "lib/libhvd_backend_tcp.so", EMBEDDED, spans_hosts=True, automatic=True)
+_TCP.encrypts = True
 _EMBEDDED = (
-    InstalledBackend("shm", "lib/libhvd_backend_shm.so", EMBEDDED, spans_hosts=False, automatic=True),
-    _Encrypting("tcp", "lib/libhvd_backend_tcp.so", EMBEDDED, spans_hosts=True, automatic=True),
-    EmbeddedPythonBackend("chaos", "hvd_core.backends._chaos:ChaosBackend"),
+    _SHM,
+    _TCP,
+    # Only tests choose it, because it is slow.
+    ClassBackend(Candidate("chaos", EMBEDDED, for_tests=True), _chaos, spans_hosts=True, version=__version__),
 )
 
 _PATH_VARIABLE = "HOROVOD_BACKEND_PATH_"
 _added: list[InstalledBackend] = []
-
-
-def add(backend: InstalledBackend) -> None:
-    """Make a backend of this process available by its name."""
-    _added.append(backend)
 
 
 def embedded() -> tuple[InstalledBackend, ...]:
@@ -81,7 +85,7 @@ def _unpackaged(name: str, path: str) -> InstalledBackend:
 
 def host_math() -> tuple[str, str]:
     """(name, path) of the backend whose device table computes on host memory for the engine."""
-    return _EMBEDDED[0].name, str(_EMBEDDED[0].path())
+    return _SHM.name, str(_SHM.path())
 
 
 _scanning = threading.Lock()
@@ -108,50 +112,47 @@ def problems() -> tuple[Problem, ...]:
 
 
 def find(name: str, source: str, pin: str | None = None) -> Candidate:
-    """The one candidate of this name.
-
-    ``source``: where the name was given, for messages (``HOROVOD_BACKEND``). ``pin``: the distribution to use, as
-    plugins.toml writes it: ``hvd-backend-x`` or ``hvd-backend-x>=0.3``.
-
-    Raises BackendNotInstalled; BackendDuplicate if several distributions have the name and no pin decides.
-    """
-    name = name.strip().lower()
-    for backend in local():
-        if backend.name == name:
-            return backend.candidate
-    same = [c for c in wheels() if c.name == name]
-    if not same and entry_points.decode(os.environ) is not None:
-        # The launcher did not find it, but this process may have more folders on its path.
-        same = [c for c in _scan()[0] if c.name == name]
-    if not same:
-        known = [p for p in problems() if p.name == name]
-        raise BackendNotInstalled(_messages.not_installed(name, source, candidates(), problems=known))
-    kept = [c for c in same if _meets(c, pin)] if pin else same
-    if not kept:
-        raise BackendNotInstalled(_messages.pinned_away(name, source, str(pin), same))
-    if len(kept) > 1:
-        raise BackendDuplicate(duplicate_text(name, source, kept))
-    return kept[0]
+    """The one candidate of this name. The arguments and exceptions are those of lookup()."""
+    return lookup(name, source, pin).candidate
 
 
 def installed() -> tuple[InstalledBackend, ...]:
     """All backends, the local ones first, then one per wheel and name. Imports no plugin; reads metadata unless the
-    launcher handed on its list. A name that two wheels offer is listed twice; find() decides between them, or raises.
+    launcher handed on its list. A name that two wheels offer is listed twice; lookup() decides between them, or raises.
     """
     near = local()
     taken = {b.name for b in near}
     return (*near, *(WheelBackend(c) for c in wheels() if c.name not in taken))
 
 
-def lookup(name: str, source: str, pin: str | None = None) -> InstalledBackend:
+def lookup(
+    name: str, source: str, pin: str | None = None, policy: str = "", wheel: str | None = None
+) -> InstalledBackend:
     """The one backend of this name. Wheels are searched only if no local backend has the name.
 
-    ``source``, ``pin`` and the exceptions are those of find().
+    ``source``: where the name was given, for messages (``HOROVOD_BACKEND``). ``pin``: the distribution to use, as
+    plugins.toml writes it: ``hvd-backend-x`` or ``hvd-backend-x>=0.3``. ``policy``, ``wheel``: as in
+    messages.not_installed().
+
+    Raises BackendNotInstalled; BackendDuplicate if several distributions have the name and no pin decides.
     """
-    found = find(name, source, pin)
-    if found.origin == WHEEL:
-        return WheelBackend(found)
-    return next(b for b in local() if b.name == found.name)
+    name = name.strip().lower()
+    for backend in local():
+        if backend.name == name:
+            return backend
+    same = [c for c in wheels() if c.name == name]
+    if not same and entry_points.decode(os.environ) is not None:
+        # The launcher did not find it, but this process may have more folders on its path.
+        same = [c for c in _scan()[0] if c.name == name]
+    if not same:
+        known = [p for p in problems() if p.name == name]
+        raise BackendNotInstalled(_messages.not_installed(name, source, candidates(), policy, wheel, known))
+    kept = [c for c in same if _meets(c, pin)] if pin else same
+    if not kept:
+        raise BackendNotInstalled(_messages.pinned_away(name, source, str(pin), same))
+    if len(kept) > 1:
+        raise BackendDuplicate(duplicate_text(name, source, kept))
+    return WheelBackend(kept[0])
 
 
 def launcher_spec(names: Iterable[str] | None) -> str | None:
@@ -205,7 +206,6 @@ def _meets(candidate: Candidate, pin: str) -> bool:
 
 
 _registering = threading.RLock()
-_registered: dict[type, RegisteredBackend] = {}
 
 
 def register_python_backend(cls: type[PythonBackend]) -> RegisteredBackend:
@@ -216,67 +216,33 @@ def register_python_backend(cls: type[PythonBackend]) -> RegisteredBackend:
     from hvd_core.backends.python_backend import entry_of  # imports NumPy
 
     with _registering:
-        if cls in _registered:
-            return _registered[cls]
-        for other in local():
-            if other.name == getattr(cls, "name", ""):
-                raise ValueError(
-                    f"register_python_backend({cls.__qualname__}): the backend name '{cls.name}' is taken already "
-                    f"({other.origin}); give the class another name"
-                )
-        registered = entry_of(cls)
-        add(_RegisteredPythonBackend(registered))
-        _registered[cls] = registered
-        return registered
-
-
-class _RegisteredPythonBackend(InstalledBackend):
-    """A registered class as an installed backend."""
-
-    def __init__(self, registered: RegisteredBackend) -> None:
-        candidate = Candidate(registered.name, PYTHON)
-        super().__init__(
-            registered.name,
-            "",
-            candidate.describe_origin(),
-            spans_hosts=not registered.backend.one_host,
-            automatic=False,
-            provides=frozenset({"comm"}),
-            version=str(registered.backend.version),
-            candidate=candidate,
-        )
-        self.registered = registered
-
-    def path(self) -> Any:
-        return self.registered.path
+        made = entry_of(cls)
+        for other in (backend for backend in local() if backend.name == made.name):
+            if isinstance(other, ClassBackend) and other.candidate.origin == PYTHON and other.make() is made:
+                return made
+            raise ValueError(
+                f"register_python_backend({cls.__qualname__}): the backend name '{cls.name}' is taken already "
+                f"({other.origin}); give the class another name"
+            )
+        one_host, version = made.backend.one_host, str(made.backend.version)
+        _added.append(ClassBackend(Candidate(made.name, PYTHON), lambda: made, not one_host, version))
+        return made
 
 
 # The embedded backends as entry points of pyproject.toml, for other programs that read entry points.
 
 
-def shm() -> BackendDescriptor:
-    """Collectives between the processes of one host, over shared memory."""
-    return _describe("shm")
-
-
-def tcp() -> BackendDescriptor:
-    """Collectives between any processes, over TCP."""
-    return _describe("tcp")
-
-
-def chaos() -> BackendDescriptor:
-    """A backend for tests that computes correctly, and fails on request."""
-    return _describe("chaos")
-
-
-def _describe(name: str) -> BackendDescriptor:
-    backend = next(b for b in embedded() if b.name == name)
-    return backend.descriptor or BackendDescriptor(
-        name=name,
+def _described(backend: InstalledBackend) -> BackendDescriptor:
+    in_python = "hvd_core.backends._chaos:ChaosBackend" if backend.candidate.for_tests else None
+    return BackendDescriptor(
+        name=backend.name,
         abi=ABI,
         devices=backend.devices,
         provides=backend.provides,
-        library=Path(backend.path()),
-        priority=backend.priority,
+        library=None if in_python else Path(backend.path()),
         spans_hosts=backend.spans_hosts,
+        python=in_python,
     )
+
+
+shm, tcp, chaos = (partial(_described, backend) for backend in _EMBEDDED)

@@ -20,56 +20,17 @@ from hvd_core.backends._selection.plan import BackendPlan, Cell, DeviceRoutes
 from hvd_core.backends.errors import BackendDisagreement
 from hvd_core.version import __version__
 
-# Environment variables that may differ between ranks: which must be equal, which rank's value counts if they differ,
-# and how to make a launcher pass them to all ranks. Open MPI passes only the variables that ``-x`` names to other
-# hosts.
-
 MUST_MATCH = ("HOROVOD_EMULATION", "HOROVOD_DYNAMIC_PROCESS_SETS", "HOROVOD_HIERARCHICAL_OVERLAP")
-"""Switches. Ranks act on these together: with different values some ranks would wait for the others
-forever, or fail alone."""
+"""Switches on which ranks act together: with different values some ranks would wait for the others indefinitely."""
 
 CHOICE = ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER")
 """Variables of the choice of backends. The agreement compares the choices; these names only appear in its message."""
 
-FIRST_RANK_DECIDES = ("HOROVOD_FUSION_THRESHOLD",)
-"""Variables of which only rank 0 uses its value. A difference is harmless, but may surprise the user."""
-
-EACH_ITS_OWN = ("HOROVOD_CYCLE_TIME",)
-"""Variables of which every rank uses its own value; the largest one determines the speed of the job."""
-
-
-def switches(environ: Mapping[str, str]) -> dict[str, str]:
-    """This rank's values of the variables in MUST_MATCH: "1" or "0"."""
-    return {name: str(int(flag_of(environ, name))) for name in MUST_MATCH}
-
-
-def tuning(environ: Mapping[str, str]) -> dict[str, str]:
-    """This rank's values of the variables whose differences are only warned of; "" for unset."""
-    return {name: environ.get(name, "").strip() for name in (*FIRST_RANK_DECIDES, *EACH_ITS_OWN)}
-
-
-def differing(values: Sequence[Mapping[str, str]]) -> list[str]:
-    """The variables that do not have one value on all ranks."""
-    return [name for name in values[0] if len({one.get(name, "") for one in values}) > 1]
-
-
-def warning(name: str, values: str, launcher: str) -> str:
-    """Rank 0's warning about a difference that is not an error. ``values`` lists the ranks by value."""
-    meaning = "rank 0's value is used" if name in FIRST_RANK_DECIDES else "each rank uses its own"
-    return f"horovod: ranks do not agree on {name}; {meaning}.  {values}\n  fix: {remedy(name, launcher)}"
-
-
-def remedy(name: str, launcher: str) -> str:
-    """How to give all ranks the same value, for this launcher (Identity.launcher; "" if unknown)."""
-    own = "set it in every rank's environment"
-    if launcher == "mpich":
-        return f"mpirun -genv {name} VALUE, or {own}"
-    if launcher == "srun":
-        return f"srun --export=ALL,{name}=VALUE, or {own}"
-    if launcher in ("torchrun", "horovodrun"):
-        return f"{own}, on every host"
-    return f"mpirun -x {name}, or {own}"
-
+TUNING = {
+    "HOROVOD_FUSION_THRESHOLD": "rank 0's value is used",
+    "HOROVOD_CYCLE_TIME": "each rank uses its own",
+}
+"""Variables whose differences are harmless, but may surprise the user."""
 
 SETS = "init(process_sets=...)"
 _VERDICT_READ_SECONDS = 5.0
@@ -77,34 +38,40 @@ Statement = dict[str, Any]
 _log = logging.getLogger("horovod")
 
 
+def remedy(name: str, launcher: str) -> str:
+    """How to give all ranks the same value, for this launcher (Identity.launcher; "" if unknown). Open MPI passes only
+    the variables that ``-x`` names to other hosts."""
+    own = "set it in every rank's environment"
+    if launcher in ("torchrun", "horovodrun"):
+        return f"{own}, on every host"
+    commands = {"mpich": f"mpirun -genv {name} VALUE", "srun": f"srun --export=ALL,{name}=VALUE"}
+    return f"{commands.get(launcher, f'mpirun -x {name}')}, or {own}"
+
+
 def statement(plan: BackendPlan, environ: Mapping[str, str], sets: str = "") -> Statement:
     """The statement of a rank about its choice: all values that must be equal on all ranks, and the sources of the
     choice. ``sets``: the process sets that init() makes, as a text."""
-    choice: dict[str, list[Cell]] = {}
+    devices: dict[str, list[Cell]] = {}
     for cell in plan.cells():
-        choice.setdefault(cell.device, []).append(cell)
+        devices.setdefault(cell.device, []).append(cell)
     return {
-        "choice": {
-            "hvd-core": __version__,
-            **{d: _device_text(plan, d, cells) for d, cells in choice.items()},
-        },
-        "exact": {b.name: [b.version, b.vendor_lib, *b.abi] for b in plan.backends()},
-        "sources": {d: list(dict.fromkeys(c.source for c in cells)) for d, cells in choice.items()},
+        "choice": {"hvd-core": __version__}
+        | {d: _device_text(plan, d, cells) for d, cells in devices.items()},
+        "names": sorted(b.name for b in plan.backends()),
+        "sources": {d: list(dict.fromkeys(c.source for c in cells)) for d, cells in devices.items()},
         "set": variables_set(environ),
         "asked": environ.get(VARIABLE, ""),
         "sets": sets,
         "note": plan.note,
         "unused": plan.unused_between,
-        "switches": switches(environ),
-        "tuning": tuning(environ),
+        "switches": {name: str(int(flag_of(environ, name))) for name in MUST_MATCH},
+        "tuning": {name: environ.get(name, "").strip() or "unset" for name in TUNING},
     }
 
 
 def of_device(plan: BackendPlan, device: DeviceRoutes) -> str:
     """The choice for a device type that no rule names, as a text that must be equal on all ranks."""
-    cells = [cell for cell in plan.cells() if cell.device == device.type]
-    versions = sorted({f"{b.describe()}, ABI {b.abi[0]}.{b.abi[1]}" for b in device.backends()})
-    return f"{_device_text(plan, device.type, cells)} [{'; '.join(versions)}]"
+    return _device_text(plan, device.type, [cell for cell in plan.cells() if cell.device == device.type])
 
 
 def failure(reason: str, topic: str, environ: Mapping[str, str]) -> Statement:
@@ -120,10 +87,9 @@ def variables_set(environ: Mapping[str, str]) -> list[str]:
 
 
 def _device_text(plan: BackendPlan, device: str, cells: Sequence[Cell]) -> str:
-    """``x 0.3.1 (libx 3.1.0)``: the backend of most operations first, then the operations that differ."""
+    """``x 0.3.1 (libx 3.1.0, ABI 1.0)``: the backend of most operations first, then the operations that differ."""
     texts = {cell.operation: _cell_text(cell) for cell in cells}
-    counts = {text: list(texts.values()).count(text) for text in texts.values()}
-    usual = max(counts, key=lambda text: counts[text])
+    usual = max(texts.values(), key=list(texts.values()).count)
     others = [f"{operation}: {text}" for operation, text in texts.items() if text != usual]
     table = next((d.table for d in plan.devices if d.type == device), None)
     opened = f", devices by {table.describe()}" if table is not None and table.describe() not in usual else ""
@@ -149,20 +115,17 @@ def agree(world: Any, own: Statement, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     # The store keeps equal texts once.
     world.share(key, json.dumps(own, sort_keys=True).encode())
-    verdict = _failed_first(world, key, own) if "failed" in own else _verdict(world, key, deadline)
+    verdict = ""
+    if "failed" not in own:
+        verdict = _verdict(world, key, deadline)
+    elif world.rank == 0:
+        world.store.set(f"{key}/verdict", compare([own], world.host_names, world.launcher).encode())
     if verdict or "failed" in own:
         _wait_for_readers(world, key, deadline)
     if verdict.startswith(_about(SETS)):
         raise ValueError(verdict)
     if verdict:
         raise BackendDisagreement(verdict)
-
-
-def _failed_first(world: Any, key: str, own: Statement) -> str:
-    """Tells the other ranks, on rank 0, that its own choice failed. "", because the caller raises its own error."""
-    if world.rank == 0:
-        world.store.set(f"{key}/verdict", compare([own], world.host_names, world.launcher).encode())
-    return ""
 
 
 def _verdict(world: Any, key: str, deadline: float) -> str:
@@ -206,38 +169,28 @@ def _wait_for_readers(world: Any, key: str, deadline: float) -> None:
 def compare(answers: Sequence[Statement], host_names: Sequence[str], launcher: str = "") -> str:
     """Message about the differences and failures in the statements of ranks 0, 1, ...; "" if all agree and succeed."""
     good = [a for a in answers if "failed" not in a]
+    has_failed = len(good) < len(answers)
     devices = list(dict.fromkeys(d for a in good for d in a["choice"]))
     differing = [d for d in devices if len({a["choice"].get(d) for a in good}) > 1]
-    exact = any(a["exact"] != good[0]["exact"] for a in good)
-    if len(good) == len(answers) and not differing and not exact:
-        sets = _compare_sets([answer["sets"] for answer in answers])
-        return sets or _compare_switches([answer["switches"] for answer in answers], host_names, launcher)
-    topic = SETS if any(a.get("topic") == SETS for a in answers) else "backends"
-    # Of a successful choice, show the differing device types; if the only difference is a failure, show all.
-    shown = differing or ([] if len(good) == len(answers) else [d for d in devices if d != "hvd-core"])
-    names = [] if differing else _differing_versions(good)
-    groups: dict[str, list[int]] = {}
-    for rank, answer in enumerate(answers):
-        text = answer["sets"] or "none" if topic == SETS and "sets" in answer else _text(answer, shown, names)
-        groups.setdefault(text, []).append(rank)
-    parts = [f"{_rank_names(ranks, host_names)}: {text}" for text, ranks in groups.items()]
-    lines = [_about(topic) + "; ".join(parts)]
-    if topic != SETS:
-        lines += _unset(answers, host_names, launcher)
-        if len(lines) == 1 and len(good) == len(answers):
-            lines.append(_fix(answers, shown))
+    if any(a.get("topic") == SETS for a in answers) or not (has_failed or differing):
+        sets = [_failed(a) or a["sets"] or "none" for a in answers]
+        if len(set(sets)) > 1:
+            return _about(SETS) + _by_text(sets, host_names)
+        return "" if has_failed else _compare_switches(answers, host_names, launcher)
+    # If the only difference is a failure, show all device types.
+    shown = differing or [d for d in devices if d != "hvd-core"]
+    lines = [_about("backends") + _by_text([_failed(a) or _text(a, shown) for a in answers], host_names)]
+    lines += _unset(answers, host_names, launcher)
+    if len(lines) == 1 and not has_failed:
+        lines.append(_fix(answers, shown))
     return "\n  ".join(lines)
 
 
-def _differing_versions(good: Sequence[Statement]) -> list[str]:
-    """The backends whose versions differ between ranks in a way that their description does not show."""
-    names = dict.fromkeys(name for a in good for name in a["exact"])
-    return [n for n in names if any(a["exact"].get(n) != good[0]["exact"].get(n) for a in good)]
+def _failed(answer: Statement) -> str:
+    return f"failed: {answer['failed']}" if "failed" in answer else ""
 
 
-def _text(answer: Statement, shown: Sequence[str], names: Sequence[str]) -> str:
-    if "failed" in answer:
-        return f"failed: {answer['failed']}"
+def _text(answer: Statement, shown: Sequence[str]) -> str:
     texts = []
     for device in shown:
         label = f"{device}: " if len(shown) > 1 or device == "hvd-core" else ""
@@ -247,9 +200,6 @@ def _text(answer: Statement, shown: Sequence[str], names: Sequence[str]) -> str:
         none = f"none ({answer['note']})" if answer["note"] else "none"
         unused = f" ({answer['unused']})" if answer["unused"] and device == HOST else ""
         texts.append(f"{label}{answer['choice'].get(device) or none}{source}{unused}")
-    for name in names:
-        version, library, major, minor = answer["exact"].get(name, ["none", "", 0, 0])
-        texts.append(f"{name} {version} ({library + ', ' if library else ''}ABI {major}.{minor})")
     return ", ".join(texts)
 
 
@@ -268,56 +218,47 @@ def _unset(answers: Sequence[Statement], host_names: Sequence[str], launcher: st
 
 
 def _fix(answers: Sequence[Statement], shown: Sequence[str]) -> str:
-    def names(answer: Statement) -> list[str]:
-        return sorted(answer["exact"])
-
-    if all(names(a) == names(answers[0]) for a in answers):
+    if all(answer["names"] == answers[0]["names"] for answer in answers):
         return "fix: install the same versions on all hosts"
     device = next((d for d in shown if d != "hvd-core"), "cpu")
-    if len({a.get("asked") for a in answers}) > 1:
+    if len({answer["asked"] for answer in answers}) > 1:
         return f"fix: give all ranks the same {VARIABLE}"
     return f"fix: make the hosts alike, or name what all of them have: HOROVOD_BACKEND={device}=NAME"
 
 
-def _compare_sets(all_sets: Sequence[str]) -> str:
-    groups: dict[str, list[int]] = {}
-    for rank, sets in enumerate(all_sets):
-        groups.setdefault(sets, []).append(rank)
-    if len(groups) == 1:
-        return ""
-    parts = [f"{_ranks(r)}: {sets or 'none'}" for sets, r in groups.items()]
-    return _about(SETS) + "; ".join(parts)
-
-
-def _compare_switches(values: Sequence[dict[str, str]], host_names: Sequence[str], launcher: str) -> str:
-    lines = [
-        f"{_about(name)}{_by_value(values, name, host_names)}\n  fix: {remedy(name, launcher)}"
-        for name in differing(values)
-    ]
+def _compare_switches(answers: Sequence[Statement], host_names: Sequence[str], launcher: str) -> str:
+    lines = []
+    for name in MUST_MATCH:
+        values = [answer["switches"][name] for answer in answers]
+        if len(set(values)) > 1:
+            lines.append(f"{_about(name)}{_by_text(values, host_names)}\n  fix: {remedy(name, launcher)}")
     return "\n".join(lines)
 
 
 def warnings(answers: Sequence[Statement], host_names: Sequence[str], launcher: str) -> list[str]:
-    """The warnings about differences that do not stop the job."""
-    values = [answer["tuning"] for answer in answers]
-    return [warning(name, _by_value(values, name, host_names), launcher) for name in differing(values)]
-
-
-def _by_value(values: Sequence[dict[str, str]], name: str, host_names: Sequence[str]) -> str:
-    groups: dict[str, list[int]] = {}
-    for rank, one in enumerate(values):
-        groups.setdefault(one[name], []).append(rank)
-    return "; ".join(
-        f"{_rank_names(ranks, host_names)}: {value or 'unset'}" for value, ranks in groups.items()
-    )
+    """Rank 0's warnings about differences that do not stop the job."""
+    lines = []
+    for name, meaning in TUNING.items():
+        values = [answer["tuning"][name] for answer in answers]
+        if len(set(values)) > 1:
+            about = _about(name).replace(".  ", f"; {meaning}.  ")
+            lines.append(f"{about}{_by_text(values, host_names)}\n  fix: {remedy(name, launcher)}")
+    return lines
 
 
 def _about(topic: str) -> str:
     return f"horovod: ranks do not agree on {topic}.  "
 
 
-def _rank_names(ranks: Sequence[int], host_names: Sequence[str]) -> str:
-    return _ranks(ranks) if len(ranks) > 1 else f"rank {ranks[0]} ({host_names[ranks[0]]})"
+def _by_text(texts: Sequence[str], host_names: Sequence[str]) -> str:
+    """``ranks 0-6: a; rank 7 (node04): b``, for the texts of ranks 0, 1, ..."""
+    groups: dict[str, list[int]] = {}
+    for rank, text in enumerate(texts):
+        groups.setdefault(text, []).append(rank)
+    return "; ".join(
+        f"{_ranks(ranks)}{f' ({host_names[ranks[0]]})' if len(ranks) == 1 else ''}: {text}"
+        for text, ranks in groups.items()
+    )
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -327,6 +268,5 @@ def _ranks(ranks: Sequence[int]) -> str:
             spans[-1][1] = rank
         else:
             spans.append([rank, rank])
-    return ("ranks " if len(ranks) > 1 else "rank ") + ", ".join(
-        str(a) if a == b else f"{a}-{b}" for a, b in spans
-    )
+    shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    return f"{'ranks' if len(ranks) > 1 else 'rank'} {shown}"

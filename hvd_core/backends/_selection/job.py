@@ -14,7 +14,7 @@ from typing import Any
 
 from hvd_core._config.plugins_toml import PluginsConfig, load
 from hvd_core._config.selection_rules import OF_SET
-from hvd_core._config.settings import EngineSettings, read_environment
+from hvd_core._config.settings import EngineSettings
 from hvd_core.backends._discovery import registry
 from hvd_core.backends._messages import reason
 from hvd_core.backends._selection import agreement, options
@@ -37,9 +37,9 @@ class JobBackends:
     names, which are looked for when this process has the first tensor of the type. The engine compares the choices of
     the ranks then."""
 
-    def __init__(self, choice: Choice, plan: BackendPlan, config: PluginsConfig, local_rank: int) -> None:
+    def __init__(self, choice: Choice, plan: BackendPlan, local_rank: int) -> None:
         self.plan = plan
-        self._choice, self._config, self._local_rank = choice, config, local_rank
+        self._choice, self._local_rank = choice, local_rank
         self._why_not: dict[str, str] = {}
         self._lock = threading.Lock()
 
@@ -66,8 +66,7 @@ class JobBackends:
         try:
             found = self._choice.automatic(device_type, self.plan)
             if found is not None:
-                names = self._choice.backends.names
-                options.check(found.backends(), os.environ, names, self._config)
+                options.check(found.backends(), os.environ, self._choice.backends.names)
         except (BackendError, ValueError) as error:
             self._why_not[device_type] = reason(error)
             return None
@@ -91,25 +90,18 @@ def decide(
         static, sets = process_sets()
         topic = "error"
         config = load(os.environ)
-        choice, plan = choice_for(
-            os.environ,
-            config,
-            world,
-            backend,
-            settings.hierarchical_allreduce,
-            settings.hierarchical_allgather,
-        )
+        choice, plan = choice_for(os.environ, config, world, backend)
     except Exception as error:
         agreement.agree(world, agreement.failure(reason(error), topic, os.environ), settings.start_timeout_s)
         raise
     agreement.agree(world, agreement.statement(plan, os.environ, sets), settings.start_timeout_s)
-    return JobBackends(choice, plan, config, world.local_rank), config, static
+    return JobBackends(choice, plan, world.local_rank), config, static
 
 
 def for_set(job: Any, ranks: Sequence[int], backend: Argument) -> tuple[dict[str, Any], str]:
     """The choice for a process set of ``ranks`` of a current_job.Job: the keys of the engine's configuration, and a text
     by which all ranks compare it, members or not. Raises what choose() raises."""
-    world, settings = job.world, read_environment()
+    world = job.world
     members = SimpleNamespace(
         hosts=[world.hosts[rank] for rank in ranks],
         host_names=[world.host_names[rank] for rank in ranks],
@@ -117,15 +109,7 @@ def for_set(job: Any, ranks: Sequence[int], backend: Argument) -> tuple[dict[str
         launcher=world.launcher,
         launcher_used_up=world.launcher_used_up,
     )
-    own = choose(
-        os.environ,
-        load(os.environ),
-        members,
-        backend,
-        settings.hierarchical_allreduce,
-        settings.hierarchical_allgather,
-        OF_SET,
-    )
+    own = choose(os.environ, load(os.environ), members, backend, called=OF_SET)
     for device in own.devices:
         job.engine.serves(device.type)  # the set uses the devices that the job opens
     plan = with_own(job.plan, own, OF_SET)
@@ -138,7 +122,7 @@ def with_alternative(error: BackendError, plan: BackendPlan) -> BackendError:
     """The error of a backend that could not be opened. If the automatic choice picked the backend for the launcher's
     sake, the result also tells how to run without it."""
     between = plan.host_route.between
-    if between is None or between.source != AUTOMATIC or not between.backend.launchers:
+    if between is None or plan.host_route.source != AUTOMATIC or not between.launchers:
         return error
     if f"{between.name}: " not in str(error):
         return error
@@ -156,15 +140,7 @@ def report_now(plan: BackendPlan | None, engine: Any = None) -> BackendReport:
     If ``plan`` is None: the report of the plan that a job of one process would choose in this environment, with all
     devices of this machine."""
     if plan is None:
-        settings = read_environment()
-        choice, plan = choice_for(
-            os.environ,
-            load(os.environ),
-            None,
-            None,
-            settings.hierarchical_allreduce,
-            settings.hierarchical_allgather,
-        )
+        choice, plan = choice_for(os.environ, load(os.environ))
         plan = choice.with_devices_here(plan)
     if engine is None:
         return report(plan)

@@ -60,19 +60,15 @@ def origin(key: str, environ: Mapping[str, str]) -> str:
 
 
 def check(
-    backends: Iterable[Usable],
-    environ: Mapping[str, str],
-    names: Callable[[], Iterable[str]] = tuple,
-    config: Any = None,
+    backends: Iterable[Usable], environ: Mapping[str, str], names: Callable[[], Iterable[str]] = tuple
 ) -> None:
     """Check the options that are set for the chosen ``backends`` against their schemas.
 
     ``names``: returns the names of all known backends, because HOROVOD_BACKEND_A_B_C may be an option of backend a or of
-    backend a_b; called only if that matters. ``config``: the PluginsConfig, whose options are checked too.
+    backend a_b; called only if that matters.
 
-    Raises ValueError that lists all faults, with the nearest valid name for each.
+    Raises ValueError for the first fault, with the nearest valid name.
     """
-    problems: list[str] = []
     for backend in backends:
         if not backend.options and backend.origin.startswith("HOROVOD_BACKEND_PATH_"):
             continue  # a library under development may read options that it does not declare yet
@@ -80,44 +76,31 @@ def check(
         schema = {option_variable(backend.name, o["name"]): o for o in (*backend.options, LIBRARY)}
         mine = sorted(key for key in environ if key.startswith(own))
         if any(key not in schema for key in mine):
-            longer = tuple(
-                p for p in (option_variable(n, "") for n in names()) if p.startswith(own) and p != own
-            )
+            others = (option_variable(name, "") for name in names())
+            longer = tuple(other for other in others if other.startswith(own) and other != own)
             mine = [key for key in mine if not key.startswith(longer)]
         for key in mine:
-            problems += _problem(backend, schema, key, environ[key], origin(key, environ))
-        settings: BackendSettings | None = config.backend(backend.name) if config is not None else None
-        for option, value in (settings.options if settings else {}).items():
-            key = option_variable(backend.name, option)
-            if origin(key, environ) != value.source:  # the environment wins, but the file must be valid too
-                problems += _problem(backend, schema, key, _text(value.value), value.source)
-    if problems:
-        raise ValueError("\n".join(problems))
+            _check_option(backend, schema, key, environ[key], origin(key, environ))
 
 
-def _problem(
+def _check_option(
     backend: Usable, schema: Mapping[str, dict[str, Any]], key: str, text: str, source: str
-) -> list[str]:
+) -> None:
     option = key.removeprefix(option_variable(backend.name, "")).lower()
-    from_file = source != key
-    where = f"{source}: option '{option}'" if from_file else key
+    where = key if source == key else f"{source}: option '{option}'"
     if key not in schema:
         names = [o["name"] for o in schema.values()]
         near = did_you_mean(option, names)
-        if near and not from_file:
-            near = did_you_mean(key, list(schema))
-        return [
+        raise ValueError(
             f"horovod: {where}: backend '{backend.name}' ({backend.origin}) has no option '{option}'.{near}\n"
             f"  options: {', '.join(names)}        show: hvd plugin show {backend.name}"
-        ]
+        )
     rule = schema[key]
-    wanted = fault(rule, text)
-    if wanted is None:
-        return []
-    return [
-        f"horovod: {where} of backend '{backend.name}' must be {wanted}, but is '{text}'.\n"
-        f"  meaning: {rule['doc']}        default: {rule['fallback'] or 'empty'}"
-    ]
+    if wanted := fault(rule, text):
+        raise ValueError(
+            f"horovod: {where} of backend '{backend.name}' must be {wanted}, but is '{text}'.\n"
+            f"  meaning: {rule['doc']}        default: {rule['fallback'] or 'empty'}"
+        )
 
 
 def _text(value: Any) -> str:

@@ -51,9 +51,9 @@ class Usable:
         return self.name, self.path
 
     def describe(self) -> str:
-        """``x 0.3.1 (libx 3.1.0)``."""
-        text = f"{self.name} {self.version}" if self.version else self.name
-        return f"{text} ({self.vendor_lib})" if self.vendor_lib else text
+        """``x 0.3.1 (libx 3.1.0, ABI 1.0)``."""
+        abi = f"ABI {self.abi[0]}.{self.abi[1]}"
+        return f"{self.name} {self.version} ({f'{self.vendor_lib}, {abi}' if self.vendor_lib else abi})"
 
 
 @dataclass(frozen=True)
@@ -63,55 +63,26 @@ class Selection:
     backend: Usable
     source: str
 
-    @property
-    def name(self) -> str:
-        """The backend's name."""
-        return self.backend.name
-
-    @property
-    def path(self) -> str:
-        """Its shared object."""
-        return self.backend.path
-
 
 @dataclass(frozen=True)
 class HostRoute:
     """The backends that serve host memory.
 
     ``within``: the backend within hosts, None if ``between`` serves everything. ``between``: the backend for any ranks,
-    None in a job on one host. ``hierarchical``: the collectives that use both on several hosts. ``within_alone``: whether
-    a process set on one host uses ``within``.
+    None in a job on one host. ``source``: as Selection.source. ``hierarchical``: the collectives that use both on several
+    hosts. ``within_alone``: whether a process set on one host uses ``within``.
     """
 
-    within: Selection | None
-    between: Selection | None
+    within: Usable | None
+    between: Usable | None
+    source: str
     hierarchical: tuple[str, ...] = ()
     within_alone: bool = True
 
-    @property
-    def source(self) -> str:
-        """The source of the choice (Selection.source)."""
-        return self._main.source
-
-    @property
-    def _main(self) -> Selection:
-        main = self.between or self.within
-        assert main is not None
-        return main
-
     def backends(self, operation: str) -> tuple[Usable, ...]:
         """The backends that serve an operation: one, or the one within hosts and the one between them."""
-        if self.within and self.between and operation in self.hierarchical:
-            return self.within.backend, self.between.backend
-        return (self._main.backend,)
-
-    def describe(self) -> str:
-        """``shm``, ``tcp``, or ``shm within hosts, tcp between them (flat: allgather)``."""
-        if self.between is None or self.within is None:
-            return self._main.name
-        flat = [c for c in ("allreduce", "allgather", "broadcast", "alltoall") if c not in self.hierarchical]
-        text = f"{self.within.name} within hosts, {self.between.name} between them"
-        return text + (f" (flat: {', '.join(flat)})" if flat else "")
+        both = tuple(backend for backend in (self.within, self.between) if backend is not None)
+        return both if operation in self.hierarchical else both[-1:]
 
 
 @dataclass(frozen=True)
@@ -189,7 +160,7 @@ class BackendPlan:
                 over = (route,) if route else self.host_cell(operation).backends
                 between = self.host_route.between
                 if operation == "allreduce" and device.within and between:
-                    route, over = between.backend, (device.within, between.backend)
+                    route, over = between, (device.within, between)
                 source = device.sources[operation]
                 staged = route is None or device.type not in route.serves
                 cells.append(Cell(operation, device.type, over, staged, source))
@@ -210,7 +181,7 @@ class BackendPlan:
 
     def backends(self) -> tuple[Usable, ...]:
         """All backends of the plan, each once."""
-        found = [level.backend for level in (self.host_route.within, self.host_route.between) if level]
+        found = [b for b in (self.host_route.within, self.host_route.between) if b]
         found += [s.backend for s in self.host_overrides.values()]
         for device in self.devices:
             found += device.backends()
@@ -220,8 +191,8 @@ class BackendPlan:
         """The keys of the engine's configuration that name the backends."""
         within, between = self.host_route.within, self.host_route.between
         return {
-            "local_backend": within and within.backend.library,
-            "global_backend": between and between.backend.library,
+            "local_backend": within and within.library,
+            "global_backend": between and between.library,
             "local_alone": self.host_route.within_alone,
             "hierarchical": [COLLECTIVES[name].number for name in self.host_route.hierarchical],
             "host_routes": _numbered({o: s.backend.library for o, s in self.host_overrides.items()}),

@@ -12,7 +12,6 @@ import json
 import os
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
-from contextlib import suppress
 from glob import glob
 from itertools import groupby
 
@@ -28,7 +27,7 @@ from hvd_core.backends._messages import of_exception, reason
 from hvd_core.backends._selection import options
 from hvd_core.backends._selection.plan import AUTOMATIC, Usable
 from hvd_core.backends.descriptor import Unavailable
-from hvd_core.backends.errors import BackendError, BackendNotInstalled, BackendUnavailable
+from hvd_core.backends.errors import BackendError, BackendUnavailable
 from hvd_core.types import COLLECTIVES, DTYPES, REDUCTIONS
 
 # Of the start timeout, because the other ranks wait for this one.
@@ -163,63 +162,65 @@ class UsableBackends:
     def device_types(self) -> list[str]:
         """The device types of this machine that the automatic choice considers a wheel for, by the static
         descriptions."""
-        types: dict[str, None] = {}
-        for name in self._wheels():
-            with suppress(BackendError):
-                static = self._candidate(name).static
-                if static is not None and not static.launchers and _has_files(static):
-                    types |= dict.fromkeys(d for d in static.devices if d != HOST)
-        return list(types)
+        statics = (c.static for c in self._candidates() if c.static and not c.static.launchers)
+        return list(dict.fromkeys(d for s in statics if _has_files(s) for d in s.devices if d != HOST))
 
     def of_launcher(self, launcher: str) -> list[Usable]:
         """The backends that may be chosen automatically between hosts because they belong to the jobs of ``launcher``,
         the best first. Tries, and then imports, probes and loads, only wheels whose static description names the
         launcher."""
         found = []
-        for name in self._wheels():
-            try:
-                candidate = self._candidate(name)
-            except BackendError:
-                continue
+        for candidate in self._candidates():
             if candidate.static is None or launcher not in candidate.static.launchers:
                 continue
             try:
-                found.append(self.usable(name, AUTOMATIC))
+                found.append(self.usable(candidate.name, AUTOMATIC))
             except BackendError as error:
                 self.unused_between = f"{launcher} started this job, but {reason(error)}"
         return sorted((b for b in found if b.automatic), key=lambda b: (-b.priority, b.name))
+
+    def _candidates(self) -> list[Candidate]:
+        """The wheels that the automatic choice may consider, one for each name. ``unusable`` gets the reason why another
+        one may not be used. Imports nothing."""
+        found = []
+        for name in dict.fromkeys(c.name for c in _discovery.wheels()):
+            try:
+                self._check_policy(name, AUTOMATIC)
+                candidate = _discovery.find(name, "", self._pin(name))
+            except BackendError as error:
+                self.unusable[name] = error
+                continue
+            if candidate.origin == WHEEL:
+                found.append(candidate)
+        return found
 
     def _candidates_for(self, device: str) -> list[Candidate]:
         """The wheels that the automatic choice considers for a device type. ``unusable`` gets the reason why it does not
         consider another one."""
         found = []
-        for name in self._wheels():
-            try:
-                candidate = self._candidate(name)
-                if why := self._why_not(candidate, device):
-                    raise BackendUnavailable(
-                        f"horovod: backend '{name}' ({candidate.describe_origin()}) {why}"
-                    )
-                if device in _described(candidate).devices and not _described(candidate).launchers:
-                    found.append(candidate)
-            except BackendError as error:
-                self.unusable[name] = error
+        for candidate in self._candidates():
+            static = candidate.static
+            why = self._why_not(candidate, device)
+            if why:
+                self.unusable[candidate.name] = BackendUnavailable(
+                    f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}) {why}"
+                )
+            elif static and device in static.devices and not static.launchers:
+                found.append(candidate)
         return found
 
     def _why_not(self, candidate: Candidate, device: str) -> str:
         """Why the automatic choice does not consider a wheel that may serve a device type; "" if it does, or if the wheel
         does not serve the type."""
-        static = candidate.static
+        static, file = candidate.static, f"{candidate.name}{SUFFIX}"
         if static is None:
-            unreadable = _unreadable(candidate.name)
-            why = "its description cannot be read" if unreadable else "its wheel does not describe it"
-            return f"is used only if it is named, because {why} ({candidate.name}{SUFFIX})"
-        if device not in static.devices or static.launchers or device in self.types:
+            known = any(p.name == candidate.name and p.kind == "description" for p in _discovery.problems())
+            why = "its description cannot be read" if known else "its wheel does not describe it"
+            return f"is used only if it is named, because {why} ({file})"
+        if device not in static.devices or static.launchers or device in self.types or _has_files(static):
             return ""
         if not static.device_files:
-            return f"is used only if it is named, because its {candidate.name}{SUFFIX} names no device_files"
-        if _has_files(static):
-            return ""
+            return f"is used only if it is named, because its {file} names no device_files"
         files = ", ".join(static.device_files)
         return f"serves {device}, and this machine has none of the files of such devices: {files}"
 
@@ -247,34 +248,13 @@ class UsableBackends:
         """``shm, tcp (embedded), x (hvd-backend-x 0.3.0)``, for messages."""
         return _messages.list_installed(b.candidate for b in _discovery.installed())
 
-    def _wheels(self) -> list[str]:
-        """The backend names that wheels offer, each once."""
-        wheels = (b.name for b in _discovery.installed() if b.candidate.origin == WHEEL)
-        return list(dict.fromkeys(wheels))
-
-    def _candidate(self, name: str) -> Candidate:
-        """The one wheel of a name, for the automatic choice. Imports nothing. Raises BackendVetoed."""
-        self._check_policy(name, AUTOMATIC)
-        return _discovery.find(name, "", self._pin(name))
-
     def _pin(self, name: str) -> str | None:
         pin = self.config.backend(name).distribution
         return pin.value if pin else None
 
     def _find(self, name: str, source: str) -> InstalledBackend:
-        near = next((b for b in registry.local() if b.name == name), None)
-        try:
-            # A local backend needs no search.
-            backend = near or _discovery.lookup(name, source, self._pin(name))
-        except BackendNotInstalled as error:
-            if type(error) is not BackendNotInstalled or self._pin(name):
-                raise
-            known = self.config.wheels.get(name)
-            ignored = [p for p in _discovery.problems() if p.name == name]
-            text = _messages.not_installed(
-                name, source, _discovery.candidates(), self.config.policy(), known, ignored
-            )
-            raise BackendNotInstalled(text) from None
+        known, policy = self.config.wheels.get(name), self.config.policy()
+        backend = _discovery.lookup(name, source, self._pin(name), policy, known)
         self._check_policy(name, source)
         return backend
 
@@ -298,13 +278,15 @@ class UsableBackends:
         if isinstance(answer, Unavailable):
             text = _messages.unavailable(backend.name, answer.reason, answer.fix, alone, other)
             # A user knows the variable they have set; a file or an argument may come from another person.
-            known = source in (VARIABLE, AUTOMATIC)
-            error = BackendUnavailable(text if known else f"{text}\n  named by: {source}")
-            raise error
+            named_by = "" if source in (VARIABLE, AUTOMATIC) else f"\n  named by: {source}"
+            raise BackendUnavailable(text + named_by)
         options.found_by_probe(backend.name, answer.library, self.environ)
         facts = load_backend(backend, alone, other)
         spans_hosts = backend.spans_hosts and "ONE_HOST" not in facts["caps"]
-        readable = spans_hosts and not backend.encrypts and encryption_wanted(self.environ)
+        kept_within = ""
+        if spans_hosts and not backend.encrypts and encryption_wanted(self.environ):
+            spans_hosts = False
+            kept_within = "does not encrypt what it sends to other hosts, as HOROVOD_TLS=1 asks"
         return Usable(
             name=backend.name,
             path=str(backend.path()),
@@ -314,10 +296,8 @@ class UsableBackends:
             abi=tuple(facts["abi"]),
             serves=frozenset(facts["device_types"]),
             table=facts["device_type"] or None,
-            spans_hosts=spans_hosts and not readable,
-            kept_within="does not encrypt what it sends to other hosts, as HOROVOD_TLS=1 asks"
-            if readable
-            else "",
+            spans_hosts=spans_hosts,
+            kept_within=kept_within,
             automatic=backend.automatic,
             priority=backend.priority,
             launchers=backend.launchers,
@@ -340,11 +320,6 @@ def _is_served(device: str, wanted: StaticDescription, chosen: list[Usable]) -> 
     opened = any(b.table == device for b in chosen)
     moved = any(device in b.serves and b.spans_hosts for b in chosen)
     return (opened or "device" not in wanted.provides) and (moved or "comm" not in wanted.provides)
-
-
-def _unreadable(name: str) -> bool:
-    """Whether discovery has found a static description of this backend that cannot be read."""
-    return any(p.name == name and p.kind == "description" for p in _discovery.problems())
 
 
 def score(backend: Usable) -> int:
