@@ -11,6 +11,7 @@
 #include "engine/base/operations.h"
 #include "engine/dataplane/adasum.h"
 #include "engine/dataplane/host_math.h"
+#include "engine/dataplane/packing.h"
 
 namespace hvd::dataplane {
 
@@ -70,16 +71,13 @@ void Batch::add_neutral(Schedule& schedule, Tensor& t, int32_t op, bool apart) {
   const uint64_t bytes = t.count * base::dtype_bytes(t.dtype);
   const hvd_buf host = schedule.scratch_buf(bytes);
   fill_neutral(host.base, bytes, t.dtype, op);
-  t.in = t.out = device_ ? device_scratch(schedule, bytes) : host;
+  t.in = t.out = device_ ? scratch(schedule, bytes) : host;
   if (device_ && bytes) device_->device()->copy(device_->device()->stream(), {{t.in, host, bytes}});
-  if (apart) t.out = device_ ? device_scratch(schedule, bytes) : schedule.scratch_buf(bytes);
+  if (apart) t.out = scratch(schedule, bytes);
 }
 
-hvd_buf Batch::device_scratch(Schedule& schedule, uint64_t bytes) {
-  auto memory = device_->device()->allocate(HVD_MEM_DEVICE, bytes);
-  const hvd_buf buf = memory->buf;
-  schedule.keep(std::move(memory));
-  return buf;
+hvd_buf Batch::scratch(Schedule& schedule, uint64_t bytes) const {
+  return device_ ? scratch_on(schedule, *device_->device(), bytes) : schedule.scratch_buf(bytes);
 }
 
 // One collective per dtype. A batch has one dtype, unless it is a group that mixes dtypes.
@@ -350,7 +348,7 @@ void Batch::allocate_output(Schedule& schedule, size_t tensor, int64_t rows) {
   const uint64_t bytes = static_cast<uint64_t>(rows) * t.row * base::dtype_bytes(t.dtype);
   calls::Request* r = request(t);
   if (!r) {
-    t.out = device_ ? device_scratch(schedule, bytes) : schedule.scratch_buf(bytes);
+    t.out = scratch(schedule, bytes);
     return;
   }
   Output out;

@@ -9,13 +9,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/dataplane/abilities.h"
-#include "engine/dataplane/host_math.h"
 #include "engine/dataplane/lowering.h"
+#include "engine/dataplane/packing.h"
 #include "engine/plugins/device.h"
 
 namespace hvd::dataplane {
@@ -24,7 +23,7 @@ class DeviceLowering final : public Lowering {
  public:
   // The communicator must outlive this object.
   DeviceLowering(plugins::Communicator& comm, std::shared_ptr<plugins::Device> device)
-      : comm_(comm), device_(std::move(device)), abilities_(comm) {}
+      : comm_(comm), device_(std::move(device)), abilities_(comm), packer_(comm.rank(), comm.size(), device_) {}
 
   // Deregisters the memory for packing. Called before finalize, because a finalized communicator may not accept that
   // call. Later collectives are packed into memory that is not registered.
@@ -39,7 +38,7 @@ class DeviceLowering final : public Lowering {
   };
   Method method(const plugins::Collective& c);
   // The backend's reason for not serving the collective; "" if it gives no reason.
-  const std::string& why(const plugins::Collective& c) { return ask(c, Abilities::kNone).why; }
+  const std::string& why(const plugins::Collective& c) { return abilities_.ask(c).why; }
 
   // Only for collectives whose method() is not None. Buffers of 0 bytes may be null.
   void write_steps(Schedule& schedule, const plugins::Collective& c) override;
@@ -47,18 +46,10 @@ class DeviceLowering final : public Lowering {
   int32_t size() const override { return comm_.size(); }
 
  private:
-  const Ability& ask(const plugins::Collective& c, uint32_t factors);
   bool scalable(const plugins::Collective& c, uint32_t* left);
   int32_t carrier(const plugins::Collective& c);
   void emit(Schedule& schedule, const plugins::Collective& c, const Ability& ability);
-  void enqueue(Schedule& schedule, std::vector<plugins::Collective> members, bool grouped);
-  void write_packed(Schedule& schedule, const plugins::Collective& c, const Ability& ability, uint64_t below,
-                    double pre, double post);
-  void write_moved(Schedule& schedule, const plugins::Collective& c, const Ability& ability, double pre, double post);
-  void write_split(Schedule& schedule, const plugins::Collective& c, const Ability& ability);
-  void write_slices(Schedule& schedule, const plugins::Collective& c, const Ability& ability);
-  void copy(Schedule& schedule, std::vector<plugins::Device::Copy> list, int32_t dtype, double scale);
-  hvd_buf scratch(Schedule& schedule, uint64_t bytes, uint64_t alignment);
+  void enqueue(Schedule& schedule, std::vector<plugins::Collective> members);
   hvd_buf fusion(Schedule& schedule, uint64_t bytes, uint64_t alignment);
 
   // Memory for packing that is registered with the backend.
@@ -72,6 +63,7 @@ class DeviceLowering final : public Lowering {
   plugins::Communicator& comm_;
   const std::shared_ptr<plugins::Device> device_;
   Abilities abilities_;
+  const Packer packer_;
 };
 
 // A Lowering for host memory over a communicator that reads only device memory. EmulatedLowering composes collectives
@@ -80,7 +72,7 @@ class DeviceLowering final : public Lowering {
 class BounceLowering final : public Lowering {
  public:
   BounceLowering(DeviceLowering& inner, std::shared_ptr<plugins::Device> device, const HostMath& math)
-      : inner_(inner), device_(std::move(device)), math_(math) {}
+      : inner_(inner), device_(std::move(device)), packer_(inner.rank(), inner.size(), nullptr, &math) {}
 
   void write_steps(Schedule& schedule, const plugins::Collective& c) override;
   int32_t rank() const override { return inner_.rank(); }
@@ -91,7 +83,7 @@ class BounceLowering final : public Lowering {
 
   DeviceLowering& inner_;
   const std::shared_ptr<plugins::Device> device_;
-  const HostMath& math_;
+  const Packer packer_;
 };
 
 }  // namespace hvd::dataplane

@@ -11,6 +11,7 @@
 
 #include "engine/dataplane/layout.h"
 #include "engine/dataplane/lowering.h"
+#include "engine/dataplane/packing.h"
 #include "engine/plugins/device.h"
 
 namespace hvd::dataplane {
@@ -23,7 +24,11 @@ class DeviceLevels final : public Lowering {
   // Both lowerings take buffers of the device, and outlive this object. `within` has the ranks of this host in the
   // layout's order, `between` those of this rank's lane in the order of hosts.
   DeviceLevels(Layout layout, Lowering& within, Lowering& between, std::shared_ptr<plugins::Device> device)
-      : layout_(std::move(layout)), within_(within), between_(between), device_(std::move(device)) {}
+      : layout_(std::move(layout)),
+        within_(within),
+        between_(between),
+        device_(std::move(device)),
+        packer_(layout_.me, layout_.size(), device_) {}
 
   // Whether a collective should go over two levels: a large allreduce whose averages can be taken once per level. Equal
   // on all ranks.
@@ -38,12 +43,11 @@ class DeviceLevels final : public Lowering {
   int32_t size() const override { return layout_.size(); }
 
  private:
-  hvd_buf scratch(Schedule& schedule, uint64_t bytes);
-
   const Layout layout_;
   Lowering& within_;
   Lowering& between_;
   const std::shared_ptr<plugins::Device> device_;
+  const Packer packer_;
 };
 
 }  // namespace hvd::dataplane

@@ -15,7 +15,7 @@
 #include "engine/dataplane/composition.h"
 #include "engine/dataplane/host_math.h"
 #include "engine/dataplane/lowering.h"
-#include "engine/dataplane/parts.h"
+#include "engine/dataplane/packing.h"
 #include "engine/dataplane/service.h"
 
 namespace hvd::dataplane {
@@ -77,14 +77,16 @@ class EmulatedLowering final : public Lowering {
   // Writes an alltoall; returns the addresses in the same way.
   Blocks exchange(Schedule& schedule, const plugins::Collective& c, int32_t dtype, const std::vector<Slice>& to,
                   const Sizes& from, Scratch& in, Scratch& out);
+  static void write_blocks(Schedule& schedule, const Blocks& blocks, ByteLists places);
+  void write_inner(Schedule& schedule, const plugins::Collective& c, uint64_t alignment);
   void broadcast_bytes(Schedule& schedule, const plugins::Collective& c);
   void broadcast_gathered(Schedule& schedule, const plugins::Collective& c);
   void allgather(Schedule& schedule, const plugins::Collective& c);
   void alltoall(Schedule& schedule, const plugins::Collective& c, bool gathered);
-  void alltoall_rounds(Schedule& schedule, const plugins::Collective& c, const std::vector<Slice>& to,
-                       std::vector<std::shared_ptr<const ByteList>> from, uint64_t unit, uint64_t max_count);
+  void alltoall_rounds(Schedule& schedule, const plugins::Collective& c, const std::vector<Slice>& to, ByteLists from,
+                       uint64_t unit, uint64_t max_count);
   void alltoall_gathered(Schedule& schedule, const plugins::Collective& c, const std::vector<Slice>& to,
-                         std::vector<std::shared_ptr<const ByteList>> from);
+                         ByteLists from);
 
   // emulated.cc
   uint64_t exchange_limit(int32_t dtype);
@@ -101,6 +103,7 @@ class EmulatedLowering final : public Lowering {
   Lowering& inner_;
   plugins::Communicator& comm_;
   const HostMath& math_;
+  const Packer packer_;
   EmulationPolicy policy_;
   Compositions compositions_;
 };

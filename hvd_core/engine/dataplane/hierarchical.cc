@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -139,6 +140,17 @@ void HierarchicalLowering::add(plugins::Collective& step, hvd_buf in, hvd_buf ou
   step.counts.push_back(count);
 }
 
+std::vector<hvd_buf> HierarchicalLowering::packed_buffers(const hvd_buf& all, const std::vector<uint64_t>& counts,
+                                                          uint64_t width) {
+  std::vector<hvd_buf> buffers;
+  uint64_t done = 0;
+  for (uint64_t n : counts) {
+    buffers.push_back(part_of(all, done, n * width));
+    done += n * width;
+  }
+  return buffers;
+}
+
 uint64_t* HierarchicalLowering::add_row(std::vector<uint64_t>& table, size_t ranks) {
   table.resize(table.size() + ranks, 0);
   return table.data() + table.size() - ranks;
@@ -151,10 +163,8 @@ uint64_t* HierarchicalLowering::add_row(std::vector<uint64_t>& table, size_t ran
 
 void HierarchicalLowering::broadcast(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype);
-  uint64_t total = 0;
-  for (uint64_t m : c.counts) total += m;
-  if (total == 0) return;
-  const Slices slices(c.counts, lanes_for(total * width));
+  if (total_elements(c) == 0) return;
+  const Slices slices(c.counts, lanes_for(total_bytes(c)));
   const auto root_host = layout_.host_of[static_cast<size_t>(c.root)];
   const auto root_local = layout_.local_of[static_cast<size_t>(c.root)];
   const bool one_lane = slices.lanes() == 1, here = root_host == layout_.my_host(), is_root = layout_.me == c.root;
@@ -423,10 +433,7 @@ void HierarchicalLowering::exchange_data(Schedule& schedule, const std::shared_p
   // Inputs in host order.
   std::vector<hvd_buf> in = c.in;
   if (!in_order_) {
-    uint64_t total = 0, done = 0;
-    for (uint64_t m : c.counts) total += m;
-    const hvd_buf all = schedule.scratch_buf(total * width);
-    for (size_t i = 0; i < n; done += c.counts[i++]) in[i] = part_of(all, done * width, c.counts[i] * width);
+    in = packed_buffers(schedule.scratch_buf(total_bytes(c)), c.counts, width);
     schedule.compute([this, x, in](Schedule&) { sort_by_host(*x, x->c.in, in, true); });
   }
 
@@ -466,18 +473,11 @@ void HierarchicalLowering::exchange_data(Schedule& schedule, const std::shared_p
 
   // Between the hosts.
   std::vector<hvd_buf> out = c.out, received = c.out;  // out: in host order
-  uint64_t wanted = 0;
-  for (size_t i = 0; i < n; ++i)
-    for (size_t r = 0; r < ranks_; ++r) wanted += x->from(i, r, ranks_);
   if (!in_order_) {
-    const hvd_buf all = schedule.scratch_buf(wanted * width);
-    uint64_t done = 0;
-    for (size_t i = 0; i < n; ++i) {
-      uint64_t m = 0;
-      for (size_t r = 0; r < ranks_; ++r) m += x->from(i, r, ranks_);
-      out[i] = part_of(all, done * width, m * width);
-      done += m;
-    }
+    std::vector<uint64_t> wanted;
+    for (size_t i = 0; i < n; ++i) wanted.push_back(out_elements(c, i, rank(), size()));
+    const uint64_t total = std::accumulate(wanted.begin(), wanted.end(), uint64_t{0});
+    out = packed_buffers(schedule.scratch_buf(total * width), wanted, width);
   }
   if (mine) {
     auto& s = step(c, HVD_ALLTOALL);

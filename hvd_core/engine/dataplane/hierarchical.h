@@ -172,11 +172,12 @@ class HierarchicalLowering final : public Lowering {
   void sort_by_host(const Exchange& x, const std::vector<hvd_buf>& by_rank, const std::vector<hvd_buf>& by_host,
                     bool inputs);
 
-  static bool same_place(const hvd_buf& a, const hvd_buf& b) { return a.base == b.base && a.offset == b.offset; }
   // A collective to fill in and pass to write_steps(): without buffers, with the settings that all steps of `c` share.
   plugins::Collective& step(const plugins::Collective& c, int32_t coll);
   // Adds a buffer to a step. add_row() adds its counts per rank, which the caller fills in.
   static void add(plugins::Collective& step, hvd_buf in, hvd_buf out, uint64_t count);
+  // Consecutive parts of `all`, of so many elements each.
+  static std::vector<hvd_buf> packed_buffers(const hvd_buf& all, const std::vector<uint64_t>& counts, uint64_t width);
   static uint64_t* add_row(std::vector<uint64_t>& table, size_t ranks);
 
   size_t lanes_for(uint64_t bytes) const { return bytes <= settings_.single_lane_bytes ? 1 : lanes_; }

@@ -9,7 +9,7 @@
 #include "engine/base/dtypes.h"
 #include "engine/base/operations.h"
 #include "engine/dataplane/hierarchical.h"
-#include "engine/dataplane/parts.h"
+#include "engine/dataplane/packing.h"
 #include "engine/plugins/errors.h"
 
 namespace hvd::dataplane {
@@ -132,12 +132,6 @@ namespace {
 
 // The first chunk and the last one have nothing beside them, which is 1/16 of the work then. More chunks do not pay.
 constexpr uint64_t kMostChunks = 16;
-
-uint64_t total_bytes(const plugins::Collective& c) {
-  uint64_t n = 0;
-  for (uint64_t count : c.counts) n += count;
-  return n * base::dtype_bytes(c.dtype);
-}
 
 // `c` in `number` collectives that follow one another in its list of buffers, of about equal size.
 std::vector<plugins::Collective> chunks_of(const plugins::Collective& c, uint64_t number) {
@@ -327,13 +321,9 @@ void HierarchicalLowering::spread(Schedule& schedule, const plugins::Collective&
   const bool mine = in_lane(slices.lanes());
   if (!local_) {
     if (c.counts.size() == 1 && same_place(result, c.out[0])) return;
-    schedule.compute([result, width, out = c.out, counts = c.counts](Schedule&) {
-      const char* at = address(result);
-      for (size_t i = 0; i < counts.size(); ++i) {
-        if (counts[i]) std::memcpy(address(out[i]), at, counts[i] * width);
-        at += counts[i] * width;
-      }
-    });
+    ByteList out;
+    for (size_t i = 0; i < c.counts.size(); ++i) out.add(part_of(c.out[i], 0, c.counts[i] * width));
+    copy_on_host(schedule, out.unpack(0, out.bytes(), result));
     return;
   }
   auto& s = step(c, slices.lanes() == 1 ? HVD_BROADCAST : HVD_ALLGATHER);
@@ -405,8 +395,7 @@ void HierarchicalLowering::reducescatter(Schedule& schedule, const plugins::Coll
   const size_t n = c.counts.size();
   const auto count = [&c, this](size_t i, size_t r) { return out_part(c, i, static_cast<int32_t>(r), size()); };
   const auto lane_of = [this](size_t r) { return static_cast<size_t>(layout_.local_of[r]) % lanes_; };
-  uint64_t total = 0;
-  for (uint64_t m : c.counts) total += m;
+  const uint64_t total = total_elements(c);
   if (total == 0) return;
 
   // The places of this rank's lane's parts between the levels: by buffer, then in host order.
@@ -441,11 +430,8 @@ void HierarchicalLowering::reducescatter(Schedule& schedule, const plugins::Coll
         if (lane_of(static_cast<size_t>(r)) == my_local_) result_counts[i] += count(i, static_cast<size_t>(r));
     for (uint64_t m : result_counts) here += m;
     const bool direct = !hands_out && !levels.expands;
-    const hvd_buf sums = direct ? hvd_buf{} : schedule.scratch_buf(here * width);
-    std::vector<hvd_buf> sum_bufs = c.out;
-    uint64_t done = 0;
-    for (size_t i = 0; !direct && i < n; done += result_counts[i++])
-      sum_bufs[i] = part_of(sums, done * width, result_counts[i] * width);
+    const std::vector<hvd_buf> sum_bufs =
+        direct ? c.out : packed_buffers(schedule.scratch_buf(here * width), result_counts, width);
     auto& s = step(c, HVD_REDUCESCATTER);
     s.dtype = levels.wire;
     s.op = levels.op;
@@ -506,11 +492,7 @@ void HierarchicalLowering::scatter_first(Schedule& schedule, const plugins::Coll
   }
   std::vector<hvd_buf> in = c.in;
   if (levels.expands) {
-    uint64_t total = 0;
-    for (uint64_t m : c.counts) total += m;
-    const hvd_buf all = schedule.scratch_buf(total * width);
-    uint64_t done = 0;
-    for (size_t i = 0; i < n; done += c.counts[i++]) in[i] = part_of(all, done * width, c.counts[i] * width);
+    in = packed_buffers(schedule.scratch_buf(total_elements(c) * width), c.counts, width);
     schedule.compute([levels, from = c.in, in, counts = c.counts](Schedule&) {
       for (size_t i = 0; i < counts.size(); ++i)
         if (counts[i]) levels.expand(address(from[i]), counts[i], address(in[i]));
