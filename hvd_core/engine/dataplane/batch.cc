@@ -54,9 +54,9 @@ void Batch::collect(Schedule& schedule) {
       const auto& shape = f.tensors[i].shape;
       for (size_t d = 1; d < shape.size(); ++d) t.row *= static_cast<uint64_t>(shape[d]);
       if (r) {
-        t.in.base = r->in[i].data;
-        t.count = r->in[i].count();
-        if (!r->out.empty()) t.out.base = r->out[i].data;
+        t.in.base = r->call.in[i].data;
+        t.count = r->call.in[i].count();
+        if (!r->call.out.empty()) t.out.base = r->call.out[i].data;
       } else if (!base::sizes_vary(f.kind)) {  // a rank that has joined adds no rows to an allgather or alltoall
         t.count = t.row * (shape.empty() ? 1 : static_cast<uint64_t>(shape[0]));
         add_neutral(schedule, t, f.reduce_op, f.kind == OpKind::Reducescatter);
@@ -180,8 +180,8 @@ void Batch::emit(Schedule& schedule, int32_t coll, const std::vector<size_t>& te
 void Batch::write_reducescatter(Schedule& schedule) {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const calls::Request* r = request(tensors_[i]);
-    if (!r || !r->out.empty()) continue;
-    allocate_output(schedule, i, base::scattered_rows(r->in[tensors_[i].index].shape[0], set_->rank(), set_->size()));
+    if (!r || !r->call.out.empty()) continue;
+    allocate_output(schedule, i, base::scattered_rows(r->call.in[tensors_[i].index].shape[0], set_->rank(), set_->size()));
   }
   write_by_dtype(schedule);
 }
@@ -192,7 +192,7 @@ void Batch::write_allgather(Schedule& schedule) {
   int64_t* mine = schedule.scratch_array<int64_t>(n);
   for (size_t i = 0; i < n; ++i) {
     const Tensor& t = tensors_[i];
-    mine[i] = request(t) ? request(t)->in[t.index].shape[0] : 0;
+    mine[i] = request(t) ? request(t)->call.in[t.index].shape[0] : 0;
   }
   const auto ranks = static_cast<uint64_t>(set_->size());
   rows_in_ = schedule.scratch_array<int64_t>(n * ranks);
@@ -224,7 +224,7 @@ void Batch::write_alltoall(Schedule& schedule) {
     Tensor& t = tensors_[i];
     int64_t sent = 0;
     for (size_t r = 0; r < ranks; ++r) {
-      const int64_t rows = request(t) ? request(t)->splits[t.index][r] : 0;
+      const int64_t rows = request(t) ? request(t)->call.splits[t.index][r] : 0;
       rows_out_[r * n + i] = rows;
       sent += rows;
     }
@@ -233,7 +233,7 @@ void Batch::write_alltoall(Schedule& schedule) {
   if (const int32_t sizes = (*work_)[0].item.sig->fields().reduce_op; sizes != base::kExchanged) {
     for (size_t i = 0; i < n; ++i)
       for (size_t r = 0; r < ranks; ++r)
-        rows_in_[r * n + i] = request(tensors_[i])->received[tensors_[i].index * ranks + r];
+        rows_in_[r * n + i] = request(tensors_[i])->call.received[tensors_[i].index * ranks + r];
     // Every rank compares the splits of all. That grows with the square of their number, so that large sets trust them.
     if (sizes == base::kAgreed || ranks > kMostCompared) return write_by_dtype(schedule);
     return compare_splits(schedule);

@@ -295,7 +295,7 @@ bool Executor::begin_on_device(Entry& entry, const std::shared_ptr<SetComms>& se
   plugins::Device& d = *device->device();
   for (const agreement::BatchItem& w : entry.work) {
     if (!w.request) continue;
-    for (const plugins::MarkRef& ready : w.request->ready) {
+    for (const plugins::MarkRef& ready : w.request->call.ready) {
       if (d.orders_streams())
         d.order_after(d.stream(), *ready);
       else
