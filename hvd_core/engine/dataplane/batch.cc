@@ -181,7 +181,8 @@ void Batch::write_reducescatter(Schedule& schedule) {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const calls::Request* r = request(tensors_[i]);
     if (!r || !r->call.out.empty()) continue;
-    allocate_output(schedule, i, base::scattered_rows(r->call.in[tensors_[i].index].shape[0], set_->rank(), set_->size()));
+    allocate_output(schedule, i,
+                    base::scattered_rows(r->call.in[tensors_[i].index].shape[0], set_->rank(), set_->size()));
   }
   write_by_dtype(schedule);
 }
