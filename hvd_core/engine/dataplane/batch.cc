@@ -187,6 +187,17 @@ void Batch::write_reducescatter(Schedule& schedule) {
   write_by_dtype(schedule);
 }
 
+// Exchanges `n` numbers of this rank, in host memory.
+void Batch::exchange_sizes(Schedule& schedule, int32_t coll, int64_t* mine, uint64_t n, int64_t* all) {
+  const uint64_t received = coll == HVD_ALLGATHER ? n * static_cast<uint64_t>(set_->size()) : n;
+  auto& c = begin(coll, HVD_INT64);
+  c.stream = nullptr;
+  c.in = {{mine, 0, n * sizeof(int64_t)}};
+  c.out = {{all, 0, received * sizeof(int64_t)}};
+  c.counts = {n};
+  set_->write_steps(schedule, c);
+}
+
 // The first dimensions may change from step to step, so they are exchanged here and are not part of the signature.
 void Batch::write_allgather(Schedule& schedule) {
   const uint64_t n = tensors_.size();
@@ -201,13 +212,7 @@ void Batch::write_allgather(Schedule& schedule) {
     for (size_t r = 0; r < ranks; ++r) std::copy_n(mine, n, rows_in_ + r * n);
     return write_by_dtype(schedule);
   }
-  auto& c = begin(HVD_ALLGATHER, HVD_INT64);
-  c.op = 0;
-  c.stream = nullptr;
-  c.in = {{mine, 0, n * sizeof(int64_t)}};
-  c.out = {{rows_in_, 0, n * ranks * sizeof(int64_t)}};
-  c.counts = {n};
-  set_->write_steps(schedule, c);
+  exchange_sizes(schedule, HVD_ALLGATHER, mine, n, rows_in_);
   schedule.compute(
       [this, n, mine](Schedule& then) {
         for (size_t i = 0; i < n; ++i) allocate_announced(then, i, mine[i]);
@@ -239,12 +244,7 @@ void Batch::write_alltoall(Schedule& schedule) {
     if (sizes == base::kAgreed || ranks > kMostCompared) return write_by_dtype(schedule);
     return compare_splits(schedule);
   }
-  auto& c = begin(HVD_ALLTOALL, HVD_INT64);
-  c.stream = nullptr;
-  c.in = {{rows_out_, 0, n * ranks * sizeof(int64_t)}};
-  c.out = {{rows_in_, 0, n * ranks * sizeof(int64_t)}};
-  c.counts = {n * ranks};
-  set_->write_steps(schedule, c);
+  exchange_sizes(schedule, HVD_ALLTOALL, rows_out_, n * ranks, rows_in_);
   schedule.compute(
       [this, n, ranks](Schedule& then) {
         for (size_t i = 0; i < n; ++i) {
@@ -269,12 +269,7 @@ void Batch::compare_splits(Schedule& schedule) {
   std::copy_n(rows_out_, n * ranks, mine);
   std::copy_n(rows_in_, n * ranks, mine + n * ranks);
   int64_t* all = schedule.scratch_array<int64_t>(each * ranks);
-  auto& c = begin(HVD_ALLGATHER, HVD_INT64);
-  c.stream = nullptr;
-  c.in = {{mine, 0, each * sizeof(int64_t)}};
-  c.out = {{all, 0, each * ranks * sizeof(int64_t)}};
-  c.counts = {each};
-  set_->write_steps(schedule, c);
+  exchange_sizes(schedule, HVD_ALLGATHER, mine, each, all);
   schedule.compute([this, n, ranks, each, all](Schedule& then) {
     for (size_t i = 0; i < n; ++i)
       for (size_t from = 0; from < ranks; ++from)

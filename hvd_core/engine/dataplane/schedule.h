@@ -55,10 +55,7 @@ class Schedule {
   char* scratch(uint64_t bytes);
   hvd_buf scratch_buf(uint64_t bytes) { return {scratch(bytes), 0, bytes}; }
   // Keeps an object until clear(). Like scratch memory, the object is never freed if it may still be in use then.
-  void keep(std::shared_ptr<void> object) {
-    if (!kept_) kept_ = std::make_unique<std::vector<std::shared_ptr<void>>>();
-    kept_->push_back(std::move(object));
-  }
+  void keep(std::shared_ptr<void> object) { kept_.push_back(std::move(object)); }
   template <typename T>
   T* scratch_array(uint64_t count) {
     return reinterpret_cast<T*>(scratch(count * sizeof(T)));
@@ -120,8 +117,7 @@ class Schedule {
   bool running_ = false, inserting_ = false, unsettled_ = false;
   std::vector<Wait> at_settle_;
   std::vector<std::unique_ptr<void, calls::FreeDeleter>> scratch_;
-  // Allocated by the first keep(), so that clear() can let it live on without new memory.
-  std::unique_ptr<std::vector<std::shared_ptr<void>>> kept_;
+  std::vector<std::shared_ptr<void>> kept_;
 };
 
 }  // namespace hvd::dataplane
