@@ -43,7 +43,7 @@ py::bytes open(Seals& seals, const std::string& frame) {
   return py::bytes(payload);
 }
 
-std::string problem() { return CryptoLibrary::find() == nullptr ? CryptoLibrary::problem() : std::string(); }
+std::string problem() { return wire_security::CryptoLibrary::find() == nullptr ? wire_security::CryptoLibrary::problem() : std::string(); }
 
 }  // namespace
 
