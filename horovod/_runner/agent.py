@@ -89,7 +89,7 @@ class Agent(Listener):
         self._loop = EventLoop(self._members)
         self._selector = self._loop.selector
         self._outgoing = LoopWriter(self._selector, target)
-        self._next_beat: float | None = None
+        self._next_beat = 0.0
         self._memory: FunctionMemory | None = None
         self._ranks: LocalRanks
         self._launcher_gone = False
@@ -143,9 +143,10 @@ class Agent(Listener):
                     raise Refused("the launcher did not send the whole function")
                 write_all(self._memory.function, part, "ab")
                 missing -= len(part)
-        specs = []
-        for entry in job["ranks"]:
-            specs.append(RankSpec(entry["rank"], job["command"], entry["env"], self._memory, job["channel"]))
+        specs = [
+            RankSpec(entry["rank"], job["command"], entry["env"], self._memory, job["channel"])
+            for entry in job["ranks"]
+        ]
         own = {name: value for name, value in os.environ.items() if name not in _FOR_AGENT}
         env = {**own, **job["env"], "PWD": job["directory"]}
         self._may_announce = job["channel"] is not None and bool(env.get(GRACE))
@@ -196,8 +197,8 @@ class Agent(Listener):
 
     def advance(self, now: float) -> None:
         """See event_loop.Member. Shows the launcher that the connection is alive."""
-        if self._next_beat is not None and now >= self._next_beat and not self._launcher_gone:
-            self._outgoing.add(frame(Kind.BEAT))
+        if now >= self._next_beat:
+            self._report(frame(Kind.BEAT))
             self._next_beat = now + _BEAT_S
 
     def _write(self) -> None:
@@ -255,20 +256,18 @@ class Agent(Listener):
         self._ranks.pause(False)
         self._ranks.hang_up()
 
-    def output(self, rank: int, stream: int, data: bytes) -> None:
-        """Called by the ranks; see Listener."""
+    def _report(self, data: bytes) -> None:
         if not self._launcher_gone:
-            self._outgoing.add(output_frame(rank, stream, data))
+            self._outgoing.add(data)
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        self._report(output_frame(rank, stream, data))
 
     def message(self, rank: int, data: bytes) -> None:
-        """Called by the ranks; see Listener."""
-        if not self._launcher_gone:
-            self._outgoing.add(channel_frame(Kind.MESSAGE, rank, data))
+        self._report(channel_frame(Kind.MESSAGE, rank, data))
 
     def event(self, site: Site, event: Event) -> None:
-        """Called by the ranks; see Listener."""
-        if not self._launcher_gone:
-            self._outgoing.add(frame(Kind.EVENT, json.dumps(event).encode()))
+        self._report(frame(Kind.EVENT, json.dumps(event).encode()))
 
 
 def main() -> int:

@@ -68,8 +68,6 @@ def free_slots(
 
 # Of the only host of a job, if the user gave no range: it is used again, or the job could not go on.
 _ONLY_HOST_S = (1.0, 60.0)
-# Failures that are older do not count.
-_FORGOTTEN_S = 600.0
 
 
 class Cooldown:
@@ -80,7 +78,7 @@ class Cooldown:
 
     def __init__(self, limits: tuple[float, float] | None) -> None:
         self._limits = limits
-        self._failures: dict[str, list[float]] = {}
+        self._failures: dict[str, int] = {}
         self._usable: dict[str, float] = {}
         self._announced: dict[str, float] = {}
 
@@ -90,10 +88,10 @@ class Cooldown:
 
     def failed(self, host: str, now: float) -> None:
         """A process has failed on a host."""
-        recent = [moment for moment in self._failures.get(host, ()) if now - moment < _FORGOTTEN_S]
         low, high = self._limits or _ONLY_HOST_S
-        pause = low * 2.0 ** len(recent) + random.random() * low
-        self._failures[host] = [*recent, now]
+        count = self._failures.get(host, 0)
+        pause = low * 2.0 ** min(count, 20) + random.random() * low
+        self._failures[host] = count + 1
         self._usable[host] = now + min(max(pause, low), high)
 
     def usable_at(self, host: str, is_only_one: bool) -> float | None:

@@ -95,7 +95,6 @@ def is_this_python(python: str) -> bool:
     found = shutil.which(python)
     if found is None or not sys.executable:
         return False
-    found, own = os.path.abspath(found), os.path.abspath(sys.executable)
-    # Not the resolved paths alone: the environments of one Python share its program.
-    same_folder = os.path.dirname(found) == os.path.dirname(own)
-    return found == own or (same_folder and os.path.realpath(found) == os.path.realpath(own))
+    # Not the programs alone: the environments of one Python share it.
+    folders = {os.path.dirname(os.path.abspath(path)) for path in (found, sys.executable)}
+    return len(folders) == 1 and os.path.samefile(found, sys.executable)

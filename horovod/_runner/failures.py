@@ -1,7 +1,7 @@
 """How ranks end: exit codes, last calls, the order of failures, and the exception for the caller of a job.
 
 A code is that of a process as its supervisor reports it: the exit code, or minus the number of the signal that ended the
-process. An agent imports this file, and starts without hvd_core. Any thread, unless a class says more.
+process. Any thread, unless a class says more.
 """
 
 from __future__ import annotations

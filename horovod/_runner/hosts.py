@@ -152,17 +152,9 @@ def get_host_assignments(
     for index, host in enumerate(used):
         for local_rank in range(host.slots):
             # Only hosts that have this local rank count in the cross communicator.
-            slots.append(
-                SlotInfo(
-                    hostname=host.hostname,
-                    rank=len(slots),
-                    local_rank=local_rank,
-                    cross_rank=sum(other.slots > local_rank for other in used[:index]),
-                    size=size,
-                    local_size=host.slots,
-                    cross_size=sum(other.slots > local_rank for other in used),
-                )
-            )
+            peers = [other.slots > local_rank for other in used]
+            place = (len(slots), local_rank, sum(peers[:index]), size, host.slots, sum(peers))
+            slots.append(SlotInfo(host.hostname, *place))
     return slots
 
 
@@ -269,7 +261,7 @@ def store_place(
     """
     if not hosts:
         return StorePlace(LOOPBACK, LOOPBACK)
-    from hvd_core._base import sockets  # late: an agent imports this file, and starts without hvd_core
+    from hvd_core._base import sockets  # late: agents do not need it
 
     named = [address for name in interfaces if (address := sockets.named_address(name)) is not None]
     source = source or source_address

@@ -33,6 +33,8 @@ class Outcome:
         quitter: a rank that had ended with exit code 0 before all failures, which follow from that.
         problem: why the job failed, if not because of a rank.
         last_world: the last ranks of an elastic job, whose numbers are those of processes.
+        mpirun: its exit code, if it has started the ranks: that of the rank that failed, or MPI's.
+        raised_by: the rank whose function was the first to raise, if mpirun has started the ranks.
     """
 
     codes: dict[int, int] = field(default_factory=dict)
@@ -42,6 +44,8 @@ class Outcome:
     quitter: int | None = None
     problem: str | None = None
     last_world: list[int] = field(default_factory=list)
+    mpirun: int = 0
+    raised_by: int | None = None
 
     @property
     def first_failed(self) -> tuple[int, int] | None:
@@ -65,14 +69,14 @@ class Outcome:
     @property
     def raised(self) -> int | None:
         """The rank whose exception shows why the job failed."""
-        return None if self.first_failed is None else self.first_failed[0]
+        return self.raised_by if self.first_failed is None else self.first_failed[0]
 
     @property
     def exit_code(self) -> int:
         """The exit code of the job, as a shell shows it."""
         if self.first_failed is not None:
             return shell_code(self.first_failed[1])
-        return 0 if self.problem is None else 1
+        return self.mpirun or (0 if self.problem is None else 1)
 
     def error_text(self) -> str | None:
         """Horovod's text about the first failure, or about another problem; None after success."""
@@ -99,7 +103,6 @@ class Job(Listener):
         output: where the ranks' output goes.
         verbose: show the processes of the job.
         start_timeout_s: within which other hosts must answer.
-        outcome: the result of run(), to be filled in.
         ends: reports the ends of ranks to the other ranks; None for a job that has no store here.
     """
 
@@ -109,14 +112,13 @@ class Job(Listener):
         output: Output,
         verbose: bool = False,
         start_timeout_s: float = 30.0,
-        outcome: Outcome | None = None,
         ends: EndedRanks | None = None,
     ) -> None:
         self._sites = list(sites)
         self._output = output
         self._verbose = verbose
         self._start_timeout_s = start_timeout_s
-        self._outcome = outcome or Outcome()
+        self._outcome = Outcome()
         self._ends = ends
         self._streams: dict[tuple[int, int], OutputStream] = {}
         self._termination_reported = False

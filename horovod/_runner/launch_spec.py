@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import sys
 from collections import Counter
@@ -166,9 +167,23 @@ class LaunchSpec:
         return list(self.interfaces) or [name for name in named if name]
 
     @property
+    def ssh_options(self) -> list[str]:
+        """Of --ssh-port and --ssh-identity-file."""
+        given = {"-p": self.ssh_port, "-i": self.ssh_identity_file}
+        return [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+
+    @property
     def python_there(self) -> str:
         """The Python of the agents on other hosts."""
         return self.remote_python or self.env.get("HOROVOD_REMOTE_PYTHON") or sys.executable or "python3"
+
+
+def split_words(name: str, text: str | None) -> list[str]:
+    """The words of an option. Raises ValueError that names it."""
+    try:
+        return shlex.split(text or "")
+    except ValueError as error:
+        raise ValueError(f"{name}: {text!r} cannot be split into words: {error}.") from None
 
 
 # The fields that are options.

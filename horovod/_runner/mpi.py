@@ -35,7 +35,7 @@ from horovod._runner.failures import shell_code
 from horovod._runner.functions import FunctionMemory, read_all, write_all
 from horovod._runner.hosts import HostInfo, open_store, store_place
 from horovod._runner.job import Job, Outcome
-from horovod._runner.launch_spec import LaunchSpec, Placement, check_command
+from horovod._runner.launch_spec import LaunchSpec, Placement, check_command, split_words
 from horovod._runner.local_ranks import LocalRanks
 from horovod._runner.output import PARTIAL_LINE_S, Output, OutputStream, RankStream, rank_label
 from horovod._runner.site import RankSpec, Site
@@ -194,25 +194,6 @@ class Mpi:
         return self.kind in (MPICH, INTEL)
 
 
-@dataclass(frozen=True)
-class LaunchOptions:
-    """The options of horovodrun that concern mpirun. `export`: names of variables that other hosts must get; empty if all
-    ranks are on this host, because they inherit all variables."""
-
-    hosts: Sequence[HostInfo]
-    export: Sequence[str] = ()
-    binding: Sequence[str] | None = None
-    more: Sequence[str] = ()
-    interfaces: Sequence[str] = ()
-    tcp: bool = False
-    ssh: Sequence[str] = ()
-    folder: str | None = None
-
-    @property
-    def num_proc(self) -> int:
-        return sum(host.slots for host in self.hosts)
-
-
 @dataclass
 class LaunchPlan:
     """The command that starts the job, and additional variables for its environment. `labels`: the labels in front of the
@@ -263,87 +244,88 @@ def identify(path: str, environ: Mapping[str, str]) -> Mpi:
     )
 
 
-def start(mpi: Mpi, options: LaunchOptions, command: Sequence[str]) -> LaunchPlan:
-    """The command line that starts `command` with these options. Raises ValueError if this MPI does not support one."""
-    plan = _hydra(mpi, options) if mpi.hydra else _open_mpi(mpi, options)
-    plan.words += [*options.more, *command]
+def start(mpi: Mpi, spec: LaunchSpec, hosts: Sequence[HostInfo], export: Sequence[str] = ()) -> LaunchPlan:
+    """The command line that starts a job. `export`: names of variables that other hosts must get; empty if all ranks are
+    on this host, because they inherit all variables. Raises ValueError if this MPI does not support an option."""
+    more = split_words("--mpi-args", spec.mpi_args)
+    # The user's own options may change the labels in front of the ranks' output.
+    names = (word.lstrip("-").partition("=")[0] for word in more if word.startswith("-"))
+    plan = (_hydra if mpi.hydra else _open_mpi)(mpi, spec, hosts, export, not _LABELLING.isdisjoint(names))
+    plan.words += [*more, *spec.command]
     return plan
 
 
-def _relabelled(options: LaunchOptions) -> bool:
-    """Whether the user's own options change the labels in front of the ranks' output."""
-    names = (word.lstrip("-").partition("=")[0] for word in options.more if word.startswith("-"))
-    return not _LABELLING.isdisjoint(names)
-
-
-def _open_mpi(mpi: Mpi, options: LaunchOptions) -> LaunchPlan:
+def _open_mpi(
+    mpi: Mpi, spec: LaunchSpec, hosts: Sequence[HostInfo], export: Sequence[str], relabelled: bool
+) -> LaunchPlan:
     words = [mpi.path]
     if os.geteuid() == 0:
         words.append("--allow-run-as-root")
-    hosts = ",".join(f"{host.hostname}:{host.slots}" for host in options.hosts)
-    words += ["--tag-output", "-np", str(options.num_proc), "-H", hosts]
-    if options.binding is not None:
-        words += options.binding
+    names = ",".join(f"{host.hostname}:{host.slots}" for host in hosts)
+    words += ["--tag-output", "-np", str(sum(host.slots for host in hosts)), "-H", names]
+    if spec.binding_args is not None:
+        words += split_words("--binding-args", spec.binding_args)
     elif mpi.kind == SPECTRUM:
         words += ["-bind-to", "socket", "-map-by", "socket", "-rank-by", "core"]
     else:
         words += ["--bind-to", "none", "--map-by", "slot"]
     if mpi.kind == SPECTRUM:
-        words += ["-tcp"] if options.tcp else []
-    elif options.tcp:
+        words += ["-tcp"] if spec.tcp_flag else []
+    elif spec.tcp_flag:
         memory = "vader" if mpi.version[:1] <= (4,) else "sm"
         words += ["--mca", "pml", "ob1", "--mca", "btl", f"self,{memory},tcp"]
-    if options.interfaces:
-        words += ["--mca", "btl_tcp_if_include", ",".join(options.interfaces)]
-    if options.ssh:
-        words += ["--mca", "plm_rsh_args", " ".join(options.ssh)]
-    if options.folder is not None:
+    if spec.interfaces:
+        words += ["--mca", "btl_tcp_if_include", ",".join(spec.interfaces)]
+    if ssh := " ".join(spec.ssh_options):
+        words += ["--mca", "plm_rsh_args", ssh]
+    if spec.output_filename is not None:
+        folder = os.path.abspath(spec.output_filename)
         # Version 5 renamed the option, and warns of the old name.
-        words += (
-            ["--output-filename", options.folder]
-            if mpi.version[:1] <= (4,)
-            else ["--output", f"dir={options.folder}"]
-        )
-    for name in options.export:
+        words += ["--output-filename", folder] if mpi.version[:1] <= (4,) else ["--output", f"dir={folder}"]
+    for name in export:
         words += ["-x", name]
-    return LaunchPlan(words, labels=None if _relabelled(options) else of_open_mpi(mpi.version))
+    return LaunchPlan(words, labels=None if relabelled else of_open_mpi(mpi.version))
 
 
-def _hydra(mpi: Mpi, options: LaunchOptions) -> LaunchPlan:
+def _hydra(
+    mpi: Mpi, spec: LaunchSpec, hosts: Sequence[HostInfo], export: Sequence[str], relabelled: bool
+) -> LaunchPlan:
     words, env, labels = [mpi.path], {}, None
     # No labels in files of their own, and Hydra takes one option of this kind only.
-    if options.folder is None and not _relabelled(options):
+    if spec.output_filename is None and not relabelled:
         pattern, labels = of_hydra()
         words += ["-prepend-pattern", pattern]
     if mpi.kind == INTEL:
-        counts = {host.slots for host in options.hosts}
+        counts = {host.slots for host in hosts}
         if len(counts) > 1:
             raise ValueError(
                 "Intel MPI needs the same number of processes on each host; found "
-                + ", ".join(f"{host.hostname}:{host.slots}" for host in options.hosts)
+                + ", ".join(f"{host.hostname}:{host.slots}" for host in hosts)
             )
-        names = ",".join(host.hostname for host in options.hosts)
-        words += ["-n", str(options.num_proc), "-ppn", str(counts.pop()), "-hosts", names]
+        names = ",".join(host.hostname for host in hosts)
+        words += ["-n", str(sum(host.slots for host in hosts)), "-ppn", str(counts.pop()), "-hosts", names]
     else:
-        names = ",".join(f"{host.hostname}:{host.slots}" for host in options.hosts)
-        words += ["-np", str(options.num_proc), "-hosts", names]
+        names = ",".join(f"{host.hostname}:{host.slots}" for host in hosts)
+        words += ["-np", str(sum(host.slots for host in hosts)), "-hosts", names]
     # Hydra binds nothing by default.
-    words += options.binding or []
-    if len(options.interfaces) > 1:
+    words += split_words("--binding-args", spec.binding_args)
+    if len(spec.interfaces) > 1:
         raise ValueError(
-            f"{mpi.kind} takes one network interface; --network-interfaces names {', '.join(options.interfaces)}"
+            f"{mpi.kind} takes one network interface; --network-interfaces names {', '.join(spec.interfaces)}"
         )
-    if options.interfaces:
-        words += ["-iface", options.interfaces[0]]
-    if options.ssh and mpi.kind == INTEL:
-        words += ["-bootstrap=ssh", "-bootstrap-exec-args", " ".join(options.ssh)]
-    elif options.ssh:
-        env["HYDRA_LAUNCHER_EXTRA_ARGS"] = " ".join(options.ssh)
-    if options.folder is not None:
+    if spec.interfaces:
+        words += ["-iface", spec.interfaces[0]]
+    ssh = " ".join(spec.ssh_options)
+    if ssh and mpi.kind == INTEL:
+        words += ["-bootstrap=ssh", "-bootstrap-exec-args", ssh]
+    elif ssh:
+        env["HYDRA_LAUNCHER_EXTRA_ARGS"] = ssh
+    if spec.output_filename is not None:
+        folder = os.path.abspath(spec.output_filename)
         for stream, flag in (("stdout", "-outfile-pattern"), ("stderr", "-errfile-pattern")):
-            words += [flag, os.path.join(options.folder, "rank.%r", stream)]
-    if options.export:
-        words += ["-genvlist", ",".join(options.export)]
+            words += [flag, os.path.join(folder, "rank.%r", stream)]
+    if export:
+        words += ["-genvlist", ",".join(export)]
     return LaunchPlan(words, env, labels)
 
 
@@ -402,18 +384,26 @@ def run_mpi_job(spec: LaunchSpec, started: Callable[[Job], None]) -> Outcome:
             env[functions.FROM_STORE] = "1"
             with _client(server, secret) as client:
                 functions.put(client, functions.FUNCTION, read_all(function.function))
-        made = start(mpi, _launch_options(spec, mpi, placement, env), spec.command)
+        export = [
+            name
+            for name in sorted(remote_environment(env) if placement.remote else ())
+            if _NAME.fullmatch(name) and _MPI_OWN.fullmatch(name) is None
+        ]
+        if spec.output_filename and mpi.hydra:
+            for rank in range(len(placement.slots)):
+                Path(spec.output_filename, f"rank.{rank}").mkdir(parents=True, exist_ok=True)
+        made = start(mpi, spec, [HostInfo(*item) for item in placement.counts.items()], export)
         env |= made.env
         if spec.verbose:
             output.stderr.note(f"horovodrun: {mpi.describe()}, store {server.address}")
             output.stderr.note(f"horovodrun: {shlex.join(made.words)}")
         job = MpiJob(made, env, output)
         started(job)
-        job.run()
+        outcome = job.run()
         if function is not None:
             with _client(server, secret) as client:
-                _collect(client, function, job.outcome)
-        return job.outcome
+                _collect(client, function, outcome)
+        return outcome
     finally:
         server.close()
 
@@ -431,39 +421,13 @@ def mpi_environment(env: Mapping[str, str], placement: Placement) -> dict[str, s
     return made
 
 
-def _launch_options(
-    spec: LaunchSpec, mpi: Mpi, placement: Placement, env: Mapping[str, str]
-) -> LaunchOptions:
-    export: list[str] = []
-    if placement.remote:
-        export = sorted(
-            name
-            for name in remote_environment(env)
-            if _NAME.fullmatch(name) and _MPI_OWN.fullmatch(name) is None
-        )
-    if spec.output_filename and mpi.hydra:
-        for rank in range(len(placement.slots)):
-            Path(spec.output_filename, f"rank.{rank}").mkdir(parents=True, exist_ok=True)
-    port, identity = spec.ssh_port, spec.ssh_identity_file
-    return LaunchOptions(
-        hosts=[HostInfo(host, count) for host, count in placement.counts.items()],
-        export=export,
-        binding=None if spec.binding_args is None else _words("--binding-args", spec.binding_args),
-        more=_words("--mpi-args", spec.mpi_args or ""),
-        interfaces=spec.interfaces,
-        tcp=bool(spec.tcp_flag),
-        ssh=[*([] if port is None else ["-p", str(port)]), *([] if identity is None else ["-i", identity])],
-        folder=spec.output_filename and os.path.abspath(spec.output_filename),
-    )
-
-
 def _client(server: StoreServer, secret: bytes) -> contextlib.closing[StoreClient]:
     from hvd_core._bootstrap.store import StoreClient
 
     return contextlib.closing(StoreClient(server.address, secret))
 
 
-def _collect(client: StoreClient, function: FunctionMemory, outcome: MpiOutcome) -> None:
+def _collect(client: StoreClient, function: FunctionMemory, outcome: Outcome) -> None:
     """Copies the ranks' results from the store to the memory in which horovod.run reads them."""
     from hvd_core._base.sockets import BootstrapTimeout
 
@@ -474,39 +438,13 @@ def _collect(client: StoreClient, function: FunctionMemory, outcome: MpiOutcome)
     outcome.raised_by = functions.first_failure(client)
 
 
-def _words(option: str, text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise ValueError(f"{option}: {text!r} cannot be split into words: {error}") from None
-
-
-@dataclass
-class MpiOutcome(Outcome):
-    """`code`: mpirun's own exit code, which is that of the rank that failed, or MPI's. `raised_by`: the rank whose
-    function was the first to raise."""
-
-    code: int = 0
-    raised_by: int | None = None
-
-    @property
-    def exit_code(self) -> int:
-        return self.code or super().exit_code
-
-    @property
-    def raised(self) -> int | None:
-        return self.raised_by
-
-
 class MpiJob(Job):
     """mpirun under a supervisor, as the only process of a job. Its output is split by rank if the labels are known,
     otherwise passed on unchanged."""
 
-    _outcome: MpiOutcome
-
     def __init__(self, start: LaunchPlan, env: Mapping[str, str], output: Output) -> None:
         mpirun = RankSpec(0, start.words, {}, notes_calls=False)
-        super().__init__([LocalRanks([mpirun], env)], output, outcome=MpiOutcome())
+        super().__init__([LocalRanks([mpirun], env)], output)
         self._labels = start.labels
 
     def _stream(self, rank: int, name: str) -> OutputStream:
@@ -514,17 +452,12 @@ class MpiJob(Job):
             return LabelledStream(self._labels, self._output, name)
         return RankStream("", getattr(self._output, name), None, self._output.timestamp)
 
-    @property
-    def outcome(self) -> MpiOutcome:
-        """How the job ended, after run()."""
-        return self._outcome
-
     def _called(self, rank: int) -> str:
         return "mpirun"
 
     def _handle_exit(self, site: Site, rank: int, code: int, asked: bool) -> None:
         if code:
-            self._outcome.code = shell_code(code)
+            self._outcome.mpirun = shell_code(code)
             self._outcome.problem = f"horovodrun: mpirun failed with exit code {shell_code(code)}\n"
 
     def _handle_loss(self, site: Site, text: str) -> None:

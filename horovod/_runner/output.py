@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from horovod._runner.event_loop import Member
+
 # How long an unfinished line is held before it is shown without its end.
 PARTIAL_LINE_S = 0.2
 # Longer text without a line end is passed on in parts.
@@ -30,20 +32,14 @@ def rank_label(rank: int, name: str) -> str:
     return f"[{rank}]<{name}>:"
 
 
-class OutputStream(Protocol):
-    """One output stream of a process of the job. A member of the event loop."""
+class OutputStream(Member, Protocol):
+    """One output stream of a process of the job. advance() shows the beginning of an unfinished line."""
 
     def feed(self, data: bytes) -> None:
         """Takes what was read from the pipe."""
 
     def end(self) -> None:
         """The process closed the stream."""
-
-    def due(self) -> float | None:
-        """See event_loop.Member."""
-
-    def advance(self, now: float) -> None:
-        """See event_loop.Member. Shows the beginning of an unfinished line."""
 
 
 class OutputClosedError(Exception):

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from horovod._runner.event_loop import LoopWriter
 from horovod._runner.functions import write_all
-from horovod._runner.launch_spec import LaunchSpec
+from horovod._runner.launch_spec import LaunchSpec, split_words
 from horovod._runner.protocol import (
     MAGIC,
     PROTOCOL,
@@ -50,24 +50,18 @@ class RemoteShell:
     def __init__(
         self,
         template: str | None = None,
-        port: int | None = None,
-        identity: str | None = None,
+        ssh_options: Sequence[str] = (),
         connect_s: float = 30,
         silence_s: float = 30,
     ):
         self._ssh: list[str] | None = None
         if template:
-            if port is not None or identity is not None:
+            if ssh_options:
                 raise ValueError(
                     "--ssh-port and --ssh-identity-file belong to the default remote shell; with "
                     "--remote-shell or HOROVOD_REMOTE_SHELL, put -p and -i into the template."
                 )
-            try:
-                self._words = shlex.split(template)
-            except ValueError as error:
-                raise ValueError(
-                    f"The remote shell {template!r} cannot be split into words: {error}."
-                ) from None
+            self._words = split_words("The remote shell", template)
             if not any("{host}" in word for word in self._words):
                 raise ValueError(
                     f"The remote shell {template!r} has no {{host}}: put it in the place of the host's name, as in "
@@ -86,8 +80,7 @@ class RemoteShell:
             self._ssh = ["ssh"]
             for name, value in options.items():
                 self._ssh += ["-o", f"{name}={value}"]
-            self._ssh += [] if port is None else ["-p", str(port)]
-            self._ssh += [] if identity is None else ["-i", identity]
+            self._ssh += ssh_options
             self._words = [*self._ssh, "{host}"]
         quoting = os.path.basename(self._words[0]) in _QUOTING
         if quoting and not any("{command}" in word for word in self._words):
@@ -98,7 +91,7 @@ class RemoteShell:
         """The remote shell of a job."""
         template = spec.remote_shell or spec.env.get("HOROVOD_REMOTE_SHELL")
         silence_s = seconds_of(spec.env, "HOROVOD_GLOO_TIMEOUT_SECONDS")
-        return cls(template, spec.ssh_port, spec.ssh_identity_file, spec.start_timeout_s, silence_s)
+        return cls(template, spec.ssh_options, spec.start_timeout_s, silence_s)
 
     def command(self, host: str, words: Sequence[str]) -> list[str]:
         """The command to execute here so that `words` are executed on `host`. Raises ValueError if the host name starts
@@ -158,15 +151,7 @@ _HANG_UP_S = 2.0
 # The time between the end of the remote shell and the end of its output, in either order.
 _SHELL_END_S = 3.0
 # What reading a frame, or a message of a worker in it, raises if its payload is not what its kind says.
-_INVALID = (
-    ProtocolError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    struct.error,
-)
+_INVALID = (ProtocolError, ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error)
 # How long a host may take to end its ranks after a request. Its supervisor gives up after some 15 s.
 _ANSWER_S = 20.0
 
@@ -225,41 +210,29 @@ class RemoteRanks(Site):
         self._selector, self._listener = selector, listener
         self._connect()
         self._opened = True
-        for name, handle in (
-            ("stdout", self._read),
-            ("stderr", self._read_said),
-            ("process", self._shell_ended),
-        ):
-            if name in self._readers:
-                selector.register(self._readers[name], selectors.EVENT_READ, handle)
+        handlers = {"stdout": self._read, "stderr": self._read_said, "process": self._shell_ended}
+        for name, descriptor in self._readers.items():
+            selector.register(descriptor, selectors.EVENT_READ, handlers[name])
         self._flush()
 
     def _connect(self) -> None:
         """Makes the connection to the agent: the outgoing frames, and the readers by name. Raises OSError."""
-        pipes: list[int] = []
-        try:
-            for _ in range(3):
-                pipes += os.pipe()
-            stdin, self_in, self_out, stdout, self_err, stderr = pipes
-            self._process = subprocess.Popen(
-                guarded(self._shell),
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                # Ctrl-C in the terminal is for the launcher, which then ends the other hosts in order.
-                start_new_session=True,
-            )
-            process = os.pidfd_open(self._process.pid)
-        except OSError:
-            for descriptor in pipes:
-                os.close(descriptor)
-            raise
-        for descriptor in (stdin, stdout, stderr):
-            os.close(descriptor)
-        for descriptor in (self_in, self_out, self_err):
-            os.set_blocking(descriptor, False)
-        self._outgoing = LoopWriter(self._selector, self_in, self._introduction())
-        self._readers = {"stdout": self_out, "stderr": self_err, "process": process}
+        process = self._process = subprocess.Popen(
+            guarded(self._shell),
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Ctrl-C in the terminal is for the launcher, which then ends the other hosts in order.
+            start_new_session=True,
+        )
+        ends = {}
+        for name in ("stdin", "stdout", "stderr"):
+            with getattr(process, name) as pipe:
+                ends[name] = os.dup(pipe.fileno())
+            os.set_blocking(ends[name], False)
+        self._outgoing = LoopWriter(self._selector, ends.pop("stdin"), self._introduction())
+        self._readers = {**ends, "process": os.pidfd_open(process.pid)}
 
     def _introduction(self) -> Iterator[bytes]:
         yield frame(Kind.JOB, json.dumps(self._job).encode())

@@ -90,8 +90,7 @@ def run_function(
     try:
         write_all(memory.function, data)
         outcome = run_job(replace(spec, function=memory))
-        if type(outcome) is Outcome:
-            _correct_the_cause(outcome, memory.results)
+        _correct_the_cause(outcome, memory.results)
         text = outcome.error_text()
         if text is None and spec.elastic is not None:
             return _results_of_last_world(outcome.last_world, memory.results, spec.elastic.least)
@@ -130,7 +129,7 @@ def _correct_the_cause(outcome: Outcome, places: dict[int, int]) -> None:
         record: tuple[Any, ...] = pickle.loads(data) if data else (True,)
         return None if record[0] else not isinstance(record[2], HorovodInternalError)
 
-    if outcome.raised is None or failed_by_itself(outcome.raised) is not False:
+    if outcome.first_failed is None or failed_by_itself(outcome.first_failed[0]) is not False:
         return
     others = [rank for rank, _ in (*outcome.failures, *outcome.late)]
     causes = [rank for rank in dict.fromkeys([*others, *places]) if failed_by_itself(rank)]

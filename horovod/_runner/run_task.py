@@ -11,6 +11,7 @@ import os
 import pickle
 import sys
 import traceback
+from collections.abc import Callable
 
 from horovod._runner import functions
 from horovod._runner.functions import FUNC_FD, RESULT_FD, read_all, write_all
@@ -18,40 +19,30 @@ from horovod._runner.functions import FUNC_FD, RESULT_FD, read_all, write_all
 _FETCH_S = 60.0
 
 
-class _Memory:
-    def __init__(self) -> None:
-        self._source, self._target = int(os.environ.pop(FUNC_FD)), int(os.environ.pop(RESULT_FD))
-        for descriptor in (self._source, self._target):
-            os.set_inheritable(descriptor, False)
+def _place() -> tuple[bytes, Callable[[bytes, bool], None]]:
+    """(the pickled function, a function that leaves the result and whether it is a failure)"""
+    if os.environ.pop(functions.FROM_STORE, None):
+        client, rank = functions.from_environment()
 
-    def function(self) -> bytes:
-        return read_all(self._source)
+        def leave(result: bytes, failed: bool) -> None:
+            functions.put(client, functions.result_key(rank), result)
+            if failed:
+                functions.note_failure(client, rank)
 
-    def leave(self, result: bytes, failed: bool) -> None:
-        write_all(self._target, result)
-
-
-class _Store:
-    def __init__(self) -> None:
-        del os.environ[functions.FROM_STORE]
-        self._client, self._rank = functions.from_environment()
-
-    def function(self) -> bytes:
-        return functions.get(self._client, functions.FUNCTION, _FETCH_S)
-
-    def leave(self, result: bytes, failed: bool) -> None:
-        functions.put(self._client, functions.result_key(self._rank), result)
-        if failed:
-            functions.note_failure(self._client, self._rank)
+        return functions.get(client, functions.FUNCTION, _FETCH_S), leave
+    source, target = int(os.environ.pop(FUNC_FD)), int(os.environ.pop(RESULT_FD))
+    for descriptor in (source, target):
+        os.set_inheritable(descriptor, False)
+    return read_all(source), lambda result, failed: write_all(target, result)
 
 
 def main() -> int:
     """The program; returns its exit status."""
     import cloudpickle
 
-    place = _Store() if functions.FROM_STORE in os.environ else _Memory()
+    data, leave = _place()
     try:
-        func, args, kwargs = pickle.loads(place.function())
+        func, args, kwargs = pickle.loads(data)
         result = cloudpickle.dumps((True, func(*args, **kwargs)))
     except Exception as error:
         if (uncaught := sys.modules.get("hvd_core._runtime.crash_reports")) is not None:
@@ -65,10 +56,10 @@ def main() -> int:
             pickle.loads(result)  # an exception with a special constructor may fail to unpickle
         except Exception:
             result = cloudpickle.dumps((False, text, None))
-        place.leave(result, failed=True)
+        leave(result, True)
         print(text, file=sys.stderr, end="", flush=True)
         return 1
-    place.leave(result, failed=False)
+    leave(result, False)
     return 0
 
 

@@ -98,25 +98,14 @@ def start_rank(rank: Json, environment: dict[str, str], directory: str | None) -
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != supervisor:
             os._exit(1)  # the supervisor died before the line above took effect
-        for number in (
-            signal.SIGINT,
-            signal.SIGTERM,
-            signal.SIGHUP,
-            signal.SIGCHLD,
-            signal.SIGPIPE,
-            signal.SIGXFSZ,
-        ):
-            signal.signal(number, signal.SIG_DFL)
+        for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGCHLD", "SIGPIPE", "SIGXFSZ"):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(rank["stdout"], 1)
         os.dup2(rank["stderr"], 2)
-        for descriptor in map(int, os.listdir("/proc/self/fd")):
-            if descriptor > 2 and descriptor not in rank["keep"]:
-                try:
-                    os.close(descriptor)
-                except OSError:
-                    pass  # the one that listed the directory
+        for descriptor in rank["keep"]:
+            os.set_inheritable(descriptor, True)
         try:
             if directory is not None:
                 os.chdir(directory)
@@ -351,16 +340,15 @@ class Supervisor:
         if os.getppid() != job["launcher"]:
             return
 
+        inherited = {fd for rank in job["ranks"] for fd in (rank["stdout"], rank["stderr"], *rank["keep"])}
+        for descriptor in (self.control, *inherited):
+            os.set_inheritable(descriptor, False)
         for rank in job["ranks"]:
             pid = start_rank(rank, job["env"], job["directory"])
             self.ranks[pid] = rank["rank"]
             self.report(event="start", rank=rank["rank"], pid=pid)
-        for rank in job["ranks"]:
-            for descriptor in {rank["stdout"], rank["stderr"], *rank["keep"]}:
-                try:
-                    os.close(descriptor)
-                except OSError:
-                    pass  # shared between ranks, closed already
+        for descriptor in inherited:
+            os.close(descriptor)
 
         self.reap()
         while not self.advance():

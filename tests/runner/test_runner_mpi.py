@@ -12,7 +12,6 @@ from horovod._runner.mpi import (
     MPICH,
     OPEN_MPI,
     SPECTRUM,
-    LaunchOptions,
     Mpi,
     find_mpirun,
     identify,
@@ -66,18 +65,18 @@ def test_the_path_comes_before_the_interpreter(tmp_path, monkeypatch):
 
 def words(kind, version, **wish):
     hosts = wish.pop("hosts", [HostInfo("h1", 2), HostInfo("h2", 2)])
-    made = start(
-        Mpi("/mpi/bin/mpirun", kind, version), LaunchOptions(hosts=hosts, **wish), ["python", "train.py"]
-    )
+    export = wish.pop("export", [])
+    spec = LaunchSpec(["python", "train.py"], 4, hosts, {}, 30.0, **wish)
+    made = start(Mpi("/mpi/bin/mpirun", kind, version), spec, hosts, export)
     return [word for word in made.words if word != "--allow-run-as-root"], made.env
 
 
 ALL = {
     "export": ["A", "HOROVOD_SECRET_KEY"],
     "interfaces": ["eth0"],
-    "tcp": True,
-    "ssh": ["-p", "2222"],
-    "more": ["--x"],
+    "tcp_flag": True,
+    "ssh_port": 2222,
+    "mpi_args": "--x",
 }
 
 
@@ -88,7 +87,7 @@ ALL = {
         (
             OPEN_MPI,
             (4, 1, 8),
-            {**ALL, "binding": ["--bind-to", "numa"], "folder": "/out"},
+            {**ALL, "binding_args": "--bind-to numa", "output_filename": "/out"},
             "--tag-output -np 4 -H h1:2,h2:2 --bind-to numa --mca pml ob1 --mca btl self,vader,tcp "
             "--mca btl_tcp_if_include eth0 --mca plm_rsh_args -p_2222 --output-filename /out "
             "-x A -x HOROVOD_SECRET_KEY --x",
@@ -97,7 +96,7 @@ ALL = {
         (
             OPEN_MPI,
             (5, 0, 11),
-            {"tcp": True, "folder": "/out"},
+            {"tcp_flag": True, "output_filename": "/out"},
             "--tag-output -np 4 -H h1:2,h2:2 --bind-to none --map-by slot --mca pml ob1 "
             "--mca btl self,sm,tcp --output dir=/out",
             {},
@@ -105,19 +104,19 @@ ALL = {
         (
             SPECTRUM,
             (10, 4),
-            {"tcp": True},
+            {"tcp_flag": True},
             "--tag-output -np 4 -H h1:2,h2:2 -bind-to socket -map-by socket -rank-by core -tcp",
             {},
         ),
         (MPICH, (4, 3, 2), {}, "-prepend-pattern hvd-0-%r| -np 4 -hosts h1:2,h2:2", {}),
         *(
-            (MPICH, (4, 3, 2), {"more": own.split()}, f"-np 4 -hosts h1:2,h2:2 {own}", {})
+            (MPICH, (4, 3, 2), {"mpi_args": own}, f"-np 4 -hosts h1:2,h2:2 {own}", {})
             for own in ("-l", "--prepend-rank", "-prepend-pattern %r:", "-outfile-pattern=/out/%r")
         ),
         (
             MPICH,
             (5, 0, 2),
-            {**ALL, "binding": ["-bind-to", "numa"], "folder": "/out"},
+            {**ALL, "binding_args": "-bind-to numa", "output_filename": "/out"},
             "-np 4 -hosts h1:2,h2:2 -bind-to numa -iface eth0 -outfile-pattern /out/rank.%r/stdout "
             "-errfile-pattern /out/rank.%r/stderr -genvlist A,HOROVOD_SECRET_KEY --x",
             {"HYDRA_LAUNCHER_EXTRA_ARGS": "-p 2222"},

@@ -39,7 +39,7 @@ def test_default_is_ssh_that_asks_nothing():
 
 
 def test_port_and_identity():
-    words = RemoteShell(None, 2222, "my key").command("h1", WORDS)
+    words = RemoteShell(None, ["-p", "2222", "-i", "my key"]).command("h1", WORDS)
     assert words[-6:-1] == ["-p", "2222", "-i", "my key", "h1"]
 
 
