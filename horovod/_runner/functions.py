@@ -174,6 +174,8 @@ def _culprit(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         parts |= {f"variable {key!r} of {name}": v for key, v in {**used.globals, **used.nonlocals}.items()}
     except (TypeError, ValueError):
         pass  # no plain function, or a variable without a value
+    of_self = getattr(getattr(func, "__self__", None), "__dict__", {})  # of a method
+    parts |= {f"attribute {key!r} of self of {name}": v for key, v in of_self.items()}
     for where, value in parts.items():
         try:
             cloudpickle.dumps(value)
