@@ -241,6 +241,18 @@ def test_the_value_that_cannot_be_sent_is_named(tmp_path):
         with pytest.raises(TypeError, match=r"args\[0\], of type TextIOWrapper"):
             horovod.run(print, (log,), executable="/nowhere/python")
 
+        class Training:
+            def __init__(self):
+                self.log = log
+
+            def run(self):
+                return self.log
+
+        with pytest.raises(
+            TypeError, match=r"attribute 'log' of self of the function .*Training.run, of type"
+        ):
+            horovod.run(Training().run, executable="/nowhere/python")
+
 
 def test_the_exception_of_the_rank_comes_first(run):
     def work():
