@@ -1,11 +1,9 @@
 // The lifecycle of an engine, and its operations in their general form. See engine.h.
 #include "engine/python/engine.h"
 
-#include <pthread.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <mutex>
 #include <set>
 #include <string>
 #include <tuple>
@@ -19,7 +17,6 @@
 #include "engine/python/arguments.h"
 #include "engine/python/bindings.h"
 #include "engine/python/engine_config.h"
-#include "engine/python/plugin_phases.h"
 #include "engine/python/program.h"
 #include "engine/recorder/observer.h"
 
@@ -33,50 +30,6 @@ using calls::require;
 
 // --------------------------------------------------------------------------------------------------------- lifecycle
 
-namespace {
-
-// Engines of this process, for the fork hook: they do not belong to a forked child. Part of the binding, not of the
-// engine, because pthread_atfork has no context argument.
-struct Engines {
-  std::mutex mutex;  // held during a fork, so that the child finds the list whole
-  std::vector<Engine*> all;
-};
-
-Engines& engines() {
-  static auto* const kept = new Engines;
-  return *kept;
-}
-
-void before_fork() {
-  engines().mutex.lock();
-  for (Engine* e : engines().all) e->before_fork();
-}
-
-void in_parent() {
-  for (Engine* e : engines().all) e->after_fork();
-  engines().mutex.unlock();
-}
-
-void in_child() {
-  frontend::in_forked_child();
-  for (Engine* e : engines().all) e->in_forked_child();
-  engines().mutex.unlock();
-}
-
-}  // namespace
-
-ForkHook::ForkHook(Engine& engine) : engine_(engine) {
-  static const int hook = ::pthread_atfork(before_fork, in_parent, in_child);
-  (void)hook;
-  std::lock_guard lock(engines().mutex);
-  engines().all.push_back(&engine_);
-}
-
-ForkHook::~ForkHook() {
-  std::lock_guard lock(engines().mutex);
-  std::erase(engines().all, &engine_);
-}
-
 PyEngine::PyEngine(const py::dict& d) {
   set_log_from(d);
   EngineConfig c = config_of(d);
@@ -87,9 +40,8 @@ PyEngine::PyEngine(const py::dict& d) {
     ReleaseGil released;
     engine_ = std::make_shared<Engine>(std::move(c), std::move(store), std::move(program));
   }
-  watch_exit(engine_);
+  hooks_.emplace(*engine_);
   start_up();
-  fork_hook_.emplace(*engine_);
   // The last engine of this process records the phases of its backends' work.
   plugins::set_activity_sink([observer = std::weak_ptr<recorder::Observer>(engine_->observer())](
                                  hvd_comm, uint64_t seq, const std::string& phase, int32_t begin_end) {
@@ -126,8 +78,8 @@ void PyEngine::watch_launcher(const py::dict& d) {
 }
 
 PyEngine::~PyEngine() {
-  fork_hook_.reset();
   if (engine_->belongs_to_parent()) {
+    hooks_.reset();
     // They stay as they were at the fork.
     new std::shared_ptr<Engine>(std::move(engine_));
     new std::shared_ptr<frontend::Frontend>(std::move(frontend_));
@@ -135,6 +87,7 @@ PyEngine::~PyEngine() {
     return;
   }
   close();
+  hooks_.reset();
   {
     ReleaseGil released;
     frontend_.reset();
@@ -596,7 +549,6 @@ void bind_engine(py::module_& m) {
            [](PyEngine& e, uint64_t handle, size_t index) { return capsule_of(e.take_output(handle, index)); })
       .def("output_array",
            [](PyEngine& e, uint64_t handle, size_t index) { return array_of(e.take_output(handle, index)); })
-      .def("output_count", [](PyEngine& e, uint64_t handle) { return e.find(handle)->outputs.size(); })
       .def("output_info", &output_info, py::arg("handle"), py::arg("index") = 0)
       .def("copy_output", &copy_output, py::arg("handle"), py::arg("index"), py::arg("tensor"))
       .def(

@@ -19,23 +19,12 @@
 #include "engine/core/engine.h"
 #include "engine/frontend/frontend.h"
 #include "engine/python/gil.h"
+#include "engine/python/process_hooks.h"
 #include "engine/python/tensors.h"
 
 namespace hvd::python {
 
 class Notifier;
-
-// While it exists, a forked child is notified that this engine is its parent's.
-class ForkHook {
- public:
-  explicit ForkHook(Engine& engine);
-  ~ForkHook();
-  ForkHook(const ForkHook&) = delete;
-  ForkHook& operator=(const ForkHook&) = delete;
-
- private:
-  Engine& engine_;
-};
 
 class PyEngine {
  public:
@@ -96,7 +85,7 @@ class PyEngine {
   void warn_if_exchanged(uint64_t handle);
 
   std::shared_ptr<Engine> engine_;
-  std::optional<ForkHook> fork_hook_;
+  std::optional<EngineHooks> hooks_;
   std::unique_ptr<base::ProcessWatch> launcher_;
   std::shared_ptr<frontend::Frontend> frontend_;
   std::unordered_map<uint64_t, Kept> handles_;
