@@ -24,6 +24,7 @@ namespace py = pybind11;
 
 namespace hvd::python {
 
+using namespace py::literals;
 using base::OpKind;
 using calls::Call;
 using calls::require;
@@ -392,27 +393,16 @@ py::list served(const Engine& engine, const std::string& type) {
   py::list list;
   for (const auto& [key, note] : engine.backends().notes->all()) {
     if (key.device != type) continue;
-    py::dict d;
-    d["collective"] = base::collective_name(key.coll);
-    d["dtype"] = base::dtype_name(key.dtype);
-    d["op"] = base::reduce_op_name(key.op);
-    d["backend"] = note.backend;
-    d["served"] = dataplane::service_name(note.served.service);
-    d["how"] = note.served.how;
-    list.append(std::move(d));
+    list.append(py::dict("collective"_a = base::collective_name(key.coll), "dtype"_a = base::dtype_name(key.dtype),
+                         "op"_a = base::reduce_op_name(key.op), "backend"_a = note.backend,
+                         "served"_a = dataplane::service_name(note.served.service), "how"_a = note.served.how));
   }
   return list;
 }
 
 py::dict described(const char* role, const plugins::Backend& b) {
-  py::dict d;
-  d["role"] = role;
-  d["name"] = b.name();
-  d["version"] = b.version();
-  d["vendor_lib"] = b.vendor_lib();
-  d["path"] = b.path();
-  d["abi_minor"] = b.abi_minor();
-  return d;
+  return py::dict("role"_a = role, "name"_a = b.name(), "version"_a = b.version(), "vendor_lib"_a = b.vendor_lib(),
+                  "path"_a = b.path(), "abi_minor"_a = b.abi_minor());
 }
 
 py::list backend_info(PyEngine& self) {
@@ -433,13 +423,9 @@ py::list backend_info(PyEngine& self) {
   std::set<std::string> copied;
   for (const auto& [key, note] : backends.notes->all())
     if (!backends.devices->known(key.device)) copied.insert(key.device);
-  for (const auto& type : copied) {
-    py::dict d;
-    d["role"] = "copied by the front end";
-    d["device_type"] = type;
-    d["served"] = served(engine, type);
-    found.append(std::move(d));
-  }
+  for (const auto& type : copied)
+    found.append(
+        py::dict("role"_a = "copied by the front end", "device_type"_a = type, "served"_a = served(engine, type)));
   return found;
 }
 
