@@ -32,6 +32,7 @@ class Engine:
         postscale: float = ...,
         process_set: int = ...,
         wait: bool = ...,
+        /,
     ) -> int:
         """Returns a handle; 0 with `wait`, which waits for the result."""
     def alltoall(
@@ -138,6 +139,7 @@ class Engine:
         postscale: float,
         process_set: int,
         wait: bool,
+        /,
     ) -> int | None:
         """`name`: the user's, without the prefix that allreduce() needs. Returns a handle, 0 with `wait`; None
         if the arguments must be checked and converted for allreduce()."""

@@ -182,16 +182,6 @@ void read_reduction(Call& c, py::handle op, py::handle prescale, py::handle post
   c.postscale = argument<double>(postscale, "postscale_factor", "a number");
 }
 
-uint64_t allreduce(PyEngine& engine, py::handle inputs, py::handle outputs, py::handle name, py::handle op,
-                   py::handle prescale, py::handle postscale, py::handle process_set, bool wait) {
-  Call c{.kind = OpKind::Allreduce, .waits = wait};
-  read_arguments(engine, c, name, process_set, [&] {
-    read_tensors(c, inputs, outputs);
-    read_reduction(c, op, prescale, postscale);
-  });
-  return engine.submit(std::move(c), {inputs, outputs});
-}
-
 uint64_t allgather(PyEngine& engine, py::handle inputs, py::handle name, py::handle process_set) {
   Call c{.kind = OpKind::Allgather};
   read_arguments(engine, c, name, process_set, [&] { c.in = tensors_of(inputs, false); });
@@ -431,17 +421,23 @@ py::list backend_info(PyEngine& self) {
 
 }  // namespace
 
+uint64_t allreduce(PyEngine& engine, py::handle inputs, py::handle outputs, py::handle name, py::handle op,
+                   py::handle prescale, py::handle postscale, py::handle process_set, bool wait) {
+  Call c{.kind = OpKind::Allreduce, .waits = wait};
+  read_arguments(engine, c, name, process_set, [&] {
+    read_tensors(c, inputs, outputs);
+    read_reduction(c, op, prescale, postscale);
+  });
+  return engine.submit(std::move(c), {inputs, outputs});
+}
+
 void bind_engine(py::module_& m) {
   py::class_<PyEngine> engine(m, "Engine", "The engine of this process; hvd_core._runtime.runtime makes and keeps it.");
   bind_allreduce(m, engine);
   engine.def(py::init<const py::dict&>(), py::arg("config"));
 
   // ---- operations, each of which returns a handle; 0 with `wait`, which waits for the result
-  engine
-      .def("allreduce", &allreduce, py::arg("inputs"), py::arg("outputs"), py::arg("name"), py::arg("op"),
-           py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("process_set") = 0, py::arg("wait") = false,
-           "Returns a handle; 0 with `wait`, which waits for the result.")
-      .def("allgather", &allgather, py::arg("inputs"), py::arg("name"), py::arg("process_set") = 0)
+  engine.def("allgather", &allgather, py::arg("inputs"), py::arg("name"), py::arg("process_set") = 0)
       .def("broadcast", &broadcast, py::arg("inputs"), py::arg("outputs"), py::arg("root_rank"), py::arg("name"),
            py::arg("process_set") = 0, py::arg("wait") = false)
       .def("alltoall", &alltoall, py::arg("inputs"), py::arg("splits"), py::arg("name"), py::arg("process_set") = 0)

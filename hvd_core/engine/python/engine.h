@@ -92,4 +92,10 @@ class PyEngine {
   std::list<Kept> abandoned_;
 };
 
+// The general form of an allreduce. The arguments are those of Python, so that a wrong one is reported to the other
+// ranks. (engine.cc)
+uint64_t allreduce(PyEngine& engine, pybind11::handle inputs, pybind11::handle outputs, pybind11::handle name,
+                   pybind11::handle op, pybind11::handle prescale, pybind11::handle postscale,
+                   pybind11::handle process_set, bool wait);
+
 }  // namespace hvd::python
