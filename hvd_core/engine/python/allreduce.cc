@@ -11,6 +11,7 @@
 #include "engine/python/arguments.h"
 #include "engine/python/bindings.h"
 #include "engine/python/engine.h"
+#include "engine/python/program.h"
 
 namespace py = pybind11;
 
@@ -122,6 +123,7 @@ void try_allreduce_each(PyEngine& engine, const py::list& tensors, const py::lis
     Engine& engine;
     ~Announcement() { engine.announce(); }
   } const announcement{engine.engine()};
+  const base::CallSite site = call_site();
   for (size_t i = 0; i < tensors.size() && i < names.size(); ++i) {
     const py::object tensor = tensors[i], name = names[i];
     PyObject* const arguments[] = {tensor.ptr(),   tensor.ptr(),    name.ptr(),       op.ptr(),
@@ -133,6 +135,7 @@ void try_allreduce_each(PyEngine& engine, const py::list& tensors, const py::lis
         continue;
       }
       call.more_follow = true;
+      call.site = site;
       handles.append(engine.submit(std::move(call), {tensor, tensor}));
     } catch (const abi::__forced_unwind&) {  // the end of the thread
       throw;

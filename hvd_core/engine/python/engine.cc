@@ -124,7 +124,7 @@ uint64_t PyEngine::submit(Call&& call, Owners owners, int64_t deadline_ns, std::
   require(!on_device || deadline_ns == kNoDeadline, "only an operation on host memory can be waited for at once");
   std::optional<uint64_t> stream;
   if (on_device && first->has_stream) stream = reinterpret_cast<uint64_t>(first->stream);
-  call.site = call_site();
+  if (!call.site.code) call.site = call_site();
   if (!abandoned_.empty()) sweep_abandoned();
   if (!waits) owners.hold_memory();
   auto request = frontend::submit(*frontend_, std::move(call));

@@ -35,8 +35,8 @@ class PyEngine {
   void shutdown(const std::string& text, double timeout_s);
   void close();
 
-  // Submits a call from the current line of the program. Returns its handle; or 0 for a call that waits, if the
-  // operation has completed by the deadline, which is for tensors in host memory only.
+  // Submits a call, from the current line of the program unless the call has another site. Returns its handle; or 0 for
+  // a call that waits, if the operation has completed by the deadline, which is for tensors in host memory only.
   uint64_t submit(calls::Call&& call, Owners owners, int64_t deadline_ns = kNoDeadline,
                   std::shared_ptr<Notifier> notifier = nullptr);
   // As submit(), for a call that does not wait: notify() works for its handle.

@@ -39,7 +39,7 @@ class Notifier final : public calls::Listener, private frontend::Completions::Ta
 
   bool settled(const calls::Request& done) noexcept override {
     if (done.enqueued()) return false;  // is called again at the end of the device's work
-    const auto self = self_;  // also during push(), while run() may already have let go
+    const auto self = self_;            // also during push(), while run() may already have let go
     if (state_.exchange(kDone) == kWanted)
       frontend_->completions().push(this);
     else
