@@ -97,6 +97,7 @@ lint: $(VENV)/.check
 
 format: $(VENV)/.test
 	$(BIN)/python docs/include.py
+	$(BIN)/python docs/tables.py
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 	$(if $(CXX_FILES),$(BIN)/clang-format -i $(CXX_FILES))

@@ -5,9 +5,9 @@
 
 Runs the engine's own control-plane code (the nodes, coordinator, merger and messages of hvd_core/engine/agreement) of all
 ranks in this process, in the tree that the ranks of a job form: the ranks of a host below its leader, leaders below
-leaders with the fan-out of hvd_core/_bootstrap/hosts.py. Queues take the place of shared memory and
-sockets, no data is
-reduced, and the clock is virtual. Each step all ranks submit the same tensors and wait for the last one. Scenarios:
+leaders with the fan-out of hvd_core/_bootstrap/hosts.py. Queues take the place of shared memory and sockets, no data is
+reduced, and the clock is virtual. Needs a checkout that is built in place. Each step all ranks submit the same tensors
+and wait for the last one. Scenarios:
 
   known       steps whose tensors form a known batch, which all but the first steps of a training are
   changing    the same names with another shape in each step, so that no batch is ever known
@@ -29,11 +29,11 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from hvd_core._bootstrap import hosts
-from hvd_core._core import ProtocolSim
 from hvd_core.bench import _report
+from protocol_sim import ProtocolSim
 
 _KEY = "k" * 32
 

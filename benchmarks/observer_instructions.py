@@ -14,20 +14,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import re
 import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness.build import BENCHMARKS
+from harness.valgrind import per_call
 from hvd_core.bench import _report
-from hvd_core.bench._conductor import Unavailable
 
 GOAL = 0.005
 ROOT = BENCHMARKS.parent  # this benchmark builds the engine: it needs a checkout
@@ -70,37 +67,6 @@ def without_observer() -> Path:
     return folder
 
 
-def count(calls: int, path: Path, env: dict[str, str]) -> int:
-    """Instructions of the program's main thread."""
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "program.py"
-        program.write_text(_PROGRAM)
-        out = Path(folder) / "count"
-        command = ["valgrind", "--tool=callgrind", "--separate-threads=yes", f"--callgrind-out-file={out}"]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(path),
-            "PYTHONHASHSEED": "0",
-            "HOROVOD_TIMELINE": "",
-            # Under valgrind a thread waits for its turn; polling would count as work.
-            "HOROVOD_SPIN_US": "0",
-            **{key: value.format(folder=folder) for key, value in env.items()},
-        }
-        done = subprocess.run(
-            [*command, sys.executable, str(program), str(calls)],
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            raise Unavailable(f"valgrind failed:\n{done.stderr[-2000:]}")
-        first = Path(f"{out}-01")
-        found = re.search(r"^(?:summary|totals): (\d+)", first.read_text(), re.MULTILINE)
-        if not found:
-            raise Unavailable(f"{first} has no total")
-        return int(found[1])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -108,8 +74,6 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=1500, help="default %(default)s")
     parser.add_argument("--json", metavar="FILE", help="write the counts to FILE")
     options = parser.parse_args()
-    if shutil.which("valgrind") is None:
-        raise SystemExit("valgrind is not installed")
     off = {"HOROVOD_FLIGHT_RECORDER": "0"}
     ways = {
         "without the observer": (without_observer(), off),
@@ -119,7 +83,7 @@ def main() -> None:
     }
     counts = {}
     for way, (path, env) in ways.items():
-        counts[way] = (count(_FEW + options.calls, path, env) - count(_FEW, path, env)) / options.calls
+        counts[way] = per_call(_PROGRAM, _FEW, options.calls, path, env)
     base = counts["without the observer"]
     rows = [[way, f"{n:.0f}", f"{n / base - 1:+.2%}"] for way, n in counts.items()]
     print(_report.table(["observer", "instructions of an allreduce", "more"], rows))

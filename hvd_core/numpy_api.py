@@ -312,20 +312,14 @@ def allreduce_(
         >>> hvd.allreduce_(gradient, op=hvd.Sum)
     """
     core = engine()
-    # Most calls take this way, on which nothing can fail before the engine has the call.
+    # Most calls need no conversion; the engine takes them as they are.
     engine_op = ENGINE_NUMBERS.get(op) if type(op) is int else None
-    if process_set is None and engine_op is not None and (name is None or type(name) is str):
-        core.allreduce(
-            tensor,
-            tensor,
-            None if name is None else f"allreduce.{name}",
-            engine_op,
-            prescale_factor,
-            postscale_factor,
-            0,
-            True,
+    if process_set is None and engine_op is not None:
+        handle = core.try_allreduce(
+            tensor, tensor, name, engine_op, prescale_factor, postscale_factor, 0, True
         )
-        return tensor
+        if handle is not None:
+            return tensor
     with report_failure("allreduce", name, process_set, "allreduce"):
         full_name = request_name("allreduce", name)
         op = engine_number(op)

@@ -53,25 +53,23 @@ PARAMETERS = {
 TYPES = {
     "Engine.__init__": {"config": "dict[str, Any]"},
     "Engine.add_process_set": {"backends": "dict[str, Any] | None"},
-    "Engine.allreduce": {"return": "int"},
-    "Engine.allreduce_each": {
-        "tensors": "list[Any]",
-        "names": "list[Any]",
-        "handles": "list[Any]",  # gets handles, exceptions, and None for a tensor that needs allreduce()
-    },
     "Engine.alltoall": {"splits": "Sequence[Sequence[int]]"},
     "Engine.backend_info": {"return": "list[dict[str, Any]]"},
-    "Engine.finish": {"handle": "int", "kept": "dict[int, Any]", "return": "None"},
+    "Engine.finish": {"kept": "dict[int, Any]"},
     "Engine.notify": {"callback": "Callable[[], object]"},
     "Engine.ordered": {"inputs": "_Tensors | None", "outputs": "_Tensors | None"},
     "Engine.output": {"return": "object"},  # a capsule of DLPack
     "Engine.output_array": {"return": "npt.NDArray[Any]"},  # writable, without a copy
     "Engine.output_info": {"return": "tuple[tuple[int, ...], int, str]"},
-    "Engine.reduce_plain": {"tensor": "object", "output": "object", "return": "int | None"},
+    "Engine.try_allreduce": {"tensor": "object", "output": "object", "return": "int | None"},
+    "Engine.try_allreduce_each": {
+        "tensors": "list[Any]",
+        "names": "list[Any]",
+        "handles": "list[Any]",  # gets handles, exceptions, and None for a tensor that needs allreduce()
+    },
     "FrameSeals.__init__": {"key": "str | bytes"},
     "FrameSeals.open": {"frame": "bytes"},
     "FrameSeals.seal": {"payload": "bytes"},
-    "OrderedCalls.allreduce": {"return": "int | None"},
     "PythonBackendCall.inputs": {"return": "list[memoryview]"},
     "PythonBackendCall.outputs": {"return": "list[memoryview]"},
     "PythonBackendComm.next_call": {"return": "PythonBackendCall | None"},
@@ -80,11 +78,6 @@ TYPES = {
         "options": "Sequence[Sequence[str]]",
     },
     "PythonBackendTable.next_task": {"return": "tuple[str, PythonBackendComm]"},
-    "ProtocolSim.__init__": {"key": "str | bytes"},
-    "ProtocolSim.accounts": {"return": "list[tuple[int, int, int, int, int]]"},
-    "ProtocolSim.inject": {"arg2": "bytes"},
-    "ProtocolSim.next_deadline": {"return": "int | None"},
-    "ProtocolSim.take_events": {"return": "list[tuple[Any, ...]]"},
     "event_kinds": {"return": "dict[int, str]"},
     "inspect_backend": {"return": "dict[str, Any]"},
     "query_backend": {"return": "dict[str, int]"},

@@ -206,7 +206,7 @@ def start_plain(
         return None
     set_id: Any = process_set.process_set_id
     # The engine says whether it takes the tensors, the name, the factors and the set unchanged.
-    handle = engine().reduce_plain(
+    handle = engine().try_allreduce(
         tensor, output, name, ENGINE_NUMBERS[op], prescale, postscale, set_id, wait
     )
     if handle:

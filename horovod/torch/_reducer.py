@@ -286,7 +286,7 @@ class GradientReducer:
         submitted: list[int | BaseException | None] = []
         others = []
         try:
-            engine().allreduce_each(grads, names, number, *self.factors, set_id, submitted)
+            engine().try_allreduce_each(grads, names, number, *self.factors, set_id, submitted)
         finally:  # also when Ctrl-C comes meanwhile: the engine uses the gradients from now on
             for slot, grad, handle in zip(quick, grads, submitted):
                 if handle is None:

@@ -10,8 +10,8 @@ import pytest
 import hvd_core as hvd
 from harness import on_ranks
 from harness.rank import meet
-from hvd_core._core import ProtocolSim
 from hvd_core._runtime import current_job
+from protocol_sim import ProtocolSim
 
 SECOND = 1_000_000_000
 

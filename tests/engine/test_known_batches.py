@@ -1,10 +1,7 @@
 """Known batches and process sets that come and go for as long as a job runs: they work on, and take no more memory."""
 
-import pytest
-
 from harness.heap import bytes_in_use
-
-_core = pytest.importorskip("hvd_core._core")
+from protocol_sim import ProtocolSim
 
 PARENTS = [-1, 0, 0, 1]  # rank 1 is an inner node of the tree
 
@@ -42,7 +39,7 @@ def messages_of_a_step(sim, names):
 
 
 def test_numbers_of_known_batches_are_used_again():
-    sim = _core.ProtocolSim(PARENTS, repeats=1)
+    sim = ProtocolSim(PARENTS, repeats=1)
     for k in range(500):
         epoch(sim, [f"a{k % 3}", "b"])
     before = bytes_in_use()
@@ -55,7 +52,7 @@ def test_numbers_of_known_batches_are_used_again():
 
 
 def test_process_sets_that_have_ended_take_no_memory():
-    sim = _core.ProtocolSim(PARENTS)
+    sim = ProtocolSim(PARENTS)
     number = 0
 
     def come_and_go():

@@ -1,4 +1,4 @@
-"""Engine.allreduce without pybind11's dispatch, and its form for many tensors in one call."""
+"""The fast entry of an allreduce, for one tensor and for many in one call."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ SUM = ENGINE_NUMBERS[hvd.Sum]
 
 def allreduce_each(core, arrays, names, postscale=1.0):
     handles = []
-    core.allreduce_each(arrays, names, SUM, 1.0, postscale, 0, handles)
+    core.try_allreduce_each(arrays, names, SUM, 1.0, postscale, 0, handles)
     return handles
 
 
@@ -46,7 +46,12 @@ def test_a_mistake_is_that_of_one_tensor():
     else:
         handles = allreduce_each(core, [*arrays, np.ones(3)], [*names, names[0]])
         hvd.barrier()
-        assert isinstance(handles[1], TypeError)
+        assert handles[1] is None  # it needs the general entry, which reports the mistake to rank 1
+        expect(
+            TypeError,
+            lambda: core.allreduce("no tensor", "no tensor", names[1], SUM),
+            "expected a NumPy array",
+        )
         # The name is in use: that call fails here, and counts.
         assert isinstance(handles[3], ValueError) and "same name" in str(handles[3]), handles[3]
     for i in (0, 2):
@@ -70,16 +75,41 @@ def test_arguments_of_allreduce():
     core.wait(handle)
     core.release(handle)
     for arguments, keywords, part in [
-        ((array, array, None), {}, "lacks the argument 'op'"),
-        ((array,) * 9, {}, "at most 8 arguments"),
-        ((array, array, None, SUM), {"op": SUM}, "multiple values for argument 'op'"),
-        ((array, array, None, SUM), {"shape": 3}, "unexpected keyword argument 'shape'"),
+        ((array, array, None), {}, "incompatible function arguments"),
+        ((array,) * 9, {}, "incompatible function arguments"),
+        ((array, array, None, SUM), {"op": SUM}, "incompatible function arguments"),
+        ((array, array, None, SUM), {"shape": 3}, "incompatible function arguments"),
         ((array, array, None, "plus"), {}, "op must be"),
         ((array, array, 7, SUM), {}, "name must be a str or None"),
     ]:
         expect(TypeError, lambda: core.allreduce(*arguments, **keywords), part)
     expect(TypeError, lambda: type(core).allreduce(7, array, array, None, SUM))
-    expect(TypeError, lambda: type(core).allreduce(type(core).__new__(type(core)), array, array, None, SUM))
+
+
+@on_ranks(1)
+def test_the_fast_entry_takes_what_needs_no_conversion():
+    core, array = engine(), np.ones(3)
+    some = (SUM, 1.0, 1.0, 0, True)
+    assert core.try_allreduce(array, np.empty(3), "a name", *some) == 0
+    read_only = np.ones(3)
+    read_only.flags.writeable = False
+    assert core.try_allreduce(read_only, np.empty(3), None, *some) == 0
+    for arguments in [
+        (array, read_only, None, *some),
+        (read_only, read_only, None, *some),
+        (np.ones((3, 3))[:, 1], array, None, *some),
+        (array.astype(">f8"), array, None, *some),
+        ("no tensor", array, None, *some),
+        (array, array, 7, *some),
+        (array, array, None, "plus", 1.0, 1.0, 0, True),
+        (array, array, None, SUM, 2, 1.0, 0, True),
+        (array, array, None, SUM, 1.0, None, 0, True),
+        (array, array, None, SUM, 1.0, 1.0, 2**40, True),
+        (array, array, None, SUM, 1.0, 1.0, 0, 1),
+    ]:
+        assert core.try_allreduce(*arguments) is None
+    expect(TypeError, lambda: core.try_allreduce(array, array), "takes 8 arguments")
+    expect(TypeError, lambda: type(core).try_allreduce(7, array, array, None, *some))
 
 
 @on_ranks(2)

@@ -3,7 +3,7 @@ not the number of ranks or tensors. On real control nodes, joined by queues."""
 
 import pytest
 
-_core = pytest.importorskip("hvd_core._core")
+from protocol_sim import ProtocolSim
 
 # Rank 0 on top, leaders 1 and 2, and five ranks below each leader.
 PARENTS = [-1, 0, 0, *[1] * 5, *[2] * 5]
@@ -13,7 +13,7 @@ TENSORS = 40
 
 class Job:
     def __init__(self, **options):
-        self.sim = _core.ProtocolSim(parents=PARENTS, repeats=2, **options)
+        self.sim = ProtocolSim(parents=PARENTS, repeats=2, **options)
         self.events = {r: [] for r in RANKS}
         self.token = 0
 

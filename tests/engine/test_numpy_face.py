@@ -63,6 +63,9 @@ def test_extension_dtype():
     assert total.dtype == x.dtype and (total == 4).all()
     gathered = hvd.allgather(x)
     assert gathered.dtype == x.dtype and gathered.astype("f8")[:, 0].tolist() == [1.5, 1.5, 2.5, 2.5]
+    for dtype in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
+        moved = hvd.broadcast(np.full(3, rank + 1.5, dtype), 1)
+        assert moved.dtype == dtype and moved.astype("f8").tolist() == [2.5] * 3
 
 
 @on_ranks(2, 3)

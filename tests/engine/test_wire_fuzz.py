@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from hvd_core._core import ProtocolSim
+from protocol_sim import ProtocolSim
 
 
 def spoil(rng, piece):

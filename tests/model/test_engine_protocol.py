@@ -7,9 +7,8 @@ import pytest
 from engine_walk import Settings, Walk
 from programs import Program, random_messages, random_program
 from protocol import ProtocolError
+from protocol_sim import ProtocolSim
 from test_protocol_model import NASTY
-
-core = pytest.importorskip("hvd_core._core", reason="the engine is not built")
 
 TREES = {  # parents: stars, chains, two hosts
     2: [(-1, 0)],
@@ -22,7 +21,7 @@ def walk(program: Program, seeds: range) -> None:
     for parents in TREES[len(program)]:
         for seed in seeds:
             settings = Settings(parents, repeats=seed % 2, merge_ns=[1, 5_000_000][seed % 3 > 0])
-            w = Walk(core.ProtocolSim, program, seed, settings)
+            w = Walk(ProtocolSim, program, seed, settings)
             try:
                 w.run()
             except ProtocolError as e:
@@ -71,7 +70,7 @@ def test_random_messages(seeds: range) -> None:
 
 
 def test_coalescing_delay_and_dissolve_delay_are_apart() -> None:
-    sim = core.ProtocolSim(parents=[-1], coalesce_ns=1000, dissolve_after_ns=5000, repeats=1)
+    sim = ProtocolSim(parents=[-1], coalesce_ns=1000, dissolve_after_ns=5000, repeats=1)
 
     def executed(delay: int) -> list:
         sim.advance(delay)

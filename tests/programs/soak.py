@@ -24,7 +24,8 @@ def main() -> int:
     parser.add_argument("--backend", default="", help="real: HOROVOD_BACKEND")
     parser.add_argument("--hosts", default="", help="real: HOROVOD_SIMULATED_HOSTS, as 0,0,1")
     args = parser.parse_args()
-    sys.path.insert(0, str(Path(__file__).parents[1] / "model"))
+    tests = Path(__file__).parents[1]
+    sys.path[:0] = [str(tests), str(tests / "model")]
     if args.where == "sim":
         return sim(args)
     import real_jobs
@@ -36,7 +37,7 @@ def main() -> int:
 
 
 def sim(args: argparse.Namespace) -> int:
-    from hvd_core._core import ProtocolSim
+    from protocol_sim import ProtocolSim
     from sim_jobs import check_seed
 
     began, seed = time.monotonic(), args.seed

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+import hvd_core
 import real_jobs
 from generator import generate, judge
 from harness import plain
 from minimise import is_valid, minimise
+from protocol_sim import ProtocolSim
 from sim_jobs import check_seed
-
-core = pytest.importorskip("hvd_core._core", reason="the engine is not built")
 
 SEEDS, PARTS = 1200, 16
 QUICK = 2  # parts in `make test`
@@ -25,7 +25,7 @@ QUICK = 2  # parts in `make test`
 def check_part(part: int) -> str:
     """The fault of the first program of a part whose results differ from its meaning; empty if all agree."""
     seeds = range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS)
-    return next(filter(None, (check_seed(core.ProtocolSim, seed) for seed in seeds)), "")
+    return next(filter(None, (check_seed(ProtocolSim, seed) for seed in seeds)), "")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ REAL = {
 
 def run_on_real_ranks(job: str, seconds: float) -> None:
     ranks, env, interpreters = REAL[job]
-    if "shm" not in job and not any((Path(core.__file__).parent / "lib").glob("*tcp*.so")):
+    if "shm" not in job and not any((Path(hvd_core.__file__).parent / "lib").glob("*tcp*.so")):
         pytest.skip("the tcp backend is not built")
     words = {"launcher": plain.python(), "python": [sys.executable] if interpreters else plain.python()}
     report = real_jobs.run_for(seconds, 1_000_000 * ranks, ranks, env, least=LEAST, **words)

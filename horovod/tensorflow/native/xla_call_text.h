@@ -1,5 +1,5 @@
 // The text by which a program that XLA compiled tells this library which operation to run. Its format, and the code
-// that writes it: _xla_call_text.py.
+// that writes it: _xla.py.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace hvd_tf {
 
-// The version of the format that this library reads. _xla_call_text.py has the number as well.
+// The version of the format that this library reads. _xla.py has the number as well.
 inline constexpr int kXlaCallVersion = 1;
 
 struct XlaTensor {

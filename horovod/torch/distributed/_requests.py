@@ -205,7 +205,7 @@ class Calls:
         self.next_name: Callable[[], str] = ordered.next_name
         # The number of calls so far. It is equal on all ranks that have made the same calls.
         self.count: Callable[[], int] = ordered.count
-        self._allreduce = ordered.allreduce
+        self._try_allreduce = ordered.try_allreduce
         self._numbers_by_hash: dict[int, int] = {}
 
     def refusing(self, operation: str, name: str) -> report_failure:
@@ -275,10 +275,9 @@ class Calls:
         if not numbers or opts.asyncOp or self.coalesced is not None or len(tensors) != 1:
             return False
         tensor, number = tensors[0], numbers.get(hash(opts.reduceOp))
-        # A negative bit is the one property of a tensor that the engine does not see.
-        if number is None or type(tensor) is not torch.Tensor or tensor.is_neg():
+        if number is None or type(tensor) is not torch.Tensor:
             return False
-        handle = self._allreduce(tensor, number, _SOON_SECONDS)
+        handle = self._try_allreduce(tensor, number, _SOON_SECONDS)
         if handle is None:
             return False
         if handle:

@@ -1,6 +1,6 @@
 // A two-way byte stream to one neighbour in the control tree. Link makes frames of it, and Node reads their meaning.
 //
-// Implementations: shared memory and TCP (channel.h), and a queue for simulations (python/sim.cc). No function blocks.
+// Implementations: shared memory and TCP (channel.h), and a queue for simulations (tests/model). No function blocks.
 // Used by the thread that drives the engine.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Converts arguments of a call from Python. The engine's own code does this, not pybind11's dispatch, so that a wrong
-// argument is reported to the other ranks like all mistakes. Called with Python's lock.
+// argument is reported to the other ranks like all mistakes. With the GIL.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -8,9 +8,6 @@
 #include <string>
 
 namespace hvd::python {
-
-// What the argument `op` must be.
-inline constexpr const char* kReduceOp = "the number of a reduce op";
 
 // Throws TypeError: "<name> must be <what>, but is <value>".
 template <typename T>
@@ -23,20 +20,23 @@ T argument(pybind11::handle value, const char* name, const char* what) {
   }
 }
 
-// The name of a call; None is a call without a name. Python's texts may have surrogates (of file names, say), which are
-// no UTF-8: they are written as "\\udce9". `prefix` goes before it. Throws TypeError for a value that is not a str.
-inline std::optional<std::string> name_argument(pybind11::handle name, const char* prefix = "") {
+// A str as UTF-8. Python's strings may hold surrogates (of file names, say), which UTF-8 lacks: they become "\\udce9".
+inline std::string utf8_of(pybind11::handle text) {
+  Py_ssize_t size = 0;
+  if (const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size)) return {utf8, static_cast<size_t>(size)};
+  PyErr_Clear();
+  const auto escaped =
+      pybind11::reinterpret_steal<pybind11::bytes>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
+  if (!escaped) throw pybind11::error_already_set();
+  return std::string(escaped);
+}
+
+// The name of a call; None is a call without a name. Throws TypeError for a value that is not a str.
+inline std::optional<std::string> name_argument(pybind11::handle name) {
   if (name.is_none()) return std::nullopt;
   if (!PyUnicode_Check(name.ptr()))
     throw pybind11::type_error("name must be a str or None, but is " + pybind11::repr(name).cast<std::string>());
-  Py_ssize_t size = 0;
-  if (const char* text = PyUnicode_AsUTF8AndSize(name.ptr(), &size))
-    return std::string(prefix).append(text, static_cast<size_t>(size));
-  PyErr_Clear();
-  const auto escaped =
-      pybind11::reinterpret_steal<pybind11::bytes>(PyUnicode_AsEncodedString(name.ptr(), "utf-8", "backslashreplace"));
-  if (!escaped) throw pybind11::error_already_set();
-  return prefix + std::string(escaped);
+  return utf8_of(name);
 }
 
 }  // namespace hvd::python

@@ -1,5 +1,4 @@
-// See diagnostics.h.
-#include "engine/python/diagnostics.h"
+// What tools see: lines of the log, descriptions of backends, snapshots of ranks (`hvd doctor`).
 
 #include <pybind11/stl.h>
 
@@ -19,6 +18,7 @@
 #include "engine/base/text.h"
 #include "engine/calls/request.h"
 #include "engine/plugins/backend.h"
+#include "engine/python/bindings.h"
 #include "engine/python/gil.h"
 #include "engine/python/program.h"
 #include "engine/recorder/event.h"
@@ -34,39 +34,18 @@ namespace {
 py::object take_line() {
   std::optional<base::LogLine> line;
   {
-    WithoutPythonLock unlocked;
+    ReleaseGil released;
     line = base::take_line();
   }
   if (!line) return py::none();
   return py::make_tuple(static_cast<int32_t>(line->level), line->text);
 }
 
-}  // namespace
-
-void bind_log_lines(py::module_& m) {
-  m.def("keep_log_lines", &base::keep_lines, py::arg("on"),
-        "While it is on, lines of the engine's log are kept for take_log_line() and not written to stderr.");
-  m.def("keep_log_lines_no_more", &base::keep_lines_no_more, "For a forked child: keep_log_lines(False) at once.");
-  m.def("take_log_line", &take_line,
-        "(index of the level, text) of the oldest line that is kept; waits for one. None when keep_log_lines is off "
-        "and no line is left.");
-  m.def(
-      "printable", [](const py::bytes& text) { return base::printable(std::string(text)); }, py::arg("text"),
-      "`text`, of which the sender is not trusted, as text that is safe to show; see engine/base/text.h.");
-}
-
-}  // namespace hvd::python
-
-namespace py = pybind11;
-
-namespace hvd::python {
-namespace {
-
 using plugins::Backend;
 
 // Released while a library is loaded: its entry function may take long, and a backend in Python needs the lock.
 std::shared_ptr<Backend> load(const std::string& name, const std::string& path) {
-  WithoutPythonLock unlocked;
+  ReleaseGil released;
   return Backend::load_library(path, name);
 }
 
@@ -181,7 +160,7 @@ py::dict query(const std::string& name, const std::string& path, int32_t coll, i
   }
   hvd_coll_caps caps{};
   try {
-    WithoutPythonLock unlocked;
+    ReleaseGil released;
     caps = backend->query(args);
   } catch (const plugins::BackendError& e) {
     // A backend may call a question invalid (the average of booleans, for example). Then it does not serve it.
@@ -196,36 +175,9 @@ py::dict query(const std::string& name, const std::string& path, int32_t coll, i
 }
 
 std::optional<std::string> fact(const std::string& name, const std::string& path, const std::string& key) {
-  WithoutPythonLock unlocked;
+  ReleaseGil released;
   return Backend::load_library(path, name)->fact(key);
 }
-
-}  // namespace
-
-void bind_inspect(py::module_& m) {
-  m.def("inspect_backend", &inspect, py::arg("name"), py::arg("path"),
-        "What the library at `path` says about itself; it is loaded for good. Raises BackendLoadError, "
-        "BackendOpenError.");
-  m.def(
-      "query_backend", &query, py::arg("name"), py::arg("path"), py::arg("coll"), py::arg("dtype"), py::arg("op"),
-      "How a collective would be served, by the backend interface's numbers: a dict of support (0 unserved, 1 native, "
-      "2 emulated), score, alignment in bytes and max_count (0: no limit).");
-  m.def("backend_fact", &fact, py::arg("name"), py::arg("path"), py::arg("key"),
-        "A fact that the library at `path` tells about itself as it runs now; None when it does not know it, or not "
-        "yet. It is loaded for good. Raises BackendLoadError, BackendOpenError.");
-  py::dict kinds;
-#define X(id, number, name) kinds[py::int_(number)] = #name;
-  HVD_EVENT_KINDS(X)
-#undef X
-  m.attr("event_kinds") = kinds;  // of the flight recorder: {number: name}
-}
-
-}  // namespace hvd::python
-
-namespace py = pybind11;
-
-namespace hvd::python {
-namespace {
 
 using watch::Snapshot;
 using watch::Stall;
@@ -351,7 +303,33 @@ std::pair<std::string, std::string> stall_report(const std::vector<py::bytes>& s
 
 }  // namespace
 
-void bind_snapshots(py::module_& m) {
+void bind_diagnostics(py::module_& m) {
+  m.def("keep_log_lines", &base::keep_lines, py::arg("on"),
+        "While it is on, lines of the engine's log are kept for take_log_line() and not written to stderr.");
+  m.def("keep_log_lines_no_more", &base::keep_lines_no_more, "For a forked child: keep_log_lines(False) at once.");
+  m.def("take_log_line", &take_line,
+        "(index of the level, text) of the oldest line that is kept; waits for one. None when keep_log_lines is off "
+        "and no line is left.");
+  m.def(
+      "printable", [](const py::bytes& text) { return base::printable(std::string(text)); }, py::arg("text"),
+      "`text`, of which the sender is not trusted, as text that is safe to show; see engine/base/text.h.");
+
+  m.def("inspect_backend", &inspect, py::arg("name"), py::arg("path"),
+        "What the library at `path` says about itself; it stays loaded. Raises BackendLoadError, "
+        "BackendOpenError.");
+  m.def(
+      "query_backend", &query, py::arg("name"), py::arg("path"), py::arg("coll"), py::arg("dtype"), py::arg("op"),
+      "How a collective would be served, by the backend interface's numbers: a dict of support (0 unserved, 1 native, "
+      "2 emulated), score, alignment in bytes and max_count (0: no limit).");
+  m.def("backend_fact", &fact, py::arg("name"), py::arg("path"), py::arg("key"),
+        "A fact that the library at `path` tells about itself as it runs now; None when it does not know it, or not "
+        "yet. It stays loaded. Raises BackendLoadError, BackendOpenError.");
+  py::dict kinds;
+#define X(id, number, name) kinds[py::int_(number)] = #name;
+  HVD_EVENT_KINDS(X)
+#undef X
+  m.attr("event_kinds") = kinds;  // of the flight recorder: {number: name}
+
   m.def("stacks_from_copy", &stacks_from_copy);  // for tests
   m.def("read_snapshot", &read_snapshot, py::arg("data"));
   m.def("stall_report", &stall_report, py::arg("snapshots"), py::arg("process_sets"), py::arg("min_age_s"));

@@ -40,14 +40,16 @@ class LocalStore final : public plugins::Store {
   std::unordered_map<std::string, int64_t> counters_;
 };
 
+int64_t ns_of(const py::handle& time, double unit_ns) { return static_cast<int64_t>(time.cast<double>() * unit_ns); }
+
 LinkConfig link_of(const py::dict& d) {
   LinkConfig l;
   l.peer = d["peer"].cast<int32_t>();
   l.is_parent = d["is_parent"].cast<bool>();
   l.subtree = d["subtree"].cast<std::vector<int32_t>>();
   l.sock_fd = d["sock_fd"].cast<int>();
-  if (d.contains("key")) l.key = d["key"].cast<std::string>();
-  if (d.contains("encrypted")) l.encrypted = d["encrypted"].cast<bool>();
+  l.key = d["key"].cast<std::string>();
+  l.encrypted = d["encrypted"].cast<bool>();
   if (l.sock_fd >= 0) return l;
   l.slot = d["slot"].cast<uint32_t>();
   l.peer_bells = d["peer_bells"].cast<std::array<int, 2>>();
@@ -83,7 +85,7 @@ EngineConfig::DeviceConfig device_of(const py::dict& d) {
 
 // A search by a function of Python, which answers with a device's configuration or None, and why there is none.
 decltype(EngineConfig::find_device) search_by(py::function find) {
-  // Freed with Python's lock, by whichever thread lets go of the configuration last.
+  // Freed with the GIL, by whichever thread lets go of the configuration last.
   const std::shared_ptr<py::function> kept(new py::function(std::move(find)), [](py::function* f) {
     const py::gil_scoped_acquire locked;
     delete f;
@@ -99,7 +101,7 @@ decltype(EngineConfig::find_device) search_by(py::function find) {
 recorder::ObserverSettings observe_of(const py::dict& d) {
   recorder::ObserverSettings s;
   s.recorder = d["recorder"].cast<bool>();
-  if (d.contains("watched")) s.watched = d["watched"].cast<bool>();
+  s.watched = d["watched"].cast<bool>();
   s.flight_folder = d["flight_folder"].cast<std::string>();
   s.job = d["job"].cast<std::string>();
   s.clock_offset_ns = d["clock_offset_ns"].cast<int64_t>();
@@ -129,10 +131,9 @@ void read_choice(const py::dict& d, EngineConfig& c) {
   c.global_backend = library_of(d["global_backend"]);
   c.local_alone = d["local_alone"].cast<bool>();
   for (int coll : d["hierarchical"].cast<std::vector<int>>()) c.hierarchical.at(static_cast<size_t>(coll)) = true;
-  if (d.contains("devices"))
-    for (auto x : d["devices"].cast<py::list>()) c.devices.push_back(device_of(x.cast<py::dict>()));
-  if (d.contains("devices_note")) c.devices_note = d["devices_note"].cast<std::string>();
-  if (d.contains("host_routes")) read_routes(d["host_routes"], c.host_routes);
+  for (auto x : d["devices"].cast<py::list>()) c.devices.push_back(device_of(x.cast<py::dict>()));
+  c.devices_note = d["devices_note"].cast<std::string>();
+  read_routes(d["host_routes"], c.host_routes);
 }
 
 EngineConfig config_of(const py::dict& d) {
@@ -142,8 +143,8 @@ EngineConfig config_of(const py::dict& d) {
   c.hosts = d["hosts"].cast<std::vector<int32_t>>();
   c.host_names = d["host_names"].cast<std::vector<std::string>>();
   c.job = d["job"].cast<std::string>();
-  if (d.contains("elastic")) c.elastic = d["elastic"].cast<bool>();
-  if (d.contains("bereaved_key")) c.bereaved_key = d["bereaved_key"].cast<std::string>();
+  c.elastic = d["elastic"].cast<bool>();
+  c.bereaved_key = d["bereaved_key"].cast<std::string>();
   for (auto l : d["links"].cast<py::list>()) c.links.push_back(link_of(l.cast<py::dict>()));
   c.segment_fd = d["segment_fd"].cast<int>();
   c.segment_bytes = d["segment_bytes"].cast<uint64_t>();
@@ -151,41 +152,35 @@ EngineConfig config_of(const py::dict& d) {
   c.bell_slot = d["bell_slot"].cast<uint32_t>();
   c.leads_host = d["leads_host"].cast<bool>();
   c.math_backend = library_of(d["math_backend"]);
-  if (d.contains("find_device") && !d["find_device"].is_none())
-    c.find_device = search_by(d["find_device"].cast<py::function>());
+  c.find_device = search_by(d["find_device"].cast<py::function>());
   read_choice(d, c);
   c.emulation = d["emulation"].cast<bool>();
   c.overlap_levels = d["overlap_levels"].cast<bool>();
   c.fusion_threshold = d["fusion_threshold"].cast<uint64_t>();
-  c.coalesce_ns = c.dissolve_after_ns = static_cast<int64_t>(d["cycle_time_ms"].cast<double>() * 1e6);
-  if (d.contains("coalesce_ms")) c.coalesce_ns = static_cast<int64_t>(d["coalesce_ms"].cast<double>() * 1e6);
+  c.coalesce_ns = c.dissolve_after_ns = ns_of(d["cycle_time_ms"], 1e6);
   if (d.contains("autotune")) c.autotune = autotune_of(d["autotune"].cast<py::dict>(), c.autotune_log);
   c.cache_capacity = d["cache_capacity"].cast<uint32_t>();
-  c.stall_warn_ns = static_cast<int64_t>(d["stall_warn_s"].cast<double>() * 1e9);
-  c.stall_abort_ns = static_cast<int64_t>(d["stall_abort_s"].cast<double>() * 1e9);
+  c.stall_warn_ns = ns_of(d["stall_warn_s"], 1e9);
+  c.stall_abort_ns = ns_of(d["stall_abort_s"], 1e9);
   if (d.contains("doctor"))
     std::tie(c.doctor_socket, c.doctor_facts) = d["doctor"].cast<std::pair<std::string, std::string>>();
   c.stall_json_path = d["stall_json"].cast<std::string>();
-  if (d.contains("operation_timeout_s"))
-    c.operation_ns = static_cast<int64_t>(d["operation_timeout_s"].cast<double>() * 1e9);
+  c.operation_ns = ns_of(d["operation_timeout_s"], 1e9);
   if (c.operation_ns > 0) c.end_ns = std::clamp(c.operation_ns, kLeastEndNs, c.end_ns);
-  if (d.contains("last_calls")) c.last_calls = reinterpret_cast<void*>(d["last_calls"].cast<uintptr_t>());
-  c.start_ns = static_cast<int64_t>(d["start_timeout_s"].cast<double>() * 1e9);
+  c.last_calls = reinterpret_cast<void*>(d["last_calls"].cast<uintptr_t>());
+  c.start_ns = ns_of(d["start_timeout_s"], 1e9);
   c.first_handle = d["first_handle"].cast<uint64_t>();
-  c.spin_ns = static_cast<int64_t>(d["spin_us"].cast<double>() * 1e3);
-  if (d.contains("check_consistency")) c.check_consistency = d["check_consistency"].cast<bool>();
+  c.spin_ns = ns_of(d["spin_us"], 1e3);
+  c.check_consistency = d["check_consistency"].cast<bool>();
   c.engine_core = d["engine_core"].cast<int32_t>();
-  if (d.contains("observe")) c.observe = observe_of(d["observe"].cast<py::dict>());
+  c.observe = observe_of(d["observe"].cast<py::dict>());
   return c;
 }
 
 std::shared_ptr<plugins::Store> store_of(const py::dict& d) {
   const int fd = d["store_fd"].cast<int>();
-  if (fd >= 0) {
-    const auto key = d.contains("store_key") ? d["store_key"].cast<std::string>() : std::string();
-    return std::make_shared<rendezvous::StoreClient>(fd, key);
-  }
-  return std::make_shared<LocalStore>();
+  if (fd < 0) return std::make_shared<LocalStore>();
+  return std::make_shared<rendezvous::StoreClient>(fd, d["store_key"].cast<std::string>());
 }
 
 void set_log_from(const py::dict& d) {

@@ -1,5 +1,5 @@
 // Converts the dict that hvd_core._runtime.runtime makes of environment and bootstrap into the engine's configuration.
-// Called with Python's lock, while an engine is made.
+// With the GIL, while an engine is made.
 #pragma once
 
 #include <pybind11/pybind11.h>

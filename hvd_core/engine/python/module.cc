@@ -9,15 +9,7 @@
 #include "engine/frontend/frontend.h"
 #include "engine/plugins/errors.h"
 #include "engine/plugins/host_api.h"
-#include "engine/python/backend.h"
-#include "engine/python/diagnostics.h"
-#include "engine/python/engine.h"
-#include "engine/python/ordered_calls.h"
-#include "engine/python/plugin_phases.h"
-#include "engine/python/sim.h"
-#include "engine/python/store.h"
-#include "engine/python/tensor_types.h"
-#include "engine/python/tensor_view.h"
+#include "engine/python/bindings.h"
 
 namespace py = pybind11;
 
@@ -32,7 +24,7 @@ void raise(const char* module, const char* name, const char* text) {
   }
 }
 
-// With the number, so that Python can tell which limit of the system was met.
+// With errno, so that Python can tell which limit of the system was met.
 void raise_os_error(const std::system_error& e) {
   const py::object value = py::make_tuple(e.code().value(), e.what());
   PyErr_SetObject(PyExc_OSError, value.ptr());
@@ -52,42 +44,53 @@ const char* name_of(hvd::base::Failure failure) {
   return "JobEndedError";
 }
 
+// Throws what is not one of the engine's exceptions.
+void set_engine_error(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const hvd::InvalidRequest& e) {
+    PyErr_SetString(PyExc_ValueError, e.what());
+  } catch (const hvd::RequestFailed& e) {
+    raise("hvd_core.errors", name_of(e.failure), e.what());
+  } catch (const std::system_error& e) {
+    raise_os_error(e);
+  } catch (const hvd::plugins::LoadError& e) {
+    raise("hvd_core.backends.errors", "BackendLoadError", hvd::base::printable(e.what()).c_str());
+  } catch (const hvd::plugins::BackendError& e) {
+    raise("hvd_core.backends.errors", "BackendOpenError", hvd::base::printable(e.what()).c_str());
+  }
+}
+
 }  // namespace
+
+void hvd::python::set_python_error() {
+  try {
+    set_engine_error(std::current_exception());
+  } catch (py::error_already_set& e) {
+    e.restore();
+  } catch (const py::builtin_exception& e) {
+    e.set_error();
+  } catch (const std::exception& e) {
+    PyErr_SetString(PyExc_RuntimeError, e.what());
+  }
+}
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "The compiled engine of hvd-core.";
-  py::register_local_exception_translator([](std::exception_ptr p) {
-    try {
-      if (p) std::rethrow_exception(p);
-    } catch (const hvd::InvalidRequest& e) {
-      PyErr_SetString(PyExc_ValueError, e.what());
-    } catch (const hvd::RequestFailed& e) {
-      raise("hvd_core.errors", name_of(e.failure), e.what());
-    } catch (const std::system_error& e) {
-      raise_os_error(e);
-    } catch (const hvd::plugins::LoadError& e) {
-      raise("hvd_core.backends.errors", "BackendLoadError", hvd::base::printable(e.what()).c_str());
-    } catch (const hvd::plugins::BackendError& e) {
-      raise("hvd_core.backends.errors", "BackendOpenError", hvd::base::printable(e.what()).c_str());
-    }
+  py::register_local_exception_translator([](std::exception_ptr error) {
+    if (error) set_engine_error(error);
   });
   // Python found no stderr when it started.
   if (py::module_::import("sys").attr("__stderr__").is_none()) {
     hvd::base::log_nothing();
     hvd::plugins::set_log_sink([](int32_t, const std::string&, const char*, int32_t, const std::string&) {});
   }
-  hvd::python::bind_tensor_ref(m);
-  hvd::python::bind_tensor_types(m);
+  hvd::python::bind_tensors(m);
   hvd::python::bind_engine(m);
-  hvd::python::bind_ordered_calls(m);
-  hvd::python::bind_py_backend(m);
-  hvd::python::bind_inspect(m);
+  hvd::python::bind_python_backend(m);
   hvd::python::bind_plugin_phases(m);
-  hvd::python::bind_log_lines(m);
-  hvd::python::bind_sim(m);
-  hvd::python::bind_snapshots(m);
-  hvd::python::bind_frame_seals(m);
-  hvd::python::bind_store_server(m);
+  hvd::python::bind_diagnostics(m);
+  hvd::python::bind_store(m);
   m.def("tell_failed_start", &hvd::agreement::tell_failed_start, py::arg("segment_fd"), py::arg("segment_bytes"),
         py::arg("rank"), py::arg("why"),
         "Tells the ranks of this host why `rank` ends its start, before its links go.");

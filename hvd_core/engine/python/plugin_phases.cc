@@ -1,6 +1,6 @@
 // See plugin_phases.h.
 //
-// The interpreter takes no part in the limit: a plugin may hang with Python's lock.
+// The timeout does not need the interpreter: a plugin may hang with the GIL.
 #include "engine/python/plugin_phases.h"
 
 #include <pybind11/stl.h>
@@ -21,6 +21,7 @@
 #include "engine/base/log.h"
 #include "engine/core/engine.h"
 #include "engine/plugins/errors.h"
+#include "engine/python/bindings.h"
 #include "engine/watch/call_watch.h"
 
 namespace py = pybind11;
@@ -28,14 +29,14 @@ namespace py = pybind11;
 namespace hvd::python {
 namespace {
 
-// Between two looks. Time beyond twice this counts for no limit: the process was stopped, or its host was.
+// Between two checks. Time beyond twice this does not count: the process was stopped, or its host was.
 constexpr int64_t kLongestPauseNs = 250'000'000;
 
 // The phase that runs, of the thread that starts the job or that has the first tensor of a device type.
 struct Phase {
   std::string text;  // "the phase load of backend 'x'"
   double seconds = 0;
-  int64_t deadline_ns = 0, last_look_ns = 0;
+  int64_t deadline_ns = 0, last_check_ns = 0;
   int segment_fd = -1;
   uint64_t segment_bytes = 0;
   int32_t rank = 0;
@@ -63,12 +64,12 @@ State& state() {
   ::_exit(code);
 }
 
-int64_t look(int64_t now) {
+int64_t check_phase(int64_t now) {
   std::unique_lock lock(state().mutex);
   if (!state().phase) return watch::Watch::kNever;
   Phase& phase = *state().phase;
-  phase.deadline_ns += std::max<int64_t>(0, now - phase.last_look_ns - 2 * kLongestPauseNs);
-  phase.last_look_ns = now;
+  phase.deadline_ns += std::max<int64_t>(0, now - phase.last_check_ns - 2 * kLongestPauseNs);
+  phase.last_check_ns = now;
   if (now < phase.deadline_ns) return std::min(phase.deadline_ns, now + kLongestPauseNs);
   const auto seconds = std::to_string(phase.seconds);
   end_process(phase,
@@ -91,7 +92,7 @@ void limit_phase(std::string text, double seconds, int segment_fd, uint64_t segm
   if (!before) before = plugins::FloatingPoint::get();
   const int64_t now = base::now_ns(), deadline = now + static_cast<int64_t>(seconds * 1e9);
   state().phase = Phase{std::move(text), seconds, deadline, now, segment_fd, segment_bytes, rank, ::getpid()};
-  if (!state().watch) state().watch = std::make_unique<watch::Watch>(look);
+  if (!state().watch) state().watch = std::make_unique<watch::Watch>(check_phase);
   state().watch->wake();
 }
 
@@ -149,9 +150,8 @@ void bind_plugin_phases(py::module_& m) {
       py::arg("text"), py::arg("seconds") = 0.0, py::arg("segment_fd") = -1, py::arg("segment_bytes") = 0,
       py::arg("rank") = 0,
       "This thread runs code of a plugin from now on: `text` says which. If the next call does not come within "
-      "`seconds`, "
-      "the process ends with a message; so it does if that code calls exit(). An empty text: no such code runs any "
-      "more.");
+      "`seconds`, the process ends with a message; so it does if that code calls exit(). An empty text: no such code "
+      "runs any more.");
 }
 
 }  // namespace hvd::python

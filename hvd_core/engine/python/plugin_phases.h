@@ -1,8 +1,6 @@
-// The phases of plugins that Python runs (hvd_core/_runtime/engine_start.py): their limit, and the end of the process
-// in one.
+// The phases of plugins that Python runs (hvd_core/_runtime/engine_start.py): their timeout, and an exit() of the
+// process in one.
 #pragma once
-
-#include <pybind11/pybind11.h>
 
 #include <memory>
 
@@ -14,6 +12,5 @@ namespace hvd::python {
 
 // From now on, an exit() that a backend's code calls while this engine is at work is an error that names the backend.
 void watch_exit(const std::shared_ptr<Engine>& engine);
-void bind_plugin_phases(pybind11::module_& m);
 
 }  // namespace hvd::python

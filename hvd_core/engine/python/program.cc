@@ -4,13 +4,12 @@
 #include <dlfcn.h>
 #include <pybind11/pybind11.h>
 
-#include <array>
 #include <chrono>
 #include <cstdio>
-#include <new>
 #include <unordered_map>
 #include <utility>
 
+#include "engine/python/arguments.h"
 #include "engine/python/gil.h"
 #include "engine/watch/stack_sampler.h"
 
@@ -21,10 +20,10 @@ namespace {
 
 enum class Origin : uint8_t { Unknown, User, Library, Own };
 
-// Where files belong: by their paths, which are known once python_program() was called.
+// Where a file belongs, by its path. Known once python_program() was called.
 struct Folders {
   std::string packages;  // ends in "/"
-  std::string standard;  // Python's own library, likewise
+  std::string standard;  // the folder of Python's standard library, likewise
 
   bool is_own(std::string_view file) const {
     if (packages.empty() || !file.starts_with(packages)) return false;
@@ -45,84 +44,43 @@ Folders& folders() {
   return all;
 }
 
-// The text of a str object. Reads its memory only: needs no lock while the object is alive.
-std::string text_of(PyObject* text) {
-  std::string out;
-  if (!text || !PyUnicode_Check(text)) return out;
-  const auto length = PyUnicode_GET_LENGTH(text);
-  const int kind = PyUnicode_KIND(text);
-  const void* data = PyUnicode_DATA(text);
-  for (Py_ssize_t i = 0; i < length; ++i) {
-    const Py_UCS4 c = PyUnicode_READ(kind, data, i);
-    if (c < 0x80) {
-      out += static_cast<char>(c);
-    } else if (c < 0x800) {
-      out += static_cast<char>(0xc0 | c >> 6);
-      out += static_cast<char>(0x80 | (c & 0x3f));
-    } else if (c < 0x10000) {
-      out += static_cast<char>(0xe0 | c >> 12);
-      out += static_cast<char>(0x80 | (c >> 6 & 0x3f));
-      out += static_cast<char>(0x80 | (c & 0x3f));
-    } else {
-      out += static_cast<char>(0xf0 | c >> 18);
-      out += static_cast<char>(0x80 | (c >> 12 & 0x3f));
-      out += static_cast<char>(0x80 | (c >> 6 & 0x3f));
-      out += static_cast<char>(0x80 | (c & 0x3f));
-    }
-  }
-  return out;
-}
-
-// Code objects that have been seen, by their addresses, which stay theirs because a reference is kept to each. Their
-// number is bounded; the lines of further ones are not noted. Under Python's lock.
-class SeenCode {
- public:
-  Origin origin_of(PyCodeObject* code) {
-    Slot& slot = near_[(reinterpret_cast<uintptr_t>(code) >> 5) % near_.size()];
-    if (slot.code == code) return slot.origin;
-    const auto found = all_.find(code);
-    if (found != all_.end()) {
-      slot = {code, found->second};
-      return found->second;
-    }
-    if (all_.size() >= kMost) return Origin::Unknown;
-    const Origin origin = folders().origin_of(text_of(code->co_filename));
-    all_.emplace(code, origin);
-    Py_INCREF(reinterpret_cast<PyObject*>(code));
-    slot = {code, origin};
-    return origin;
-  }
-
- private:
-  static constexpr size_t kMost = 8192;
-  struct Slot {
-    PyCodeObject* code = nullptr;
-    Origin origin = Origin::Unknown;
-  };
-  std::array<Slot, 256> near_{};
-  std::unordered_map<PyCodeObject*, Origin> all_;
+// A function of Python as reports name it.
+struct Function {
+  PyCodeObject* code;
+  Origin origin;
+  std::string file, name;
 };
 
-SeenCode& seen_code() {
-  static auto* const seen = new SeenCode;
-  return *seen;
+// The functions that calls came from, by their code objects. A reference to each is kept, so that the engine's threads
+// can name the lines at any time, without the GIL. Their number is bounded; further ones are not noted. With the GIL.
+const Function* function_of(PyCodeObject* code) {
+  constexpr size_t kMost = 8192;
+  static auto* const seen = new std::unordered_map<PyCodeObject*, Function>;
+  const auto found = seen->find(code);
+  if (found != seen->end()) return &found->second;
+  if (seen->size() >= kMost) return nullptr;
+  const auto object = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(code));
+  std::string file = utf8_of(object.attr("co_filename")), name = utf8_of(object.attr("co_name"));
+  object.inc_ref();
+  const Origin origin = folders().origin_of(file);
+  return &seen->emplace(code, Function{code, origin, std::move(file), std::move(name)}).first->second;
 }
 
-int32_t line_of(PyCodeObject* code, int32_t at) {
 #if PY_VERSION_HEX >= 0x030b0000
-  return PyCode_Addr2Line(code, at);  // reads the code object's memory only
+int32_t position_of(PyFrameObject* frame) { return PyFrame_GetLasti(frame); }
+int32_t line_of(PyCodeObject* code, int32_t position) { return PyCode_Addr2Line(code, position); }
 #else
-  (void)code;
-  return at;
+int32_t position_of(PyFrameObject* frame) { return PyFrame_GetLineNumber(frame); }
+int32_t line_of(PyCodeObject*, int32_t position) { return position; }
 #endif
-}
 
 // How far a call of a library is followed outwards, to the program that called it.
 constexpr int kMostFrames = 24;
 // The copy reads some kilobytes. On a machine that has far too much to do, its turn may come late.
 constexpr auto kCopyTime = std::chrono::milliseconds(500);
 
-// The interpreter's dump of all threads, which faulthandler calls in signal handlers. Python 3.11 and 3.12 export it.
+// The interpreter's dump of all threads, which faulthandler calls in signal handlers. Not part of Python's C API, so it
+// may be absent.
 using Dump = const char* (*)(int fd, PyInterpreterState* interpreter, PyThreadState* current);
 
 class PythonProgram final : public watch::Program {
@@ -143,20 +101,15 @@ class PythonProgram final : public watch::Program {
   }
 
   std::string stacks() const override {
-#if PY_VERSION_HEX >= 0x030d0000
-    if (Py_IsFinalizing()) return {};
-#else
-    if (_Py_IsFinalizing()) return {};
-#endif
+    if (!Py_IsInitialized()) return {};  // or its end has begun
     PyThreadState* const state = PyThreadState_New(interpreter_);
     if (!state) return {};
-    take_python_lock(state);
+    acquire_gil(state);
     std::string text = watch::written([](int fd) {
       try {
         py::module_::import("faulthandler").attr("dump_traceback")(fd, true);
       } catch (py::error_already_set& e) {
-        e.discard_as_unraisable("a look at the stacks");
-      } catch (const std::exception&) {  // no memory
+        e.discard_as_unraisable("a dump of the stacks");
       }
     });
     PyThreadState_Clear(state);
@@ -175,13 +128,13 @@ class PythonProgram final : public watch::Program {
   bool is_library(const std::string& file) const override { return folders().is_library(file); }
 
  private:
-  static watch::Place place_in(const void* function, int32_t at) {
+  static watch::Place place_in(const void* site, int32_t position) {
     watch::Place place;
-    if (!function) return place;
-    auto* code = static_cast<PyCodeObject*>(const_cast<void*>(function));
-    place.file = watch::shortened(text_of(code->co_filename));
-    place.function = text_of(code->co_name);
-    place.line = line_of(code, at);
+    if (!site) return place;
+    const auto& function = *static_cast<const Function*>(site);
+    place.file = watch::shortened(function.file);
+    place.function = function.name;
+    place.line = line_of(function.code, position);
     return place;
   }
 
@@ -192,24 +145,30 @@ class PythonProgram final : public watch::Program {
 
 }  // namespace
 
-base::CallSite call_site() noexcept {
+base::CallSite call_site() {
   base::CallSite found;
   bool in_program = false;
-  SeenCode& seen = seen_code();
-  for_each_frame(kMostFrames, [&](PyCodeObject* code, int32_t at) {
-    const Origin origin = seen.origin_of(code);
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  for (int depth = 0; frame && depth < kMostFrames; ++depth) {
+    PyCodeObject* const code = PyFrame_GetCode(frame);
+    const Function* const function = function_of(code);
+    Py_DECREF(code);
+    const Origin origin = function ? function->origin : Origin::Unknown;
     if (origin == Origin::User && in_program) {
-      found.caller = code;
-      found.caller_at = at;
-      return false;
+      found.caller = function;
+      found.caller_at = position_of(frame);
+      break;
     }
     in_program |= origin == Origin::User;
     if (origin == Origin::User || (origin == Origin::Library && !found.code)) {
-      found.code = code;
-      found.at = at;
+      found.code = function;
+      found.at = position_of(frame);
     }
-    return true;
-  });
+    PyFrameObject* const caller = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = caller;
+  }
+  Py_XDECREF(frame);
   return found;
 }
 
@@ -223,7 +182,7 @@ std::shared_ptr<const watch::Program> python_program(const std::string& packages
 
 std::optional<std::string> stacks_from_copy() {
   const PythonProgram program;
-  const WithoutPythonLock released;
+  const ReleaseGil released;
   return program.stacks_without_lock();
 }
 

@@ -1,12 +1,11 @@
-// See store.h. For the clients of the store in Python (hvd_core/_bootstrap/store/__init__.py).
-#include "engine/python/store.h"
-
+// The job's store for Python (hvd_core/_bootstrap/store): its server, and the encryption of a client's connection.
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include "engine/python/bindings.h"
 #include "engine/python/gil.h"
 #include "engine/rendezvous/seal.h"
 #include "engine/rendezvous/store_server.h"
@@ -45,24 +44,6 @@ py::bytes open(Seals& seals, const std::string& frame) {
 
 std::string problem() { return CryptoLibrary::find() == nullptr ? CryptoLibrary::problem() : std::string(); }
 
-}  // namespace
-
-void bind_frame_seals(py::module_& m) {
-  py::class_<Seals>(m, "FrameSeals", "The encryption of a connection to the store, at the client's end. One thread.")
-      .def(py::init(&make), py::arg("key"), "key: of the connection. RuntimeError if the system has no library for it.")
-      .def("seal", &seal, py::arg("payload"), "The next frame: the payload's length, its ciphertext and the tag.")
-      .def("open", &open, py::arg("frame"),
-           "The text of the next ciphertext with its tag. ValueError if it was changed.");
-  m.def("encryption_problem", &problem, "Why this process cannot encrypt, and what to do; '' if it can.");
-}
-
-}  // namespace hvd::python
-
-namespace py = pybind11;
-
-namespace hvd::python {
-namespace {
-
 std::unique_ptr<rendezvous::StoreServer> make_server(int listener, const py::bytes& secret, double handshake_s) {
   return std::make_unique<rendezvous::StoreServer>(listener, std::string(secret),
                                                    static_cast<int64_t>(handshake_s * 1e9));
@@ -70,13 +51,19 @@ std::unique_ptr<rendezvous::StoreServer> make_server(int listener, const py::byt
 
 }  // namespace
 
-void bind_store_server(py::module_& m) {
+void bind_store(py::module_& m) {
+  py::class_<Seals>(m, "FrameSeals", "The encryption of a connection to the store, at the client's end. One thread.")
+      .def(py::init(&make), py::arg("key"), "key: of the connection. RuntimeError if the system has no library for it.")
+      .def("seal", &seal, py::arg("payload"), "The next frame: the payload's length, its ciphertext and the tag.")
+      .def("open", &open, py::arg("frame"),
+           "The text of the next ciphertext with its tag. ValueError if it was changed.");
+  m.def("encryption_problem", &problem, "Why this process cannot encrypt, and what to do; '' if it can.");
   py::class_<rendezvous::StoreServer>(m, "StoreServer",
                                       "The server of the job's store, on a thread that needs no Python.")
       .def(py::init(&make_server), py::arg("listener"), py::arg("secret"), py::arg("handshake_s"),
            "listener: a listening socket's descriptor, which the server takes over.")
       .def("clients", &rendezvous::StoreServer::clients)
-      .def("close", &rendezvous::StoreServer::close, py::call_guard<WithoutPythonLock>());
+      .def("close", &rendezvous::StoreServer::close, py::call_guard<ReleaseGil>());
 }
 
 }  // namespace hvd::python

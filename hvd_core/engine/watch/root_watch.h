@@ -2,7 +2,7 @@
 //
 // When something has waited here for the stall time, and no entry of the log has come for as long, this rank asks rank
 // 0 for a sign of life (R14): any entry. Without an answer it reports, again and again at growing distances, and at the
-// limit it ends the job. A state machine of the driver on all ranks but rank 0: called with Engine::driver_ held.
+// limit it ends the job. A state machine of the driver on all ranks but rank 0: called by the driver.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 // do, and logs the report, again and again at growing distances while nothing proceeds. Each of the other ranks logs
 // its own part.
 //
-// A state machine of the driver on rank 0: called with Engine::driver_ held.
+// A state machine of the driver on rank 0: called by the driver.
 #pragma once
 
 #include <cstdint>

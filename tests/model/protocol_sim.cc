@@ -1,6 +1,6 @@
-// See sim.h.
-#include "engine/python/sim.h"
-
+// N control nodes in one process, joined by queues, on a clock that the caller moves: the engine's protocol code under
+// a scheduler that can try any interleaving. A Python module for the tests of the protocol. Called with the GIL.
+#include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
@@ -17,10 +17,8 @@
 
 namespace py = pybind11;
 
-namespace hvd::python {
+namespace hvd::agreement {
 namespace {
-
-using namespace hvd::agreement;
 
 // One direction of a link. Bytes are delivered when the test says so.
 struct Pipe {
@@ -301,8 +299,10 @@ class Sim {
 };
 
 }  // namespace
+}  // namespace hvd::agreement
 
-void bind_sim(py::module_& m) {
+PYBIND11_MODULE(protocol_sim, m) {
+  using hvd::agreement::Sim;
   py::class_<Sim>(m, "ProtocolSim", "Control nodes of N ranks in one process, for tests of the protocol.")
       .def(py::init<std::vector<int32_t>, uint32_t, uint64_t, uint32_t, int64_t, int64_t, std::optional<int64_t>,
                     const std::string&, bool>(),
@@ -335,5 +335,3 @@ void bind_sim(py::module_& m) {
       .def("settle", &Sim::settle, py::arg("items"))
       .def("accounts", &Sim::accounts, py::arg("parents"));
 }
-
-}  // namespace hvd::python

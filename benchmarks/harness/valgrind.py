@@ -1,0 +1,59 @@
+"""Instructions of a program's main thread, counted by valgrind: a figure that other processes cannot disturb."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from hvd_core.bench._conductor import Unavailable
+
+
+def per_call(program: str, few: int, more: int, path: Path, env: Mapping[str, str] = {}) -> float:
+    """Instructions of one call.
+
+    Args:
+        program: Python source that makes as many calls as its first argument says.
+        few: calls of the run whose count is taken off: start, end and the first calls.
+        more: further calls of the other run.
+        path: the folder whose hvd_core is measured.
+        env: environment variables; `{folder}` in a value stands for a temporary folder.
+    """
+    return (_count(program, few + more, path, env) - _count(program, few, path, env)) / more
+
+
+def _count(program: str, calls: int, path: Path, env: Mapping[str, str]) -> int:
+    if shutil.which("valgrind") is None:
+        raise Unavailable("valgrind is not installed")
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "program.py"
+        source.write_text(program)
+        out = Path(folder) / "count"
+        command = ["valgrind", "--tool=callgrind", "--separate-threads=yes", f"--callgrind-out-file={out}"]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(path),
+            "PYTHONHASHSEED": "0",
+            "HOROVOD_TIMELINE": "",
+            # Under valgrind a thread waits for its turn; polling would count as work.
+            "HOROVOD_SPIN_US": "0",
+            **{key: value.format(folder=folder) for key, value in env.items()},
+        }
+        done = subprocess.run(
+            [*command, sys.executable, str(source), str(calls)],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise Unavailable(f"valgrind failed:\n{done.stderr[-2000:]}")
+        first = Path(f"{out}-01")
+        found = re.search(r"^(?:summary|totals): (\d+)", first.read_text(), re.MULTILINE)
+        if not found:
+            raise Unavailable(f"{first} has no total")
+        return int(found[1])
