@@ -183,7 +183,7 @@ Submission Engine::submission_of(const calls::Request& request, bool deferred) c
   s.process_set = sets_.number_of(request.set);
   s.age_s = age(request.submitted_ns);
   s.deferred = deferred;
-  if (program_) s.place = program_->place_of(request.site);
+  if (program_) s.place = program_->place_of(request.call.site);
   return s;
 }
 

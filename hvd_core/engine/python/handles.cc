@@ -39,10 +39,11 @@ class Notifier final : public calls::Listener, private frontend::Completions::Ta
 
   bool settled(const calls::Request& done) noexcept override {
     if (done.enqueued()) return false;  // is called again at the end of the device's work
-    const auto self = std::move(self_);
-    if (state_.exchange(kDone) != kWanted) return true;
-    running_ = self;
-    frontend_->completions().push(this);
+    const auto self = self_;            // also during push(), while run() may already have let go
+    if (state_.exchange(kDone) == kWanted)
+      frontend_->completions().push(this);
+    else
+      self_.reset();
     return true;
   }
 
@@ -52,7 +53,7 @@ class Notifier final : public calls::Listener, private frontend::Completions::Ta
   explicit Notifier(std::shared_ptr<frontend::Frontend> frontend) : frontend_(std::move(frontend)) {}
 
   void run() noexcept override {
-    const auto self = std::move(running_);
+    const auto self = std::move(self_);
     const py::gil_scoped_acquire locked;
     const py::object function = std::move(function_);
     try {
@@ -65,14 +66,14 @@ class Notifier final : public calls::Listener, private frontend::Completions::Ta
   const std::shared_ptr<frontend::Frontend> frontend_;
   std::atomic<int> state_{kIdle};
   py::object function_;
-  std::shared_ptr<Notifier> self_, running_;
+  std::shared_ptr<Notifier> self_;
 };
 
 namespace {
 
 // Deleting the last request of a device may wait until the device can be closed.
 void delete_request(calls::RequestRef request) {
-  if (request->in.empty() || request->in[0].on_host()) return;
+  if (request->call.in.empty() || request->call.in[0].on_host()) return;
   ReleaseGil released;
   request.reset();
 }
@@ -137,7 +138,7 @@ void PyEngine::warn_if_exchanged(uint64_t handle) {
   const auto it = handles_.find(handle);
   if (warned || it == handles_.end() || it->second.seen_done) return;
   const calls::RequestRef request = it->second.request;
-  if (!it->second.owners.memory_was_exchanged(request->out)) return;
+  if (!it->second.owners.memory_was_exchanged(request->call.out)) return;
   warned = true;
   base::log(base::Level::Warning,
             "A tensor was given other memory while '" + *request->item.name +
