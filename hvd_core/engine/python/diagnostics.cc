@@ -20,7 +20,6 @@
 #include "engine/plugins/backend.h"
 #include "engine/python/bindings.h"
 #include "engine/python/gil.h"
-#include "engine/python/program.h"
 #include "engine/recorder/event.h"
 #include "engine/watch/snapshot.h"
 #include "engine/watch/stall_report.h"
@@ -185,46 +184,6 @@ using watch::Stall;
 // A rank whose list of waiting operations has so many may wait for more.
 constexpr size_t kFull = 16;
 
-std::string shown(const std::string& text) { return base::printable(text); }
-
-py::dict dict_of(const watch::Place& p) {
-  py::dict d;
-  d["place"] = p.known() ? shown(watch::text_of(p)) : "";
-  d["source"] = shown(p.source);
-  d["caller"] = shown(p.caller);
-  return d;
-}
-
-py::list list_of(const std::vector<watch::Submission>& all) {
-  py::list list;
-  for (const auto& s : all) {
-    py::dict d = dict_of(s.place);
-    d["operation"] = shown(s.operation);
-    d["name"] = shown(s.name);
-    d["process_set"] = s.process_set;
-    d["age_s"] = s.age_s;
-    d["copies"] = s.deferred;
-    list.append(std::move(d));
-  }
-  return list;
-}
-
-py::list list_of(const std::vector<watch::Thread>& threads) {
-  py::list list;
-  for (const auto& t : threads) {
-    py::list frames;
-    for (const auto& f : t.frames) frames.append(dict_of(f));
-    py::dict d;
-    d["name"] = shown(t.name);
-    d["is_main"] = t.is_main;
-    d["in_engine"] = t.in_engine;
-    d["frames"] = std::move(frames);
-    d["site"] = t.site;
-    list.append(std::move(d));
-  }
-  return list;
-}
-
 Snapshot decoded(std::string_view data) {
   try {
     return watch::decode(data);
@@ -233,25 +192,7 @@ Snapshot decoded(std::string_view data) {
   }
 }
 
-py::dict read_snapshot(const py::bytes& data) {
-  const Snapshot s = decoded(std::string_view(data));
-  py::dict d;
-  d["rank"] = s.rank;
-  d["host"] = shown(s.host);
-  d["pid"] = s.pid;
-  d["submissions"] = s.submissions;
-  d["waiting"] = list_of(s.waiting);
-  d["last"] = list_of(s.last);
-  d["joined_s"] = s.joined_s;
-  d["leaving"] = s.leaving;
-  d["error"] = shown(s.error);
-  d["error_age_s"] = s.error_age_s;
-  d["threads"] = list_of(s.program.threads);
-  d["note"] = shown(s.program.note);
-  d["lock_held"] = s.program.lock_held;
-  d["busy"] = s.program.busy;
-  return d;
-}
+std::string snapshot_json(const py::bytes& data) { return watch::json_of(decoded(std::string_view(data))).text(); }
 
 // Operations that some of these ranks wait for, and others of the set have not submitted, for `min_age_s` at least.
 std::vector<Stall> stalls_of(const std::map<int32_t, Snapshot>& ranks,
@@ -298,7 +239,7 @@ std::pair<std::string, std::string> stall_report(const std::vector<py::bytes>& s
   facts.stalls = stalls_of(facts.snapshots, process_sets, min_age_s);
   if (facts.stalls.empty()) return {};
   const auto report = watch::report_of(facts, true);
-  return {shown(report.text), report.json};
+  return {base::printable(report.text), report.json};
 }
 
 }  // namespace
@@ -330,8 +271,7 @@ void bind_diagnostics(py::module_& m) {
 #undef X
   m.attr("event_kinds") = kinds;  // of the flight recorder: {number: name}
 
-  m.def("stacks_from_copy", &stacks_from_copy);  // for tests
-  m.def("read_snapshot", &read_snapshot, py::arg("data"));
+  m.def("snapshot_json", &snapshot_json, py::arg("data"), "The snapshot of a rank as a JSON object.");
   m.def("stall_report", &stall_report, py::arg("snapshots"), py::arg("process_sets"), py::arg("min_age_s"));
 }
 
