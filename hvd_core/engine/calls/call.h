@@ -1,17 +1,60 @@
-// An operation as a caller asks for it, in plain values: from a front end to the engine.
+// An operation as a caller asks for it, in plain values. A front end makes it; the request of the operation holds it.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/base/call_site.h"
+#include "engine/base/dtypes.h"
 #include "engine/base/operations.h"
-#include "engine/calls/request.h"
 #include "engine/plugins/device.h"
 
+namespace hvd::dataplane {
+struct Backends;
+}
+
 namespace hvd::calls {
+
+// A dense tensor. The framework owns the memory, and keeps it until the request is done; for good if it lingers then.
+struct Tensor {
+  void* data = nullptr;
+  int32_t dtype = 0;  // HVD_*
+  std::vector<int64_t> shape;
+  std::string device_type = "cpu";
+  int32_t device_id = 0;  // negative: the backend is asked which device has the memory `data`
+  // On a device: the native stream whose work so far produces the data. Without a stream the data are ready.
+  bool has_stream = false;
+  void* stream = nullptr;
+  // In host memory: the type of the device whose tensor the caller copies to this memory, and the result from it;
+  // empty if the caller's tensor itself is here.
+  std::string staged_from = {};
+
+  bool on_host() const { return device_type == "cpu"; }
+  uint64_t count() const {
+    uint64_t n = 1;
+    for (int64_t d : shape) n *= static_cast<uint64_t>(d);
+    return n;
+  }
+  uint64_t bytes() const { return count() * base::dtype_bytes(dtype); }
+};
+
+class Request;
+
+// Is told that a request is settled, for callers that do not wait.
+class Listener {
+ public:
+  // Called by the thread that drives the engine when the request is settled, and again when it is done if that is
+  // later. Must be quick. Returns true if it needs no further call; the listener may have been deleted by then.
+  virtual bool settled(const Request& request) noexcept = 0;
+
+  std::shared_ptr<Request> request;  // set when the request is submitted: the listener keeps it alive
+
+ protected:
+  ~Listener() = default;
+};
 
 struct Call {
   base::OpKind kind = base::OpKind::Allreduce;  // never Adasum: that is an allreduce with reduce_op base::kAdasum

@@ -14,7 +14,7 @@ void Request::finish(uint32_t state) {
   state_.store(state);
   if (sleepers_.load() != 0)
     ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&state_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
-  if (listener && listener->settled(*this)) listener = nullptr;
+  if (call.listener && call.listener->settled(*this)) call.listener = nullptr;
 }
 
 void Request::sleep(int64_t timeout_ns) {

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "engine/agreement/messages.h"
-#include "engine/base/call_site.h"
 #include "engine/base/dtypes.h"
 #include "engine/base/failure.h"
 #include "engine/base/text.h"
+#include "engine/calls/call.h"
 #include "engine/plugins/device.h"
 #include "engine/plugins/window.h"
 #include "engine/recorder/event.h"
@@ -40,43 +40,6 @@ struct InvalidRequest : std::runtime_error {
 struct RequestFailed : std::runtime_error {
   RequestFailed(base::Failure kind, const std::string& text) : std::runtime_error(text), failure(kind) {}
   base::Failure failure;
-};
-
-}  // namespace hvd::calls
-
-namespace hvd::dataplane {
-struct Backends;
-}
-
-namespace hvd::calls {
-
-// A request: one submitted operation with its tensors, from submission to completion, and the way to wait for it.
-//
-// Made by the submitting thread, completed by the thread that drives the engine, waited for by any thread. A grouped
-// operation is one request with several tensors. On host memory a request is pending, then done; on a device it may be
-// enqueued in between: a stream of the device has all its work, and `finished` marks the end of that.
-
-// A dense tensor. The framework owns the memory, and keeps it until the request is done; for good if it lingers then.
-struct Tensor {
-  void* data = nullptr;
-  int32_t dtype = 0;  // HVD_*
-  std::vector<int64_t> shape;
-  std::string device_type = "cpu";
-  int32_t device_id = 0;  // negative: the backend is asked which device has the memory `data`
-  // On a device: the native stream whose work so far produces the data. Without a stream the data are ready.
-  bool has_stream = false;
-  void* stream = nullptr;
-  // In host memory: the type of the device whose tensor the caller copies to this memory, and the result from it;
-  // empty if the caller's tensor itself is here.
-  std::string staged_from = {};
-
-  bool on_host() const { return device_type == "cpu"; }
-  uint64_t count() const {
-    uint64_t n = 1;
-    for (int64_t d : shape) n *= static_cast<uint64_t>(d);
-    return n;
-  }
-  uint64_t bytes() const { return count() * base::dtype_bytes(dtype); }
 };
 
 struct FreeDeleter {
@@ -105,37 +68,22 @@ struct Output {
   void* memory() const { return window ? window->data() : data.get(); }
 };
 
-class Request;
-
-// Is told that a request is settled, for callers that do not wait.
-class Listener {
- public:
-  // Called by the thread that drives the engine when the request is settled, and again when it is done if that is
-  // later. Must be quick. Returns true if it needs no further call; the listener may have been deleted by then.
-  virtual bool settled(const Request& request) noexcept = 0;
-
-  std::shared_ptr<Request> request;  // set when the request is submitted: the listener keeps it alive
-
- protected:
-  ~Listener() = default;
-};
-
+// A request: one submitted operation with its tensors, from submission to completion, and the way to wait for it.
+//
+// Made by the submitting thread, completed by the thread that drives the engine, waited for by any thread. A grouped
+// operation is one request with several tensors. On host memory a request is pending, then done; on a device it may be
+// enqueued in between: a stream of the device has all its work, and `finished` marks the end of that.
 class Request {
  public:
+  explicit Request(Call&& call = {}) : call(std::move(call)) {}
+
   uint64_t handle = 0;
   // A message whose pair of ranks has no set yet gets the set later, by the thread that drives (core/inbox.cc).
   std::atomic<agreement::SetId> set{0};
   agreement::Item item;
-  std::vector<Tensor> in, out;  // out is empty where the engine allocates
-  // Alltoall: rows of in[i] for each rank of the set. Rows at the end may belong to no rank.
-  std::vector<std::vector<int64_t>> splits;
-  std::vector<int64_t> received;        // alltoall with `out`: rows of each from each rank
-  std::atomic<bool> urgent{false};      // the caller waits for it at once
-  bool soon = false;                    // see Call
-  std::vector<plugins::MarkRef> ready;  // on a device: the points in the caller's streams at which the data are ready
-  Listener* listener = nullptr;         // set before it is submitted, then the finishing thread's
-  base::CallSite site;                  // for reports: where the program made the call, and when
-  std::shared_ptr<const dataplane::Backends> backends;  // add_process_set: those of the set; null: the job's
+  // As it was asked for; its name is in `item`.
+  Call call;
+  std::atomic<bool> urgent{false};  // the caller waits for it at once
   int64_t submitted_ns = 0;
   recorder::RequestName observed;        // its name in events; 0 if nothing observed its submission
   std::atomic<int64_t> waited_since{0};  // a caller began to wait then

@@ -95,7 +95,7 @@ void Engine::set_added(agreement::SetId set, const std::vector<int32_t>& members
   observer_->set_added(set, members.size());
   auto request = live_request(token);
   if (request) request->process_set = number;
-  auto own = request ? request->backends : nullptr;
+  auto own = request ? request->call.backends : nullptr;
   const bool member = std::ranges::find(members, config_.rank) != members.end();
   if (member || !name)
     executor_->create(set, members, std::move(request), !name, std::move(own)), watch_->wake();

@@ -287,7 +287,7 @@ class Engine final : private agreement::Node::Host,
   void check_neighbours();
 
   // Inbox::Host
-  calls::RequestRef new_request(agreement::SetId set, std::string name) override;
+  calls::RequestRef new_request(agreement::SetId set, std::string name, calls::Call&& call = {}) override;
   void observe_submission(calls::Request& request) override;
 
   calls::RequestRef live_request(agreement::RequestToken token);

@@ -57,7 +57,7 @@ Inbox::Pushed Inbox::add(Command& command) {
 void Inbox::note(calls::Request& request) {
   const auto kind = request.item.sig ? request.item.sig->fields().kind : base::OpKind::Join;
   request.submitted_ns = watch::coarse_now_ns();
-  submissions_.add({request.item.name, request.site, request.submitted_ns, request.set, kind});
+  submissions_.add({request.item.name, request.call.site, request.submitted_ns, request.set, kind});
 }
 
 void Inbox::put(Command command) {
@@ -207,10 +207,10 @@ bool Inbox::waits_for_pair(Command& command) {
     f.kind = base::OpKind::AddProcessSet;
     f.ranks = {std::min(rank_, command.pair), std::max(rank_, command.pair)};
     f.repeats = false;
-    RequestRef asked = host_.new_request(0, agreement::members_set_name(f.ranks, agreement::kPair));
+    RequestRef asked = host_.new_request(0, agreement::members_set_name(f.ranks, agreement::kPair), {});
     asked->item.sig = std::make_shared<const agreement::Signature>(std::move(f));
     asked->urgent = true;
-    if (command.request) asked->site = command.request->site;
+    if (command.request) asked->call.site = command.request->call.site;
     Command ask{Command::Submit, asked};
     add(ask);
     pair.asked = std::move(asked);

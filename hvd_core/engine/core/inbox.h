@@ -42,7 +42,7 @@ class Inbox {
   // The engine. Called with the inbox's mutex held.
   class Host {
    public:
-    virtual calls::RequestRef new_request(agreement::SetId set, std::string name) = 0;
+    virtual calls::RequestRef new_request(agreement::SetId set, std::string name, calls::Call&& call) = 0;
     virtual void observe_submission(calls::Request& request) = 0;
 
    protected:

@@ -60,7 +60,7 @@ void Engine::observe_submission(calls::Request& request) {
   const auto& f = sig.fields();
   // A signature does not know sizes that may differ between ranks, such as an allgather's first one.
   uint64_t bytes = 0;
-  for (const auto& tensor : request.in) bytes += tensor.bytes();
+  for (const auto& tensor : request.call.in) bytes += tensor.bytes();
   request.observed = observer_->submitted(request.set, f.kind, *request.item.name, f.repeats, bytes, sig.bytes(),
                                           [&] { return described(f); });
 }

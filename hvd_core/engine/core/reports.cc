@@ -146,7 +146,7 @@ Submission Reports::submission_of(const calls::Request& request, bool deferred) 
   s.process_set = sets_.number_of(request.set);
   s.age_s = age(request.submitted_ns);
   s.deferred = deferred;
-  if (program_) s.place = program_->place_of(request.site);
+  if (program_) s.place = program_->place_of(request.call.site);
   return s;
 }
 

@@ -17,7 +17,7 @@ using State = Lifecycle::State;
 namespace {
 
 agreement::Hurry hurry_of(const calls::Request& request) {
-  return request.urgent ? agreement::Hurry::Waits : request.soon ? agreement::Hurry::Soon : agreement::Hurry::None;
+  return request.urgent ? agreement::Hurry::Waits : request.call.soon ? agreement::Hurry::Soon : agreement::Hurry::None;
 }
 
 // Tells the observer that a caller waits: the beginning once, however many slices the wait has, and the end.
@@ -50,8 +50,8 @@ void Engine::check_usable() const {
   throw RequestFailed(Failure::JobEnded, lifecycle_.message());
 }
 
-RequestRef Engine::new_request(agreement::SetId set, std::string name) {
-  auto request = std::make_shared<calls::Request>();
+RequestRef Engine::new_request(agreement::SetId set, std::string name, calls::Call&& call) {
+  auto request = std::make_shared<calls::Request>(std::move(call));
   request->handle = next_handle_.fetch_add(1, std::memory_order_relaxed);
   request->set = set;
   request->item.name = std::make_shared<const std::string>(std::move(name));
@@ -71,7 +71,9 @@ RequestRef Engine::submit(agreement::SigRef signature, calls::Call&& call) {
     call.name = set->message_name(call.root, call.to, call.name);
   else if (!call.name)
     call.name = set->next_unnamed(kind);
-  auto request = new_request(set->id, std::move(*call.name));
+  std::string name = std::move(*call.name);
+  const RequestRef request = new_request(set->id, std::move(name), std::move(call));
+  const calls::Call& made = request->call;
   if (announced_weights_.any()) {
     if (kind == base::OpKind::Broadcast) announced_weights_.forget();
     agreement::SignatureFields fields = signature->fields();
@@ -79,21 +81,13 @@ RequestRef Engine::submit(agreement::SigRef signature, calls::Call&& call) {
       signature = std::make_shared<const agreement::Signature>(std::move(fields));
   }
   request->item.sig = std::move(signature);
-  request->in = std::move(call.in);
-  request->out = std::move(call.out);
-  request->splits = std::move(call.splits);
-  request->received = std::move(call.received);
-  request->ready = std::move(call.ready);
-  request->urgent = call.waits;
-  request->soon = call.soon;
-  request->site = call.site;
-  request->backends = std::move(call.backends);
-  if ((request->listener = call.listener)) call.listener->request = request;
-  const int32_t pair = message ? pair_of(*set, call.root, call.to) : -1;
-  const bool soon = call.waits || call.stays || call.more_follow;
+  request->urgent = made.waits;
+  if (made.listener) made.listener->request = request;
+  const int32_t pair = message ? pair_of(*set, made.root, made.to) : -1;
+  const bool soon = made.waits || made.stays || made.more_follow;
   Command command{Command::Submit, request, set->id, {}, {}, pair};
-  const Inbox::Pushed pushed = call.deferred ? inbox_.defer(request, pair) : inbox_.push(command);
-  if (!accepted(pushed, request, soon || (call.deferred && pushed == Inbox::Pushed::Taken)))
+  const Inbox::Pushed pushed = made.deferred ? inbox_.defer(request, pair) : inbox_.push(command);
+  if (!accepted(pushed, request, soon || (made.deferred && pushed == Inbox::Pushed::Taken)))
     throw InvalidRequest(std::string(calls::kDuplicateText) + " Name: '" + *request->item.name + "'.");
   return request;
 }
@@ -145,8 +139,8 @@ RequestRef Engine::join(calls::Listener* listener, base::CallSite site) {
   CallUnderWay under_way(*this);
   check_usable();
   auto request = new_request(0, "join.noname");
-  request->site = site;
-  if ((request->listener = listener)) listener->request = request;
+  request->call.site = site;
+  if ((request->call.listener = listener)) listener->request = request;
   push({Command::Join, request, 0, {}, {}}, false);
   return request;
 }

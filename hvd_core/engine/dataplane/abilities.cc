@@ -22,15 +22,8 @@ const Ability& Abilities::ask(int32_t coll, int32_t dtype, int32_t op, bool vary
   const uint32_t key = static_cast<uint32_t>(coll) << 24 | (static_cast<uint32_t>(dtype) & 0xff) << 16 |
                        (static_cast<uint32_t>(op) & 0xff) << 8 | (varying ? 1u : 0u) | factors;
   if (last_ && key == last_key_) return *last_;
-  const auto [at, fresh] = known_.try_emplace(key);
-  if (fresh) {
-    try {
-      at->second = query(coll, dtype, op, varying, factors);
-    } catch (...) {
-      known_.erase(at);
-      throw;
-    }
-  }
+  auto at = known_.find(key);
+  if (at == known_.end()) at = known_.emplace(key, query(coll, dtype, op, varying, factors)).first;
   last_key_ = key;
   last_ = &at->second;
   return at->second;

@@ -31,8 +31,8 @@ class Abilities {
   // `varying`: with explicit sizes per rank (allgather, reducescatter, alltoall). `op` and `factors` matter to
   // reductions only.
   const Ability& ask(int32_t coll, int32_t dtype, int32_t op, bool varying, uint32_t factors = kNone);
-  const Ability& ask(const plugins::Collective& c) {
-    return ask(c.coll, c.dtype, c.op, !c.out_counts.empty() || !c.in_counts.empty());
+  const Ability& ask(const plugins::Collective& c, uint32_t factors = kNone) {
+    return ask(c.coll, c.dtype, c.op, c.varying(), factors);
   }
   bool serves(int32_t coll, int32_t dtype, int32_t op = HVD_SUM, bool varying = false) {
     return ask(coll, dtype, op, varying).served;

@@ -134,11 +134,11 @@ double factor(double f) { return f == 0 ? 1.0 : f; }
 // The state of one Adasum. Its steps share it and keep it alive.
 class Adasum {
  public:
-  Adasum(const Transport& transport, const HostMath& math, const plugins::Collective& c)
+  Adasum(const Lowering& lowering, const HostMath& math, const plugins::Collective& c)
       : math_(math),
         c_(c),
-        ranks_(static_cast<uint32_t>(transport.size())),
-        me_(static_cast<uint32_t>(transport.rank())) {
+        ranks_(static_cast<uint32_t>(lowering.size())),
+        me_(static_cast<uint32_t>(lowering.rank())) {
     paired_ = std::bit_floor(ranks_);
     levels_ = static_cast<uint32_t>(std::countr_zero(paired_));
     width_ = base::dtype_bytes(c.dtype);
@@ -151,8 +151,8 @@ class Adasum {
   uint32_t ranks() const { return ranks_; }
 
   static void write_alone(const std::shared_ptr<Adasum>& self, Schedule& schedule);
-  static void write_gathered(const std::shared_ptr<Adasum>& self, Schedule& schedule, Transport& transport);
-  static void write_halving(const std::shared_ptr<Adasum>& self, Schedule& schedule, Transport& transport);
+  static void write_gathered(const std::shared_ptr<Adasum>& self, Schedule& schedule, Lowering& lowering);
+  static void write_halving(const std::shared_ptr<Adasum>& self, Schedule& schedule, Lowering& lowering);
 
  private:
   char* at(char* vector, uint64_t element) const { return vector + element * width_; }
@@ -201,18 +201,13 @@ class Adasum {
   void combine_whole(char* a, char* b, uint32_t group, uint32_t level) const;
   void reduce_gathered(char* vectors) const;
 
-  void write_fold(const std::shared_ptr<Adasum>& self, Schedule& schedule, Transport& transport, char* vector,
+  void write_fold(const std::shared_ptr<Adasum>& self, Schedule& schedule, Lowering& lowering, char* vector,
                   hvd_buf received) const;
-  void write_level(const std::shared_ptr<Adasum>& self, Schedule& schedule, Transport& transport, char* vector,
+  void write_level(const std::shared_ptr<Adasum>& self, Schedule& schedule, Lowering& lowering, char* vector,
                    hvd_buf received, uint32_t d) const;
 
   plugins::Collective like(int32_t coll, int32_t dtype) const {
-    plugins::Collective c;
-    c.coll = coll;
-    c.dtype = dtype;
-    c.deadline_ns = c_.deadline_ns;
-    c.seq = c_.seq;
-    return c;
+    return plugins::Collective({.coll = coll, .dtype = dtype, .deadline_ns = c_.deadline_ns, .seq = c_.seq});
   }
 
   const HostMath& math_;
@@ -305,7 +300,7 @@ void Adasum::write_alone(const Self& self, Schedule& schedule) {
   });
 }
 
-void Adasum::write_gathered(const Self& self, Schedule& schedule, Transport& transport) {
+void Adasum::write_gathered(const Self& self, Schedule& schedule, Lowering& lowering) {
   const hvd_buf mine = schedule.scratch_buf(self->bytes(self->total()));
   const hvd_buf all = schedule.scratch_buf(self->bytes(self->total() * self->ranks_));
   schedule.compute([self, mine](Schedule&) { self->pack(address(mine)); });
@@ -313,22 +308,22 @@ void Adasum::write_gathered(const Self& self, Schedule& schedule, Transport& tra
   gather.in = {mine};
   gather.out = {all};
   gather.counts = {self->total()};
-  transport.write_steps(schedule, gather);
+  lowering.write_steps(schedule, gather);
   schedule.compute([self, all](Schedule&) {
     self->reduce_gathered(address(all));
     self->unpack(address(all), {0, self->total()});
   });
 }
 
-void Adasum::write_halving(const Self& self, Schedule& schedule, Transport& transport) {
+void Adasum::write_halving(const Self& self, Schedule& schedule, Lowering& lowering) {
   const Adasum& a = *self;
   const bool takes_two = a.me_ + a.paired_ < a.ranks_;
   const hvd_buf whole = schedule.scratch_buf(a.bytes(a.total()));
   const hvd_buf received = schedule.scratch_buf(a.bytes(takes_two ? a.total() : (a.total() + 1) / 2));
   char* const vector = address(whole);
   schedule.compute([self, vector](Schedule&) { self->pack(vector); });
-  if (a.paired_ < a.ranks_) a.write_fold(self, schedule, transport, vector, received);
-  for (uint32_t d = 0; d < a.levels_; ++d) a.write_level(self, schedule, transport, vector, received, d);
+  if (a.paired_ < a.ranks_) a.write_fold(self, schedule, lowering, vector, received);
+  for (uint32_t d = 0; d < a.levels_; ++d) a.write_level(self, schedule, lowering, vector, received, d);
 
   // The gathered ranges are in rank order, which differs from the order of elements. They overwrite the vector.
   const Range mine = a.me_ < a.paired_ ? a.range_of(a.me_, a.levels_) : Range{};
@@ -341,7 +336,7 @@ void Adasum::write_halving(const Self& self, Schedule& schedule, Transport& tran
   gather.counts = {mine.size()};
   for (uint32_t r = 0; r < a.ranks_; ++r)
     gather.out_counts.push_back(r < a.paired_ ? a.range_of(r, a.levels_).size() : 0);
-  transport.write_steps(schedule, gather);
+  lowering.write_steps(schedule, gather);
   schedule.compute([self, vector](Schedule&) {
     const char* from = vector;
     for (uint32_t r = 0; r < self->paired_; ++r) {
@@ -352,7 +347,7 @@ void Adasum::write_halving(const Self& self, Schedule& schedule, Transport& tran
   });
 }
 
-void Adasum::write_fold(const Self& self, Schedule& schedule, Transport& transport, char* vector,
+void Adasum::write_fold(const Self& self, Schedule& schedule, Lowering& lowering, char* vector,
                         hvd_buf received) const {
   auto give = like(HVD_ALLTOALL, c_.dtype);
   give.in_counts.resize(ranks_);
@@ -363,12 +358,12 @@ void Adasum::write_fold(const Self& self, Schedule& schedule, Transport& transpo
   give.counts = {sends ? total() : 0};
   give.in = {{vector, 0, bytes(give.counts[0])}};
   give.out = {received};
-  transport.write_steps(schedule, give);
+  lowering.write_steps(schedule, give);
   if (receives)
     schedule.compute([self, vector, received](Schedule&) { self->combine_whole(vector, address(received), 0, 0); });
 }
 
-void Adasum::write_level(const Self& self, Schedule& schedule, Transport& transport, char* vector, hvd_buf received,
+void Adasum::write_level(const Self& self, Schedule& schedule, Lowering& lowering, char* vector, hvd_buf received,
                          uint32_t d) const {
   const bool taking_part = me_ < paired_;
   const uint32_t partner = me_ ^ (1u << d), group = me_ >> (d + 1) << (d + 1), count = 2u << d;
@@ -385,7 +380,7 @@ void Adasum::write_level(const Self& self, Schedule& schedule, Transport& transp
   swap.counts = {given.size()};
   swap.in = {{at(vector, given.lo), 0, bytes(given.size())}};
   swap.out = {{received.base, received.offset, bytes(mine.size())}};
-  transport.write_steps(schedule, swap);
+  lowering.write_steps(schedule, swap);
 
   // The own and the received half are a and b; a is the half that the lower ranks of the group have combined.
   char* const own = at(vector, mine.lo);
@@ -408,7 +403,7 @@ void Adasum::write_level(const Self& self, Schedule& schedule, Transport& transp
   gather.in = {{sums, 0, my_sums * sizeof(AdasumSums)}};
   gather.out = {{gathered, 0, all_sums * sizeof(AdasumSums)}};
   if (taking_part) schedule.compute([self, sums, a, b, mine](Schedule&) { self->sum(sums, a, b, mine); });
-  transport.write_steps(schedule, gather);
+  lowering.write_steps(schedule, gather);
   if (!taking_part) return;
   schedule.compute([self, sums, gathered, own, a, b, mine, group, count, d](Schedule&) {
     self->add_up(sums, self->tensors_in(mine), gathered, 0, group, count, d + 1);
@@ -418,7 +413,7 @@ void Adasum::write_level(const Self& self, Schedule& schedule, Transport& transp
 
 }  // namespace
 
-void write_adasum(Schedule& schedule, Transport& transport, const HostMath& math, const plugins::Collective& c,
+void write_adasum(Schedule& schedule, Lowering& lowering, const HostMath& math, const plugins::Collective& c,
                   uint64_t local_bytes) {
   if (!adasum_serves(c.dtype))
     throw plugins::BackendError(
@@ -426,14 +421,14 @@ void write_adasum(Schedule& schedule, Transport& transport, const HostMath& math
         std::string("Adasum of ") + base::dtype_name(c.dtype) +
             " is not supported: it works on float16, bfloat16, float32 and float64. Convert the "
             "tensor, or use Sum or Average (UNSUPPORTED)");
-  const auto self = std::make_shared<Adasum>(transport, math, c);
+  const auto self = std::make_shared<Adasum>(lowering, math, c);
   if (self->total() == 0) return;
   if (self->ranks() == 1)
     Adasum::write_alone(self, schedule);
   else if (self->bytes(self->total()) <= local_bytes / self->ranks())
-    Adasum::write_gathered(self, schedule, transport);
+    Adasum::write_gathered(self, schedule, lowering);
   else
-    Adasum::write_halving(self, schedule, transport);
+    Adasum::write_halving(self, schedule, lowering);
 }
 
 }  // namespace hvd::dataplane

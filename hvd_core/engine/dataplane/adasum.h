@@ -55,10 +55,10 @@ constexpr uint64_t kAdasumLocalBytes = 64 * 1024;
 
 // Appends the steps of an allreduce `c` by Adasum (c.op is ignored). Each buffer, in host memory, is a tensor with
 // scalar products of its own. The result has the same bits on all ranks. prescale is applied before, postscale after;
-// 16-bit floats are rounded once per combination. The transport must serve alltoall and allgather of any size. The
-// transport and `math` must outlive the run of the schedule. Throws plugins::BackendError, UNSUPPORTED, for types other
+// 16-bit floats are rounded once per combination. The lowering must serve alltoall and allgather of any size. The
+// lowering and `math` must outlive the run of the schedule. Throws plugins::BackendError, UNSUPPORTED, for types other
 // than float16, bfloat16, float32, float64.
-void write_adasum(Schedule& schedule, Transport& transport, const HostMath& math, const plugins::Collective& c,
+void write_adasum(Schedule& schedule, Lowering& lowering, const HostMath& math, const plugins::Collective& c,
                   uint64_t local_bytes = kAdasumLocalBytes);
 
 }  // namespace hvd::dataplane

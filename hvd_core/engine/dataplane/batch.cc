@@ -11,6 +11,7 @@
 #include "engine/base/operations.h"
 #include "engine/dataplane/adasum.h"
 #include "engine/dataplane/host_math.h"
+#include "engine/dataplane/packing.h"
 
 namespace hvd::dataplane {
 
@@ -53,9 +54,9 @@ void Batch::collect(Schedule& schedule) {
       const auto& shape = f.tensors[i].shape;
       for (size_t d = 1; d < shape.size(); ++d) t.row *= static_cast<uint64_t>(shape[d]);
       if (r) {
-        t.in.base = r->in[i].data;
-        t.count = r->in[i].count();
-        if (!r->out.empty()) t.out.base = r->out[i].data;
+        t.in.base = r->call.in[i].data;
+        t.count = r->call.in[i].count();
+        if (!r->call.out.empty()) t.out.base = r->call.out[i].data;
       } else if (!base::sizes_vary(f.kind)) {  // a rank that has joined adds no rows to an allgather or alltoall
         t.count = t.row * (shape.empty() ? 1 : static_cast<uint64_t>(shape[0]));
         add_neutral(schedule, t, f.reduce_op, f.kind == OpKind::Reducescatter);
@@ -70,16 +71,13 @@ void Batch::add_neutral(Schedule& schedule, Tensor& t, int32_t op, bool apart) {
   const uint64_t bytes = t.count * base::dtype_bytes(t.dtype);
   const hvd_buf host = schedule.scratch_buf(bytes);
   fill_neutral(host.base, bytes, t.dtype, op);
-  t.in = t.out = device_ ? device_scratch(schedule, bytes) : host;
+  t.in = t.out = device_ ? scratch(schedule, bytes) : host;
   if (device_ && bytes) device_->device()->copy(device_->device()->stream(), {{t.in, host, bytes}});
-  if (apart) t.out = device_ ? device_scratch(schedule, bytes) : schedule.scratch_buf(bytes);
+  if (apart) t.out = scratch(schedule, bytes);
 }
 
-hvd_buf Batch::device_scratch(Schedule& schedule, uint64_t bytes) {
-  auto memory = device_->device()->allocate(HVD_MEM_DEVICE, bytes);
-  const hvd_buf buf = memory->buf;
-  schedule.keep(std::move(memory));
-  return buf;
+hvd_buf Batch::scratch(Schedule& schedule, uint64_t bytes) const {
+  return device_ ? scratch_on(schedule, *device_->device(), bytes) : schedule.scratch_buf(bytes);
 }
 
 // One collective per dtype. A batch has one dtype, unless it is a group that mixes dtypes.
@@ -117,7 +115,6 @@ plugins::Collective& Batch::begin(int32_t coll, int32_t dtype) {
   c.op = base::sizes_vary(f.kind) ? 0 : f.reduce_op;
   c.prescale = f.prescale;
   c.postscale = f.postscale;
-  c.deadline_ns = HVD_NO_DEADLINE;
   c.seq = seq_;
   if (device_) c.stream = device_->device()->stream();
   if (f.kind == OpKind::Broadcast || f.kind == OpKind::Send || coll == HVD_REDUCE)
@@ -183,10 +180,22 @@ void Batch::emit(Schedule& schedule, int32_t coll, const std::vector<size_t>& te
 void Batch::write_reducescatter(Schedule& schedule) {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const calls::Request* r = request(tensors_[i]);
-    if (!r || !r->out.empty()) continue;
-    allocate_output(schedule, i, base::scattered_rows(r->in[tensors_[i].index].shape[0], set_->rank(), set_->size()));
+    if (!r || !r->call.out.empty()) continue;
+    allocate_output(schedule, i,
+                    base::scattered_rows(r->call.in[tensors_[i].index].shape[0], set_->rank(), set_->size()));
   }
   write_by_dtype(schedule);
+}
+
+// Exchanges `n` numbers of this rank, in host memory.
+void Batch::exchange_sizes(Schedule& schedule, int32_t coll, int64_t* mine, uint64_t n, int64_t* all) {
+  const uint64_t received = coll == HVD_ALLGATHER ? n * static_cast<uint64_t>(set_->size()) : n;
+  auto& c = begin(coll, HVD_INT64);
+  c.stream = nullptr;
+  c.in = {{mine, 0, n * sizeof(int64_t)}};
+  c.out = {{all, 0, received * sizeof(int64_t)}};
+  c.counts = {n};
+  set_->write_steps(schedule, c);
 }
 
 // The first dimensions may change from step to step, so they are exchanged here and are not part of the signature.
@@ -195,7 +204,7 @@ void Batch::write_allgather(Schedule& schedule) {
   int64_t* mine = schedule.scratch_array<int64_t>(n);
   for (size_t i = 0; i < n; ++i) {
     const Tensor& t = tensors_[i];
-    mine[i] = request(t) ? request(t)->in[t.index].shape[0] : 0;
+    mine[i] = request(t) ? request(t)->call.in[t.index].shape[0] : 0;
   }
   const auto ranks = static_cast<uint64_t>(set_->size());
   rows_in_ = schedule.scratch_array<int64_t>(n * ranks);
@@ -203,13 +212,7 @@ void Batch::write_allgather(Schedule& schedule) {
     for (size_t r = 0; r < ranks; ++r) std::copy_n(mine, n, rows_in_ + r * n);
     return write_by_dtype(schedule);
   }
-  auto& c = begin(HVD_ALLGATHER, HVD_INT64);
-  c.op = 0;
-  c.stream = nullptr;
-  c.in = {{mine, 0, n * sizeof(int64_t)}};
-  c.out = {{rows_in_, 0, n * ranks * sizeof(int64_t)}};
-  c.counts = {n};
-  set_->write_steps(schedule, c);
+  exchange_sizes(schedule, HVD_ALLGATHER, mine, n, rows_in_);
   schedule.compute(
       [this, n, mine](Schedule& then) {
         for (size_t i = 0; i < n; ++i) allocate_announced(then, i, mine[i]);
@@ -227,7 +230,7 @@ void Batch::write_alltoall(Schedule& schedule) {
     Tensor& t = tensors_[i];
     int64_t sent = 0;
     for (size_t r = 0; r < ranks; ++r) {
-      const int64_t rows = request(t) ? request(t)->splits[t.index][r] : 0;
+      const int64_t rows = request(t) ? request(t)->call.splits[t.index][r] : 0;
       rows_out_[r * n + i] = rows;
       sent += rows;
     }
@@ -236,17 +239,12 @@ void Batch::write_alltoall(Schedule& schedule) {
   if (const int32_t sizes = (*work_)[0].item.sig->fields().reduce_op; sizes != base::kExchanged) {
     for (size_t i = 0; i < n; ++i)
       for (size_t r = 0; r < ranks; ++r)
-        rows_in_[r * n + i] = request(tensors_[i])->received[tensors_[i].index * ranks + r];
+        rows_in_[r * n + i] = request(tensors_[i])->call.received[tensors_[i].index * ranks + r];
     // Every rank compares the splits of all. That grows with the square of their number, so that large sets trust them.
     if (sizes == base::kAgreed || ranks > kMostCompared) return write_by_dtype(schedule);
     return compare_splits(schedule);
   }
-  auto& c = begin(HVD_ALLTOALL, HVD_INT64);
-  c.stream = nullptr;
-  c.in = {{rows_out_, 0, n * ranks * sizeof(int64_t)}};
-  c.out = {{rows_in_, 0, n * ranks * sizeof(int64_t)}};
-  c.counts = {n * ranks};
-  set_->write_steps(schedule, c);
+  exchange_sizes(schedule, HVD_ALLTOALL, rows_out_, n * ranks, rows_in_);
   schedule.compute(
       [this, n, ranks](Schedule& then) {
         for (size_t i = 0; i < n; ++i) {
@@ -271,12 +269,7 @@ void Batch::compare_splits(Schedule& schedule) {
   std::copy_n(rows_out_, n * ranks, mine);
   std::copy_n(rows_in_, n * ranks, mine + n * ranks);
   int64_t* all = schedule.scratch_array<int64_t>(each * ranks);
-  auto& c = begin(HVD_ALLGATHER, HVD_INT64);
-  c.stream = nullptr;
-  c.in = {{mine, 0, each * sizeof(int64_t)}};
-  c.out = {{all, 0, each * ranks * sizeof(int64_t)}};
-  c.counts = {each};
-  set_->write_steps(schedule, c);
+  exchange_sizes(schedule, HVD_ALLGATHER, mine, each, all);
   schedule.compute([this, n, ranks, each, all](Schedule& then) {
     for (size_t i = 0; i < n; ++i)
       for (size_t from = 0; from < ranks; ++from)
@@ -351,7 +344,7 @@ void Batch::allocate_output(Schedule& schedule, size_t tensor, int64_t rows) {
   const uint64_t bytes = static_cast<uint64_t>(rows) * t.row * base::dtype_bytes(t.dtype);
   calls::Request* r = request(t);
   if (!r) {
-    t.out = device_ ? device_scratch(schedule, bytes) : schedule.scratch_buf(bytes);
+    t.out = scratch(schedule, bytes);
     return;
   }
   Output out;

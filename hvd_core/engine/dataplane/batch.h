@@ -36,8 +36,9 @@ class Batch {
   void write_allgather(Schedule& schedule);
   void write_alltoall(Schedule& schedule);
   void compare_splits(Schedule& schedule);
+  void exchange_sizes(Schedule& schedule, int32_t coll, int64_t* mine, uint64_t n, int64_t* all);
   void add_neutral(Schedule& schedule, Tensor& t, int32_t op, bool apart);
-  hvd_buf device_scratch(Schedule& schedule, uint64_t bytes);
+  hvd_buf scratch(Schedule& schedule, uint64_t bytes) const;
   // The result of an allgather or alltoall, as large as the ranks' announcements in rows_in_ say.
   void allocate_announced(Schedule& schedule, size_t tensor, int64_t mine);
   int64_t announced_rows(size_t tensor, int64_t mine) const;

@@ -137,7 +137,7 @@ Composition Compositions::choose(int32_t coll, int32_t dtype, int32_t op, bool v
   const Ability& native = abilities_.ask(coll, dtype, op, varying);
   // If max_count is limited, the ranks have to agree on a number of rounds. Only the composed alltoall does that.
   if (native.served && (coll != HVD_ALLTOALL || native.max_count == UINT64_MAX)) return Composition::Native;
-  // The computations of a composition run when a collective is complete, which this transport cannot tell.
+  // The computations of a composition run when a collective is complete, which this lowering cannot tell.
   if (!completes_) return native.served ? Composition::Native : Composition::None;
   switch (coll) {
     case HVD_ALLREDUCE:

@@ -1,5 +1,5 @@
 // Decides how a collective that a communicator may lack is composed from the collectives, types and reductions that it
-// has. EmulatedTransport (emulated.h) writes the steps.
+// has. EmulatedLowering (emulated.h) writes the steps.
 //
 // A decision depends only on the backend's query answers and on values that all ranks know, so that all ranks decide
 // alike. Used by the driver.
@@ -39,7 +39,7 @@ struct Widening {
 
 class Compositions {
  public:
-  // `completes`: the transport above the communicator waits for each collective, also if the communicator (STREAM) does
+  // `completes`: the lowering above the communicator waits for each collective, also if the communicator (STREAM) does
   // not.
   explicit Compositions(plugins::Communicator& comm, bool completes = false);
 

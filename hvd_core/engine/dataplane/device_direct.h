@@ -1,4 +1,4 @@
-// A Transport for a device's memory over one communicator that reads and writes it: buffers stay on the device.
+// A Lowering for a device's memory over one communicator that reads and writes it: buffers stay on the device.
 //
 // Copies within the device adapt the buffers to the communicator: they pack lists, move misaligned buffers, multiply by
 // factors, and turn sums into averages. Types that the communicator only lacks for movement travel as another type of
@@ -9,22 +9,21 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/dataplane/abilities.h"
-#include "engine/dataplane/host_math.h"
 #include "engine/dataplane/lowering.h"
+#include "engine/dataplane/packing.h"
 #include "engine/plugins/device.h"
 
 namespace hvd::dataplane {
 
-class DeviceTransport final : public Transport {
+class DeviceLowering final : public Lowering {
  public:
   // The communicator must outlive this object.
-  DeviceTransport(plugins::Communicator& comm, std::shared_ptr<plugins::Device> device)
-      : comm_(comm), device_(std::move(device)), abilities_(comm) {}
+  DeviceLowering(plugins::Communicator& comm, std::shared_ptr<plugins::Device> device)
+      : comm_(comm), device_(std::move(device)), abilities_(comm), packer_(comm.rank(), comm.size(), device_) {}
 
   // Deregisters the memory for packing. Called before finalize, because a finalized communicator may not accept that
   // call. Later collectives are packed into memory that is not registered.
@@ -39,7 +38,7 @@ class DeviceTransport final : public Transport {
   };
   Method method(const plugins::Collective& c);
   // The backend's reason for not serving the collective; "" if it gives no reason.
-  const std::string& why(const plugins::Collective& c) { return ask(c, Abilities::kNone).why; }
+  const std::string& why(const plugins::Collective& c) { return abilities_.ask(c).why; }
 
   // Only for collectives whose method() is not None. Buffers of 0 bytes may be null.
   void write_steps(Schedule& schedule, const plugins::Collective& c) override;
@@ -47,18 +46,10 @@ class DeviceTransport final : public Transport {
   int32_t size() const override { return comm_.size(); }
 
  private:
-  const Ability& ask(const plugins::Collective& c, uint32_t factors);
   bool scalable(const plugins::Collective& c, uint32_t* left);
   int32_t carrier(const plugins::Collective& c);
   void emit(Schedule& schedule, const plugins::Collective& c, const Ability& ability);
-  void enqueue(Schedule& schedule, std::vector<plugins::Collective> members, bool grouped);
-  void write_packed(Schedule& schedule, const plugins::Collective& c, const Ability& ability, uint64_t below,
-                    double pre, double post);
-  void write_moved(Schedule& schedule, const plugins::Collective& c, const Ability& ability, double pre, double post);
-  void write_split(Schedule& schedule, const plugins::Collective& c, const Ability& ability);
-  void write_slices(Schedule& schedule, const plugins::Collective& c, const Ability& ability);
-  void copy(Schedule& schedule, std::vector<plugins::Device::Copy> list, int32_t dtype, double scale);
-  hvd_buf scratch(Schedule& schedule, uint64_t bytes, uint64_t alignment);
+  void enqueue(Schedule& schedule, std::vector<plugins::Collective> members);
   hvd_buf fusion(Schedule& schedule, uint64_t bytes, uint64_t alignment);
 
   // Memory for packing that is registered with the backend.
@@ -72,15 +63,16 @@ class DeviceTransport final : public Transport {
   plugins::Communicator& comm_;
   const std::shared_ptr<plugins::Device> device_;
   Abilities abilities_;
+  const Packer packer_;
 };
 
-// A Transport for host memory over a communicator that reads only device memory. EmulatedTransport composes collectives
+// A Lowering for host memory over a communicator that reads only device memory. EmulatedLowering composes collectives
 // on the host over it. It applies the factors that neither the communicator nor the device's copies apply. Each
 // collective is complete when the schedule goes on. `inner` and `math` outlive it.
-class BounceTransport final : public Transport {
+class BounceLowering final : public Lowering {
  public:
-  BounceTransport(DeviceTransport& inner, std::shared_ptr<plugins::Device> device, const HostMath& math)
-      : inner_(inner), device_(std::move(device)), math_(math) {}
+  BounceLowering(DeviceLowering& inner, std::shared_ptr<plugins::Device> device, const HostMath& math)
+      : inner_(inner), device_(std::move(device)), packer_(inner.rank(), inner.size(), nullptr, &math) {}
 
   void write_steps(Schedule& schedule, const plugins::Collective& c) override;
   int32_t rank() const override { return inner_.rank(); }
@@ -89,9 +81,9 @@ class BounceTransport final : public Transport {
  private:
   void bounce(Schedule& schedule, const plugins::Collective& c);
 
-  DeviceTransport& inner_;
+  DeviceLowering& inner_;
   const std::shared_ptr<plugins::Device> device_;
-  const HostMath& math_;
+  const Packer packer_;
 };
 
 }  // namespace hvd::dataplane

@@ -7,7 +7,6 @@
 
 #include "engine/base/dtypes.h"
 #include "engine/dataplane/hierarchical.h"
-#include "engine/dataplane/parts.h"
 
 namespace hvd::dataplane {
 
@@ -16,15 +15,8 @@ namespace {
 // Slices are a multiple of this many elements, so that each of them is aligned if the whole is.
 constexpr uint64_t kUnit = 64;
 
-uint64_t total_elements(const plugins::Collective& c) {
-  uint64_t n = 0;
-  for (uint64_t count : c.counts) n += count;
-  return n;
-}
-
 plugins::Collective step_of(const plugins::Collective& c, int32_t coll) {
-  plugins::Collective step;
-  copy_settings(step, c);
+  plugins::Collective step(c.settings());
   step.coll = coll;
   step.prescale = step.postscale = 1.0;
   return step;
@@ -39,7 +31,7 @@ bool DeviceLevels::fits(const Layout& layout) {
 
 bool DeviceLevels::divides(const plugins::Collective& c) {
   return c.coll == HVD_ALLREDUCE && (c.op != HVD_AVG || base::is_floating(c.dtype)) &&
-         total_elements(c) * base::dtype_bytes(c.dtype) > HierarchicalTransport::kSingleLaneBytes;
+         total_bytes(c) > HierarchicalLowering::kSingleLaneBytes;
 }
 
 plugins::Collective DeviceLevels::scatter_of(const plugins::Collective& c) {
@@ -51,26 +43,18 @@ plugins::Collective DeviceLevels::scatter_of(const plugins::Collective& c) {
 plugins::Collective DeviceLevels::gather_of(const plugins::Collective& c) { return step_of(c, HVD_ALLGATHER); }
 
 void DeviceLevels::write_steps(Schedule& schedule, const plugins::Collective& c) {
-  using Copies = std::vector<plugins::Device::Copy>;
   const uint64_t width = base::dtype_bytes(c.dtype), n = total_elements(c);
   const auto lanes = static_cast<uint64_t>(within_.size());
   const uint64_t slice = (n + lanes * kUnit - 1) / (lanes * kUnit) * kUnit;
   const bool packs = c.counts.size() > 1 || n != slice * lanes;
-  const hvd_buf own = scratch(schedule, slice * width);
-  const hvd_buf packed = packs ? scratch(schedule, slice * lanes * width) : hvd_buf{};
-  const auto copy = [&](Copies list) {
-    schedule.compute([device = device_, stream = c.stream, list = std::move(list)](Schedule&) {
-      device->copy(stream ? stream : device->stream(), list);
-    });
-  };
-  Copies before, after;
-  for (uint64_t i = 0, at = 0; packs && i < c.counts.size(); at += c.counts[i++] * width) {
-    const uint64_t bytes = c.counts[i] * width;
-    if (bytes == 0) continue;
-    before.push_back({part_of(packed, at, bytes), part_of(c.in[i], 0, bytes), bytes});
-    after.push_back({part_of(c.out[i], 0, bytes), part_of(packed, at, bytes), bytes});
+  const hvd_buf own = scratch_on(schedule, *device_, slice * width);
+  const hvd_buf packed = packs ? scratch_on(schedule, *device_, slice * lanes * width) : hvd_buf{};
+  ByteList in, out;
+  for (size_t i = 0; packs && i < c.counts.size(); ++i) {
+    in.add(part_of(c.in[i], 0, c.counts[i] * width));
+    out.add(part_of(c.out[i], 0, c.counts[i] * width));
   }
-  if (packs) copy(std::move(before));
+  packer_.copy(schedule, in.pack(0, in.bytes(), packed), c.dtype);
 
   plugins::Collective step = scatter_of(c);
   step.in = {packs ? packed : c.in[0]};
@@ -89,14 +73,7 @@ void DeviceLevels::write_steps(Schedule& schedule, const plugins::Collective& c)
   step.out = {packs ? packed : c.out[0]};
   step.counts = {slice};
   within_.write_steps(schedule, step);
-  if (packs) copy(std::move(after));
-}
-
-hvd_buf DeviceLevels::scratch(Schedule& schedule, uint64_t bytes) {
-  auto memory = device_->allocate(HVD_MEM_DEVICE, bytes);
-  const hvd_buf buf = memory->buf;
-  schedule.keep(std::move(memory));
-  return buf;
+  packer_.copy(schedule, out.unpack(0, out.bytes(), packed), c.dtype);
 }
 
 }  // namespace hvd::dataplane

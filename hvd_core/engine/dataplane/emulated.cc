@@ -10,15 +10,17 @@
 #include "engine/base/dtypes.h"
 #include "engine/base/log.h"
 #include "engine/base/operations.h"
-#include "engine/dataplane/aligned.h"
-#include "engine/dataplane/host_math.h"
-#include "engine/dataplane/parts.h"
 
 namespace hvd::dataplane {
 
-EmulatedTransport::EmulatedTransport(Transport& inner, plugins::Communicator& comm, const HostMath& math,
-                                     EmulationPolicy policy)
-    : inner_(inner), comm_(comm), math_(math), policy_(std::move(policy)), compositions_(comm, policy_.completes) {}
+EmulatedLowering::EmulatedLowering(Lowering& inner, plugins::Communicator& comm, const HostMath& math,
+                                   EmulationPolicy policy)
+    : inner_(inner),
+      comm_(comm),
+      math_(math),
+      packer_(comm.rank(), comm.size(), nullptr, &math),
+      policy_(std::move(policy)),
+      compositions_(comm, policy_.completes) {}
 
 namespace {
 std::string describe(int32_t coll, int32_t dtype, int32_t op, const std::string& device) {
@@ -29,7 +31,7 @@ std::string describe(int32_t coll, int32_t dtype, int32_t op, const std::string&
 }
 }  // namespace
 
-void EmulatedTransport::refuse(const plugins::Collective& c, Composition composition) const {
+void EmulatedLowering::refuse(const plugins::Collective& c, Composition composition) const {
   std::string text = "horovod: " + describe(c.coll, c.dtype, c.op, policy_.device_type) +
                      " is not supported by backend '" + comm_.backend().name() + "' and ";
   if (composition != Composition::None) {
@@ -53,7 +55,7 @@ void EmulatedTransport::refuse(const plugins::Collective& c, Composition composi
   throw plugins::BackendError(HVD_E_UNSUPPORTED, 0, 0, text);
 }
 
-void EmulatedTransport::log_once(const plugins::Collective& c, Composition composition) {
+void EmulatedLowering::log_once(const plugins::Collective& c, Composition composition) {
   if (comm_.rank() != 0) return;
   const std::string key = comm_.backend().name() + "/" + std::to_string(c.coll) + "/" + std::to_string(c.dtype);
   if (!policy_.said->insert(key).second) return;
@@ -66,34 +68,30 @@ void EmulatedTransport::log_once(const plugins::Collective& c, Composition compo
                 compositions_.describe(composition, c.coll, c.dtype, c.op) + " (said once).");
 }
 
-Served EmulatedTransport::served(int32_t coll, int32_t dtype, int32_t op, bool varying) {
+Served EmulatedLowering::served(int32_t coll, int32_t dtype, int32_t op, bool varying) {
   const Composition composition = compositions_.choose(coll, dtype, op, varying, 0);
   if (composition == Composition::Native) return {Service::Native, ""};
   if (composition == Composition::None || !policy_.allowed) return {Service::Unsupported, ""};
   return {Service::Emulated, compositions_.describe(composition, coll, dtype, op)};
 }
 
-plugins::Collective EmulatedTransport::settings(const plugins::Collective& c, int32_t coll, int32_t dtype) const {
-  plugins::Collective s;
-  copy_settings(s, c);
+plugins::Collective EmulatedLowering::settings(const plugins::Collective& c, int32_t coll, int32_t dtype) const {
+  plugins::Collective s(c.settings());
   s.coll = coll;
   s.dtype = dtype;
   return s;
 }
 
-Composition EmulatedTransport::choose(const plugins::Collective& c) {
-  uint64_t bytes = 0;
-  if (base::has_reduction(c.coll))
-    for (uint64_t n : c.counts) bytes += n * base::dtype_bytes(c.dtype);
-  const bool varying = !c.out_counts.empty() || !c.in_counts.empty();
-  const Composition composition = compositions_.choose(c.coll, c.dtype, c.op, varying, bytes);
+Composition EmulatedLowering::choose(const plugins::Collective& c) {
+  const uint64_t bytes = base::has_reduction(c.coll) ? total_bytes(c) : 0;
+  const Composition composition = compositions_.choose(c.coll, c.dtype, c.op, c.varying(), bytes);
   if (composition == Composition::Native) return composition;
   if (composition == Composition::None || !policy_.allowed) refuse(c, composition);
   log_once(c, composition);
   return composition;
 }
 
-void EmulatedTransport::write_steps(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::write_steps(Schedule& schedule, const plugins::Collective& c) {
   const Composition composition = choose(c);
   if (composition == Composition::Native) return native(schedule, c);
   switch (composition) {
@@ -135,8 +133,26 @@ std::shared_ptr<ByteList> list_of(const std::vector<hvd_buf>& buffers, const std
                                   uint64_t width) {
   auto list = std::make_shared<ByteList>();
   for (size_t i = 0; i < counts.size(); ++i)
-    if (buffers[i].base) list->add(address(buffers[i]), counts[i] * width);
+    if (buffers[i].base) list->add(part_of(buffers[i], 0, counts[i] * width));
   return list;
+}
+
+// By rank: the places of its parts of all buffers. The parts of a buffer follow one another in the order of ranks, and
+// have elements(i, rank) elements.
+template <class Elements>
+ByteLists lists_by_rank(const std::vector<hvd_buf>& buffers, int32_t ranks, uint64_t width, Elements elements) {
+  ByteLists lists;
+  std::vector<uint64_t> at(buffers.size(), 0);
+  for (int32_t r = 0; r < ranks; ++r) {
+    auto list = std::make_shared<ByteList>();
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      const uint64_t bytes = elements(i, r) * width;
+      list->add(part_of(buffers[i], at[i], bytes));
+      at[i] += bytes;
+    }
+    lists.push_back(std::move(list));
+  }
+  return lists;
 }
 
 // The bytes of one round: a multiple of 64 elements, so that slices divide evenly into elements of any carrier.
@@ -147,35 +163,18 @@ uint64_t round_bytes(uint64_t bytes, uint64_t width) {
 }  // namespace
 
 // The backend serves the collective itself. Factors that it does not apply are applied here, before and after it.
-void EmulatedTransport::native(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::native(Schedule& schedule, const plugins::Collective& c) {
   const uint32_t factors = Abilities::factors_of(c);
-  const bool varying = !c.out_counts.empty();
-  if (factors == Abilities::kNone || compositions_.abilities().ask(c.coll, c.dtype, c.op, varying, factors).served ||
+  if (factors == Abilities::kNone || compositions_.abilities().ask(c, factors).served ||
       !base::is_reducible(c.dtype, c.op)) {
     return inner_.write_steps(schedule, c);
   }
-  plugins::Collective s = c;
-  s.prescale = s.postscale = 1.0;
-  if (factors & Abilities::kPrescale) {
-    for (size_t i = 0; i < c.counts.size(); ++i)
-      s.in[i] = c.coll == HVD_ALLREDUCE ? c.out[i] : schedule.scratch_buf(c.counts[i] * base::dtype_bytes(c.dtype));
-    schedule.compute([this, from = c.in, to = s.in, counts = c.counts, dtype = c.dtype, pre = c.prescale](Schedule&) {
-      for (size_t i = 0; i < counts.size(); ++i)
-        math_.convert(address(to[i]), dtype, address(from[i]), dtype, counts[i], pre);
-    });
-  }
-  inner_.write_steps(schedule, s);
-  if (!(factors & Abilities::kPostscale)) return;
-  std::vector<uint64_t> results;
-  for (size_t i = 0; i < c.counts.size(); ++i) results.push_back(out_elements(c, i, rank(), size()));
-  schedule.compute([this, out = c.out, results = std::move(results), dtype = c.dtype, post = c.postscale](Schedule&) {
-    for (size_t i = 0; i < results.size(); ++i)
-      math_.convert(address(out[i]), dtype, address(out[i]), dtype, results[i], post);
-  });
+  packer_.write_scaled(schedule, c, factors,
+                       [&](const plugins::Collective& one) { inner_.write_steps(schedule, one); });
 }
 
 // The division is the same on all ranks, so the results stay the same bits.
-void EmulatedTransport::sum_and_divide(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::sum_and_divide(Schedule& schedule, const plugins::Collective& c) {
   plugins::Collective s = c;
   s.op = HVD_SUM;
   s.postscale = 1.0;
@@ -188,7 +187,7 @@ void EmulatedTransport::sum_and_divide(Schedule& schedule, const plugins::Collec
   });
 }
 
-void EmulatedTransport::widened(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::widened(Schedule& schedule, const plugins::Collective& c) {
   const Widening wide = compositions_.widening(c.dtype, c.op);
   const uint64_t width = base::dtype_bytes(c.dtype), w = base::dtype_bytes(wide.dtype);
   const auto in = list_of(c.in, c.counts, width), out = list_of(c.out, c.counts, width);
@@ -199,8 +198,8 @@ void EmulatedTransport::widened(Schedule& schedule, const plugins::Collective& c
     char* const sums = room.at_least(schedule, n * w);
     schedule.compute(
         [this, in, at, bytes, sums, dtype = c.dtype, to = wide.dtype, width, w, pre = c.prescale](Schedule&) {
-          in->walk(at, bytes, [&](const char* p, uint64_t offset, uint64_t k) {
-            math_.load_partial(sums + offset / width * w, to, p, dtype, k / width, pre);
+          in->walk(at, bytes, [&](const hvd_buf& b, uint64_t offset) {
+            math_.load_partial(sums + offset / width * w, to, address(b), dtype, b.bytes / width, pre);
           });
         });
     plugins::Collective s = settings(c, HVD_ALLREDUCE, wide.dtype);
@@ -213,15 +212,15 @@ void EmulatedTransport::widened(Schedule& schedule, const plugins::Collective& c
     const uint32_t divisor = c.op == HVD_AVG ? static_cast<uint32_t>(size()) : 1;
     schedule.compute([this, out, at, bytes, sums, dtype = c.dtype, from = wide.dtype, width, w, divisor,
                       post = c.postscale](Schedule&) {
-      out->walk(at, bytes, [&](char* p, uint64_t offset, uint64_t k) {
-        math_.store_result(p, dtype, sums + offset / width * w, from, k / width, divisor, post);
+      out->walk(at, bytes, [&](const hvd_buf& b, uint64_t offset) {
+        math_.store_result(address(b), dtype, sums + offset / width * w, from, b.bytes / width, divisor, post);
       });
     });
   }
 }
 
 // ALLREDUCE and REDUCESCATTER: every rank gathers all data of a round and reduces the part that it needs.
-void EmulatedTransport::gather_reduce(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::gather_reduce(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   const auto in = list_of(c.in, c.counts, width);
   auto targets = std::make_shared<std::vector<Target>>();
@@ -229,7 +228,7 @@ void EmulatedTransport::gather_reduce(Schedule& schedule, const plugins::Collect
   for (size_t i = 0; i < c.counts.size(); ++i) {
     uint64_t skip = 0, bytes = c.counts[i] * width;
     if (c.coll == HVD_REDUCESCATTER) {
-      for (int32_t r = 0; r < rank(); ++r) skip += out_part(c, i, r, size()) * width;
+      skip = out_start(c, i, rank(), size()) * width;
       bytes = out_part(c, i, rank(), size()) * width;
     }
     if (bytes && c.out[i].base) targets->push_back({begin + skip, bytes, address(c.out[i])});
@@ -257,7 +256,7 @@ void EmulatedTransport::gather_reduce(Schedule& schedule, const plugins::Collect
 }
 
 // The most bytes that one call of exchange() can move.
-uint64_t EmulatedTransport::exchange_limit(int32_t dtype) {
+uint64_t EmulatedLowering::exchange_limit(int32_t dtype) {
   const Carrier carrier = compositions_.carrier(HVD_ALLTOALL, dtype);
   const uint64_t limit = compositions_.abilities().ask(HVD_ALLTOALL, carrier.dtype, HVD_SUM, true).max_count;
   // Half, because padding may add a little to each slice.
@@ -265,7 +264,7 @@ uint64_t EmulatedTransport::exchange_limit(int32_t dtype) {
 }
 
 // Every rank reduces one slice of each round, then all ranks gather the results.
-void EmulatedTransport::exchange_reduce(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::exchange_reduce(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   const auto ranks = static_cast<uint64_t>(size()), me = static_cast<uint64_t>(rank());
   const auto in = list_of(c.in, c.counts, width), out = list_of(c.out, c.counts, width);
@@ -292,7 +291,7 @@ void EmulatedTransport::exchange_reduce(Schedule& schedule, const plugins::Colle
       });
     }
     auto result_list = std::make_shared<ByteList>();
-    result_list->add(result, own);
+    result_list->add({result, 0, own});
     const Blocks parts = gather(schedule, c, c.dtype, {result_list, 0, own}, sizes, mine, all);
     if (out->bytes() == 0) continue;
     schedule.compute([parts, sizes, out, at, slice](Schedule&) {
@@ -302,21 +301,12 @@ void EmulatedTransport::exchange_reduce(Schedule& schedule, const plugins::Colle
   }
 }
 
-void EmulatedTransport::exchange_reduce_scatter(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::exchange_reduce_scatter(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   const auto ranks = static_cast<size_t>(size());
-  std::vector<std::shared_ptr<ByteList>> to;
-  for (size_t r = 0; r < ranks; ++r) to.push_back(std::make_shared<ByteList>());
+  const auto to = lists_by_rank(c.in, size(), width, [&](size_t i, int32_t r) { return out_part(c, i, r, size()); });
   auto out = std::make_shared<ByteList>();
-  for (size_t i = 0; i < c.counts.size(); ++i) {
-    char* at = address(c.in[i]);
-    for (size_t r = 0; r < ranks; ++r) {
-      const uint64_t bytes = out_part(c, i, static_cast<int32_t>(r), size()) * width;
-      to[r]->add(at, bytes);
-      at += bytes;
-    }
-    out->add(address(c.out[i]), out_part(c, i, rank(), size()) * width);
-  }
+  for (size_t i = 0; i < c.counts.size(); ++i) out->add(part_of(c.out[i], 0, out_part(c, i, rank(), size()) * width));
   uint64_t longest = 0;
   for (const auto& list : to) longest = std::max(longest, list->bytes());
   const uint64_t round = round_bytes(std::min(scratch_limit(c), exchange_limit(c.dtype)) / ranks, width);
@@ -331,23 +321,22 @@ void EmulatedTransport::exchange_reduce_scatter(Schedule& schedule, const plugin
     schedule.compute([this, blocks, out, at, own, width, dtype = c.dtype, op = c.op, pre = c.prescale,
                       post = c.postscale](Schedule&) {
       std::vector<const void*> sources(blocks.size());
-      out->walk(at, own, [&](char* p, uint64_t offset, uint64_t bytes) {
+      out->walk(at, own, [&](const hvd_buf& b, uint64_t offset) {
         for (size_t r = 0; r < blocks.size(); ++r) sources[r] = blocks[r] + offset;
-        math_.reduce_all(p, sources.data(), static_cast<uint32_t>(sources.size()), bytes / width, dtype, op, pre, post);
+        math_.reduce_all(address(b), sources.data(), static_cast<uint32_t>(sources.size()), b.bytes / width, dtype, op,
+                         pre, post);
       });
     });
   }
 }
 
-void EmulatedTransport::reduce_through_allreduce(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::reduce_through_allreduce(Schedule& schedule, const plugins::Collective& c) {
   plugins::Collective s = settings(c, HVD_ALLREDUCE, c.dtype);
   s.in = c.in;
   s.out = c.out;
   s.counts = c.counts;
   if (c.root != rank()) {
-    uint64_t bytes = 0;
-    for (uint64_t n : c.counts) bytes += n * base::dtype_bytes(c.dtype);
-    const Composition below = compositions_.choose(HVD_ALLREDUCE, c.dtype, c.op, false, bytes);
+    const Composition below = compositions_.choose(HVD_ALLREDUCE, c.dtype, c.op, false, total_bytes(c));
     const bool writes = below == Composition::Native ||
                         below == Composition::SumAndDivide;  // the other compositions accept a null output
     for (size_t i = 0; i < c.counts.size(); ++i)
@@ -356,24 +345,22 @@ void EmulatedTransport::reduce_through_allreduce(Schedule& schedule, const plugi
   write_steps(schedule, s);
 }
 
-void EmulatedTransport::scatter_through_allreduce(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::scatter_through_allreduce(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   plugins::Collective s = settings(c, HVD_ALLREDUCE, c.dtype);
   s.in = c.in;
   s.counts = c.counts;
   for (uint64_t n : c.counts) s.out.push_back(schedule.scratch_buf(n * width));
   write_steps(schedule, s);
-  HostCopies copies;
+  Copies copies;
   for (size_t i = 0; i < c.counts.size(); ++i) {
-    uint64_t skip = 0;
-    for (int32_t r = 0; r < rank(); ++r) skip += out_part(c, i, r, size()) * width;
-    const uint64_t bytes = out_part(c, i, rank(), size()) * width;
-    if (bytes) copies.add({address(c.out[i]), address(s.out[i]) + skip, bytes});
+    const uint64_t skip = out_start(c, i, rank(), size()) * width, bytes = out_part(c, i, rank(), size()) * width;
+    if (bytes) copies.push_back({c.out[i], part_of(s.out[i], skip, bytes), bytes});
   }
-  schedule.compute([copies = std::move(copies)](Schedule&) { copies.run(); });
+  copy_on_host(schedule, std::move(copies));
 }
 
-void EmulatedTransport::barrier(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::barrier(Schedule& schedule, const plugins::Collective& c) {
   const int32_t dtype = compositions_.summed_dtype();
   if (dtype >= 0) {
     plugins::Collective s = settings(c, HVD_ALLREDUCE, dtype);
@@ -386,7 +373,7 @@ void EmulatedTransport::barrier(Schedule& schedule, const plugins::Collective& c
     return inner_.write_steps(schedule, s);
   }
   auto byte = std::make_shared<ByteList>();
-  byte->add(schedule.scratch(1), 1);
+  byte->add(schedule.scratch_buf(1));
   Scratch in, out;
   gather(schedule, c, HVD_UINT8, {byte, 0, 1}, Sizes(static_cast<size_t>(size()), 1), in, out);
 }
@@ -434,7 +421,7 @@ char* contiguous_slices(const std::vector<Slice>& slices, bool same_type, uint64
 
 }  // namespace
 
-char* EmulatedTransport::Scratch::at_least(Schedule& schedule, uint64_t n) {
+char* EmulatedLowering::Scratch::at_least(Schedule& schedule, uint64_t n) {
   if (p == nullptr || bytes < n) {
     p = schedule.scratch(n);
     bytes = n;
@@ -442,8 +429,8 @@ char* EmulatedTransport::Scratch::at_least(Schedule& schedule, uint64_t n) {
   return p;
 }
 
-EmulatedTransport::Blocks EmulatedTransport::gather(Schedule& schedule, const plugins::Collective& c, int32_t dtype,
-                                                    const Slice& mine, const Sizes& bytes, Scratch& in, Scratch& out) {
+EmulatedLowering::Blocks EmulatedLowering::gather(Schedule& schedule, const plugins::Collective& c, int32_t dtype,
+                                                  const Slice& mine, const Sizes& bytes, Scratch& in, Scratch& out) {
   const Carrier carrier = compositions_.carrier(HVD_ALLGATHER, dtype);
   const uint64_t w = carrier.width;
   Sizes units;
@@ -476,9 +463,9 @@ EmulatedTransport::Blocks EmulatedTransport::gather(Schedule& schedule, const pl
   return blocks;
 }
 
-EmulatedTransport::Blocks EmulatedTransport::exchange(Schedule& schedule, const plugins::Collective& c, int32_t dtype,
-                                                      const std::vector<Slice>& to, const Sizes& from, Scratch& in,
-                                                      Scratch& out) {
+EmulatedLowering::Blocks EmulatedLowering::exchange(Schedule& schedule, const plugins::Collective& c, int32_t dtype,
+                                                    const std::vector<Slice>& to, const Sizes& from, Scratch& in,
+                                                    Scratch& out) {
   const Carrier carrier = compositions_.carrier(HVD_ALLTOALL, dtype);
   const uint64_t w = carrier.width;
   plugins::Collective s = settings(c, HVD_ALLTOALL, carrier.dtype);
@@ -510,9 +497,22 @@ EmulatedTransport::Blocks EmulatedTransport::exchange(Schedule& schedule, const 
   return blocks;
 }
 
+// Adds the copies of gathered or exchanged bytes to their places.
+void EmulatedLowering::write_blocks(Schedule& schedule, const Blocks& blocks, ByteLists places) {
+  schedule.compute([blocks, places = std::move(places)](Schedule&) {
+    for (size_t r = 0; r < places.size(); ++r) places[r]->write(0, places[r]->bytes(), blocks[r]);
+  });
+}
+
+// A collective whose type may need another alignment than the caller's buffers have.
+void EmulatedLowering::write_inner(Schedule& schedule, const plugins::Collective& c, uint64_t alignment) {
+  packer_.write_moved(schedule, c, alignment, 1.0, 1.0,
+                      [&](const plugins::Collective& moved) { inner_.write_steps(schedule, moved); });
+}
+
 // Broadcasts whole carrier elements in place. The remaining bytes at the ends of the buffers are packed into one more
 // buffer.
-void EmulatedTransport::broadcast_bytes(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::broadcast_bytes(Schedule& schedule, const plugins::Collective& c) {
   const Carrier carrier = compositions_.carrier(HVD_BROADCAST, c.dtype);
   const uint64_t width = base::dtype_bytes(c.dtype), w = carrier.width;
   plugins::Collective s = settings(c, HVD_BROADCAST, carrier.dtype);
@@ -525,8 +525,8 @@ void EmulatedTransport::broadcast_bytes(Schedule& schedule, const plugins::Colle
       s.counts.push_back(body / w);
     }
     if (!tail) continue;
-    in_tails.add(address(c.in[i]) + body, tail);
-    if (c.out[i].base) out_tails.add(address(c.out[i]) + body, tail);
+    in_tails.add(part_of(c.in[i], body, tail));
+    if (c.out[i].base) out_tails.add(part_of(c.out[i], body, tail));
   }
   const uint64_t tails = in_tails.bytes();
   char* packed = nullptr;
@@ -538,23 +538,21 @@ void EmulatedTransport::broadcast_bytes(Schedule& schedule, const plugins::Colle
     s.counts.push_back(ceil_div(tails, w));
   }
   if (s.counts.empty()) return;
-  write_aligned(schedule, s, static_cast<uint32_t>(w), rank(), size(),
-                [&](const plugins::Collective& moved) { inner_.write_steps(schedule, moved); });
+  write_inner(schedule, s, w);
   if (out_tails.bytes())
     schedule.compute([out_tails, packed](Schedule&) { out_tails.write(0, out_tails.bytes(), packed); });
 }
 
 // An allgather to which only the root contributes bytes.
-void EmulatedTransport::broadcast_gathered(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::broadcast_gathered(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   auto in = std::make_shared<ByteList>(), out = std::make_shared<ByteList>();
   for (size_t i = 0; i < c.counts.size(); ++i) {
-    if (c.root == rank()) in->add(address(c.in[i]), c.counts[i] * width);
-    if (c.out[i].base) out->add(address(c.out[i]), c.counts[i] * width);
+    if (c.root == rank()) in->add(part_of(c.in[i], 0, c.counts[i] * width));
+    if (c.out[i].base) out->add(part_of(c.out[i], 0, c.counts[i] * width));
   }
   const bool wants = out->bytes() > 0 && (c.root != rank() || c.in[0].base != c.out[0].base);
-  uint64_t total = 0;
-  for (uint64_t n : c.counts) total += n * width;
+  const uint64_t total = total_bytes(c);
   Scratch from, to;
   const uint64_t chunk = std::max<uint64_t>(64, scratch_limit(c) / 64 * 64);
   for (uint64_t at = 0; at < total; at += chunk) {
@@ -568,26 +566,18 @@ void EmulatedTransport::broadcast_gathered(Schedule& schedule, const plugins::Co
   }
 }
 
-void EmulatedTransport::allgather(Schedule& schedule, const plugins::Collective& c) {
+void EmulatedLowering::allgather(Schedule& schedule, const plugins::Collective& c) {
   const Carrier carrier = compositions_.carrier(HVD_ALLGATHER, c.dtype);
   const uint64_t width = base::dtype_bytes(c.dtype), w = carrier.width;
-  const auto ranks = static_cast<size_t>(size());
-  // By rank: the places of its parts of all buffers in the output.
-  std::vector<ByteList> parts(ranks);
+  const auto part = [&](size_t i, int32_t r) { return out_part(c, i, r, size()); };
+  auto parts = lists_by_rank(c.out, size(), width, part);
   auto mine = std::make_shared<ByteList>();
   bool whole = carrier.varying;
   for (size_t i = 0; i < c.counts.size(); ++i) {
-    char* at = address(c.out[i]);
-    for (size_t r = 0; r < ranks; ++r) {
-      const uint64_t bytes = out_part(c, i, static_cast<int32_t>(r), size()) * width;
-      whole = whole && bytes % w == 0;
-      if (static_cast<int32_t>(r) == rank()) {
-        const bool in_place = address(c.in[i]) == address(c.out[i]);
-        mine->add(in_place ? at : address(c.in[i]), bytes);
-      }
-      parts[r].add(at, bytes);
-      at += bytes;
-    }
+    for (int32_t r = 0; r < size(); ++r) whole = whole && part(i, r) * width % w == 0;
+    // In place, this rank's part lies at its place in the output.
+    const uint64_t skip = same_place(c.in[i], c.out[i]) ? out_start(c, i, rank(), size()) * width : 0;
+    mine->add(part_of(c.in[i], skip, part(i, rank()) * width));
   }
   if (whole) {
     plugins::Collective s = settings(c, HVD_ALLGATHER, carrier.dtype);
@@ -595,55 +585,40 @@ void EmulatedTransport::allgather(Schedule& schedule, const plugins::Collective&
     s.out = c.out;
     for (size_t i = 0; i < c.counts.size(); ++i) {
       s.counts.push_back(c.counts[i] * width / w);
-      for (int32_t r = 0; r < size(); ++r) s.out_counts.push_back(out_part(c, i, r, size()) * width / w);
+      for (int32_t r = 0; r < size(); ++r) s.out_counts.push_back(part(i, r) * width / w);
     }
-    write_aligned(schedule, s, carrier.dtype == c.dtype ? 1 : static_cast<uint32_t>(w), rank(), size(),
-                  [&](const plugins::Collective& moved) { inner_.write_steps(schedule, moved); });
-    return;
+    return write_inner(schedule, s, carrier.dtype == c.dtype ? 1 : w);
   }
   // All buffers at once, packed.
   Sizes bytes;
-  for (const ByteList& part : parts) bytes.push_back(part.bytes());
+  for (const auto& list : parts) bytes.push_back(list->bytes());
   Scratch in, out;
   const Blocks blocks = gather(schedule, c, c.dtype, {mine, 0, mine->bytes()}, bytes, in, out);
-  schedule.compute([blocks, parts = std::move(parts)](Schedule&) {
-    for (size_t r = 0; r < parts.size(); ++r) parts[r].write(0, parts[r].bytes(), blocks[r]);
-  });
+  write_blocks(schedule, blocks, std::move(parts));
 }
 
-void EmulatedTransport::alltoall(Schedule& schedule, const plugins::Collective& c, bool gathered) {
+void EmulatedLowering::alltoall(Schedule& schedule, const plugins::Collective& c, bool gathered) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   const auto ranks = static_cast<size_t>(size());
-  std::vector<std::shared_ptr<ByteList>> to, from;
-  for (size_t r = 0; r < ranks; ++r) {
-    to.push_back(std::make_shared<ByteList>());
-    from.push_back(std::make_shared<ByteList>());
-  }
   const Carrier carrier = gathered ? Carrier{} : compositions_.carrier(HVD_ALLTOALL, c.dtype);
   const uint64_t limit =
       gathered ? UINT64_MAX : compositions_.abilities().ask(HVD_ALLTOALL, carrier.dtype, HVD_SUM, true).max_count;
   bool whole = !gathered && c.counts.size() == 1 && limit == UINT64_MAX;
+  // Results in place would overwrite data that is still to be sent.
+  std::vector<hvd_buf> sources = c.in;
+  Copies copies;
   for (size_t i = 0; i < c.counts.size(); ++i) {
-    const uint64_t all = c.counts[i] * width;
-    char* source = address(c.in[i]);
-    if (source == address(c.out[i]) && all > 0) {
-      // Results in place would overwrite data that is still to be sent.
-      char* const copy = schedule.scratch(all);
-      schedule.compute([copy, source, all](Schedule&) { std::memcpy(copy, source, all); });
-      source = copy;
-      whole = false;
-    }
-    char* target = address(c.out[i]);
-    for (size_t r = 0; r < ranks; ++r) {
-      const uint64_t give = in_part(c, i, static_cast<int32_t>(r), size()) * width;
-      const uint64_t get = out_part(c, i, static_cast<int32_t>(r), size()) * width;
-      whole = whole && give % carrier.width == 0 && get % carrier.width == 0;
-      to[r]->add(source, give);
-      from[r]->add(target, get);
-      source += give;
-      target += get;
-    }
+    const uint64_t bytes = c.counts[i] * width;
+    if (!same_place(c.in[i], c.out[i]) || bytes == 0) continue;
+    sources[i] = schedule.scratch_buf(bytes);
+    copies.push_back({sources[i], c.in[i], bytes});
+    whole = false;
   }
+  copy_on_host(schedule, std::move(copies));
+  const auto to = lists_by_rank(sources, size(), width, [&](size_t i, int32_t r) { return in_part(c, i, r, size()); });
+  const auto from = lists_by_rank(c.out, size(), width, [&](size_t i, int32_t r) { return out_part(c, i, r, size()); });
+  for (size_t r = 0; whole && r < ranks; ++r)
+    whole = to[r]->bytes() % carrier.width == 0 && from[r]->bytes() % carrier.width == 0;
   if (whole) {
     plugins::Collective s = settings(c, HVD_ALLTOALL, carrier.dtype);
     s.in = c.in;
@@ -653,9 +628,7 @@ void EmulatedTransport::alltoall(Schedule& schedule, const plugins::Collective& 
       s.in_counts.push_back(to[r]->bytes() / carrier.width);
       s.out_counts.push_back(from[r]->bytes() / carrier.width);
     }
-    write_aligned(schedule, s, carrier.dtype == c.dtype ? 1 : static_cast<uint32_t>(carrier.width), rank(), size(),
-                  [&](const plugins::Collective& moved) { inner_.write_steps(schedule, moved); });
-    return;
+    return write_inner(schedule, s, carrier.dtype == c.dtype ? 1 : carrier.width);
   }
   std::vector<Slice> slices;
   Sizes bytes;
@@ -663,25 +636,20 @@ void EmulatedTransport::alltoall(Schedule& schedule, const plugins::Collective& 
     slices.push_back({to[r], 0, to[r]->bytes()});
     bytes.push_back(from[r]->bytes());
   }
-  std::vector<std::shared_ptr<const ByteList>> targets(from.begin(), from.end());
-  if (gathered) return alltoall_gathered(schedule, c, slices, std::move(targets));
-  if (limit != UINT64_MAX) return alltoall_rounds(schedule, c, slices, std::move(targets), carrier.width, limit);
+  if (gathered) return alltoall_gathered(schedule, c, slices, from);
+  if (limit != UINT64_MAX) return alltoall_rounds(schedule, c, slices, from, carrier.width, limit);
   Scratch in, out;
-  const Blocks blocks = exchange(schedule, c, c.dtype, slices, bytes, in, out);
-  schedule.compute([blocks, targets](Schedule&) {
-    for (size_t r = 0; r < targets.size(); ++r) targets[r]->write(0, targets[r]->bytes(), blocks[r]);
-  });
+  write_blocks(schedule, exchange(schedule, c, c.dtype, slices, bytes, in, out), from);
 }
 
 // Only pairs of ranks know the sizes of their parts, so all ranks first agree on the number of rounds.
-void EmulatedTransport::alltoall_rounds(Schedule& schedule, const plugins::Collective& c, const std::vector<Slice>& to,
-                                        std::vector<std::shared_ptr<const ByteList>> from, uint64_t unit,
-                                        uint64_t max_count) {
+void EmulatedLowering::alltoall_rounds(Schedule& schedule, const plugins::Collective& c, const std::vector<Slice>& to,
+                                       ByteLists from, uint64_t unit, uint64_t max_count) {
   auto* const longest = schedule.scratch_array<uint64_t>(1);
   *longest = 0;
   for (const Slice& s : to) *longest = std::max(*longest, s.bytes);
   auto word = std::make_shared<ByteList>();
-  word->add(reinterpret_cast<char*>(longest), sizeof *longest);
+  word->add({longest, 0, sizeof *longest});
   Scratch in, out;
   const Blocks sizes = gather(schedule, c, HVD_UINT64, {word, 0, sizeof *longest},
                               Sizes(static_cast<size_t>(size()), sizeof *longest), in, out);
@@ -712,18 +680,17 @@ void EmulatedTransport::alltoall_rounds(Schedule& schedule, const plugins::Colle
 }
 
 // Every rank gathers all data, a chunk at a time, and takes the part for itself.
-void EmulatedTransport::alltoall_gathered(Schedule& schedule, const plugins::Collective& c,
-                                          const std::vector<Slice>& to,
-                                          std::vector<std::shared_ptr<const ByteList>> from) {
+void EmulatedLowering::alltoall_gathered(Schedule& schedule, const plugins::Collective& c, const std::vector<Slice>& to,
+                                         ByteLists from) {
   const auto ranks = static_cast<size_t>(size());
   auto* const row = schedule.scratch_array<uint64_t>(ranks);
   auto all = std::make_shared<ByteList>();
   for (size_t r = 0; r < ranks; ++r) {
     row[r] = to[r].bytes;
-    to[r].list->walk(0, to[r].bytes, [&](char* p, uint64_t, uint64_t n) { all->add(p, n); });
+    to[r].list->walk(0, to[r].bytes, [&](const hvd_buf& b, uint64_t) { all->add(b); });
   }
   auto words = std::make_shared<ByteList>();
-  words->add(reinterpret_cast<char*>(row), ranks * sizeof *row);
+  words->add({row, 0, ranks * sizeof *row});
   Scratch in, out;
   const Blocks table =
       gather(schedule, c, HVD_UINT64, {words, 0, words->bytes()}, Sizes(ranks, words->bytes()), in, out);

@@ -1,4 +1,4 @@
-// A Transport over one communicator that composes the collectives, element types and reductions that the communicator
+// A Lowering over one communicator that composes the collectives, element types and reductions that the communicator
 // lacks.
 //
 // An allgather of one type is enough for all compositions; with allreduce and broadcast, fewer bytes are moved. Values
@@ -15,7 +15,7 @@
 #include "engine/dataplane/composition.h"
 #include "engine/dataplane/host_math.h"
 #include "engine/dataplane/lowering.h"
-#include "engine/dataplane/parts.h"
+#include "engine/dataplane/packing.h"
 #include "engine/dataplane/service.h"
 
 namespace hvd::dataplane {
@@ -26,17 +26,17 @@ struct EmulationPolicy {
   // Whether all members of the process set come to the same refusals. Between hosts they do not: members without a lane
   // would wait for ever, so a refusal there must end the job.
   bool alike = true;
-  bool completes = false;             // the transport below waits for a STREAM communicator
+  bool completes = false;             // the lowering below waits for a STREAM communicator
   uint64_t scratch_bytes = 64 << 20;  // about how many bytes one round of a composition gathers
-  // The log lines so far; the transports of one engine share them, so that each line is written once.
+  // The log lines so far; the lowerings of one engine share them, so that each line is written once.
   std::shared_ptr<std::set<std::string>> said = std::make_shared<std::set<std::string>>();
 };
 
-class EmulatedTransport final : public Transport {
+class EmulatedLowering final : public Lowering {
  public:
-  // `inner` carries out the collectives that `comm` serves itself (a DirectTransport over it, or a BounceTransport).
+  // `inner` carries out the collectives that `comm` serves itself (a DirectLowering over it, or a BounceLowering).
   // All three must outlive this object.
-  EmulatedTransport(Transport& inner, plugins::Communicator& comm, const HostMath& math, EmulationPolicy policy = {});
+  EmulatedLowering(Lowering& inner, plugins::Communicator& comm, const HostMath& math, EmulationPolicy policy = {});
 
   void write_steps(Schedule& schedule, const plugins::Collective& c) override;
   int32_t rank() const override { return inner_.rank(); }
@@ -77,14 +77,16 @@ class EmulatedTransport final : public Transport {
   // Writes an alltoall; returns the addresses in the same way.
   Blocks exchange(Schedule& schedule, const plugins::Collective& c, int32_t dtype, const std::vector<Slice>& to,
                   const Sizes& from, Scratch& in, Scratch& out);
+  static void write_blocks(Schedule& schedule, const Blocks& blocks, ByteLists places);
+  void write_inner(Schedule& schedule, const plugins::Collective& c, uint64_t alignment);
   void broadcast_bytes(Schedule& schedule, const plugins::Collective& c);
   void broadcast_gathered(Schedule& schedule, const plugins::Collective& c);
   void allgather(Schedule& schedule, const plugins::Collective& c);
   void alltoall(Schedule& schedule, const plugins::Collective& c, bool gathered);
-  void alltoall_rounds(Schedule& schedule, const plugins::Collective& c, const std::vector<Slice>& to,
-                       std::vector<std::shared_ptr<const ByteList>> from, uint64_t unit, uint64_t max_count);
+  void alltoall_rounds(Schedule& schedule, const plugins::Collective& c, const std::vector<Slice>& to, ByteLists from,
+                       uint64_t unit, uint64_t max_count);
   void alltoall_gathered(Schedule& schedule, const plugins::Collective& c, const std::vector<Slice>& to,
-                         std::vector<std::shared_ptr<const ByteList>> from);
+                         ByteLists from);
 
   // emulated.cc
   uint64_t exchange_limit(int32_t dtype);
@@ -98,9 +100,10 @@ class EmulatedTransport final : public Transport {
   void scatter_through_allreduce(Schedule& schedule, const plugins::Collective& c);
   void barrier(Schedule& schedule, const plugins::Collective& c);
 
-  Transport& inner_;
+  Lowering& inner_;
   plugins::Communicator& comm_;
   const HostMath& math_;
+  const Packer packer_;
   EmulationPolicy policy_;
   Compositions compositions_;
 };

@@ -295,7 +295,7 @@ bool Executor::begin_on_device(Entry& entry, const std::shared_ptr<SetComms>& se
   plugins::Device& d = *device->device();
   for (const agreement::BatchItem& w : entry.work) {
     if (!w.request) continue;
-    for (const plugins::MarkRef& ready : w.request->ready) {
+    for (const plugins::MarkRef& ready : w.request->call.ready) {
       if (d.orders_streams())
         d.order_after(d.stream(), *ready);
       else
@@ -504,7 +504,6 @@ void write_least(Schedule& schedule, SetComms& set, uint8_t* values, uint64_t n,
   c.op = HVD_MIN;
   c.in = c.out = {{values, 0, n}};
   c.counts = {n};
-  c.deadline_ns = HVD_NO_DEADLINE;
   c.seq = seq;
   set.write_steps(schedule, c);
 }

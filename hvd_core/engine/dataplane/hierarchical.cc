@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -15,20 +16,20 @@ namespace hvd::dataplane {
 
 namespace {
 
-void check(const Transport* t, const char* name, size_t rank, size_t size) {
+void check(const Lowering* t, const char* name, size_t rank, size_t size) {
   const bool fits = t ? static_cast<size_t>(t->rank()) == rank && static_cast<size_t>(t->size()) == size : size == 1;
   if (fits) return;
   const std::string found =
       t ? "it is rank " + std::to_string(t->rank()) + " of " + std::to_string(t->size()) : "it is missing";
   throw plugins::BackendError(HVD_E_INVALID, 0, 0,
-                              std::string("the transport ") + name + " hosts must be rank " + std::to_string(rank) +
+                              std::string("the lowering ") + name + " hosts must be rank " + std::to_string(rank) +
                                   " of " + std::to_string(size) + " for this layout; " + found);
 }
 
 }  // namespace
 
-HierarchicalTransport::HierarchicalTransport(Layout layout, Transport* local, Transport* cross, const HostMath& math,
-                                             Settings settings)
+HierarchicalLowering::HierarchicalLowering(Layout layout, Lowering* local, Lowering* cross, const HostMath& math,
+                                           Settings settings)
     : layout_(std::move(layout)),
       local_(local),
       cross_(cross),
@@ -66,12 +67,12 @@ HierarchicalTransport::HierarchicalTransport(Layout layout, Transport* local, Tr
 }
 
 // Enough for a ring between the hosts: its messages, one for each lane and host, are not dominated by their latency.
-uint64_t HierarchicalTransport::chunk_bytes_for(const Layout& layout) {
+uint64_t HierarchicalLowering::chunk_bytes_for(const Layout& layout) {
   constexpr uint64_t kLeastChunk = 2 << 20, kLeastMessage = 65536;
   return std::max(kLeastChunk, static_cast<uint64_t>(layout.lanes) * layout.hosts.size() * kLeastMessage);
 }
 
-void HierarchicalTransport::write_steps(Schedule& schedule, const plugins::Collective& c) {
+void HierarchicalLowering::write_steps(Schedule& schedule, const plugins::Collective& c) {
   if (c.coll == HVD_SEND || c.coll == HVD_RECV)  // Batch asks for them in sets of two ranks, which have one level
     throw plugins::BackendError(HVD_E_UNSUPPORTED, 0, 0, "send and receive are not served over two levels of hosts");
   if (ranks_ == 1) return alone(schedule, c);
@@ -98,7 +99,7 @@ void HierarchicalTransport::write_steps(Schedule& schedule, const plugins::Colle
 }
 
 // A set of one rank: every collective is a copy; a reduction also applies the factors.
-void HierarchicalTransport::alone(Schedule& schedule, const plugins::Collective& c) {
+void HierarchicalLowering::alone(Schedule& schedule, const plugins::Collective& c) {
   const bool reduction = base::has_reduction(c.coll);
   if (reduction && !base::is_reducible(c.dtype, c.op))
     throw plugins::BackendError(
@@ -119,33 +120,38 @@ void HierarchicalTransport::alone(Schedule& schedule, const plugins::Collective&
 }
 
 // No rank leaves the first barrier before all ranks of its host have arrived, nor the second before all hosts have.
-void HierarchicalTransport::barrier(Schedule& schedule, const plugins::Collective& c) {
+void HierarchicalLowering::barrier(Schedule& schedule, const plugins::Collective& c) {
   if (local_) local_->write_steps(schedule, step(c, HVD_BARRIER));
   if (in_lane(1)) cross_->write_steps(schedule, step(c, HVD_BARRIER));
   if (local_) local_->write_steps(schedule, step(c, HVD_BARRIER));
 }
 
-plugins::Collective& HierarchicalTransport::step(const plugins::Collective& c, int32_t coll) {
-  auto& s = step_;
-  copy_settings(s, c);
-  s.coll = coll;
-  s.root = s.peer = 0;
-  s.prescale = s.postscale = 1.0;
-  s.in.clear();
-  s.out.clear();
-  s.counts.clear();
-  s.in_counts.clear();
-  s.out_counts.clear();
-  return s;
+plugins::Collective& HierarchicalLowering::step(const plugins::Collective& c, int32_t coll) {
+  step_.reset(c.settings());
+  step_.coll = coll;
+  step_.root = step_.peer = 0;
+  step_.prescale = step_.postscale = 1.0;
+  return step_;
 }
 
-void HierarchicalTransport::add(plugins::Collective& step, hvd_buf in, hvd_buf out, uint64_t count) {
+void HierarchicalLowering::add(plugins::Collective& step, hvd_buf in, hvd_buf out, uint64_t count) {
   step.in.push_back(in);
   step.out.push_back(out);
   step.counts.push_back(count);
 }
 
-uint64_t* HierarchicalTransport::add_row(std::vector<uint64_t>& table, size_t ranks) {
+std::vector<hvd_buf> HierarchicalLowering::packed_buffers(const hvd_buf& all, const std::vector<uint64_t>& counts,
+                                                          uint64_t width) {
+  std::vector<hvd_buf> buffers;
+  uint64_t done = 0;
+  for (uint64_t n : counts) {
+    buffers.push_back(part_of(all, done, n * width));
+    done += n * width;
+  }
+  return buffers;
+}
+
+uint64_t* HierarchicalLowering::add_row(std::vector<uint64_t>& table, size_t ranks) {
   table.resize(table.size() + ranks, 0);
   return table.data() + table.size() - ranks;
 }
@@ -155,12 +161,10 @@ uint64_t* HierarchicalTransport::add_row(std::vector<uint64_t>& table, size_t ra
 // All parts are sent from the input or output buffers directly, without scratch memory. Parts that are not contiguous
 // are several buffers of one step, even if only one rank contributes to each.
 
-void HierarchicalTransport::broadcast(Schedule& schedule, const plugins::Collective& c) {
+void HierarchicalLowering::broadcast(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype);
-  uint64_t total = 0;
-  for (uint64_t m : c.counts) total += m;
-  if (total == 0) return;
-  const Slices slices(c.counts, lanes_for(total * width));
+  if (total_elements(c) == 0) return;
+  const Slices slices(c.counts, lanes_for(total_bytes(c)));
   const auto root_host = layout_.host_of[static_cast<size_t>(c.root)];
   const auto root_local = layout_.local_of[static_cast<size_t>(c.root)];
   const bool one_lane = slices.lanes() == 1, here = root_host == layout_.my_host(), is_root = layout_.me == c.root;
@@ -212,7 +216,7 @@ void HierarchicalTransport::broadcast(Schedule& schedule, const plugins::Collect
 
 // First within each host. Then between hosts: each lane carries a slice of its host's parts. Then within each host
 // again, for the parts from other hosts.
-void HierarchicalTransport::allgather(Schedule& schedule, const plugins::Collective& c) {
+void HierarchicalLowering::allgather(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   const size_t n = c.counts.size();
   const auto me = static_cast<size_t>(layout_.me);
@@ -314,7 +318,7 @@ void HierarchicalTransport::allgather(Schedule& schedule, const plugins::Collect
 // side.
 
 // The state of one alltoall. The computations that use it keep it alive.
-struct HierarchicalTransport::Exchange {
+struct HierarchicalLowering::Exchange {
   plugins::Collective c;
   uint64_t width = 0;
   bool equal = false;  // all parts are equal, so no counts are exchanged
@@ -333,7 +337,7 @@ struct HierarchicalTransport::Exchange {
   }
 };
 
-void HierarchicalTransport::alltoall(Schedule& schedule, const plugins::Collective& c) {
+void HierarchicalLowering::alltoall(Schedule& schedule, const plugins::Collective& c) {
   if (c.counts.empty()) return;
   auto x = std::make_shared<Exchange>();
   x->c = c;
@@ -347,7 +351,7 @@ void HierarchicalTransport::alltoall(Schedule& schedule, const plugins::Collecti
   });
 }
 
-void HierarchicalTransport::exchange_counts(Schedule& schedule, const std::shared_ptr<Exchange>& x) {
+void HierarchicalLowering::exchange_counts(Schedule& schedule, const std::shared_ptr<Exchange>& x) {
   const size_t n = x->c.counts.size();
   const bool mine = in_lane(lanes_);
   const size_t served = mine ? of_[my_local_].size() : 0, here = mine ? rounds(my_host_, my_local_) : 0;
@@ -393,7 +397,7 @@ void HierarchicalTransport::exchange_counts(Schedule& schedule, const std::share
 }
 
 // Counts of other ranks. Buffers are made, and divided, by sums of them.
-void HierarchicalTransport::check_counts(const Exchange& x) const {
+void HierarchicalLowering::check_counts(const Exchange& x) const {
   if (!in_lane(lanes_)) return;
   const size_t n = x.c.counts.size(), served = of_[my_local_].size(), here = rounds(my_host_, my_local_);
   const auto check = [&](uint64_t elements, int32_t rank) {
@@ -411,7 +415,7 @@ void HierarchicalTransport::check_counts(const Exchange& x) const {
 }
 
 // The counts are known.
-void HierarchicalTransport::exchange_data(Schedule& schedule, const std::shared_ptr<Exchange>& x) {
+void HierarchicalLowering::exchange_data(Schedule& schedule, const std::shared_ptr<Exchange>& x) {
   const auto& c = x->c;
   const uint64_t width = x->width;
   const size_t n = c.counts.size();
@@ -429,10 +433,7 @@ void HierarchicalTransport::exchange_data(Schedule& schedule, const std::shared_
   // Inputs in host order.
   std::vector<hvd_buf> in = c.in;
   if (!in_order_) {
-    uint64_t total = 0, done = 0;
-    for (uint64_t m : c.counts) total += m;
-    const hvd_buf all = schedule.scratch_buf(total * width);
-    for (size_t i = 0; i < n; done += c.counts[i++]) in[i] = part_of(all, done * width, c.counts[i] * width);
+    in = packed_buffers(schedule.scratch_buf(total_bytes(c)), c.counts, width);
     schedule.compute([this, x, in](Schedule&) { sort_by_host(*x, x->c.in, in, true); });
   }
 
@@ -472,18 +473,11 @@ void HierarchicalTransport::exchange_data(Schedule& schedule, const std::shared_
 
   // Between the hosts.
   std::vector<hvd_buf> out = c.out, received = c.out;  // out: in host order
-  uint64_t wanted = 0;
-  for (size_t i = 0; i < n; ++i)
-    for (size_t r = 0; r < ranks_; ++r) wanted += x->from(i, r, ranks_);
   if (!in_order_) {
-    const hvd_buf all = schedule.scratch_buf(wanted * width);
-    uint64_t done = 0;
-    for (size_t i = 0; i < n; ++i) {
-      uint64_t m = 0;
-      for (size_t r = 0; r < ranks_; ++r) m += x->from(i, r, ranks_);
-      out[i] = part_of(all, done * width, m * width);
-      done += m;
-    }
+    std::vector<uint64_t> wanted;
+    for (size_t i = 0; i < n; ++i) wanted.push_back(out_elements(c, i, rank(), size()));
+    const uint64_t total = std::accumulate(wanted.begin(), wanted.end(), uint64_t{0});
+    out = packed_buffers(schedule.scratch_buf(total * width), wanted, width);
   }
   if (mine) {
     auto& s = step(c, HVD_ALLTOALL);
@@ -536,8 +530,8 @@ void HierarchicalTransport::exchange_data(Schedule& schedule, const std::shared_
 }
 
 // Copies inputs from rank order to host order, or outputs from host order to rank order.
-void HierarchicalTransport::sort_by_host(const Exchange& x, const std::vector<hvd_buf>& by_rank,
-                                         const std::vector<hvd_buf>& by_host, bool inputs) {
+void HierarchicalLowering::sort_by_host(const Exchange& x, const std::vector<hvd_buf>& by_rank,
+                                        const std::vector<hvd_buf>& by_host, bool inputs) {
   std::vector<uint64_t> at(ranks_);
   for (size_t i = 0; i < by_rank.size(); ++i) {
     const auto bytes = [&](size_t r) { return (inputs ? x.to(i, r, ranks_) : x.from(i, r, ranks_)) * x.width; };

@@ -1,6 +1,6 @@
 // Divides a list of buffers into one slice per lane. A value; any thread.
 //
-// HierarchicalTransport uses it: each lane carries a part of the elements. The list is seen as one run of elements, so
+// HierarchicalLowering uses it: each lane carries a part of the elements. The list is seen as one run of elements, so
 // that a list of small tensors is divided as evenly as one large tensor.
 #pragma once
 
@@ -53,7 +53,7 @@ class Slices {
 };
 
 // How a reduction is divided into two levels: the type that both levels reduce, the factors of each level, and the
-// computation after the last level. A value; HierarchicalTransport copies it into its computations.
+// computation after the last level. A value; HierarchicalLowering copies it into its computations.
 //
 // The first level is a collective within a host, the last one a collective between hosts. Hosts may have different
 // numbers of ranks, so an average is a sum and a division at the end:
@@ -98,9 +98,9 @@ class TwoLevels {
   double post_ = 1.0;      // finish() multiplies by it
 };
 
-// A Transport for a process set on several hosts: one transport within each host, and one between hosts.
+// A Lowering for a process set on several hosts: one lowering within each host, and one between hosts.
 //
-// Lane j connects the j-th members of all hosts by a transport between hosts ("cross"). There are as many lanes as the
+// Lane j connects the j-th members of all hosts by a lowering between hosts ("cross"). There are as many lanes as the
 // smallest host has members. A large collective is divided into one slice per lane, so that all lanes work at the same
 // time and each byte leaves a host once. A small one uses lane 0 alone, because it is limited by the number of
 // messages. Members beyond the lanes take part within their host only. Buffers must be in host memory where a
@@ -108,14 +108,14 @@ class TwoLevels {
 //
 // A reduction runs within each host first, then between hosts, in host order. The first level applies prescale, the
 // last one postscale; hierarchical.h says how averages are computed. All ranks get the same bits if the
-// transports below give all of their ranks the same bits.
+// lowerings below give all of their ranks the same bits.
 //
 // A large allreduce overlaps the levels: it runs in chunks, each of which is divided into slices, and while one chunk
 // is between the hosts, the next one is reduced within them. The other collectives run their levels one after another.
 //
 // Used by the driver.
 
-class HierarchicalTransport final : public Transport {
+class HierarchicalLowering final : public Lowering {
  public:
   // A collective of up to this many bytes uses one lane: a link between hosts moves about this much in the latency of
   // one message, so a second lane would only add messages.
@@ -131,7 +131,7 @@ class HierarchicalTransport final : public Transport {
   // `local` spans layout.neighbours(), in that order; null if this rank is alone on its host. `cross` spans the
   // members of this rank's lane, in host order; null if the rank is in no lane, or all ranks are on one host. All must
   // outlive this object and its schedules. Throws plugins::BackendError if they do not fit the layout.
-  HierarchicalTransport(Layout layout, Transport* local, Transport* cross, const HostMath& math, Settings settings);
+  HierarchicalLowering(Layout layout, Lowering* local, Lowering* cross, const HostMath& math, Settings settings);
 
   // An alltoall has in_counts and out_counts on all ranks or on no rank. Reducescatter and alltoall do not work in
   // place.
@@ -172,11 +172,12 @@ class HierarchicalTransport final : public Transport {
   void sort_by_host(const Exchange& x, const std::vector<hvd_buf>& by_rank, const std::vector<hvd_buf>& by_host,
                     bool inputs);
 
-  static bool same_place(const hvd_buf& a, const hvd_buf& b) { return a.base == b.base && a.offset == b.offset; }
   // A collective to fill in and pass to write_steps(): without buffers, with the settings that all steps of `c` share.
   plugins::Collective& step(const plugins::Collective& c, int32_t coll);
   // Adds a buffer to a step. add_row() adds its counts per rank, which the caller fills in.
   static void add(plugins::Collective& step, hvd_buf in, hvd_buf out, uint64_t count);
+  // Consecutive parts of `all`, of so many elements each.
+  static std::vector<hvd_buf> packed_buffers(const hvd_buf& all, const std::vector<uint64_t>& counts, uint64_t width);
   static uint64_t* add_row(std::vector<uint64_t>& table, size_t ranks);
 
   size_t lanes_for(uint64_t bytes) const { return bytes <= settings_.single_lane_bytes ? 1 : lanes_; }
@@ -186,8 +187,8 @@ class HierarchicalTransport final : public Transport {
   size_t rounds(size_t host, size_t lane) const { return (members(host).size() + lanes_ - 1 - lane) / lanes_; }
 
   const Layout layout_;
-  Transport* const local_;
-  Transport* const cross_;
+  Lowering* const local_;
+  Lowering* const cross_;
   const HostMath& math_;
   const Settings settings_;
   bool connected_ = false;  // a chunked allreduce has run: the communicators' first operations are over

@@ -9,7 +9,7 @@
 #include "engine/base/dtypes.h"
 #include "engine/base/operations.h"
 #include "engine/dataplane/hierarchical.h"
-#include "engine/dataplane/parts.h"
+#include "engine/dataplane/packing.h"
 #include "engine/plugins/errors.h"
 
 namespace hvd::dataplane {
@@ -125,7 +125,7 @@ void TwoLevels::finish(void* sums, uint64_t n, void* out) const {
 
 // Allreduce and reduce in two levels: within the hosts, between them, and back. See hierarchical.h.
 //
-// Between the levels, each lane holds its slice of all tensors as one buffer, so the cross transport always gets one
+// Between the levels, each lane holds its slice of all tensors as one buffer, so the cross lowering always gets one
 // buffer. For a single tensor that is not reduced in place, that buffer is part of the output.
 
 namespace {
@@ -133,19 +133,12 @@ namespace {
 // The first chunk and the last one have nothing beside them, which is 1/16 of the work then. More chunks do not pay.
 constexpr uint64_t kMostChunks = 16;
 
-uint64_t total_bytes(const plugins::Collective& c) {
-  uint64_t n = 0;
-  for (uint64_t count : c.counts) n += count;
-  return n * base::dtype_bytes(c.dtype);
-}
-
 // `c` in `number` collectives that follow one another in its list of buffers, of about equal size.
 std::vector<plugins::Collective> chunks_of(const plugins::Collective& c, uint64_t number) {
   const Slices parts(c.counts, number);
   const uint64_t width = base::dtype_bytes(c.dtype);
-  std::vector<plugins::Collective> chunks(number);
+  std::vector<plugins::Collective> chunks(number, plugins::Collective(c.settings()));
   for (size_t k = 0; k < number; ++k) {
-    copy_settings(chunks[k], c);
     for (size_t i = 0; i < c.counts.size(); ++i) {
       const uint64_t n = parts.count(i, k);
       if (n == 0) continue;
@@ -162,8 +155,8 @@ std::vector<plugins::Collective> chunks_of(const plugins::Collective& c, uint64_
 // Reduces within the host. Returns the buffer that then holds this rank's slice in the wire type: `to`, or the input
 // itself if the rank is alone and nothing changes. `to` has the length of the slice; with a single lane, every rank
 // passes a buffer of full length.
-hvd_buf HierarchicalTransport::first_level(Schedule& schedule, const plugins::Collective& c, const TwoLevels& levels,
-                                           const Slices& slices, hvd_buf to) {
+hvd_buf HierarchicalLowering::first_level(Schedule& schedule, const plugins::Collective& c, const TwoLevels& levels,
+                                          const Slices& slices, hvd_buf to) {
   const uint64_t width = levels.wire_bytes;
   if (!local_) {
     if (levels.lone_copies() && c.in.size() == 1) return c.in[0];
@@ -218,8 +211,8 @@ hvd_buf HierarchicalTransport::first_level(Schedule& schedule, const plugins::Co
 
 // Writes the computation after the last level, and returns the buffer of the result. `out` (n elements of the tensor's
 // type) takes results that cannot replace the sums; if its base is null, scratch memory does.
-hvd_buf HierarchicalTransport::finish(Schedule& schedule, const TwoLevels& levels, hvd_buf sums, uint64_t n,
-                                      hvd_buf out) {
+hvd_buf HierarchicalLowering::finish(Schedule& schedule, const TwoLevels& levels, hvd_buf sums, uint64_t n,
+                                     hvd_buf out) {
   if (!levels.finishes) return sums;
   if (!levels.expands)
     out = sums;
@@ -230,7 +223,7 @@ hvd_buf HierarchicalTransport::finish(Schedule& schedule, const TwoLevels& level
 }
 
 // An allreduce of one list of buffers. Its three parts may be written to different schedules.
-struct HierarchicalTransport::Reduction {
+struct HierarchicalLowering::Reduction {
   const plugins::Collective& c;
   const TwoLevels levels;
   const Slices slices;
@@ -239,7 +232,7 @@ struct HierarchicalTransport::Reduction {
   hvd_buf result{};      // the complete slice
 };
 
-void HierarchicalTransport::within_hosts(Schedule& schedule, Reduction& r) {
+void HierarchicalLowering::within_hosts(Schedule& schedule, Reduction& r) {
   const plugins::Collective& c = r.c;
   const uint64_t width = r.levels.wire_bytes, n = r.slices.size(my_local_);
   const bool one_lane = r.slices.lanes() == 1, single = c.counts.size() == 1;
@@ -254,7 +247,7 @@ void HierarchicalTransport::within_hosts(Schedule& schedule, Reduction& r) {
   r.data = first_level(schedule, c, r.levels, r.slices, r.to);
 }
 
-void HierarchicalTransport::between_hosts(Schedule& schedule, Reduction& r) {
+void HierarchicalLowering::between_hosts(Schedule& schedule, Reduction& r) {
   const uint64_t n = r.slices.size(my_local_);
   r.result = r.to;
   if (!in_lane(r.slices.lanes()) || n == 0) return;
@@ -267,7 +260,7 @@ void HierarchicalTransport::between_hosts(Schedule& schedule, Reduction& r) {
   r.result = finish(schedule, r.levels, r.to, n, r.in_out);
 }
 
-void HierarchicalTransport::allreduce(Schedule& schedule, const plugins::Collective& c) {
+void HierarchicalLowering::allreduce(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t bytes = total_bytes(c);
   if (bytes == 0) return;
   const uint64_t chunk = settings_.chunk_bytes;
@@ -282,7 +275,7 @@ void HierarchicalTransport::allreduce(Schedule& schedule, const plugins::Collect
 // While chunk k is between the hosts, chunk k + 1 is reduced within them. All members write the same order of
 // collectives to each communicator: within the hosts, the reduction of a chunk comes before the result of the one
 // before it.
-void HierarchicalTransport::allreduce_in_chunks(Schedule& schedule, const plugins::Collective& c, uint64_t number) {
+void HierarchicalLowering::allreduce_in_chunks(Schedule& schedule, const plugins::Collective& c, uint64_t number) {
   // The first collectives of a communicator may wait for other ranks, so they are not overlapped.
   const bool overlap = std::exchange(connected_, true);
   std::vector<plugins::Collective> chunks = chunks_of(c, number);
@@ -322,19 +315,15 @@ void HierarchicalTransport::allreduce_in_chunks(Schedule& schedule, const plugin
 }
 
 // Distributes the complete slices of the lanes to all ranks of the host.
-void HierarchicalTransport::spread(Schedule& schedule, const plugins::Collective& c, const Slices& slices,
-                                   hvd_buf result) {
+void HierarchicalLowering::spread(Schedule& schedule, const plugins::Collective& c, const Slices& slices,
+                                  hvd_buf result) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   const bool mine = in_lane(slices.lanes());
   if (!local_) {
     if (c.counts.size() == 1 && same_place(result, c.out[0])) return;
-    schedule.compute([result, width, out = c.out, counts = c.counts](Schedule&) {
-      const char* at = address(result);
-      for (size_t i = 0; i < counts.size(); ++i) {
-        if (counts[i]) std::memcpy(address(out[i]), at, counts[i] * width);
-        at += counts[i] * width;
-      }
-    });
+    ByteList out;
+    for (size_t i = 0; i < c.counts.size(); ++i) out.add(part_of(c.out[i], 0, c.counts[i] * width));
+    copy_on_host(schedule, out.unpack(0, out.bytes(), result));
     return;
   }
   auto& s = step(c, slices.lanes() == 1 ? HVD_BROADCAST : HVD_ALLGATHER);
@@ -353,7 +342,7 @@ void HierarchicalTransport::spread(Schedule& schedule, const plugins::Collective
   local_->write_steps(schedule, s);
 }
 
-void HierarchicalTransport::reduce(Schedule& schedule, const plugins::Collective& c) {
+void HierarchicalLowering::reduce(Schedule& schedule, const plugins::Collective& c) {
   const TwoLevels levels(math_, c, static_cast<uint32_t>(ranks_), spread_);
   const Slices slices(c.counts, lanes_for(total_bytes(c)));
   if (slices.total() == 0) return;
@@ -400,14 +389,13 @@ void HierarchicalTransport::reduce(Schedule& schedule, const plugins::Collective
 // sums of all parts for those ranks. Between hosts, it gets the sums for the ranks of its own host. If a host has more
 // members than there are lanes, the lane's member hands the parts out at the end.
 
-void HierarchicalTransport::reducescatter(Schedule& schedule, const plugins::Collective& c) {
+void HierarchicalLowering::reducescatter(Schedule& schedule, const plugins::Collective& c) {
   const TwoLevels levels(math_, c, static_cast<uint32_t>(ranks_), spread_);
   const uint64_t width = levels.wire_bytes;
   const size_t n = c.counts.size();
   const auto count = [&c, this](size_t i, size_t r) { return out_part(c, i, static_cast<int32_t>(r), size()); };
   const auto lane_of = [this](size_t r) { return static_cast<size_t>(layout_.local_of[r]) % lanes_; };
-  uint64_t total = 0;
-  for (uint64_t m : c.counts) total += m;
+  const uint64_t total = total_elements(c);
   if (total == 0) return;
 
   // The places of this rank's lane's parts between the levels: by buffer, then in host order.
@@ -442,11 +430,8 @@ void HierarchicalTransport::reducescatter(Schedule& schedule, const plugins::Col
         if (lane_of(static_cast<size_t>(r)) == my_local_) result_counts[i] += count(i, static_cast<size_t>(r));
     for (uint64_t m : result_counts) here += m;
     const bool direct = !hands_out && !levels.expands;
-    const hvd_buf sums = direct ? hvd_buf{} : schedule.scratch_buf(here * width);
-    std::vector<hvd_buf> sum_bufs = c.out;
-    uint64_t done = 0;
-    for (size_t i = 0; !direct && i < n; done += result_counts[i++])
-      sum_bufs[i] = part_of(sums, done * width, result_counts[i] * width);
+    const std::vector<hvd_buf> sum_bufs =
+        direct ? c.out : packed_buffers(schedule.scratch_buf(here * width), result_counts, width);
     auto& s = step(c, HVD_REDUCESCATTER);
     s.dtype = levels.wire;
     s.op = levels.op;
@@ -480,8 +465,8 @@ void HierarchicalTransport::reducescatter(Schedule& schedule, const plugins::Col
 }
 
 // The first level. `at`: the places of the parts for this rank's lane within `kept`, in elements.
-void HierarchicalTransport::scatter_first(Schedule& schedule, const plugins::Collective& c, const TwoLevels& levels,
-                                          const std::vector<uint64_t>& at, hvd_buf kept) {
+void HierarchicalLowering::scatter_first(Schedule& schedule, const plugins::Collective& c, const TwoLevels& levels,
+                                         const std::vector<uint64_t>& at, hvd_buf kept) {
   const uint64_t width = levels.wire_bytes;
   const size_t n = c.counts.size();
   const bool mine = in_lane(lanes_);
@@ -507,11 +492,7 @@ void HierarchicalTransport::scatter_first(Schedule& schedule, const plugins::Col
   }
   std::vector<hvd_buf> in = c.in;
   if (levels.expands) {
-    uint64_t total = 0;
-    for (uint64_t m : c.counts) total += m;
-    const hvd_buf all = schedule.scratch_buf(total * width);
-    uint64_t done = 0;
-    for (size_t i = 0; i < n; done += c.counts[i++]) in[i] = part_of(all, done * width, c.counts[i] * width);
+    in = packed_buffers(schedule.scratch_buf(total_elements(c) * width), c.counts, width);
     schedule.compute([levels, from = c.in, in, counts = c.counts](Schedule&) {
       for (size_t i = 0; i < counts.size(); ++i)
         if (counts[i]) levels.expand(address(from[i]), counts[i], address(in[i]));

@@ -4,9 +4,11 @@
 #include <hvd/backend_abi.h>
 
 #include <algorithm>
+#include <concepts>
 #include <cstring>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "engine/base/dtypes.h"
@@ -15,6 +17,35 @@
 
 namespace hvd::dataplane {
 namespace {
+
+// Calls body(T{}) with the C++ type of the elements. Returns false for types that C++ does not compute with.
+template <class Body>
+bool with_type(int32_t dtype, Body&& body) {
+  switch (dtype) {
+    case HVD_UINT8:
+      return body(uint8_t{}), true;
+    case HVD_INT8:
+      return body(int8_t{}), true;
+    case HVD_UINT16:
+      return body(uint16_t{}), true;
+    case HVD_INT16:
+      return body(int16_t{}), true;
+    case HVD_INT32:
+      return body(int32_t{}), true;
+    case HVD_INT64:
+      return body(int64_t{}), true;
+    case HVD_UINT32:
+      return body(uint32_t{}), true;
+    case HVD_UINT64:
+      return body(uint64_t{}), true;
+    case HVD_FLOAT32:
+      return body(float{}), true;
+    case HVD_FLOAT64:
+      return body(double{}), true;
+    default:
+      return false;
+  }
+}
 
 template <typename T>
 void fill(void* data, uint64_t bytes, T value) {
@@ -39,36 +70,12 @@ void fill_bits(void* data, uint64_t bytes, int32_t op, uint16_t one, uint16_t in
 }  // namespace
 
 void fill_neutral(void* data, uint64_t bytes, int32_t dtype, int32_t op) {
-  switch (dtype) {
-    case HVD_UINT8:
-      return fill_identity<uint8_t>(data, bytes, op);
-    case HVD_INT8:
-      return fill_identity<int8_t>(data, bytes, op);
-    case HVD_UINT16:
-      return fill_identity<uint16_t>(data, bytes, op);
-    case HVD_INT16:
-      return fill_identity<int16_t>(data, bytes, op);
-    case HVD_INT32:
-      return fill_identity<int32_t>(data, bytes, op);
-    case HVD_INT64:
-      return fill_identity<int64_t>(data, bytes, op);
-    case HVD_UINT32:
-      return fill_identity<uint32_t>(data, bytes, op);
-    case HVD_UINT64:
-      return fill_identity<uint64_t>(data, bytes, op);
-    case HVD_FLOAT32:
-      return fill_identity<float>(data, bytes, op);
-    case HVD_FLOAT64:
-      return fill_identity<double>(data, bytes, op);
-    case HVD_FLOAT16:
-      return fill_bits(data, bytes, op, 0x3c00, 0x7c00);
-    case HVD_BFLOAT16:
-      return fill_bits(data, bytes, op, 0x3f80, 0x7f80);
-    case HVD_BOOL:  // product and min are "and"
-      return fill<uint8_t>(data, bytes, op == HVD_PROD || op == HVD_MIN ? 1 : 0);
-    default:
-      std::memset(data, 0, bytes);
-  }
+  if (dtype == HVD_FLOAT16) return fill_bits(data, bytes, op, 0x3c00, 0x7c00);
+  if (dtype == HVD_BFLOAT16) return fill_bits(data, bytes, op, 0x3f80, 0x7f80);
+  if (dtype == HVD_BOOL)  // product and min are "and"
+    return fill<uint8_t>(data, bytes, op == HVD_PROD || op == HVD_MIN ? 1 : 0);
+  if (!with_type(dtype, [&](auto type) { fill_identity<decltype(type)>(data, bytes, op); }))
+    std::memset(data, 0, bytes);
 }
 
 namespace {
@@ -165,43 +172,24 @@ void HostMath::convert(void* dst, int32_t dst_dtype, const void* src, int32_t sr
 
 void HostMath::divide(void* data, uint64_t n, int32_t dtype, uint32_t divisor) const {
   if (divisor == 1) return;
-  switch (dtype) {
-    case HVD_UINT8:
-      return divide_each<uint8_t>(data, n, divisor);
-    case HVD_INT8:
-      return divide_each<int8_t>(data, n, int64_t{divisor});
-    case HVD_UINT16:
-      return divide_each<uint16_t>(data, n, divisor);
-    case HVD_INT16:
-      return divide_each<int16_t>(data, n, int64_t{divisor});
-    case HVD_UINT32:
-      return divide_each<uint32_t>(data, n, divisor);
-    case HVD_INT32:
-      return divide_each<int32_t>(data, n, int64_t{divisor});
-    case HVD_UINT64:
-      return divide_each<uint64_t>(data, n, uint64_t{divisor});
-    case HVD_INT64:
-      return divide_each<int64_t>(data, n, int64_t{divisor});
-    case HVD_FLOAT32:
-      return divide_each<float>(data, n, static_cast<float>(divisor));
-    case HVD_FLOAT64:
-      return divide_each<double>(data, n, static_cast<double>(divisor));
-    case HVD_FLOAT16:
-    case HVD_BFLOAT16: {
-      constexpr uint64_t step = tile_of(sizeof(float));
-      float tile[step];
-      auto* at = static_cast<char*>(data);
-      for (uint64_t done = 0; done < n; done += step) {
-        const uint64_t m = std::min(step, n - done);
-        convert(tile, HVD_FLOAT32, at + done * 2, dtype, m);
-        divide_each<float>(tile, m, static_cast<float>(divisor));
-        convert(at + done * 2, dtype, tile, HVD_FLOAT32, m);
-      }
-      return;
+  if (base::is_half(dtype)) {
+    constexpr uint64_t step = tile_of(sizeof(float));
+    float tile[step];
+    auto* at = static_cast<char*>(data);
+    for (uint64_t done = 0; done < n; done += step) {
+      const uint64_t m = std::min(step, n - done);
+      convert(tile, HVD_FLOAT32, at + done * 2, dtype, m);
+      divide_each<float>(tile, m, static_cast<float>(divisor));
+      convert(at + done * 2, dtype, tile, HVD_FLOAT32, m);
     }
-    default:
-      refuse("an average", dtype);
+    return;
   }
+  const bool known = with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    using Divisor = std::conditional_t<std::signed_integral<T>, int64_t, std::common_type_t<T, uint32_t>>;
+    divide_each<T>(data, n, static_cast<Divisor>(divisor));
+  });
+  if (!known) refuse("an average", dtype);
 }
 
 int32_t HostMath::partial_dtype(int32_t dtype, int32_t op) {

@@ -1,8 +1,8 @@
 // How a process set moves data: writes the steps of one collective over the set's ranks into a Schedule.
 //
-// Implementations: DirectTransport (one communicator), EmulatedTransport (composes what a communicator lacks),
-// StagedTransport (memory that the communicator cannot read), HierarchicalTransport (within hosts and between hosts).
-// They nest: each writes its steps through the transport below. Used by the driver.
+// Implementations: DirectLowering (one communicator), EmulatedLowering (composes what a communicator lacks),
+// StagedLowering (memory that the communicator cannot read), HierarchicalLowering (within hosts and between hosts).
+// They nest: each writes its steps through the lowering below. Used by the driver.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace hvd::dataplane {
 
-class Transport {
+class Lowering {
  public:
-  virtual ~Transport() = default;
+  virtual ~Lowering() = default;
 
   // Appends the steps of `c`. Ranks and root are ranks within the set, the meaning is that of hvd_coll_args, with any
   // number of buffers. `c` and its vectors may die when write_steps() returns, so a step copies the values it needs;

@@ -1,6 +1,10 @@
 // See parts.h.
 #include "engine/dataplane/parts.h"
 
+#include <numeric>
+
+#include "engine/base/dtypes.h"
+
 namespace hvd::dataplane {
 
 namespace {
@@ -9,20 +13,11 @@ uint64_t from_table(const std::vector<uint64_t>& table, size_t i, int32_t r, int
 }
 }  // namespace
 
-void copy_settings(plugins::Collective& to, const plugins::Collective& from) {
-  to.coll = from.coll;
-  to.dtype = from.dtype;
-  to.op = from.op;
-  to.root = from.root;
-  to.peer = from.peer;
-  to.prescale = from.prescale;
-  to.postscale = from.postscale;
-  to.deadline_ns = from.deadline_ns;
-  to.seq = from.seq;
-  to.stream = from.stream;
-  to.overlapped = from.overlapped;
-  to.siblings = from.siblings;
+uint64_t total_elements(const plugins::Collective& c) {
+  return std::accumulate(c.counts.begin(), c.counts.end(), uint64_t{0});
 }
+
+uint64_t total_bytes(const plugins::Collective& c) { return total_elements(c) * base::dtype_bytes(c.dtype); }
 
 plugins::Collective single_buffer(const plugins::Collective& c, size_t i, size_t ranks) {
   const auto row = [&](const std::vector<uint64_t>& all) {
@@ -30,8 +25,7 @@ plugins::Collective single_buffer(const plugins::Collective& c, size_t i, size_t
     const auto from = all.begin() + static_cast<ptrdiff_t>(i * ranks);
     return std::vector<uint64_t>(from, from + static_cast<ptrdiff_t>(ranks));
   };
-  plugins::Collective one;
-  copy_settings(one, c);
+  plugins::Collective one(c.settings());
   one.in = {c.in[i]};
   one.out = {c.out[i]};
   one.counts = {c.counts[i]};
@@ -43,6 +37,12 @@ plugins::Collective single_buffer(const plugins::Collective& c, size_t i, size_t
 uint64_t out_part(const plugins::Collective& c, size_t i, int32_t r, int32_t size) {
   if (!c.out_counts.empty()) return from_table(c.out_counts, i, r, size);
   return c.coll == HVD_ALLGATHER ? c.counts[i] : c.counts[i] / static_cast<uint64_t>(size);
+}
+
+uint64_t out_start(const plugins::Collective& c, size_t i, int32_t r, int32_t size) {
+  uint64_t start = 0;
+  for (int32_t before = 0; before < r; ++before) start += out_part(c, i, before, size);
+  return start;
 }
 
 uint64_t in_part(const plugins::Collective& c, size_t i, int32_t r, int32_t size) {
@@ -65,11 +65,8 @@ uint64_t out_elements(const plugins::Collective& c, size_t i, int32_t rank, int3
     case HVD_REDUCESCATTER:
       return out_part(c, i, rank, size);
     case HVD_ALLGATHER:
-    case HVD_ALLTOALL: {
-      uint64_t total = 0;
-      for (int32_t r = 0; r < size; ++r) total += out_part(c, i, r, size);
-      return total;
-    }
+    case HVD_ALLTOALL:
+      return out_start(c, i, size, size);
     case HVD_RECV:
       return c.counts[i];
     default:

@@ -83,10 +83,8 @@ bool Schedule::Step::lingers() const {
 plugins::Collective& Schedule::collective(plugins::Communicator& comm) {
   Step& s = add();
   s.comm = &comm;
-  auto& c = s.collective;
-  c.reset();
-  c.deadline_ns = HVD_NO_DEADLINE;
-  return c;
+  s.collective.reset();
+  return s.collective;
 }
 
 void Schedule::group(plugins::Communicator& comm, std::vector<plugins::Collective> members) {
@@ -216,14 +214,14 @@ void Schedule::clear() {
   at_settle_.clear();
   if (std::exchange(unsettled_, false)) {
     // The backend may still write to this memory. It stays until the process ends, so that no later allocation gets it.
-    if (const size_t n = scratch_.size() + (kept_ ? kept_->size() : 0); n > 0)
+    if (const size_t n = scratch_.size() + kept_.size(); n > 0)
       base::log(base::Level::Warning, "a collective that was aborted still uses " + std::to_string(n) +
                                           " buffers of the engine; the engine keeps them until this process ends");
     for (auto& memory : scratch_) static_cast<void>(memory.release());
-    static_cast<void>(kept_.release());
+    new auto(std::move(kept_));
   }
   scratch_.clear();
-  if (kept_) kept_->clear();
+  kept_.clear();
 }
 
 }  // namespace hvd::dataplane

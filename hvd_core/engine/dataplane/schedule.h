@@ -1,7 +1,7 @@
 // A schedule: the steps that carry out one batch. A step is a collective on a communicator, a group of collectives, a
 // wait, a computation between them, or strands: schedules that run side by side.
 //
-// A Transport writes the steps. The Executor runs them in order, one at a time. Every member of a communicator must
+// A Lowering writes the steps. The Executor runs them in order, one at a time. Every member of a communicator must
 // write the same collectives on it in the same order; each rank decides about its own computations. Step objects are
 // reused, so that a schedule of one collective allocates nothing once it has run before. Used by the driver.
 #pragma once
@@ -55,10 +55,7 @@ class Schedule {
   char* scratch(uint64_t bytes);
   hvd_buf scratch_buf(uint64_t bytes) { return {scratch(bytes), 0, bytes}; }
   // Keeps an object until clear(). Like scratch memory, the object is never freed if it may still be in use then.
-  void keep(std::shared_ptr<void> object) {
-    if (!kept_) kept_ = std::make_unique<std::vector<std::shared_ptr<void>>>();
-    kept_->push_back(std::move(object));
-  }
+  void keep(std::shared_ptr<void> object) { kept_.push_back(std::move(object)); }
   template <typename T>
   T* scratch_array(uint64_t count) {
     return reinterpret_cast<T*>(scratch(count * sizeof(T)));
@@ -120,8 +117,7 @@ class Schedule {
   bool running_ = false, inserting_ = false, unsettled_ = false;
   std::vector<Wait> at_settle_;
   std::vector<std::unique_ptr<void, calls::FreeDeleter>> scratch_;
-  // Allocated by the first keep(), so that clear() can let it live on without new memory.
-  std::unique_ptr<std::vector<std::shared_ptr<void>>> kept_;
+  std::vector<std::shared_ptr<void>> kept_;
 };
 
 }  // namespace hvd::dataplane

@@ -49,22 +49,22 @@ SetComms::SetComms(const Backends& backends, Layout layout, const std::string& k
     : layout_(std::move(layout)), parent_(std::move(parent)), records_(backends.records) {
   const Plan plan = plan_of(backends, layout_);
   // All members create the communicators in this order: within the host, between hosts, flat.
-  Transport* const levels = plan.levels ? hierarchy(backends, key, store, deadline_ns) : nullptr;
-  std::map<std::string, Transport*> whole;
+  Lowering* const levels = plan.levels ? hierarchy(backends, key, store, deadline_ns) : nullptr;
+  std::map<std::string, Lowering*> whole;
   const auto add = [&](const std::string& kind, const std::shared_ptr<plugins::Backend>& backend) {
     whole[kind] = single(create_whole(backend, kind, key, store, deadline_ns), backends, true);
   };
   if (plan.usual) add(plan.kind, plan.usual);
   for (const auto& [kind, backend] : plan.special) add(kind, backend);
-  for (size_t coll = 0; coll < transport_of_.size(); ++coll) {
+  for (size_t coll = 0; coll < lowering_of_.size(); ++coll) {
     if (const auto& backend = backends.host_routes[coll]) {
-      transport_of_[coll] = whole.at(special_kind(*backend));
+      lowering_of_[coll] = whole.at(special_kind(*backend));
       carriers_[coll] = backend->name();
     } else if (levels && (backends.hierarchical[coll] || !plan.usual)) {
-      transport_of_[coll] = levels;
+      lowering_of_[coll] = levels;
       carriers_[coll] = backends.local->name() + " x " + backends.global->name();
     } else {
-      transport_of_[coll] = whole.at(plan.kind);
+      lowering_of_[coll] = whole.at(plan.kind);
       carriers_[coll] = plan.usual->name();
     }
   }
@@ -156,20 +156,20 @@ plugins::Communicator* SetComms::create_whole(const std::shared_ptr<plugins::Bac
   return whole_[kind] = create(backend, all_ranks, key + "/" + kind, store, deadline_ns);
 }
 
-Transport* SetComms::single(plugins::Communicator* comm, const Backends& backends, bool alike) {
-  auto direct = std::make_unique<DirectTransport>(*comm);
+Lowering* SetComms::single(plugins::Communicator* comm, const Backends& backends, bool alike) {
+  auto direct = std::make_unique<DirectLowering>(*comm);
   EmulationPolicy policy = backends.emulation;
   policy.alike = alike;
-  auto emulated = std::make_unique<EmulatedTransport>(*direct, *comm, *backends.math, std::move(policy));
-  transports_.push_back(std::move(direct));
-  transports_.push_back(std::move(emulated));
-  alone_[transports_.back().get()] = comm;
-  return transports_.back().get();
+  auto emulated = std::make_unique<EmulatedLowering>(*direct, *comm, *backends.math, std::move(policy));
+  lowerings_.push_back(std::move(direct));
+  lowerings_.push_back(std::move(emulated));
+  alone_[lowerings_.back().get()] = comm;
+  return lowerings_.back().get();
 }
 
-Transport* SetComms::hierarchy(const Backends& backends, const std::string& key, plugins::Store& store,
-                               int64_t deadline_ns) {
-  Transport *local = nullptr, *cross = nullptr;
+Lowering* SetComms::hierarchy(const Backends& backends, const std::string& key, plugins::Store& store,
+                              int64_t deadline_ns) {
+  Lowering *local = nullptr, *cross = nullptr;
   const auto& neighbours = layout_.neighbours();
   if (neighbours.size() > 1)
     local = single(
@@ -183,17 +183,17 @@ Transport* SetComms::hierarchy(const Backends& backends, const std::string& key,
                    false);
   }
   // The same on all members, also on those that have no communicator of a level.
-  HierarchicalTransport::Settings settings;
+  HierarchicalLowering::Settings settings;
   if (backends.overlap_levels && backends.local->returns_at_once() && backends.global->returns_at_once())
-    settings.chunk_bytes = HierarchicalTransport::chunk_bytes_for(layout_);
+    settings.chunk_bytes = HierarchicalLowering::chunk_bytes_for(layout_);
   settings.phase = backends.local->tag() + "_" + backends.global->tag() + "_ALLREDUCE";
-  transports_.push_back(
-      std::make_unique<HierarchicalTransport>(layout_, local, cross, *backends.math, std::move(settings)));
-  return transports_.back().get();
+  lowerings_.push_back(
+      std::make_unique<HierarchicalLowering>(layout_, local, cross, *backends.math, std::move(settings)));
+  return lowerings_.back().get();
 }
 
 plugins::Communicator* SetComms::window_comm(std::string* why) const {
-  const auto at = alone_.find(transport_of_[HVD_ALLREDUCE]);
+  const auto at = alone_.find(lowering_of_[HVD_ALLREDUCE]);
   if (at == alone_.end()) {
     *why = "its allreduces go over several communicators (within hosts, and between hosts)";
   } else if (layout_.size() == 1) {
@@ -207,8 +207,8 @@ plugins::Communicator* SetComms::window_comm(std::string* why) const {
 }
 
 bool SetComms::sends(int32_t dtype) const {
-  Transport* const t = transport_of_[HVD_SEND];
-  return t == transport_of_[HVD_RECV] && t->serves_message(HVD_SEND, dtype) && t->serves_message(HVD_RECV, dtype);
+  Lowering* const t = lowering_of_[HVD_SEND];
+  return t == lowering_of_[HVD_RECV] && t->serves_message(HVD_SEND, dtype) && t->serves_message(HVD_RECV, dtype);
 }
 
 void SetComms::abort(plugins::CallRecord* record) noexcept {

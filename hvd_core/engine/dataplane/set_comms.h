@@ -1,4 +1,4 @@
-// The communicators of one process set on host memory, and the transport of each collective over them.
+// The communicators of one process set on host memory, and the lowering of each collective over them.
 //
 // A set on one host has one communicator of the local backend. A set on several hosts has one over all its ranks
 // ("flat"), or one within each host and one per lane between the hosts, or both: HOROVOD_HIERARCHICAL_* and the choice
@@ -32,7 +32,7 @@ struct Backends {
   bool local_alone = true;                   // a set on one host uses `local`; false: only hierarchies use it
   std::array<bool, HVD_COLL_COUNT> hierarchical{};  // by HVD_* collective, for sets on several hosts
   bool overlap_levels = true;                       // of such a set, where the backends can do that
-  EmulationPolicy emulation;                        // for the EmulatedTransports
+  EmulationPolicy emulation;                        // for the EmulatedLowerings
   std::shared_ptr<const HostMath> math;
   // By HVD_* collective: a backend that serves this collective alone, flat over all members; null: the usual one.
   std::array<std::shared_ptr<plugins::Backend>, HVD_COLL_COUNT> host_routes{};
@@ -63,7 +63,7 @@ std::unique_ptr<plugins::Communicator> split_comm(const Layout& layout, bool mem
                                                   const plugins::OpenDevice& device,
                                                   std::shared_ptr<plugins::CallRecords> records);
 
-class SetComms final : public Transport {
+class SetComms final : public Lowering {
  public:
   // All members call this with the same key; it waits for them until deadline_ns. Throws plugins::BackendError.
   // `parent`: a set that contains all of them, and whose ranks all take part: the members by this constructor, the
@@ -79,7 +79,7 @@ class SetComms final : public Transport {
   ~SetComms() override;
 
   void write_steps(Schedule& schedule, const plugins::Collective& c) override {
-    transport_of_[static_cast<size_t>(c.coll)]->write_steps(schedule, c);
+    lowering_of_[static_cast<size_t>(c.coll)]->write_steps(schedule, c);
   }
   // The backends that carry a collective of the set, as reports name them: "shm", "shm x tcp" for a hierarchy.
   const std::string& carriers(int32_t coll) const { return carriers_[static_cast<size_t>(coll)]; }
@@ -115,21 +115,21 @@ class SetComms final : public Transport {
   plugins::Communicator* keep(std::unique_ptr<plugins::Communicator> made);
   std::vector<std::pair<std::string, plugins::Communicator*>> split_off(const Backends& backends,
                                                                         const Layout& part) const;
-  Transport* single(plugins::Communicator* comm, const Backends& backends, bool alike);
-  Transport* hierarchy(const Backends& backends, const std::string& key, plugins::Store& store, int64_t deadline_ns);
+  Lowering* single(plugins::Communicator* comm, const Backends& backends, bool alike);
+  Lowering* hierarchy(const Backends& backends, const std::string& key, plugins::Store& store, int64_t deadline_ns);
 
   Layout layout_;
   const std::shared_ptr<SetComms> parent_;  // outlives the communicators that were split off; null: there is no parent
   const std::shared_ptr<plugins::CallRecords> records_;
   std::mutex mutex_;  // comms_ and devices_ grow while another thread may call abort()
   bool aborted_ = false;
-  // Declared before the transports, so destroyed after them: transports use communicators.
+  // Declared before the lowerings, so destroyed after them: lowerings use communicators.
   std::vector<std::unique_ptr<plugins::Communicator>> comms_;
   Whole whole_;
-  std::vector<std::unique_ptr<Transport>> transports_;
-  std::array<Transport*, HVD_COLL_COUNT> transport_of_{};     // by HVD_* collective
-  std::array<std::string, HVD_COLL_COUNT> carriers_;          // likewise
-  std::map<const Transport*, plugins::Communicator*> alone_;  // the communicator of a transport that has one
+  std::vector<std::unique_ptr<Lowering>> lowerings_;
+  std::array<Lowering*, HVD_COLL_COUNT> lowering_of_{};      // by HVD_* collective
+  std::array<std::string, HVD_COLL_COUNT> carriers_;         // likewise
+  std::map<const Lowering*, plugins::Communicator*> alone_;  // the communicator of a lowering that has one
   std::map<std::string, std::shared_ptr<SetDevice>> devices_;
 };
 

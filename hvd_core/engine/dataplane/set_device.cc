@@ -23,9 +23,9 @@ struct SetDevice::HostStaging {
       : comm(std::move(made)), direct(*comm), whole(direct, *comm, math, policy), staged(whole, device) {}
 
   std::unique_ptr<plugins::Communicator> comm;
-  DirectTransport direct;
-  EmulatedTransport whole;
-  StagedTransport staged;
+  DirectLowering direct;
+  EmulatedLowering whole;
+  StagedLowering staged;
 };
 
 // The communicators of one backend.
@@ -41,10 +41,10 @@ struct SetDevice::Route {
           staged(emulated, device) {}
 
     std::unique_ptr<plugins::Communicator> comm;
-    DeviceTransport direct;
-    BounceTransport bounce;
-    EmulatedTransport emulated;
-    StagedTransport staged;
+    DeviceLowering direct;
+    BounceLowering bounce;
+    EmulatedLowering emulated;
+    StagedLowering staged;
   };
 
   explicit Route(const plugins::Backend& backend) : backend(backend) {}
@@ -58,10 +58,10 @@ struct SetDevice::Route {
 struct SetDevice::Levels {
   Levels(const plugins::Backend& inner, const plugins::Backend& outer) : within(inner), between(outer) {}
 
-  struct Lane final : Transport {
+  struct Lane final : Lowering {
     Lane(const SetDevice& set, Route& route, const Layout& layout) : set(set), route(route), layout(layout) {}
     void write_steps(Schedule& schedule, const plugins::Collective& c) override {
-      set.way(route, c).transport->write_steps(schedule, c);
+      set.method(route, c).lowering->write_steps(schedule, c);
     }
     int32_t rank() const override { return layout.my_host(); }
     int32_t size() const override { return layout.host_count(); }
@@ -73,13 +73,13 @@ struct SetDevice::Levels {
   void begin(const SetDevice& set, const Layout& layout, bool may_compose) {
     composes = may_compose;
     lane = std::make_unique<Lane>(set, between, layout);
-    transport = std::make_unique<DeviceLevels>(layout, within.on_device->direct, *lane, set.device());
+    lowering = std::make_unique<DeviceLevels>(layout, within.on_device->direct, *lane, set.device());
   }
 
   bool serves(const plugins::Collective& c) {
     const auto good = [this](const plugins::Collective& step) {
-      const DeviceTransport::Method method = within.on_device->direct.method(step);
-      return method == DeviceTransport::Method::Native || (composes && method != DeviceTransport::Method::None);
+      const DeviceLowering::Method method = within.on_device->direct.method(step);
+      return method == DeviceLowering::Method::Native || (composes && method != DeviceLowering::Method::None);
     };
     return DeviceLevels::divides(c) && good(DeviceLevels::scatter_of(c)) && good(DeviceLevels::gather_of(c));
   }
@@ -87,12 +87,12 @@ struct SetDevice::Levels {
   Route within, between;
   bool composes = true;  // whether steps may be EMULATED
   std::unique_ptr<Lane> lane;
-  std::unique_ptr<DeviceLevels> transport;
+  std::unique_ptr<DeviceLevels> lowering;
 };
 
-// Makes a Transport of Adasum, so that a StagedTransport can write it like any other collective.
-struct SetDevice::AdasumTransport final : Transport {
-  AdasumTransport(SetComms& host, const HostMath& math) : host(host), math(math) {}
+// Makes a Lowering of Adasum, so that a StagedLowering can write it like any other collective.
+struct SetDevice::AdasumLowering final : Lowering {
+  AdasumLowering(SetComms& host, const HostMath& math) : host(host), math(math) {}
   void write_steps(Schedule& schedule, const plugins::Collective& c) override {
     dataplane::write_adasum(schedule, host, math, c);
   }
@@ -139,10 +139,10 @@ SetDevice::SetDevice(const Backends& backends, std::shared_ptr<DeviceRoutes> dev
     else
       levels_.reset();
   }
-  staged_ = std::make_unique<StagedTransport>(host, device_);
-  adasum_ = std::make_unique<AdasumTransport>(host, *backends.math);
+  staged_ = std::make_unique<StagedLowering>(host, device_);
+  adasum_ = std::make_unique<AdasumLowering>(host, *backends.math);
   // Never in chunks: Adasum needs the scalar products of whole tensors.
-  staged_adasum_ = std::make_unique<StagedTransport>(*adasum_, device_, 0);
+  staged_adasum_ = std::make_unique<StagedLowering>(*adasum_, device_, 0);
 }
 
 void SetDevice::open_route(Route& route, const Backends& backends, const std::shared_ptr<plugins::Backend>& backend,
@@ -207,39 +207,38 @@ SetDevice::~SetDevice() {
 
 void SetDevice::write_steps(Schedule& schedule, const plugins::Collective& c) {
   if (levels_ && levels_->serves(c)) {
-    const Way between = way(levels_->between, c);
-    note(c, levels_->within.backend.name() + " x " + levels_->between.backend.name(), false,
-         between.service == Service::Staged ? Service::Staged : Service::Native,
-         levels_->within.backend.name() + " within hosts, and " + levels_->between.backend.name() + " between them" +
-             (between.service == Service::Staged ? " through host memory" : ""));
-    return levels_->transport->write_steps(schedule, c);
+    const bool staged = method(levels_->between, c).served.service == Service::Staged;
+    const std::string &within = levels_->within.backend.name(), &between = levels_->between.backend.name();
+    note(c, within + " x " + between, false,
+         {staged ? Service::Staged : Service::Native,
+          within + " within hosts, and " + between + " between them" + (staged ? " through host memory" : "")});
+    return levels_->lowering->write_steps(schedule, c);
   }
   Route* const route = route_of_[static_cast<size_t>(c.coll)];
   if (!route) {
     const std::string& over = host_.carriers(c.coll);
-    note(c, over, false, Service::Staged, "through host memory and " + over);
+    note(c, over, false, {Service::Staged, "through host memory and " + over});
     return staged_->write_steps(schedule, c);
   }
-  const Way chosen = way(*route, c);
-  note(c, route->backend.name(), true, chosen.service, chosen.how);
-  chosen.transport->write_steps(schedule, c);
+  Method chosen = method(*route, c);
+  note(c, route->backend.name(), true, std::move(chosen.served));
+  chosen.lowering->write_steps(schedule, c);
 }
 
-SetDevice::Way SetDevice::way(Route& route, const plugins::Collective& c) const {
-  const DeviceTransport::Method how =
-      route.on_device ? route.on_device->direct.method(c) : DeviceTransport::Method::None;
-  if (how == DeviceTransport::Method::Native) return {&route.on_device->direct, Service::Native, ""};
-  if (how == DeviceTransport::Method::None && route.host_staging)
-    return {&route.host_staging->staged, Service::Staged,
-            "through host memory and " + route.backend.name() + reason_for_staging(route, c)};
+SetDevice::Method SetDevice::method(Route& route, const plugins::Collective& c) const {
+  using OnDevice = DeviceLowering::Method;
+  const OnDevice how = route.on_device ? route.on_device->direct.method(c) : OnDevice::None;
+  if (how == OnDevice::Native) return {&route.on_device->direct, {Service::Native, ""}};
+  if (how == OnDevice::None && route.host_staging)
+    return {&route.host_staging->staged,
+            {Service::Staged, "through host memory and " + route.backend.name() + reason_for_staging(route, c)}};
   Route::OnDevice& on_device = *route.on_device;
   on_device.emulated.check(c);
-  if (how != DeviceTransport::Method::None)
-    return {&on_device.direct, Service::Emulated,
-            how == DeviceTransport::Method::AsBytes ? "its bytes as another type" : "sum and division"};
-  const bool varying = !c.out_counts.empty() || !c.in_counts.empty();
-  const Served served = on_device.emulated.served(c.coll, c.dtype, c.op, varying);
-  return {&on_device.staged, Service::Emulated, served.how.empty() ? "factors on the host" : served.how};
+  if (how != OnDevice::None)
+    return {&on_device.direct,
+            {Service::Emulated, how == OnDevice::AsBytes ? "its bytes as another type" : "sum and division"}};
+  Served served = on_device.emulated.served(c.coll, c.dtype, c.op, c.varying());
+  return {&on_device.staged, {Service::Emulated, served.how.empty() ? "factors on the host" : std::move(served.how)}};
 }
 
 bool SetDevice::sends(int32_t dtype) const {
@@ -249,7 +248,7 @@ bool SetDevice::sends(int32_t dtype) const {
   c.dtype = dtype;
   for (int32_t coll : {HVD_SEND, HVD_RECV}) {
     c.coll = coll;
-    if (route->on_device->direct.method(c) != DeviceTransport::Method::Native) return false;
+    if (route->on_device->direct.method(c) != DeviceLowering::Method::Native) return false;
   }
   return true;
 }
@@ -261,21 +260,19 @@ std::string SetDevice::reason_for_staging(Route& route, const plugins::Collectiv
 
 void SetDevice::write_adasum(Schedule& schedule, const plugins::Collective& c) {
   const std::string& over = host_.carriers(c.coll);
-  note(c, over, false, Service::Staged, "Adasum on the host, over " + over);
+  note(c, over, false, {Service::Staged, "Adasum on the host, over " + over});
   staged_adasum_->write_steps(schedule, c);
 }
 
-void SetDevice::note(const plugins::Collective& c, const std::string& over, bool named, Service service,
-                     const std::string& how) {
+void SetDevice::note(const plugins::Collective& c, const std::string& over, bool named, Served served) {
   ServiceNotes::Key key{type_, c.coll, c.dtype, base::has_reduction(c.coll) ? c.op : 0};
-  if (notes_->has(key)) return;
-  if (!notes_->add(std::move(key), {over, {service, how}})) return;
-  if (rank() != 0 || service != Service::Staged) return;  // EmulatedTransport writes its own log lines
+  if (notes_->has(key) || !notes_->add(std::move(key), {over, served})) return;
+  if (rank() != 0 || served.service != Service::Staged) return;  // EmulatedLowering writes its own log lines
   // Once per collective, not once per dtype.
   if (!said_->insert("staged/" + type_ + "/" + std::to_string(c.coll)).second) return;
   // A warning where a route names a backend: the user may have chosen it for its speed.
   base::log(named ? base::Level::Warning : base::Level::Info,
-            std::string(base::collective_name(c.coll)) + " on " + type_ + ": STAGED " + how + " (said once).");
+            std::string(base::collective_name(c.coll)) + " on " + type_ + ": STAGED " + served.how + " (said once).");
 }
 
 void SetDevice::check() {

@@ -27,9 +27,9 @@
 
 namespace hvd::dataplane {
 
-class SetDevice final : public Transport {
+class SetDevice final : public Lowering {
  public:
-  // `host`: the set's transport for host memory; it outlives this object. Opens the device if it is not open yet.
+  // `host`: the set's lowering for host memory; it outlives this object. Opens the device if it is not open yet.
   // Throws plugins::BackendError. `parent`: as in SetComms, the device type's communicators of that set.
   SetDevice(const Backends& backends, std::shared_ptr<DeviceRoutes> device, SetComms& host, const std::string& key,
             plugins::Store& store, int64_t deadline_ns, const SetDevice* parent = nullptr);
@@ -60,22 +60,21 @@ class SetDevice final : public Transport {
   struct Levels;
   struct HostStaging;
   // How a route carries out a collective.
-  struct Way {
-    Transport* transport;
-    Service service;
-    std::string how;
+  struct Method {
+    Lowering* lowering;
+    Served served;
   };
-  struct AdasumTransport;
+  struct AdasumLowering;
   // Over the `ranks` of the set, which call it with the same key.
   void open_route(Route& route, const Backends& backends, const std::shared_ptr<plugins::Backend>& backend,
                   const std::vector<int32_t>& ranks, const std::string& key, plugins::Store& store, int64_t deadline_ns,
                   const Whole& parent = {});
   // Throws plugins::Refused if the collective would be composed, and may not be.
-  Way way(Route& route, const plugins::Collective& c) const;
+  Method method(Route& route, const plugins::Collective& c) const;
   template <class F>
   void for_each_comm(F&& f) const;
   // `over`: the backends that serve it; `named`: whether a route of this device names them.
-  void note(const plugins::Collective& c, const std::string& over, bool named, Service service, const std::string& how);
+  void note(const plugins::Collective& c, const std::string& over, bool named, Served served);
   static std::string reason_for_staging(Route& route, const plugins::Collective& c);
 
   const std::string type_;
@@ -87,9 +86,9 @@ class SetDevice final : public Transport {
   std::vector<std::unique_ptr<Route>> routes_;     // one per backend
   std::array<Route*, HVD_COLL_COUNT> route_of_{};  // by HVD_* collective; null: no route
   std::unique_ptr<Levels> levels_;                 // of a large allreduce over several hosts; may be null
-  std::unique_ptr<StagedTransport> staged_;
-  std::unique_ptr<AdasumTransport> adasum_;
-  std::unique_ptr<StagedTransport> staged_adasum_;
+  std::unique_ptr<StagedLowering> staged_;
+  std::unique_ptr<AdasumLowering> adasum_;
+  std::unique_ptr<StagedLowering> staged_adasum_;
 };
 
 }  // namespace hvd::dataplane

@@ -1,4 +1,4 @@
-// A Transport for device memory that the transport below cannot read: the device copies the data through pinned host
+// A Lowering for device memory that the lowering below cannot read: the device copies the data through pinned host
 // memory. ALLREDUCE, REDUCE and BROADCAST run in chunks, so that the copies of one chunk and the collective of another
 // overlap. The other collectives run as a whole.
 //
@@ -16,12 +16,12 @@
 
 namespace hvd::dataplane {
 
-class StagedTransport final : public Transport {
+class StagedLowering final : public Lowering {
  public:
   static constexpr uint64_t kChunkBytes = 4 << 20;
 
   // `inner` works on host memory and outlives this object. `chunk_bytes` is equal on all ranks; 0: never in chunks.
-  StagedTransport(Transport& inner, std::shared_ptr<plugins::Device> device, uint64_t chunk_bytes = kChunkBytes)
+  StagedLowering(Lowering& inner, std::shared_ptr<plugins::Device> device, uint64_t chunk_bytes = kChunkBytes)
       : inner_(inner), device_(std::move(device)), chunk_bytes_(chunk_bytes) {}
 
   void write_steps(Schedule& schedule, const plugins::Collective& c) override;
@@ -34,7 +34,7 @@ class StagedTransport final : public Transport {
   void write_in_chunks(Schedule& schedule, const plugins::Collective& c);
   void write_whole(Schedule& schedule, const plugins::Collective& c);
 
-  Transport& inner_;
+  Lowering& inner_;
   const std::shared_ptr<plugins::Device> device_;
   const uint64_t chunk_bytes_;
 };

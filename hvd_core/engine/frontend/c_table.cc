@@ -120,7 +120,7 @@ Call call_of(Engine& engine, const hvd_fe_call& c) {
 // --------------------------------------------------------------------------------------------------------- results
 
 bool can_order(const calls::Request& request) {
-  if (request.in.empty() || !request.in[0].has_stream || !request.finished) return false;
+  if (request.call.in.empty() || !request.call.in[0].has_stream || !request.finished) return false;
   const plugins::Device& device = request.finished->device();
   return device.orders_streams() && device.wraps_streams();
 }
@@ -176,7 +176,7 @@ void call_done(Engine& engine, calls::Request& request, Done done, void* arg) {
     t.ndim = static_cast<int32_t>(o.shape.size());
     t.dtype = o.dtype;
     if (o.device_memory) t.device_type = o.device_type.c_str();
-    t.device_id = request.in[0].device_id;
+    t.device_id = request.call.in[0].device_id;
     outputs.push_back(t);
   }
   auto r = result_of(HVD_FE_OK, "");
@@ -217,7 +217,7 @@ class Pending final : public calls::Listener, public Completions::Task {
   void run() noexcept override {
     Engine& engine = frontend_->engine();
     try {
-      if (!request->failed() && can_order(*request)) engine.order_after(*request, request->in[0].stream);
+      if (!request->failed() && can_order(*request)) engine.order_after(*request, request->call.in[0].stream);
       call_done(engine, *request, done_, arg_);
     } catch (const std::exception& e) {  // none comes from done_()
       const auto r = result_of(HVD_FE_UNKNOWN, e.what());
@@ -319,8 +319,8 @@ void run_native(Frontend& frontend, const hvd_fe_call& call) {
     }
     while (!engine.wait(*request, kSliceNs)) {
     }
-    const bool on_device = !request->in.empty() && !request->in[0].on_host();
-    if (on_device && !(can_order(*request) && engine.order_after(*request, request->in[0].stream)))
+    const bool on_device = !request->call.in.empty() && !request->call.in[0].on_host();
+    if (on_device && !(can_order(*request) && engine.order_after(*request, request->call.in[0].stream)))
       while (!engine.finish(*request, kSliceNs)) {
       }
   } catch (const std::exception& e) {

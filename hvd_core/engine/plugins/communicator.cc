@@ -25,16 +25,13 @@ uint64_t bytes_of(const Collective& c) {
 
 }  // namespace
 
-void Collective::reset() {
-  coll = dtype = op = root = peer = 0;
-  for (auto* list : {&in, &out}) list->clear();
-  for (auto* list : {&counts, &in_counts, &out_counts}) list->clear();
-  prescale = postscale = 1.0;
-  deadline_ns = 0;
-  seq = 0;
-  stream = nullptr;
-  overlapped = false;
-  siblings = 1;
+void Collective::reset(const CollectiveSettings& settings) {
+  static_cast<CollectiveSettings&>(*this) = settings;
+  in.clear();
+  out.clear();
+  counts.clear();
+  in_counts.clear();
+  out_counts.clear();
 }
 
 hvd_coll_args Collective::args() const {
@@ -221,18 +218,20 @@ bool Communicator::start_group(const std::vector<Collective>& members) {
   return settle_group(0);
 }
 
-// Goes over the requests of a group once: tests each (deadline 0), or waits for each.
+// Tests a request (deadline 0), or waits for it.
+hvd_rc Communicator::progress(hvd_req request, int64_t deadline_ns, hvd_error* error) {
+  const CallScope scope(driving(), deadline_ns == 0 ? Call::Test : Call::Wait, backend_->name());
+  if (deadline_ns == 0) return answer_of(error, [&] { return api_->req_test(request, error); });
+  return answer_of(error, [&] { return api_->req_wait(request, deadline_ns, error); });
+}
+
+// Goes over the requests of a group once.
 bool Communicator::settle_group(int64_t deadline_ns) {
   bool all = true;
   for (hvd_req& request : group_) {
     if (request == nullptr) continue;
     hvd_error error = empty_error();
-    hvd_rc rc;
-    {
-      const CallScope scope(driving(), deadline_ns == 0 ? Call::Test : Call::Wait, backend_->name());
-      rc = deadline_ns == 0 ? answer_of(&error, [&] { return api_->req_test(request, &error); })
-                            : answer_of(&error, [&] { return api_->req_wait(request, deadline_ns, &error); });
-    }
+    const hvd_rc rc = progress(request, deadline_ns, &error);
     if (rc == HVD_INPROGRESS) {
       all = false;
       continue;
@@ -247,29 +246,14 @@ bool Communicator::settle_group(int64_t deadline_ns) {
   return all;
 }
 
-bool Communicator::test() {
-  if (!in_flight()) return true;
-  check_alive(base::collective_name(coll_));
-  if (!group_.empty()) return settle_group(0);
-  hvd_error error = empty_error();
-  hvd_rc rc;
-  {
-    const CallScope scope(driving(), Call::Test, backend_->name());
-    rc = answer_of(&error, [&] { return api_->req_test(request_, &error); });
-  }
-  return settle(base::collective_name(coll_), rc, error);
-}
+bool Communicator::test() { return wait(0); }
 
 bool Communicator::wait(int64_t deadline_ns) {
   if (!in_flight()) return true;
   check_alive(base::collective_name(coll_));
   if (!group_.empty()) return settle_group(deadline_ns);
   hvd_error error = empty_error();
-  hvd_rc rc;
-  {
-    const CallScope scope(driving(), Call::Wait, backend_->name());
-    rc = answer_of(&error, [&] { return api_->req_wait(request_, deadline_ns, &error); });
-  }
+  const hvd_rc rc = progress(request_, deadline_ns, &error);
   return settle(base::collective_name(coll_), rc, error);
 }
 
@@ -288,13 +272,9 @@ hvd_rc Communicator::async_error(std::string* text) noexcept {
       answer_of(backend_->name(), "async_error", &error, [&] { return api_->async_error(handle_, &error); });
   if (rc == HVD_OK || rc == HVD_E_UNSUPPORTED || text == nullptr) return rc;
   try {
-    try {
-      throw_backend_error(backend_->name(), "async_error", rc, error);
-    } catch (const BackendError& e) {
-      *text = e.what();
-    }
-  } catch (const std::exception&) {
-    text->clear();  // no memory for the text
+    throw_backend_error(backend_->name(), "async_error", rc, error);
+  } catch (const BackendError& e) {
+    *text = e.what();
   }
   return rc;
 }

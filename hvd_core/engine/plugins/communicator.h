@@ -21,24 +21,36 @@ namespace hvd::plugins {
 
 class Backend;
 
-// One collective; the fields have the meaning of hvd_coll_args. `in`, `out` and `counts` have one element per buffer
-// (none for a barrier); in_counts and out_counts are empty, or hold size() elements per buffer. root and peer are ranks
-// within the communicator. The vectors may die as soon as start() returns; the memory of the buffers must stay.
-struct Collective {
+// What a collective does, apart from its buffers. The fields have the meaning of hvd_coll_args; root and peer are ranks
+// within the communicator.
+struct CollectiveSettings {
   int32_t coll = 0, dtype = 0, op = 0, root = 0, peer = 0;
-  std::vector<hvd_buf> in, out;
-  std::vector<uint64_t> counts, in_counts, out_counts;
   double prescale = 1.0, postscale = 1.0;
-  int64_t deadline_ns = 0;
+  int64_t deadline_ns = HVD_NO_DEADLINE;
   uint64_t seq = 0;
   hvd_stream stream = nullptr;
   // Collectives of other communicators are in flight at the same time, so a call must not wait for other ranks.
   bool overlapped = false;
   // So many collectives of one schedule share the limit of scratch memory.
   uint32_t siblings = 1;
+};
 
-  // Resets all fields to their defaults; the lists keep their capacity.
-  void reset();
+// One collective. `in`, `out` and `counts` have one element per buffer (none for a barrier); in_counts and out_counts
+// are empty, or hold size() elements per buffer. The vectors may die as soon as start() returns; the memory of the
+// buffers must stay.
+struct Collective : CollectiveSettings {
+  std::vector<hvd_buf> in, out;
+  std::vector<uint64_t> counts, in_counts, out_counts;
+
+  Collective() = default;
+  // Without buffers.
+  explicit Collective(const CollectiveSettings& settings) : CollectiveSettings(settings) {}
+  // Takes the settings and forgets the buffers; the lists keep their capacity.
+  void reset(const CollectiveSettings& settings = {});
+
+  const CollectiveSettings& settings() const { return *this; }
+  // Whether the sizes are given by rank.
+  bool varying() const { return !in_counts.empty() || !out_counts.empty(); }
   // The result points into this object: valid until it changes.
   hvd_coll_args args() const;
 };
@@ -63,7 +75,8 @@ class Communicator {
   bool start_group(const std::vector<Collective>& members);
   // True: complete, or nothing in flight. Makes progress, never sleeps.
   bool test();
-  // Sleeps until completion (true) or until this wait's deadline, with the operation still in flight (false).
+  // Sleeps until completion (true) or until this wait's deadline, with the operation still in flight (false). 0: as
+  // test().
   bool wait(int64_t deadline_ns);
   bool in_flight() const { return request_ != nullptr || !group_.empty(); }
 
@@ -108,6 +121,7 @@ class Communicator {
   void check_alive(const char* what) const;
   void check(const Collective& c) const;
   hvd_rc submit(const Collective& c, hvd_req* request, hvd_error* error);
+  hvd_rc progress(hvd_req request, int64_t deadline_ns, hvd_error* error);
   bool settle_group(int64_t deadline_ns);
   template <class F>
   void call_for_window(const char* what, F&& call);

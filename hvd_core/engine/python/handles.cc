@@ -72,7 +72,7 @@ namespace {
 
 // Deleting the last request of a device may wait until the device can be closed.
 void delete_request(calls::RequestRef request) {
-  if (request->in.empty() || request->in[0].on_host()) return;
+  if (request->call.in.empty() || request->call.in[0].on_host()) return;
   ReleaseGil released;
   request.reset();
 }
@@ -137,7 +137,7 @@ void PyEngine::warn_if_exchanged(uint64_t handle) {
   const auto it = handles_.find(handle);
   if (warned || it == handles_.end() || it->second.seen_done) return;
   const calls::RequestRef request = it->second.request;
-  if (!it->second.owners.memory_was_exchanged(request->out)) return;
+  if (!it->second.owners.memory_was_exchanged(request->call.out)) return;
   warned = true;
   base::log(base::Level::Warning,
             "A tensor was given other memory while '" + *request->item.name +

@@ -83,7 +83,7 @@ void run_rank(Job& job, int32_t rank) try {
   std::vector<int32_t> ranks, hosts(static_cast<size_t>(job.ranks), 0);
   for (int32_t r = 0; r < job.ranks; ++r) ranks.push_back(r);
   const auto comm = job.backend->create_comm("adasum", job.store, ranks, hosts, rank, 0);
-  dataplane::DirectTransport transport(*comm);
+  dataplane::DirectLowering lowering(*comm);
   const dataplane::HostMath math(job.backend);
 
   std::vector<char> in = read(file_of(job, "in", rank)), out(job.inplace ? 0 : in.size());
@@ -92,7 +92,6 @@ void run_rank(Job& job, int32_t rank) try {
   c.dtype = job.dtype;
   c.prescale = job.prescale;
   c.postscale = job.postscale;
-  c.deadline_ns = HVD_NO_DEADLINE;
   c.counts = job.counts;
   uint64_t at = 0;
   for (uint64_t n : job.counts) {
@@ -106,7 +105,7 @@ void run_rank(Job& job, int32_t rank) try {
 
   dataplane::Schedule schedule;
   for (int round = 0; round < (job.inplace ? 1 : 2); ++round) {  // a schedule that is used again does the same again
-    dataplane::write_adasum(schedule, transport, math, c, job.local_bytes);
+    dataplane::write_adasum(schedule, lowering, math, c, job.local_bytes);
     while (!schedule.advance())
       if (schedule.in_flight()) schedule.wait(HVD_NO_DEADLINE);
     schedule.clear();

@@ -1,4 +1,4 @@
-// Collectives for tests of transports: every kind, type and reduction, with buffers whose content depends on the rank,
+// Collectives for tests of lowerings: every kind, type and reduction, with buffers whose content depends on the rank,
 // and the comparison of two runs of one of them.
 #pragma once
 
@@ -86,7 +86,6 @@ inline Buffers make(const Case& x, int rank, int size, const dataplane::HostMath
   c.root = x.root;
   c.prescale = x.pre;
   c.postscale = x.post;
-  c.deadline_ns = HVD_NO_DEADLINE;
   if (x.coll == HVD_BARRIER) return b;
   const uint64_t width = base::dtype_bytes(x.dtype);
   std::mt19937_64 random(seed * 977 + static_cast<uint64_t>(rank));

@@ -67,7 +67,7 @@ class MapStore final : public plugins::Store {
 
 // Passes everything on, as the engine would, looks at what every step must carry, and adds up what an operation gives
 // it.
-class Watched final : public dataplane::Transport {
+class Watched final : public dataplane::Lowering {
  public:
   Watched(plugins::Communicator& comm, const dataplane::HostMath& math)
       : direct_(comm), emulated_(direct_, comm, math) {}
@@ -83,8 +83,8 @@ class Watched final : public dataplane::Transport {
   uint64_t seq = 0, steps = 0, elements = 0;
 
  private:
-  dataplane::DirectTransport direct_;
-  dataplane::EmulatedTransport emulated_;  // a DirectTransport where the communicator serves the collective
+  dataplane::DirectLowering direct_;
+  dataplane::EmulatedLowering emulated_;  // a DirectLowering where the communicator serves the collective
 };
 
 struct Shared {
@@ -103,7 +103,7 @@ struct Case {
   bool in_place = false, table = false;
   size_t root = 0;
   double pre = 1.0, post = 1.0;
-  size_t lanes = 0;  // which of the two transports
+  size_t lanes = 0;  // which of the two lowerings
 
   std::string text() const {
     std::string s = "collective " + std::to_string(coll) + " dtype " + std::to_string(dtype) + " op " +
@@ -133,11 +133,11 @@ class Rank {
       watched_.push_back(*comm ? std::make_unique<Watched>(**comm, math_) : nullptr);
     // The second one uses all lanes for all sizes, and overlaps the levels of all but the smallest allreduces.
     for (const auto& [lane_bytes, chunk_bytes] :
-         {std::pair{dataplane::HierarchicalTransport::kSingleLaneBytes, uint64_t{0}},
+         {std::pair{dataplane::HierarchicalLowering::kSingleLaneBytes, uint64_t{0}},
           std::pair{uint64_t{0}, uint64_t{1000}}})
-      transports_.push_back(std::make_unique<dataplane::HierarchicalTransport>(
+      lowerings_.push_back(std::make_unique<dataplane::HierarchicalLowering>(
           layout_, watched_[0].get(), watched_[1].get(), math_,
-          dataplane::HierarchicalTransport::Settings{lane_bytes, chunk_bytes, "LEVELS"}));
+          dataplane::HierarchicalLowering::Settings{lane_bytes, chunk_bytes, "LEVELS"}));
   }
 
   void run(const Case& k) {
@@ -176,17 +176,17 @@ class Rank {
         if (one_level && coll != HVD_SEND && size_ > 1) continue;  // the communicator's own affair
         for (auto* w : {watched_[0].get(), watched_[1].get()})
           if (w) w->seq = number_;
-        transports_[0]->write_steps(schedule_, c);
+        lowerings_[0]->write_steps(schedule_, c);
         fail("no refusal of collective " + std::to_string(coll));
       } catch (const plugins::BackendError&) {
         schedule_.clear();
       }
     }
     try {
-      dataplane::HierarchicalTransport(layout_, cross_ ? watched_[1].get() : nullptr, watched_[0].get(), math_, {});
+      dataplane::HierarchicalLowering(layout_, cross_ ? watched_[1].get() : nullptr, watched_[0].get(), math_, {});
       if (local_ && cross_ &&
           (layout_.neighbours().size() != layout_.hosts.size() || layout_.my_host() != layout_.my_local()))
-        fail("transports that do not fit the layout were taken");
+        fail("lowerings that do not fit the layout were taken");
     } catch (const plugins::BackendError&) {
     }
   }
@@ -279,7 +279,7 @@ class Rank {
   void complete(size_t lanes) {
     for (auto& w : watched_)
       if (w) w->seq = number_;
-    transports_[lanes]->write_steps(schedule_, collective_);
+    lowerings_[lanes]->write_steps(schedule_, collective_);
     while (!schedule_.advance())
       if (schedule_.in_flight()) schedule_.wait(HVD_NO_DEADLINE);
     schedule_.clear();
@@ -339,7 +339,7 @@ class Rank {
   std::unique_ptr<plugins::Communicator> local_, cross_;
   dataplane::HostMath math_{shared_.math};
   std::vector<std::unique_ptr<Watched>> watched_;  // local, cross
-  std::vector<std::unique_ptr<dataplane::HierarchicalTransport>> transports_;
+  std::vector<std::unique_ptr<dataplane::HierarchicalLowering>> lowerings_;
   dataplane::Schedule schedule_;
   const Case* case_ = nullptr;
   uint64_t number_ = 0;

@@ -24,7 +24,7 @@ const Types kReducing = {HVD_UINT8,   HVD_INT8,    HVD_UINT16, HVD_INT16,    HVD
 const Types kMoving = {HVD_UINT8, HVD_FLOAT32, HVD_INT64, HVD_BFLOAT16, HVD_FLOAT8_E4M3FN};
 const Lists kSmall = {{0}, {1}, {17}, {1023}, {17, 0, 1023, 1, 300}};
 const Lists kSeveral = {{17, 0, 1023, 1, 300}};
-// More than HierarchicalTransport::kSingleLaneBytes of every type that they are used with.
+// More than HierarchicalLowering::kSingleLaneBytes of every type that they are used with.
 const Lists kLarge = {{40000}, {5000, 0, 35001, 3}};
 
 // Counts by buffer and rank, made from counts by buffer; some are 0.

@@ -1,4 +1,4 @@
-// The steps that the transports write for small collectives: how many, in which order, with which buffers. And how a
+// The steps that the lowerings write for small collectives: how many, in which order, with which buffers. And how a
 // schedule runs its steps. No data move: the communicators only record.
 //
 //   schedule_test path/to/libhvd_backend_shm.so
@@ -43,7 +43,6 @@ Collective collective(int32_t coll, const std::vector<uint64_t>& counts, int32_t
   Collective c;
   c.coll = coll;
   c.dtype = dtype;
-  c.deadline_ns = HVD_NO_DEADLINE;
   uint64_t at = shift;
   for (uint64_t n : counts) {
     const uint64_t bytes = n * base::dtype_bytes(dtype), out = bytes * static_cast<uint64_t>(ranks);
@@ -56,18 +55,18 @@ Collective collective(int32_t coll, const std::vector<uint64_t>& counts, int32_t
   return c;
 }
 
-void expect(dataplane::Transport& transport, const Collective& c, const std::string& steps, const std::string& what) {
+void expect(dataplane::Lowering& lowering, const Collective& c, const std::string& steps, const std::string& what) {
   Schedule schedule;
-  transport.write_steps(schedule, c);
+  lowering.write_steps(schedule, c);
   const std::string found = test::text_of(schedule);
   check(found == steps, what + ":\n  expected " + steps + "\n  found    " + found);
 }
 
-// ---------------------------------------------------------------------------------------------------- DirectTransport
+// ---------------------------------------------------------------------------------------------------- DirectLowering
 
 void direct_lists() {
   RecordingComm lists("b", 0, 3, HVD_CAP_VECTORED), single("b", 0, 3, 0);
-  dataplane::DirectTransport takes_lists(lists.comm()), takes_one(single.comm());
+  dataplane::DirectLowering takes_lists(lists.comm()), takes_one(single.comm());
   expect(takes_lists, collective(HVD_ALLREDUCE, {8}), "b: allreduce float32 8", "one buffer");
   expect(takes_lists, collective(HVD_ALLREDUCE, {3, 5}), "b: allreduce float32 3 5", "a list");
   expect(takes_one, collective(HVD_ALLREDUCE, {3, 5}), "compute; b: allreduce float32 8; compute", "packed");
@@ -77,7 +76,7 @@ void direct_lists() {
   expect(takes_one, collective(HVD_ALLGATHER, {2, 4}, HVD_FLOAT32, 0, 3),
          "b: allgather float32 2; b: allgather float32 4", "packing would rearrange an allgather");
   RecordingComm receiver("b", 1, 3, 0);
-  dataplane::DirectTransport receives(receiver.comm());
+  dataplane::DirectLowering receives(receiver.comm());
   expect(receives, collective(HVD_BROADCAST, {3, 5}), "b: broadcast float32 8; compute", "only the root packs");
   expect(receives, collective(HVD_REDUCE, {3, 5}), "compute; b: reduce float32 8", "only the root unpacks");
 }
@@ -85,38 +84,29 @@ void direct_lists() {
 void direct_pack_below() {
   RecordingComm comm("b", 0, 2, 0);
   comm.pack_below = 64;
-  dataplane::DirectTransport direct(comm.comm());
+  dataplane::DirectLowering direct(comm.comm());
   expect(direct, collective(HVD_ALLREDUCE, {3, 100, 5}),
-         "compute; b: allreduce float32 8; compute; b: allreduce float32 100", "large buffers are not packed");
+         "compute; b: allreduce float32 8; b: allreduce float32 100; compute", "large buffers are not packed");
   expect(direct, collective(HVD_ALLREDUCE, {3, 100}), "b: allreduce float32 3; b: allreduce float32 100",
          "one small buffer is not packed");
 }
 
 void direct_groups() {
   RecordingComm same("b", 0, 2, HVD_CAP_GROUP_SAME);
-  dataplane::DirectTransport grouped(same.comm());
+  dataplane::DirectLowering grouped(same.comm());
   const Collective list = collective(HVD_ALLGATHER, {2, 4}, HVD_FLOAT32, 0, 2);
   expect(grouped, list, "b: group(allgather float32 2, allgather float32 4)", "a group of one kind");
-  const auto two_kinds = [&](RecordingComm& comm) {
-    Schedule schedule;
-    dataplane::DirectTransport(comm.comm())
-        .write_group(schedule,
-                     {collective(HVD_ALLREDUCE, {1}), collective(HVD_ALLREDUCE, {2}), collective(HVD_BROADCAST, {3})});
-    return test::text_of(schedule);
-  };
-  check(two_kinds(same) == "b: group(allreduce float32 1, allreduce float32 2); b: broadcast float32 3", "SAME");
-  RecordingComm mixed("b", 0, 2, HVD_CAP_GROUP_MIXED);
-  check(two_kinds(mixed) == "b: group(allreduce float32 1, allreduce float32 2, broadcast float32 3)", "MIXED");
   RecordingComm limited("b", 0, 2, HVD_CAP_GROUP_MIXED);
   limited.alignment = 64;
-  check(two_kinds(limited) == "b: allreduce float32 1; b: allreduce float32 2; b: broadcast float32 3",
-        "collectives that may need copies are no members of a group");
+  dataplane::DirectLowering apart(limited.comm());
+  expect(apart, list, "b: allgather float32 2; b: allgather float32 4",
+         "collectives that may need copies are no members of a group");
 }
 
 void direct_limits() {
   RecordingComm comm("b", 0, 2, 0);
   comm.max_count = 4;
-  dataplane::DirectTransport direct(comm.comm());
+  dataplane::DirectLowering direct(comm.comm());
   const Collective long_one = collective(HVD_ALLREDUCE, {10});
   Schedule schedule;
   direct.write_steps(schedule, long_one);
@@ -129,7 +119,7 @@ void direct_limits() {
 
   RecordingComm aligned("b", 0, 2, 0);
   aligned.alignment = 64;
-  dataplane::DirectTransport moves(aligned.comm());
+  dataplane::DirectLowering moves(aligned.comm());
   expect(moves, collective(HVD_ALLREDUCE, {8}), "b: allreduce float32 8", "an aligned buffer is not copied");
   for (const std::vector<uint64_t>& counts : {std::vector<uint64_t>{8}, std::vector<uint64_t>{3, 5}}) {
     schedule.clear();
@@ -143,15 +133,15 @@ void direct_limits() {
   }
 }
 
-// -------------------------------------------------------------------------------------------------- EmulatedTransport
+// -------------------------------------------------------------------------------------------------- EmulatedLowering
 
 bool is_float32(int32_t dtype) { return dtype == HVD_FLOAT32; }
 
 void emulated_steps(const dataplane::HostMath& math) {
   RecordingComm gathers("b", 0, 3, 0);
   gathers.serves = [](int32_t coll, int32_t dtype, int32_t) { return coll == HVD_ALLGATHER && is_float32(dtype); };
-  dataplane::DirectTransport direct(gathers.comm());
-  dataplane::EmulatedTransport least(direct, gathers.comm(), math);
+  dataplane::DirectLowering direct(gathers.comm());
+  dataplane::EmulatedLowering least(direct, gathers.comm(), math);
   expect(least, collective(HVD_ALLGATHER, {4}, HVD_FLOAT32, 0, 3), "b: allgather float32 4", "served");
   expect(least, collective(HVD_ALLREDUCE, {4}, HVD_INT64), "b: allgather float32 8; compute",
          "an allreduce: every rank gathers all data and reduces them");
@@ -167,8 +157,8 @@ void emulated_steps(const dataplane::HostMath& math) {
     return is_float32(dtype) &&
            (coll == HVD_BROADCAST || coll == HVD_ALLGATHER || (coll == HVD_ALLREDUCE && op == HVD_SUM));
   };
-  dataplane::DirectTransport over(sums.comm());
-  dataplane::EmulatedTransport more(over, sums.comm(), math);
+  dataplane::DirectLowering over(sums.comm());
+  dataplane::EmulatedLowering more(over, sums.comm(), math);
   expect(more, collective(HVD_BROADCAST, {4}, HVD_INT64), "b: broadcast float32 8", "the bytes as another type");
   Collective average = collective(HVD_ALLREDUCE, {8});
   average.op = HVD_AVG;
@@ -181,12 +171,12 @@ void emulated_steps(const dataplane::HostMath& math) {
 
   RecordingComm five("b", 0, 5, 0);
   five.serves = sums.serves;
-  dataplane::DirectTransport over_five(five.comm());
-  dataplane::EmulatedTransport many(over_five, five.comm(), math);
+  dataplane::DirectLowering over_five(five.comm());
+  dataplane::EmulatedLowering many(over_five, five.comm(), math);
   expect(many, collective(HVD_ALLREDUCE, {8}, HVD_FLOAT16), "compute; b: allreduce float32 8; compute", "widened");
 }
 
-// ---------------------------------------------------------------------------------------------- HierarchicalTransport
+// ---------------------------------------------------------------------------------------------- HierarchicalLowering
 
 // The steps of one rank of a set; a rank that is alone on its host, or in no lane, has one communicator less. The steps
 // of the second call: the first one does not overlap the levels.
@@ -198,14 +188,14 @@ std::string levels(const std::vector<int32_t>& hosts, int32_t rank, const Collec
   const auto neighbours = static_cast<int32_t>(layout.neighbours().size());
   RecordingComm within("within", layout.my_local(), neighbours, HVD_CAP_VECTORED);
   RecordingComm between("between", layout.my_host(), layout.host_count(), HVD_CAP_VECTORED);
-  dataplane::DirectTransport local(within.comm()), cross(between.comm());
-  dataplane::HierarchicalTransport transport(layout, neighbours > 1 ? &local : nullptr,
-                                             layout.my_local() < layout.lanes ? &cross : nullptr, math,
-                                             {single_lane_bytes, chunk_bytes, "LEVELS"});
+  dataplane::DirectLowering local(within.comm()), cross(between.comm());
+  dataplane::HierarchicalLowering lowering(layout, neighbours > 1 ? &local : nullptr,
+                                           layout.my_local() < layout.lanes ? &cross : nullptr, math,
+                                           {single_lane_bytes, chunk_bytes, "LEVELS"});
   Schedule schedule;
   for (int turn = 0; turn < 2; ++turn) {
     schedule.clear();
-    transport.write_steps(schedule, c);
+    lowering.write_steps(schedule, c);
   }
   return test::text_of(schedule);
 }
@@ -400,7 +390,7 @@ void a_strand_that_fails_leaves_the_other_to_settle() {
 void a_repeated_collective_allocates_nothing() {
   RecordingComm comm("b", 0, 2, HVD_CAP_VECTORED);
   comm.records = false;
-  dataplane::DirectTransport direct(comm.comm());
+  dataplane::DirectLowering direct(comm.comm());
   const Collective c = collective(HVD_ALLREDUCE, {3, 5});
   Schedule schedule;
   for (int turn = 0; turn < 3; ++turn) {

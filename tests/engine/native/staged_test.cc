@@ -1,4 +1,4 @@
-// StagedTransport over a device whose memory the host cannot touch (tests/backends/fake_device), with ranks as threads:
+// StagedLowering over a device whose memory the host cannot touch (tests/backends/fake_device), with ranks as threads:
 // every collective must give what the shm backend gives on host memory, bit for bit, and failures must leave nothing
 // under way.
 //
@@ -108,10 +108,10 @@ void compare(const std::string& name, plugins::Backend& backend, int size, uint6
     const auto reference = test::join_comm(*shm_backend, store, "reference", rank, size);
     const auto comm = test::join_comm(backend, store, "host", rank, size);
     const dataplane::HostMath math(shm_backend);
-    dataplane::DirectTransport whole(*reference), direct(*comm);
-    dataplane::EmulatedTransport emulated(direct, *comm, math);
+    dataplane::DirectLowering whole(*reference), direct(*comm);
+    dataplane::EmulatedLowering emulated(direct, *comm, math);
     Device device(rank);
-    dataplane::StagedTransport staged(emulated, device.opened, chunk);
+    dataplane::StagedLowering staged(emulated, device.opened, chunk);
     Schedule schedule;
     for (size_t k = 0; k < list.size(); ++k) {
       Case x = list[k];
@@ -154,9 +154,9 @@ void abort_in_the_middle() {
   test::on_ranks(2, [&](int rank) {
     const auto comm = test::join_comm(*shm_backend, store, "abort", rank, 2);
     const dataplane::HostMath math(shm_backend);
-    dataplane::DirectTransport direct(*comm);
+    dataplane::DirectLowering direct(*comm);
     Device device(rank);
-    dataplane::StagedTransport staged(direct, device.opened, 4096);
+    dataplane::StagedLowering staged(direct, device.opened, 4096);
     if (rank == 1) {
       while (!over) std::this_thread::yield();
       return;
@@ -189,9 +189,9 @@ void short_waits() {
   test::on_ranks(1, [&](int rank) {
     const auto comm = test::join_comm(*shm_backend, store, "short", rank, 1);
     const dataplane::HostMath math(shm_backend);
-    dataplane::DirectTransport direct(*comm);
+    dataplane::DirectLowering direct(*comm);
     Device device(rank);
-    dataplane::StagedTransport staged(direct, device.opened);
+    dataplane::StagedLowering staged(direct, device.opened);
     Buffers host = make(large_sum(), rank, 1, math, 1);
     const Buffers before = make(large_sum(), rank, 1, math, 1);
     FarBuffers there(device, host);
@@ -214,9 +214,9 @@ void failing() {
   test::on_ranks(1, [&](int rank) {
     const auto comm = test::join_comm(*shm_backend, store, "failing", rank, 1);
     const dataplane::HostMath math(shm_backend);
-    dataplane::DirectTransport direct(*comm);
+    dataplane::DirectLowering direct(*comm);
     Device device(rank);
-    dataplane::StagedTransport staged(direct, device.opened, 1024);
+    dataplane::StagedLowering staged(direct, device.opened, 1024);
     const Buffers host = make(large_sum(), rank, 1, math, 1);
     FarBuffers there(device, host);
     must(device.api->stream_sync(device.stream, HVD_NO_DEADLINE, nullptr));
