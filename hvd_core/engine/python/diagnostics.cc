@@ -30,6 +30,8 @@ namespace py = pybind11;
 namespace hvd::python {
 namespace {
 
+using namespace py::literals;
+
 py::object take_line() {
   std::optional<base::LogLine> line;
   {
@@ -42,7 +44,7 @@ py::object take_line() {
 
 using plugins::Backend;
 
-// Released while a library is loaded: its entry function may take long, and a backend in Python needs the lock.
+// Without the GIL: the library's entry function may take long, and a backend in Python needs it.
 std::shared_ptr<Backend> load(const std::string& name, const std::string& path) {
   ReleaseGil released;
   return Backend::load_library(path, name);
@@ -115,25 +117,16 @@ py::dict inspect(const std::string& name, const std::string& path) {
   const auto backend = load(name, path);
   py::list options;
   for (const plugins::Option& option : backend->options()) {
-    using namespace py::literals;
     options.append(py::dict("name"_a = option.name, "type"_a = option.type, "fallback"_a = option.fallback,
                             "range"_a = option.range, "doc"_a = option.doc));
   }
   py::dict slots;
   if (backend->has_device()) slots["device"] = slots_of(&backend->device_api()->hdr, "device");
   if (backend->has_comm()) slots["comm"] = slots_of(&backend->comm_api()->hdr, "comm");
-  py::dict facts;
-  facts["name"] = backend->name();
-  facts["tag"] = backend->tag();
-  facts["version"] = backend->version();
-  facts["vendor_lib"] = backend->vendor_lib();
-  facts["abi"] = py::make_tuple(HVD_ABI_MAJOR, backend->abi_minor());
-  facts["device_type"] = backend->device_type();
-  facts["device_types"] = device_types(*backend);
-  facts["caps"] = cap_names(backend->comm_caps());
-  facts["options"] = options;
-  facts["slots"] = slots;
-  return facts;
+  return py::dict("name"_a = backend->name(), "tag"_a = backend->tag(), "version"_a = backend->version(),
+                  "vendor_lib"_a = backend->vendor_lib(), "abi"_a = py::make_tuple(HVD_ABI_MAJOR, backend->abi_minor()),
+                  "device_type"_a = backend->device_type(), "device_types"_a = device_types(*backend),
+                  "caps"_a = cap_names(backend->comm_caps()), "options"_a = options, "slots"_a = slots);
 }
 
 py::dict query(const std::string& name, const std::string& path, int32_t coll, int32_t dtype, int32_t op) {
@@ -165,12 +158,8 @@ py::dict query(const std::string& name, const std::string& path, int32_t coll, i
     // A backend may call a question invalid (the average of booleans, for example). Then it does not serve it.
     if (e.code != HVD_E_INVALID) throw;
   }
-  py::dict answer;
-  answer["support"] = caps.support;
-  answer["score"] = caps.score;
-  answer["alignment"] = caps.alignment;
-  answer["max_count"] = caps.max_count;
-  return answer;
+  return py::dict("support"_a = caps.support, "score"_a = caps.score, "alignment"_a = caps.alignment,
+                  "max_count"_a = caps.max_count);
 }
 
 std::optional<std::string> fact(const std::string& name, const std::string& path, const std::string& key) {
