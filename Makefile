@@ -31,7 +31,7 @@ NCCL := backends/nccl
 # An editable installation knows the file of each module: modules that have become packages need a new one.
 BECAME_PACKAGES := horovod/runner/elastic/__init__.py horovod/torch/elastic/__init__.py horovod/spark/__init__.py
 BUILD_INPUTS := CMakeLists.txt pyproject.toml hvd_core/version.py $(BECAME_PACKAGES) \
-    $(shell find hvd_core/engine hvd_core/include horovod/tensorflow/native horovod/jax/native backends/host_kernels backends/shm backends/tcp -type f \
+    $(shell find hvd_core/engine hvd_core/include horovod/tensorflow/native horovod/jax/native backends/host_kernels backends/wire_security backends/shm backends/tcp -type f \
         \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc' -o -name 'CMakeLists.txt' \) 2>/dev/null)
 # $(call wheel_inputs,FOLDER): what a distribution is built from.
 wheel_inputs = $(shell find $(1) -name build -prune -o -type f \

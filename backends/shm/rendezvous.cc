@@ -8,7 +8,6 @@
 #include <poll.h>
 #include <stddef.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -38,15 +37,6 @@ struct SegmentRequest {
   unsigned char token[32];
   uint32_t rank, reserved;
 };
-
-bool random_bytes(void* p, size_t n) { return getrandom(p, n, 0) == static_cast<ssize_t>(n); }
-
-// Takes the same time for every difference.
-bool equal_tokens(const unsigned char* a, const unsigned char* b) {
-  unsigned char difference = 0;
-  for (size_t i = 0; i < 32; ++i) difference |= a[i] ^ b[i];
-  return difference == 0;
-}
 
 socklen_t abstract_address(const Invitation& invitation, sockaddr_un* address) {
   memset(address, 0, sizeof *address);
@@ -120,7 +110,7 @@ Descriptor receive_segment(int socket, const unsigned char* expected) {
   int fd;
   memcpy(&fd, CMSG_DATA(c), sizeof fd);
   Descriptor segment(fd);
-  return equal_tokens(token, expected) ? std::move(segment) : Descriptor();
+  return equal_digests(token, expected) ? std::move(segment) : Descriptor();
 }
 
 // Answers requests until every other rank has the segment.
@@ -142,7 +132,7 @@ void serve(const Meeting& meeting, int listener, const Invitation& invitation, i
     if (!await(connection.get(), POLLIN, std::min(deadline_ns, now_ns() + kRequestNs))) continue;
     if (recv(connection.get(), &request, sizeof request, MSG_DONTWAIT) != static_cast<ssize_t>(sizeof request))
       continue;
-    if (!equal_tokens(request.token, invitation.request_token) || request.rank == 0 || request.rank >= size) continue;
+    if (!equal_digests(request.token, invitation.request_token) || request.rank == 0 || request.rank >= size) continue;
     if (!send_segment(connection.get(), invitation.answer_token, segment) || served[request.rank]) continue;
     served[request.rank] = true;
     --missing;

@@ -2,15 +2,16 @@
 #include "handshake.h"
 
 #include <errno.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <cstring>
 
+#include "wire_security/proof.h"
+
 namespace hvd::tcp {
 namespace {
 
-constexpr char kMagic[8] = {'H', 'V', 'D', 'T', 'C', 'P', '0', '1'};
+constexpr char kMagic[8] = {'H', 'V', 'D', 'T', 'C', 'P', '0', '2'};
 
 struct Opening {
   char magic[8];
@@ -22,8 +23,6 @@ static_assert(sizeof(Opening) == 56);
 struct Answer {
   unsigned char nonce[32], mac[32];
 };
-
-bool random_bytes(void* p, size_t n) { return getrandom(p, n, 0) == static_cast<ssize_t>(n); }
 
 }  // namespace
 
@@ -48,14 +47,9 @@ Handshake Handshake::as_host(Descriptor fd, const Digest& secret, uint32_t me, u
 }
 
 Digest Handshake::mac(const char* side) const {
-  Hmac hmac(secret_.data(), secret_.size());
-  char label[16] = {};
-  std::strncpy(label, side, sizeof label - 1);
-  hmac.update(kMagic, sizeof kMagic);
-  hmac.update(label, sizeof label);
-  hmac.update(&introduction_, sizeof introduction_);
-  hmac.update(nonces_, sizeof nonces_);
-  return hmac.finish();
+  const std::string_view nonces(reinterpret_cast<const char*>(nonces_), sizeof nonces_);
+  const std::string_view identity(reinterpret_cast<const char*>(&introduction_), sizeof introduction_);
+  return proof(bytes_of(secret_), side, "tcp", nonces, identity);
 }
 
 // True when `bytes` bytes are there. A peer that is gone is refused.
@@ -98,8 +92,8 @@ Handshake::State Handshake::step() {
       if (!read(&answer, sizeof answer, &state)) return state;
       std::memcpy(nonces_[1], answer.nonce, 32);
       if (!equal_digests(mac("host").data(), answer.mac)) return State::kRefused;
-      const Digest proof = mac("caller");
-      if (!write(proof.data(), 32)) return State::kRefused;
+      const Digest ours = mac("caller");
+      if (!write(ours.data(), 32)) return State::kRefused;
       stage_ = 2;
     }
     char welcome;
@@ -120,14 +114,14 @@ Handshake::State Handshake::step() {
     if (!random_bytes(nonces_[1], 32)) return State::kRefused;
     Answer answer;
     std::memcpy(answer.nonce, nonces_[1], 32);
-    const Digest proof = mac("host");
-    std::memcpy(answer.mac, proof.data(), 32);
+    const Digest ours = mac("host");
+    std::memcpy(answer.mac, ours.data(), 32);
     if (!write(&answer, sizeof answer)) return State::kRefused;
     stage_ = 1;
   }
-  Digest proof;
-  if (!read(proof.data(), 32, &state)) return state;
-  if (!equal_digests(mac("caller").data(), proof.data())) return State::kRefused;
+  Digest theirs;
+  if (!read(theirs.data(), 32, &state)) return state;
+  if (!equal_digests(mac("caller").data(), theirs.data())) return State::kRefused;
   // A caller that has given up has closed its side, and will call again; until the welcome it has nothing to say.
   char more;
   if (recv(fd_.get(), &more, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN) return State::kRefused;

@@ -2,18 +2,19 @@
 // connection. One object per connection; never blocks. Used by the constructor, on its thread.
 //
 //   caller -> host   which rank calls which, for which socket, and a random number
-//   host -> caller   a random number, and the MAC of all bytes so far, marked "host"
-//   caller -> host   the same MAC, marked "caller"
+//   host -> caller   a random number, and the host's proof (wire_security/proof.h)
+//   caller -> host   the caller's proof
 //   host -> caller   one byte: welcome
 //
-// The MACs cover both random numbers, both ranks, the socket and the size; neither can be replayed, reflected or moved
-// to another pair. A connection without the secret costs the host at most 56 + 32 bytes of reading and one MAC.
+// Unlike at the store, the accepting side proves itself first: once a caller has sent its own proof it must wait for
+// the welcome without a limit of time, which no stranger may make it do. The proofs cover both random numbers, both
+// ranks, the socket and the size; neither can be replayed, reflected or moved to another pair. A connection without the
+// secret costs the host at most 56 + 32 bytes of reading and one MAC.
 #pragma once
 
 #include <cstdint>
 
 #include "host_kernels/descriptor.h"
-#include "hvd/sha256.hpp"
 #include "shared.h"
 
 namespace hvd::tcp {

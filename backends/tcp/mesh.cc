@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <hvd/encryption.hpp>
 #include <limits>
 #include <list>
 #include <optional>

@@ -1,14 +1,13 @@
 // The exchange of addresses through the store; see rendezvous.h.
 #include "rendezvous.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <cstring>
 #include <string>
 #include <string_view>
 
 #include "shared.h"
+#include "wire_security/proof.h"
 
 namespace hvd::tcp {
 namespace {
@@ -79,7 +78,7 @@ Directory collect(const CommInit& init, const RankAddresses& own, int64_t deadli
     }
   }
   directory.settings = shared_settings();
-  if (getrandom(directory.secret.data(), directory.secret.size(), 0) != 32) {
+  if (!random_bytes(directory.secret.data(), directory.secret.size())) {
     throw Error(HVD_E_UNAVAILABLE, "the system gives no random numbers for the communicator's secret");
   }
   return directory;

@@ -11,8 +11,8 @@
 
 #include "address.h"
 #include "hvd/backend.hpp"
-#include "hvd/sha256.hpp"
 #include "settings.h"
+#include "shared.h"
 
 namespace hvd::tcp {
 

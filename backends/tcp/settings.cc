@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <hvd/encryption.hpp>
 
 #include "host_kernels/options.h"
 #include "shared.h"

@@ -2,9 +2,11 @@
 #pragma once
 
 #include "host_kernels/support.h"
+#include "wire_security/encryption.h"
 
 namespace hvd::tcp {
 
 using namespace hvd::host_kernels;
+using namespace hvd::wire_security;
 
 }  // namespace hvd::tcp

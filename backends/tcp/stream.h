@@ -11,7 +11,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <hvd/encryption.hpp>
 #include <memory>
 
 #include "host_kernels/descriptor.h"

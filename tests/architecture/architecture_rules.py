@@ -72,10 +72,10 @@ def includes(path: Path) -> Iterator[tuple[int, bool, str]]:
             yield number, match[1] == '"', match[2]
 
 
-def backend_includes(backend: Path, shared: str | None = None) -> list[str]:
+def backend_includes(backend: Path, shared: tuple[str, ...] = ()) -> list[str]:
     """Includes of a backend's folder that are neither <hvd/...>, nor its own files, nor the system's.
 
-    ``shared``: a folder beside it whose files it may include too, as "folder/file.h".
+    ``shared``: folders beside it whose files it may include too, as "folder/file.h".
     """
     found = []
     for path in sources(backend, *CXX_SUFFIXES):
@@ -84,7 +84,7 @@ def backend_includes(backend: Path, shared: str | None = None) -> list[str]:
                 any((base / name).is_file() for base in (path.parent, backend))
                 and ".." not in Path(name).parts
             )
-            of_shared = shared is not None and Path(name).parts[0] == shared
+            of_shared = Path(name).parts[0] in shared
             if quoted and not own and not of_shared and not name.startswith("hvd/"):
                 found.append(
                     f'{path}:{number}: includes "{name}", which is not its own; the contract is <hvd/...>'

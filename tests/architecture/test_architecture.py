@@ -96,8 +96,8 @@ def test_backends_include_only_the_contract_and_themselves():
     backends = present("backends/*")
     assert backends, "no backend found: has the folder moved?"
     for backend in backends:
-        # The embedded backends for host memory link one library of kernels; no other backend may know it.
-        shared = "host_kernels" if backend.name in ("shm", "tcp") else None
+        # What the embedded backends for host memory share with each other, and with the engine. No other backend may.
+        shared = ("host_kernels", "wire_security") if backend.name in ("shm", "tcp") else ()
         check(rules.backend_includes(backend, shared))
 
 
@@ -216,7 +216,7 @@ class TestTheRulesThemselves:
         assert [entry.split(":")[1] for entry in rules.backend_includes(tmp_path)] == ["4", "5", "6"]
         (tmp_path / "a.cc").write_text('#include "host_kernels/kernels.h"\n#include "other/kernels.h"\n')
         assert [entry.split(":")[1] for entry in rules.backend_includes(tmp_path)] == ["1", "2"]
-        found = rules.backend_includes(tmp_path, "host_kernels")
+        found = rules.backend_includes(tmp_path, ("host_kernels",))
         assert [entry.split(":")[1] for entry in found] == ["2"]
 
     def test_binding_includes(self, tmp_path):

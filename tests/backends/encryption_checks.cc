@@ -1,12 +1,13 @@
-// hvd/encryption.hpp: records arrive as they were sent, over several keys, and no others.
+// backends/wire_security/encryption.h: records arrive as they were sent, over several keys, and no others.
 #include <cstdio>
 #include <cstdlib>
-#include <hvd/encryption.hpp>
 #include <string>
 #include <vector>
 
-using hvd::CryptoLibrary;
-using hvd::RecordCipher;
+#include "wire_security/encryption.h"
+
+using hvd::wire_security::CryptoLibrary;
+using hvd::wire_security::RecordCipher;
 
 namespace {
 

@@ -1,14 +1,15 @@
 // The published test vectors of SHA-256 (FIPS 180-4 examples, NIST CAVP) and of HMAC-SHA-256 (RFC 4231) against
-// hvd/sha256.hpp. Prints "passed". Compiled and run by test_tcp_sha256.py.
+// wire_security/sha256.h. Prints "passed". Compiled and run by test_tcp_sha256.py.
 #include <cstdio>
-#include <hvd/sha256.hpp>
 #include <string>
+
+#include "wire_security/sha256.h"
 
 namespace {
 
 int g_wrong = 0;
 
-std::string hex(const hvd::Digest& d) {
+std::string hex(const hvd::wire_security::Digest& d) {
   std::string text;
   char two[3];
   for (const unsigned char c : d) {
@@ -18,21 +19,21 @@ std::string hex(const hvd::Digest& d) {
   return text;
 }
 
-void expect(const char* what, const hvd::Digest& got, const std::string& wanted) {
+void expect(const char* what, const hvd::wire_security::Digest& got, const std::string& wanted) {
   if (hex(got) == wanted) return;
   std::fprintf(stderr, "%s: %s instead of %s\n", what, hex(got).c_str(), wanted.c_str());
   ++g_wrong;
 }
 
 // In pieces of `step` bytes, so that every way to fill a block is taken.
-hvd::Digest hash(const std::string& text, size_t step) {
-  hvd::Sha256 h;
+hvd::wire_security::Digest hash(const std::string& text, size_t step) {
+  hvd::wire_security::Sha256 h;
   for (size_t at = 0; at < text.size(); at += step) h.update(text.data() + at, std::min(step, text.size() - at));
   return h.finish();
 }
 
-hvd::Digest hmac(const std::string& key, const std::string& text) {
-  hvd::Hmac h(key.data(), key.size());
+hvd::wire_security::Digest hmac(const std::string& key, const std::string& text) {
+  hvd::wire_security::Hmac h(key.data(), key.size());
   h.update(text.data(), text.size());
   return h.finish();
 }
@@ -61,8 +62,9 @@ int main() {
          "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe");
   expect("RFC 4231, 6", hmac(std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First"),
          "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
-  const hvd::Digest a = hash("a", 1), b = hash("b", 1);
-  if (!hvd::equal_digests(a.data(), a.data()) || hvd::equal_digests(a.data(), b.data())) ++g_wrong;
+  const hvd::wire_security::Digest a = hash("a", 1), b = hash("b", 1);
+  if (!hvd::wire_security::equal_digests(a.data(), a.data()) || hvd::wire_security::equal_digests(a.data(), b.data()))
+    ++g_wrong;
   if (g_wrong == 0) std::puts("passed");
   return g_wrong != 0;
 }

@@ -38,12 +38,12 @@ bool read_text(Stream& stream, const std::string& expected) {
 }  // namespace
 
 int main() {
-  const hvd::CryptoLibrary* const library = hvd::CryptoLibrary::find();
-  require(library != nullptr, hvd::CryptoLibrary::problem().c_str());
+  const hvd::wire_security::CryptoLibrary* const library = hvd::wire_security::CryptoLibrary::find();
+  require(library != nullptr, hvd::wire_security::CryptoLibrary::problem().c_str());
   int ends[2];
   require(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "a pair of sockets");
   Stream caller{Descriptor(ends[0])}, host{Descriptor(ends[1])};
-  const hvd::Digest key{1, 2, 3};
+  const hvd::wire_security::Digest key{1, 2, 3};
   caller.encrypt(*library, key, true);
   host.encrypt(*library, key, false);
   const int poller = ::epoll_create1(0);

@@ -1,4 +1,4 @@
-"""hvd/encryption.hpp, which finds libcrypto at run time: records that were sent arrive, and no others."""
+"""wire_security/encryption.h, which finds libcrypto at run time: records that were sent arrive, and no others."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(120)
 def run(**environment):
     words = [cxx(), "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror"]
     source = Path(__file__).with_name("encryption_checks.cc")
-    program = compiled("encryption_checks", words, [source], [ROOT / "hvd_core" / "include"], ["-ldl"])
+    program = compiled("encryption_checks", words, [source], [ROOT / "backends"], ["-ldl"])
     environment = {**os.environ, **environment}
     return subprocess.run([program], capture_output=True, text=True, timeout=60, env=environment)
 

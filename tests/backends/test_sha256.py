@@ -1,4 +1,4 @@
-"""hvd/sha256.hpp against the published vectors of SHA-256 and HMAC."""
+"""wire_security/sha256.h against the published vectors of SHA-256 and HMAC."""
 
 import subprocess
 from pathlib import Path
@@ -11,6 +11,6 @@ from compiled import ROOT, compiled, cxx
 def test_published_vectors():
     words = [cxx(), "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror"]
     vectors = Path(__file__).with_name("sha256_vectors.cc")
-    program = compiled("sha256_vectors", words, [vectors], [ROOT / "hvd_core" / "include"])
+    program = compiled("sha256_vectors", words, [vectors], [ROOT / "backends"])
     done = subprocess.run([program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout == "passed\n", done.stderr

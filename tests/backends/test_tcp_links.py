@@ -85,7 +85,7 @@ def test_unproven_connections_on_the_port(library, tmp_path):
     threads = [in_thread(results, backend, 1, 3, sum_ranks)]
     at = loopback_of(read_when_there(tmp_path / "1.tcp_addresses_1"))
     unproven = []
-    opening = b"HVDTCP01" + struct.pack("<IIII", 2, 1, 0, 3) + b"n" * 32
+    opening = b"HVDTCP02" + struct.pack("<IIII", 2, 1, 0, 3) + b"n" * 32
     for first_words in [b""] * 70 + [
         b"GET / HTTP/1.1\r\n\r\n" * 2000,
         opening[:30],
@@ -152,15 +152,15 @@ def proven_connection(at, secret, caller, host, size):
 def connection_and_proof(at, secret, caller, host, size):
     s = socket.create_connection(at, timeout=10)
     who, mine = struct.pack("<IIII", caller, host, 0, size), os.urandom(32)
-    s.sendall(b"HVDTCP01" + who + mine)
+    s.sendall(b"HVDTCP02" + who + mine)
     answer = s.recv(64, socket.MSG_WAITALL)
-    said = who + mine + answer[:32]
+    said = mine + answer[:32] + b"\0" + who
     assert answer[32:] == proof_of(b"host", secret, said), "the host proves itself too"
     return s, proof_of(b"caller", secret, said)
 
 
 def proof_of(side, secret, said):
-    return hmac.new(secret, b"HVDTCP01" + side.ljust(16, b"\0") + said, hashlib.sha256).digest()
+    return hmac.new(secret, side + b"\0tcp\0" + said, hashlib.sha256).digest()
 
 
 def reducing_rank_0(library, folder, size, number=1):

@@ -1,6 +1,7 @@
 """Encryption between hosts, HOROVOD_TLS=1: whether the user asks for it, and whether this process is able to do it.
 
-The cryptography is that of the system's libcrypto; the native module opens it (include/hvd/encryption.hpp). Any thread.
+The cryptography is that of the system's libcrypto; the native module opens it
+(backends/wire_security/encryption.h). Any thread.
 """
 
 from __future__ import annotations

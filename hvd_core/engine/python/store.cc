@@ -42,7 +42,9 @@ py::bytes open(Seals& seals, const std::string& frame) {
   return py::bytes(payload);
 }
 
-std::string problem() { return CryptoLibrary::find() == nullptr ? CryptoLibrary::problem() : std::string(); }
+std::string problem() {
+  return wire_security::CryptoLibrary::find() == nullptr ? wire_security::CryptoLibrary::problem() : std::string();
+}
 
 std::unique_ptr<rendezvous::StoreServer> make_server(int listener, const py::bytes& secret, double handshake_s) {
   return std::make_unique<rendezvous::StoreServer>(listener, std::string(secret),

@@ -5,6 +5,9 @@
 #include <stdexcept>
 
 namespace hvd::rendezvous {
+
+using wire_security::CryptoLibrary, wire_security::Digest, wire_security::Hmac, wire_security::RecordCipher;
+
 namespace {
 
 Hmac keyed(std::string_view connection_key, std::string_view direction) {

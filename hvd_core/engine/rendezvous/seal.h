@@ -4,15 +4,15 @@
 // Both ends know the connection's key, which the bootstrap derived from the job's secret and both nonces of its
 // handshake (hvd_core/_base/auth.py). A frame's tag is the beginning of an HMAC-SHA-256 over its number, its head
 // and its payload, under the key of one direction. With HOROVOD_TLS=1 frames are encrypted, and the tag is that of the
-// cipher (hvd/encryption.hpp). Used by one thread at a time.
+// cipher (wire_security/encryption.h). Used by one thread at a time.
 #pragma once
 
 #include <cstdint>
-#include <hvd/encryption.hpp>
-#include <hvd/sha256.hpp>
 #include <memory>
 #include <string>
 #include <string_view>
+
+#include "wire_security/encryption.h"
 
 namespace hvd::rendezvous {
 
@@ -32,14 +32,14 @@ class FrameSeal {
 
  private:
   std::string next_tag(uint32_t head, std::string_view payload);
-  RecordCipher& cipher(bool seals);
+  wire_security::RecordCipher& cipher(bool seals);
 
-  Hmac keyed_;
+  wire_security::Hmac keyed_;
   uint64_t number_ = 0;
   // Of an encrypted connection; the cipher is made when it is known which end this is.
-  const CryptoLibrary* library_ = nullptr;
+  const wire_security::CryptoLibrary* library_ = nullptr;
   std::string key_, direction_;
-  std::unique_ptr<RecordCipher> cipher_;
+  std::unique_ptr<wire_security::RecordCipher> cipher_;
 };
 
 // Takes the same time for every difference. Both texts have kTagBytes.

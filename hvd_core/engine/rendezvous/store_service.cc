@@ -14,7 +14,6 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <hvd/encryption.hpp>
 #include <system_error>
 #include <utility>
 
@@ -68,7 +67,10 @@ bool more_descriptors() {
 }  // namespace
 
 Service::Service(int listener, std::string secret, int64_t handshake_ns)
-    : secret_(std::move(secret)), handshake_ns_(handshake_ns), encrypts_(encryption_wanted()), listener_(listener) {
+    : secret_(std::move(secret)),
+      handshake_ns_(handshake_ns),
+      encrypts_(wire_security::encryption_wanted()),
+      listener_(listener) {
   try {
     epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
     if (epoll_ < 0) lack("epoll_create1 for the store");

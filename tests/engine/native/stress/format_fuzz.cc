@@ -31,8 +31,6 @@ namespace {
 
 using Tally = std::map<std::string, uint64_t>;
 
-std::string text_of(const Digest& d) { return std::string(reinterpret_cast<const char*>(d.data()), d.size()); }
-
 // ---------------------------------------------------------------------------------------------- the store's handshake
 
 void store_handshake(Rng& rng, Tally& tally) {
@@ -59,7 +57,7 @@ void tcp_handshake(Rng& rng, Tally& tally) {
   int pair[2];
   require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0, "no sockets");
   const host_kernels::Descriptor near(pair[0]);
-  Digest secret, other;
+  wire_security::Digest secret, other;
   secret.fill('s');
   other.fill('o');
   auto host = tcp::Handshake::as_host(host_kernels::Descriptor(pair[1]), secret, 1, 4, 2);
@@ -75,21 +73,17 @@ void tcp_handshake(Rng& rng, Tally& tally) {
   const bool spoil_opening = rng.one_in(2), spoil_proof = rng.one_in(2);
   const tcp::Introduction who = {2, 1, 1, 4};
   std::string opening =
-      "HVDTCP01" + std::string(reinterpret_cast<const char*>(&who), sizeof who) + std::string(32, 'n');
+      "HVDTCP02" + std::string(reinterpret_cast<const char*>(&who), sizeof who) + std::string(32, 'n');
   const std::string right_opening = opening;
   if (spoil_opening) opening = spoil(rng, opening);
   give(opening);
   char answer[64];
   const bool answered = ::recv(near.get(), answer, sizeof answer, MSG_DONTWAIT) == sizeof answer;
   if (answered && state == tcp::Handshake::State::kMore) {
-    char label[16] = "caller";
-    Hmac hmac(spoil_proof && rng.one_in(2) ? other.data() : secret.data(), secret.size());
-    hmac.update("HVDTCP01", 8);
-    hmac.update(label, sizeof label);
-    hmac.update(opening.data() + 8, sizeof who);
-    hmac.update(opening.data() + 24, 32);
-    hmac.update(answer, 32);
-    const std::string proof = text_of(hmac.finish());
+    const std::string nonces = opening.substr(24, 32) + std::string(answer, 32),
+                      identity = opening.substr(8, sizeof who);
+    const std::string_view key = wire_security::bytes_of(spoil_proof && rng.one_in(2) ? other : secret);
+    const std::string proof(wire_security::bytes_of(wire_security::proof(key, "caller", "tcp", nonces, identity)));
     give(spoil_proof ? spoil(rng, proof) : proof);
   }
   const bool done = state == tcp::Handshake::State::kDone;
@@ -143,9 +137,9 @@ void tcp_messages(Rng& rng, Tally& tally) {
 
 // Encrypted records: the reader gets the text that was sent, or the beginning of it and an error.
 void tcp_records(Rng& rng, Tally& tally) {
-  const CryptoLibrary* library = CryptoLibrary::find();
+  const auto* library = wire_security::CryptoLibrary::find();
   if (library == nullptr) return;
-  Digest key;
+  wire_security::Digest key;
   key.fill('k');
   int out[2], in[2];
   require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, out) == 0, "no sockets");

@@ -13,9 +13,9 @@
 
 #include "check.h"
 #include "engine/rendezvous/store_server.h"
-#include "hvd/sha256.hpp"
 #include "rng.h"
 #include "spoiled_pipe.h"
+#include "wire_security/proof.h"
 
 namespace hvd::native {
 
@@ -23,12 +23,8 @@ namespace hvd::native {
 inline std::string store_answer(const std::string& secret, const std::string& challenge, Rng& rng) {
   const std::string nonce(32, static_cast<char>(rng.below(256))),
       identity = std::string(12, '\1') + std::string(4, '\0');  // not encrypted
-  const std::string zero(1, '\0');
-  const std::string said = "client" + zero + "store" + zero + challenge.substr(8) + nonce + zero + identity;
-  Hmac hmac(secret.data(), secret.size());
-  hmac.update(said.data(), said.size());
-  const Digest proof = hmac.finish();
-  return "hvdauth1" + nonce + identity + std::string(reinterpret_cast<const char*>(proof.data()), proof.size());
+  const auto proof = wire_security::proof(secret, "client", "store", challenge.substr(8) + nonce, identity);
+  return "hvdauth1" + nonce + identity + std::string(wire_security::bytes_of(proof));
 }
 
 inline std::string store_request(uint8_t op, const std::string& key, const std::string& payload) {

@@ -113,7 +113,7 @@ void codec(Rng& rng, Draw&& draw, Tally& tally) {
 void link(Rng& rng, bool spoil_some, Tally& tally) {
   Pipe there, back;
   using enum FrameSeal::Kind;
-  const auto kind = rng.one_in(2) && CryptoLibrary::find() != nullptr ? kEncrypted : kSigned;
+  const auto kind = rng.one_in(2) && wire_security::CryptoLibrary::find() != nullptr ? kEncrypted : kSigned;
   const auto seals = [kind, sealed = rng.one_in(2)](const char* out, const char* in) {
     return sealed ? std::make_unique<Seals>(Seals{FrameSeal("key", out, kind), FrameSeal("key", in, kind)}) : nullptr;
   };

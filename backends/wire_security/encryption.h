@@ -7,8 +7,7 @@
 // accepted. SECURITY.md says what is promised.
 //
 // CryptoLibrary: any thread. A RecordCipher: one thread at a time.
-#ifndef HVD_ENCRYPTION_HPP_
-#define HVD_ENCRYPTION_HPP_
+#pragma once
 
 #include <dlfcn.h>
 #include <strings.h>
@@ -18,13 +17,13 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <hvd/sha256.hpp>
 #include <memory>
 #include <string>
 #include <string_view>
 
-#pragma GCC visibility push(hidden)
-namespace hvd {
+#include "sha256.h"
+
+namespace hvd::wire_security {
 
 // Whether the user has asked for encryption between hosts.
 inline bool encryption_wanted() {
@@ -226,7 +225,4 @@ inline bool CryptoLibrary::works() const {
          cipher.seal(tag) && std::memcmp(tag, kTag, sizeof tag) == 0;
 }
 
-}  // namespace hvd
-#pragma GCC visibility pop
-
-#endif  // HVD_ENCRYPTION_HPP_
+}  // namespace hvd::wire_security

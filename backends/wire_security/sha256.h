@@ -1,8 +1,7 @@
 // SHA-256 (FIPS 180-4) and HMAC-SHA-256 (RFC 2104), written from the standards: for handshakes that prove a secret,
 // without a library of the system. Header-only, C++20, pure functions and values, any thread.
 // tests/backends/sha256_vectors.cc holds the published vectors.
-#ifndef HVD_SHA256_HPP_
-#define HVD_SHA256_HPP_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -11,8 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
-#pragma GCC visibility push(hidden)
-namespace hvd {
+namespace hvd::wire_security {
 namespace sha256 {
 
 // The first 32 bits of the fractional parts of the cube roots of the first 64 primes.
@@ -150,7 +148,4 @@ inline bool equal_digests(const unsigned char* a, const unsigned char* b) {
   return difference == 0;
 }
 
-}  // namespace hvd
-#pragma GCC visibility pop
-
-#endif  // HVD_SHA256_HPP_
+}  // namespace hvd::wire_security
