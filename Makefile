@@ -38,7 +38,7 @@ wheel_inputs = $(shell find $(1) -name build -prune -o -type f \
     \( -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name 'CMakeLists.txt' -o -name 'pyproject.toml' \) -print 2>/dev/null)
 MPI_INPUTS := $(call wheel_inputs,$(MPI))
 NCCL_INPUTS := $(call wheel_inputs,$(NCCL)) $(wildcard $(NCCL)/csrc/kernels/* $(NCCL)/csrc/kernels/generated/*)
-GLOO_INPUTS := $(call wheel_inputs,$(GLOO)) hvd_core/include/hvd/backend_reduce.hpp
+GLOO_INPUTS := $(call wheel_inputs,$(GLOO)) hvd_core/include/hvd/backend_reduce.hpp hvd_core/include/hvd/backend_elements.hpp
 STUB_INPUTS := $(call wheel_inputs,$(STUB)) $(call wheel_inputs,$(DEVICES)) $(wildcard $(DEVICES)/*/src/*/*.py)
 
 .PHONY: help train install programs check test test-all checked sanitize lint format docs wheel wheels wheel-aarch64 test-pythons clean

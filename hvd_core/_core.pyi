@@ -32,6 +32,7 @@ class Engine:
         postscale: float = ...,
         process_set: int = ...,
         wait: bool = ...,
+        /,
     ) -> int:
         """Returns a handle; 0 with `wait`, which waits for the result."""
     def alltoall(
@@ -95,7 +96,6 @@ class Engine:
     ) -> int: ...
     def output(self, arg0: int, arg1: int, /) -> object: ...
     def output_array(self, arg0: int, arg1: int, /) -> npt.NDArray[Any]: ...
-    def output_count(self, arg0: int, /) -> int: ...
     def output_info(self, handle: int, index: int = ...) -> tuple[tuple[int, ...], int, str]: ...
     def poison(self, name: str | None, text: str, process_set: int = ..., operation: str = ...) -> None: ...
     def poll(self, arg0: int, /) -> bool: ...
@@ -139,6 +139,7 @@ class Engine:
         postscale: float,
         process_set: int,
         wait: bool,
+        /,
     ) -> int | None:
         """`name`: the user's, without the prefix that allreduce() needs. Returns a handle, 0 with `wait`; None
         if the arguments must be checked and converted for allreduce()."""

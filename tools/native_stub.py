@@ -53,6 +53,7 @@ PARAMETERS = {
 TYPES = {
     "Engine.__init__": {"config": "dict[str, Any]"},
     "Engine.add_process_set": {"backends": "dict[str, Any] | None"},
+    "Engine.allreduce": {"return": "int"},
     "Engine.alltoall": {"splits": "Sequence[Sequence[int]]"},
     "Engine.backend_info": {"return": "list[dict[str, Any]]"},
     "Engine.finish": {"kept": "dict[int, Any]"},
@@ -116,7 +117,9 @@ def function(owner: str, name: str, docstring: str, kind: str) -> list[str]:
     """The lines of a function, a method or a property of ``owner``."""
     definition, text = signature_of(name, docstring)
     own = dict(TYPES.get(f"{owner}.{name}" if owner else name, {}))
-    parameters = definition.args.args
+    is_positional = bool(definition.args.posonlyargs)
+    parameters = definition.args.args = [*definition.args.posonlyargs, *definition.args.args]
+    definition.args.posonlyargs = []
     if kind != "function":
         if parameters and parameters[0].arg in ("self", "arg0") and parameters[0].annotation is not None:
             parameters.pop(0)  # `self: Engine`
@@ -130,8 +133,7 @@ def function(owner: str, name: str, docstring: str, kind: str) -> list[str]:
     returned = own.pop("return", None) or (definition.returns and ast.unparse(definition.returns))
     assert returned and not own, f"{owner}.{name}: the result has no type, or {list(own)} are no parameters"
     # Without py::arg a parameter has no name that a caller could use.
-    nameless = [p for p in parameters if re.fullmatch(r"arg\d+", p.arg)]
-    if nameless:
+    if is_positional or any(re.fullmatch(r"arg\d+", p.arg) for p in parameters):
         definition.args.posonlyargs = parameters
         definition.args.args = []
     definition.args.defaults = [ast.Constant(...) for _ in definition.args.defaults]

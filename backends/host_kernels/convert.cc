@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "half.h"
+#include "hvd/backend_elements.hpp"
 #include "kernels.h"
 #include "support.h"
 
@@ -18,16 +18,6 @@ bool is_half(int32_t t) { return t == HVD_FLOAT16 || t == HVD_BFLOAT16; }
 const HalfKernels& half_kernels(int32_t t) { return t == HVD_FLOAT16 ? kernels().float16 : kernels().bfloat16; }
 bool is_float8(int32_t t) { return t == HVD_FLOAT8_E4M3FN || t == HVD_FLOAT8_E5M2; }
 
-// memcpy, because neither side need be aligned; it compiles to a plain load or store.
-template <class T, class Tile>
-void load(Tile* to, const char* from, uint64_t n) {
-  for (uint64_t i = 0; i < n; ++i) {
-    T v;
-    std::memcpy(&v, from + i * sizeof(T), sizeof(T));
-    to[i] = static_cast<Tile>(v);
-  }
-}
-
 template <class T>
 T from_double(double v) {
   if constexpr (std::numeric_limits<T>::is_integer) {
@@ -40,87 +30,28 @@ T from_double(double v) {
   return static_cast<T>(v);
 }
 
-template <class T, class Tile>
-void store(char* to, const Tile* from, uint64_t n) {
-  for (uint64_t i = 0; i < n; ++i) {
-    T v;
-    if constexpr (std::numeric_limits<Tile>::is_integer) {
-      v = static_cast<T>(from[i]);
-    } else {
-      v = from_double<T>(from[i]);
-    }
-    std::memcpy(to + i * sizeof(T), &v, sizeof(T));
-  }
-}
-
 template <class Tile>
 void load_tile(Tile* to, const char* from, int32_t dtype, uint64_t n) {
-  switch (dtype) {
-    case HVD_UINT8:
-      return load<uint8_t>(to, from, n);
-    case HVD_INT8:
-      return load<int8_t>(to, from, n);
-    case HVD_UINT16:
-      return load<uint16_t>(to, from, n);
-    case HVD_INT16:
-      return load<int16_t>(to, from, n);
-    case HVD_INT32:
-      return load<int32_t>(to, from, n);
-    case HVD_INT64:
-      return load<int64_t>(to, from, n);
-    case HVD_UINT32:
-      return load<uint32_t>(to, from, n);
-    case HVD_UINT64:
-      return load<uint64_t>(to, from, n);
-    case HVD_FLOAT32:
-      return load<float>(to, from, n);
-    case HVD_FLOAT64:
-      return load<double>(to, from, n);
-    case HVD_BOOL:
-      for (uint64_t i = 0; i < n; ++i) to[i] = static_cast<Tile>(from[i] != 0);
-      return;
-    default:
-      for (uint64_t i = 0; i < n; ++i) {
-        uint16_t h;
-        std::memcpy(&h, from + i * 2, 2);
-        to[i] = static_cast<Tile>(dtype == HVD_FLOAT16 ? half_to_float(h) : bfloat_to_float(h));
-      }
-  }
+  arithmetic::with_element(dtype, [&](auto element) {
+    for (uint64_t i = 0; i < n; ++i) to[i] = static_cast<Tile>(arithmetic::load<decltype(element)>(from, i));
+  });
 }
 
 template <class Tile>
 void store_tile(char* to, const Tile* from, int32_t dtype, uint64_t n) {
-  switch (dtype) {
-    case HVD_UINT8:
-      return store<uint8_t>(to, from, n);
-    case HVD_INT8:
-      return store<int8_t>(to, from, n);
-    case HVD_UINT16:
-      return store<uint16_t>(to, from, n);
-    case HVD_INT16:
-      return store<int16_t>(to, from, n);
-    case HVD_INT32:
-      return store<int32_t>(to, from, n);
-    case HVD_INT64:
-      return store<int64_t>(to, from, n);
-    case HVD_UINT32:
-      return store<uint32_t>(to, from, n);
-    case HVD_UINT64:
-      return store<uint64_t>(to, from, n);
-    case HVD_FLOAT32:
-      return store<float>(to, from, n);
-    case HVD_FLOAT64:
-      return store<double>(to, from, n);
-    case HVD_BOOL:
-      for (uint64_t i = 0; i < n; ++i) to[i] = from[i] != Tile{0};
-      return;
-    default:
-      for (uint64_t i = 0; i < n; ++i) {
-        const float f = static_cast<float>(from[i]);
-        const uint16_t h = dtype == HVD_FLOAT16 ? float_to_half(f) : float_to_bfloat(f);
-        std::memcpy(to + i * 2, &h, 2);
+  arithmetic::with_element(dtype, [&](auto element) {
+    using E = decltype(element);
+    using Acc = typename E::Acc;
+    for (uint64_t i = 0; i < n; ++i) {
+      if constexpr (E::kBool) {
+        arithmetic::store<E>(to, i, from[i] != Tile{0});
+      } else if constexpr (std::numeric_limits<Tile>::is_integer) {
+        arithmetic::store<E>(to, i, static_cast<Acc>(from[i]));
+      } else {
+        arithmetic::store<E>(to, i, from_double<Acc>(from[i]));
       }
-  }
+    }
+  });
 }
 
 }  // namespace

@@ -285,9 +285,11 @@ def _on_tree(
     names: list[Any] = [name]
 
     def name_in_this_program() -> None:
-        names[0] = name_in_program(operation, None if name is None else f"{name}")
+        names[0] = name_in_program(operation, name)
 
     with reported_for_each(operation, operation, names, process_set):
+        if name is not None:
+            names[0] = name = f"{name}"
         if traced := is_traced(()):  # first, so that a mistake is reported under the name in the program
             name_in_this_program()
         if grouped:

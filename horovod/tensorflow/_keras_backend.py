@@ -221,20 +221,27 @@ class TensorFlowBackend(Backend):
         process_set: ProcessSet,
     ) -> Any:
         call = CallOptions("allreduce", name, process_set, True, op, prescale_factor, postscale_factor)
-        (result,) = reduce_compressed("HorovodAllreduce", [self.identity(value)], compression, "", call)
+        with reported(call):
+            sent = self.identity(value)
+        (result,) = reduce_compressed("HorovodAllreduce", [sent], compression, "", call)
         return _evaluated(result)
 
     def allgather(self, value: Any, name: str | None, process_set: ProcessSet) -> Any:
         call = CallOptions("allgather", name, process_set, True)
-        return _evaluated(run("HorovodAllgather", self.identity(value), call))
+        return self._run("HorovodAllgather", value, call)
 
     def broadcast(self, value: Any, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
         call = CallOptions("broadcast", name, process_set, True, root_rank=root_rank)
-        return _evaluated(run("HorovodBroadcast", self.identity(value), call))
+        return self._run("HorovodBroadcast", value, call)
 
     def reducescatter(self, value: Any, name: str | None, op: int, process_set: ProcessSet) -> Any:
         call = CallOptions("reducescatter", name, process_set, True, op)
-        return _evaluated(run("HorovodReducescatter", self.identity(value), call))
+        return self._run("HorovodReducescatter", value, call)
+
+    def _run(self, kind: str, value: Any, call: CallOptions) -> Any:
+        with reported(call):
+            sent = self.identity(value)
+        return _evaluated(run(kind, sent, call))
 
     def report(
         self, operation: str, name: str | None, error: BaseException | str, process_set: ProcessSet

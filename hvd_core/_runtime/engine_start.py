@@ -1,6 +1,6 @@
 """The start of one job's engine: the ranks connect, choose backends and start their engines. runtime.init() calls it.
 
-While plugins run during the start, the native module watches the time (engine/python/plugin_phases.cc), because a plugin
+While plugins run during the start, the native module watches the time (engine/python/process_hooks.cc), because a plugin
 may
 hang with the GIL held: a phase that does not return within the start timeout ends this process, with a message that names
 the plugin and the phase, before the other ranks give up waiting for this one.

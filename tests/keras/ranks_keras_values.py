@@ -78,6 +78,13 @@ def check_the_other_operations():
     np.testing.assert_allclose(part, np.arange(size * 2.0)[2 * rank : 2 * rank + 2] * size)
 
 
+class Unreadable:
+    """Its attributes raise."""
+
+    def __getattr__(self, name):
+        raise RuntimeError("this object cannot be read")
+
+
 @needs(ranks=2)
 def check_a_value_that_cannot_be_sent():
     # The rank whose call fails tells the other ranks, which would otherwise wait for it.
@@ -89,8 +96,9 @@ def check_a_value_that_cannot_be_sent():
             lambda value: hvd.broadcast(value, 0, name),
             lambda value: hvd.reducescatter(value, name),
         ):
-            with raises(Exception, "object"):
-                operation(object() if last else np.ones(3))
+            for value in (object(), Unreadable()):
+                with raises(Exception, "object"):
+                    operation(value if last else np.ones(3))
     same_everywhere(hvd.allreduce(np.ones(3)))
 
 

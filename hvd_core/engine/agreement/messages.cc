@@ -13,20 +13,6 @@ constexpr uint64_t kLongestDelayNs = 3'600'000'000'000;
 NameRef make_name(std::string_view text) { return std::make_shared<const std::string>(text); }
 SigRef make_sig(std::string_view bytes) { return Signature::parse(bytes); }
 
-void put_item(Writer& w, DictionaryEncoder& names, DictionaryEncoder& sigs, const Item& item) {
-  // A name that does not come again would only displace useful ones. Its signature may come again, but not one
-  // with digests of weights.
-  names.put(w, *item.name, item.sig->fields().repeats);
-  sigs.put(w, item.sig->bytes(), !item.sig->has_weights());
-}
-
-Item get_item(Reader& r, DictionaryDecoder<NameRef>& names, DictionaryDecoder<SigRef>& sigs) {
-  Item item;
-  item.name = names.get(r, make_name);
-  item.sig = sigs.get(r, make_sig);
-  return item;
-}
-
 // As runs of consecutive ranks: one run for all ranks of a host, as a rule.
 void put_ranks(Writer& w, const RankSet& ranks) {
   uint64_t runs = 0;
@@ -68,25 +54,172 @@ RankSet get_ranks(Reader& r) {
   return ranks;
 }
 
-void put_members(Writer& w, const std::vector<Rank>& members) {
-  w.varint(members.size());
-  for (Rank m : members) w.varint(static_cast<uint64_t>(m));
-}
-
-std::vector<Rank> get_members(Reader& r) {
-  return r.list([&] { return r.number<Rank>(); });
-}
-
-std::string_view report_text(Reader& r) {
-  const std::string_view text = r.bytes();
-  if (text.size() > kLongestReport) throw WireError("control message: a report that is too long");
-  return text;
-}
-
 template <typename T>
 T checked(uint8_t v, T last) {
   if (v > static_cast<uint8_t>(last)) throw WireError("control message: unknown type " + std::to_string(v));
   return static_cast<T>(v);
+}
+
+// Writes the fields of a message.
+class Put {
+ public:
+  Put(Writer& w, DictionaryEncoder& names, DictionaryEncoder& sigs) : w_(w), names_(names), sigs_(sigs) {}
+
+  template <typename T>
+  void number(T v) {
+    w_.varint(static_cast<uint64_t>(v));
+  }
+  void flag(bool v) { w_.u8(v ? 1 : 0); }
+  void text(const std::string& v) { w_.bytes(v); }
+  void report(const std::string& v) { w_.bytes(v); }
+  void name(const NameRef& v) { w_.bytes(*v); }
+  void optional_name(const NameRef& v) { w_.bytes(v ? *v : ""); }
+  void known_name(const NameRef& v) { names_.put(w_, *v, true); }
+  void members(const std::vector<Rank>& v) {
+    w_.varint(v.size());
+    for (const Rank m : v) number(m);
+  }
+  void item(const Item& v) {
+    // A name that does not come again would only displace useful ones. Its signature may come again, but not one
+    // with digests of weights.
+    names_.put(w_, *v.name, v.sig->fields().repeats);
+    sigs_.put(w_, v.sig->bytes(), !v.sig->has_weights());
+  }
+  void items(const std::vector<Item>& v) {
+    w_.varint(v.size());
+    for (const Item& one : v) item(one);
+  }
+  void definition(bool defines, uint32_t batch) { w_.varint(defines ? batch + uint64_t{1} : 0); }
+  void delay(int64_t ns) { number(ns); }
+
+ private:
+  Writer& w_;
+  DictionaryEncoder &names_, &sigs_;
+};
+
+// Reads the fields of a message, and checks them.
+class Get {
+ public:
+  Get(Reader& r, DictionaryDecoder<NameRef>& names, DictionaryDecoder<SigRef>& sigs)
+      : r_(r), names_(names), sigs_(sigs) {}
+
+  template <typename T>
+  void number(T& v) {
+    v = r_.number<T>();
+  }
+  void flag(bool& v) { v = r_.u8() != 0; }
+  void text(std::string& v) { v = r_.bytes(); }
+  void report(std::string& v) {
+    v = r_.bytes();
+    if (v.size() > kLongestReport) throw WireError("control message: a report that is too long");
+  }
+  void name(NameRef& v) { v = make_name(r_.bytes()); }
+  void optional_name(NameRef& v) {
+    if (const auto text = r_.bytes(); !text.empty()) v = make_name(text);
+  }
+  void known_name(NameRef& v) { v = names_.get(r_, make_name); }
+  void members(std::vector<Rank>& v) {
+    v = r_.list([&] { return r_.number<Rank>(); });
+  }
+  void item(Item& v) {
+    v.name = names_.get(r_, make_name);
+    v.sig = sigs_.get(r_, make_sig);
+  }
+  void items(std::vector<Item>& v) {
+    v = r_.list([&] {
+      Item one;
+      item(one);
+      return one;
+    });
+  }
+  void definition(bool& defines, uint32_t& batch) {
+    const uint64_t v = r_.varint();
+    if (v > uint64_t{1} << 32) throw WireError("control message: a known batch out of turn");
+    defines = v != 0;
+    batch = defines ? static_cast<uint32_t>(v - 1) : 0;
+  }
+  void delay(int64_t& ns) {
+    const uint64_t v = r_.varint();
+    if (v > kLongestDelayNs) throw WireError("control message: a coalescing delay of more than an hour");
+    ns = static_cast<int64_t>(v);
+  }
+
+ private:
+  Reader& r_;
+  DictionaryDecoder<NameRef>& names_;
+  DictionaryDecoder<SigRef>& sigs_;
+};
+
+// The fields of each message, in their order on the wire: `M` is const for Put.
+template <typename Codec, typename M>
+void up_fields(Codec c, M& m) {
+  switch (m.type) {
+    case UpMessage::Ready:
+      c.number(m.set), c.flag(m.urgent), c.item(m.item);
+      break;
+    case UpMessage::Want:
+      c.number(m.set), c.known_name(m.item.name);
+      break;
+    case UpMessage::Poison:
+      c.number(m.set), c.name(m.item.name), c.text(m.text);
+      break;
+    case UpMessage::Arrive:
+    case UpMessage::AskDissolve:
+    case UpMessage::Dissolved:
+      c.number(m.batch), c.number(m.gen);
+      break;
+    case UpMessage::Join:
+      break;
+    case UpMessage::Leave:
+      c.text(m.text);
+      break;
+    case UpMessage::Told:
+      c.number(m.batch), c.report(m.text);
+      break;
+  }
+}
+
+template <typename Codec, typename E>
+void entry_fields(Codec c, E& e) {
+  switch (e.type) {
+    case Entry::Exec:
+      c.number(e.set), c.definition(e.defines, e.batch), c.items(e.items);
+      break;
+    case Entry::Run:
+    case Entry::Dissolve:
+      c.number(e.batch), c.number(e.gen);
+      break;
+    case Entry::Fail:
+      c.number(e.set), c.name(e.name), c.text(e.text), c.members(e.poisoners);
+      break;
+    case Entry::Joined:
+      c.number(e.rank);
+      break;
+    case Entry::Close:
+      c.number(e.rank), c.text(e.text);
+      break;
+    case Entry::AddSet:
+      c.number(e.set), c.members(e.members), c.optional_name(e.name);
+      break;
+    case Entry::RemoveSet:
+      c.number(e.set), c.optional_name(e.name);
+      break;
+    case Entry::Look:
+      c.number(e.batch), c.members(e.members);
+      break;
+    case Entry::Report:
+      c.members(e.members), c.report(e.text);
+      break;
+    case Entry::Observe:
+      c.number(e.batch), c.text(e.text);
+      break;
+    case Entry::Shown:
+      c.members(e.members), c.number(e.rank), c.report(e.text);
+      break;
+    case Entry::Tune:
+      c.delay(e.coalesce_ns);
+      break;
+  }
 }
 
 }  // namespace
@@ -148,201 +281,27 @@ void UpEncoder::put(std::string& out, const UpMessage& m) {
   Writer w(out);
   w.u8(m.type);
   put_ranks(w, m.ranks);
-  switch (m.type) {
-    case UpMessage::Ready:
-      w.varint(m.set);
-      w.u8(m.urgent ? 1 : 0);
-      put_item(w, names_, sigs_, m.item);
-      break;
-    case UpMessage::Want:
-      w.varint(m.set);
-      names_.put(w, *m.item.name, true);
-      break;
-    case UpMessage::Poison:
-      w.varint(m.set);
-      w.bytes(*m.item.name);
-      w.bytes(m.text);
-      break;
-    case UpMessage::Arrive:
-    case UpMessage::AskDissolve:
-    case UpMessage::Dissolved:
-      w.varint(m.batch);
-      w.varint(m.gen);
-      break;
-    case UpMessage::Join:
-      break;
-    case UpMessage::Leave:
-      w.bytes(m.text);
-      break;
-    case UpMessage::Told:
-      w.varint(m.batch);
-      w.bytes(m.text);
-      break;
-  }
+  up_fields(Put(w, names_, sigs_), m);
 }
 
 UpMessage UpDecoder::get(Reader& r) {
   UpMessage m;
   m.type = checked(r.u8(), UpMessage::Dissolved);
   m.ranks = get_ranks(r);
-  switch (m.type) {
-    case UpMessage::Ready:
-      m.set = r.number<SetId>();
-      m.urgent = r.u8() != 0;
-      m.item = get_item(r, names_, sigs_);
-      break;
-    case UpMessage::Want:
-      m.set = r.number<SetId>();
-      m.item.name = names_.get(r, make_name);
-      break;
-    case UpMessage::Poison:
-      m.set = r.number<SetId>();
-      m.item.name = make_name(r.bytes());
-      m.text = r.bytes();
-      break;
-    case UpMessage::Arrive:
-    case UpMessage::AskDissolve:
-    case UpMessage::Dissolved:
-      m.batch = r.number<uint32_t>();
-      m.gen = r.number<uint32_t>();
-      break;
-    case UpMessage::Join:
-      break;
-    case UpMessage::Leave:
-      m.text = r.bytes();
-      break;
-    case UpMessage::Told:
-      m.batch = r.number<uint32_t>();
-      m.text = report_text(r);
-      break;
-  }
+  up_fields(Get(r, names_, sigs_), m);
   return m;
 }
 
 void EntryEncoder::put(std::string& out, const Entry& e) {
   Writer w(out);
   w.u8(e.type);
-  switch (e.type) {
-    case Entry::Exec:
-      w.varint(e.set);
-      w.varint(e.defines ? e.batch + uint64_t{1} : 0);
-      w.varint(e.items.size());
-      for (const auto& item : e.items) put_item(w, names_, sigs_, item);
-      break;
-    case Entry::Run:
-    case Entry::Dissolve:
-      w.varint(e.batch);
-      w.varint(e.gen);
-      break;
-    case Entry::Fail:
-      w.varint(e.set);
-      w.bytes(*e.name);
-      w.bytes(e.text);
-      put_members(w, e.poisoners);
-      break;
-    case Entry::Joined:
-      w.varint(static_cast<uint64_t>(e.rank));
-      break;
-    case Entry::Close:
-      w.varint(static_cast<uint64_t>(e.rank));
-      w.bytes(e.text);
-      break;
-    case Entry::AddSet:
-      w.varint(e.set);
-      put_members(w, e.members);
-      w.bytes(e.name ? *e.name : "");
-      break;
-    case Entry::RemoveSet:
-      w.varint(e.set);
-      w.bytes(e.name ? *e.name : "");
-      break;
-    case Entry::Look:
-      w.varint(e.batch);
-      put_members(w, e.members);
-      break;
-    case Entry::Report:
-      put_members(w, e.members);
-      w.bytes(e.text);
-      break;
-    case Entry::Observe:
-      w.varint(e.batch);
-      w.bytes(e.text);
-      break;
-    case Entry::Shown:
-      put_members(w, e.members);
-      w.varint(static_cast<uint64_t>(e.rank));
-      w.bytes(e.text);
-      break;
-    case Entry::Tune:
-      w.varint(static_cast<uint64_t>(e.coalesce_ns));
-      break;
-  }
+  entry_fields(Put(w, names_, sigs_), e);
 }
 
 Entry EntryDecoder::get(Reader& r) {
   Entry e;
   e.type = checked(r.u8(), Entry::Tune);
-  switch (e.type) {
-    case Entry::Exec: {
-      e.set = r.number<SetId>();
-      const auto defines = r.varint();
-      e.defines = defines != 0;
-      if (defines > uint64_t{1} << 32) throw WireError("control message: a known batch out of turn");
-      e.batch = e.defines ? static_cast<uint32_t>(defines - 1) : 0;
-      e.items = r.list([&] { return get_item(r, names_, sigs_); });
-      break;
-    }
-    case Entry::Run:
-    case Entry::Dissolve:
-      e.batch = r.number<uint32_t>();
-      e.gen = r.number<uint32_t>();
-      break;
-    case Entry::Fail:
-      e.set = r.number<SetId>();
-      e.name = make_name(r.bytes());
-      e.text = r.bytes();
-      e.poisoners = get_members(r);
-      break;
-    case Entry::Joined:
-      e.rank = r.number<Rank>();
-      break;
-    case Entry::Close:
-      e.rank = r.number<Rank>();
-      e.text = r.bytes();
-      break;
-    case Entry::AddSet:
-      e.set = r.number<SetId>();
-      e.members = get_members(r);
-      if (const auto name = r.bytes(); !name.empty()) e.name = make_name(name);
-      break;
-    case Entry::RemoveSet:
-      e.set = r.number<SetId>();
-      if (const auto name = r.bytes(); !name.empty()) e.name = make_name(name);
-      break;
-    case Entry::Look:
-      e.batch = r.number<uint32_t>();
-      e.members = get_members(r);
-      break;
-    case Entry::Report:
-      e.members = get_members(r);
-      e.text = report_text(r);
-      break;
-    case Entry::Observe:
-      e.batch = r.number<uint32_t>();
-      e.text = r.bytes();
-      break;
-    case Entry::Shown:
-      e.members = get_members(r);
-      e.rank = r.number<Rank>();
-      e.text = report_text(r);
-      break;
-    case Entry::Tune:
-      if (const uint64_t delay = r.varint(); delay <= kLongestDelayNs)
-        e.coalesce_ns = static_cast<int64_t>(delay);
-      else
-        throw WireError("control message: a coalescing delay of more than an hour");
-      break;
-  }
+  entry_fields(Get(r, names_, sigs_), e);
   return e;
 }
 

@@ -1,5 +1,5 @@
-// The fast entry of an allreduce: one tensor in host memory that needs no conversion, as mostly. Everything else goes
-// through the general entry, Engine.allreduce(). See engine.h.
+// The two entries of an allreduce: a fast one for one tensor in host memory that needs no conversion, as mostly, and a
+// general one. See engine.h.
 #include <cxxabi.h>
 
 #include <string>
@@ -11,14 +11,18 @@
 #include "engine/python/arguments.h"
 #include "engine/python/bindings.h"
 #include "engine/python/engine.h"
+#include "engine/python/program.h"
 
 namespace py = pybind11;
 
 namespace hvd::python {
 namespace {
 
+constexpr const char* kDoc =
+    "allreduce(inputs, outputs, name, op, prescale=1.0, postscale=1.0, process_set=0, wait=False, /)\n\n"
+    "Returns a handle; 0 with `wait`, which waits for the result.";
 constexpr const char* kTryDoc =
-    "try_allreduce(tensor, output, name, op, prescale, postscale, process_set, wait)\n\n"
+    "try_allreduce(tensor, output, name, op, prescale, postscale, process_set, wait, /)\n\n"
     "`name`: the user's, without the prefix that allreduce() needs. Returns a handle, 0 with `wait`; None if the "
     "arguments must be checked and converted for allreduce().";
 
@@ -65,22 +69,47 @@ bool read_plain_arguments(PyObject* const* a, calls::Call& call) {
          read(a[6], call.process_set) && read(a[2], call.name) && read_plain_tensors(a[0], a[1], call);
 }
 
-// pybind11's dispatch of eight arguments would take as long as the agreement of two ranks.
-PyObject* try_allreduce(PyObject* self, PyObject* const* a, Py_ssize_t n) {
+uint64_t handle_of_general_call(PyEngine& engine, PyObject* const* a, Py_ssize_t n) {
+  static PyObject* const one = PyFloat_FromDouble(1.0);
+  static PyObject* const zero = PyLong_FromLong(0);
+  if (n < 4 || n > 8) throw py::type_error("allreduce() takes 4 to 8 arguments");
+  const auto given_or = [&](Py_ssize_t i, PyObject* fallback) { return i < n ? a[i] : fallback; };
+  return allreduce(engine, a[0], a[1], a[2], a[3], given_or(4, one), given_or(5, one), given_or(6, zero),
+                   given_or(7, Py_False) == Py_True);
+}
+
+std::optional<uint64_t> handle_of_fast_call(PyEngine& engine, PyObject* const* a, Py_ssize_t n) {
+  if (n != 8) throw py::type_error("try_allreduce() takes 8 arguments");
+  calls::Call call;
+  if (!PyBool_Check(a[7]) || !read_plain_arguments(a, call)) return std::nullopt;
+  if (call.name) call.name->insert(0, "allreduce.");
+  call.waits = a[7] == Py_True;
+  return engine.submit(std::move(call), {a[0], a[1]});
+}
+
+// A method of Engine with positional arguments. pybind11's dispatch of eight arguments would take as long as the
+// agreement of two ranks.
+template <auto kBody>
+PyObject* method(PyObject* self, PyObject* const* a, Py_ssize_t n) {
   try {
-    if (n != 8) throw py::type_error("try_allreduce() takes 8 arguments");
     auto& engine = py::handle(self).cast<PyEngine&>();  // the method's descriptor has checked the type
-    calls::Call call;
-    if (!PyBool_Check(a[7]) || !read_plain_arguments(a, call)) return py::none().release().ptr();
-    if (call.name) call.name->insert(0, "allreduce.");
-    call.waits = a[7] == Py_True;
-    return PyLong_FromUnsignedLongLong(engine.submit(std::move(call), {a[0], a[1]}));
+    const std::optional<uint64_t> handle = kBody(engine, a, n);
+    return handle ? PyLong_FromUnsignedLongLong(*handle) : py::none().release().ptr();
   } catch (const abi::__forced_unwind&) {  // the end of the thread
     throw;
   } catch (...) {
     set_python_error();
   }
   return nullptr;
+}
+
+template <auto kBody>
+void add_method(py::class_<PyEngine>& engine, const char* name, const char* doc) {
+  static PyMethodDef definition{name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&method<kBody>)),
+                                METH_FASTCALL, doc};
+  PyObject* const made = PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(engine.ptr()), &definition);
+  if (!made) throw py::error_already_set();
+  engine.attr(name) = py::reinterpret_steal<py::object>(made);
 }
 
 // An allreduce in place of each tensor, under its name. Appends to `handles` for each the handle, or the exception that
@@ -94,6 +123,7 @@ void try_allreduce_each(PyEngine& engine, const py::list& tensors, const py::lis
     Engine& engine;
     ~Announcement() { engine.announce(); }
   } const announcement{engine.engine()};
+  const base::CallSite site = call_site();
   for (size_t i = 0; i < tensors.size() && i < names.size(); ++i) {
     const py::object tensor = tensors[i], name = names[i];
     PyObject* const arguments[] = {tensor.ptr(),   tensor.ptr(),    name.ptr(),       op.ptr(),
@@ -105,6 +135,7 @@ void try_allreduce_each(PyEngine& engine, const py::list& tensors, const py::lis
         continue;
       }
       call.more_follow = true;
+      call.site = site;
       handles.append(engine.submit(std::move(call), {tensor, tensor}));
     } catch (const abi::__forced_unwind&) {  // the end of the thread
       throw;
@@ -145,12 +176,8 @@ class OrderedCalls {
 }  // namespace
 
 void bind_allreduce(py::module_& m, py::class_<PyEngine>& engine) {
-  static PyMethodDef method{"try_allreduce",
-                            reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&try_allreduce)), METH_FASTCALL,
-                            kTryDoc};
-  PyObject* const made = PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(engine.ptr()), &method);
-  if (!made) throw py::error_already_set();
-  engine.attr(method.ml_name) = py::reinterpret_steal<py::object>(made);
+  add_method<handle_of_general_call>(engine, "allreduce", kDoc);
+  add_method<handle_of_fast_call>(engine, "try_allreduce", kTryDoc);
   engine.def("try_allreduce_each", &try_allreduce_each, py::arg("tensors"), py::arg("names"), py::arg("op"),
              py::arg("prescale"), py::arg("postscale"), py::arg("process_set"), py::arg("handles"));
   py::class_<OrderedCalls>(m, "OrderedCalls", "The calls of one group of ranks, which are made in one order.")

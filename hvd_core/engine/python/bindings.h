@@ -14,7 +14,7 @@ void bind_tensors(pybind11::module_& m);
 void bind_engine(pybind11::module_& m);
 void bind_allreduce(pybind11::module_& m, pybind11::class_<PyEngine>& engine);
 void bind_python_backend(pybind11::module_& m);
-void bind_plugin_phases(pybind11::module_& m);
+void bind_plugin_phases(pybind11::module_& m);  // process_hooks.cc
 void bind_diagnostics(pybind11::module_& m);
 void bind_store(pybind11::module_& m);
 

@@ -31,6 +31,8 @@ namespace py = pybind11;
 namespace hvd::python {
 namespace {
 
+using namespace py::literals;
+
 py::object take_line() {
   std::optional<base::LogLine> line;
   {
@@ -43,7 +45,7 @@ py::object take_line() {
 
 using plugins::Backend;
 
-// Released while a library is loaded: its entry function may take long, and a backend in Python needs the lock.
+// Without the GIL: the library's entry function may take long, and a backend in Python needs it.
 std::shared_ptr<Backend> load(const std::string& name, const std::string& path) {
   ReleaseGil released;
   return Backend::load_library(path, name);
@@ -116,25 +118,16 @@ py::dict inspect(const std::string& name, const std::string& path) {
   const auto backend = load(name, path);
   py::list options;
   for (const plugins::Option& option : backend->options()) {
-    using namespace py::literals;
     options.append(py::dict("name"_a = option.name, "type"_a = option.type, "fallback"_a = option.fallback,
                             "range"_a = option.range, "doc"_a = option.doc));
   }
   py::dict slots;
   if (backend->has_device()) slots["device"] = slots_of(&backend->device_api()->hdr, "device");
   if (backend->has_comm()) slots["comm"] = slots_of(&backend->comm_api()->hdr, "comm");
-  py::dict facts;
-  facts["name"] = backend->name();
-  facts["tag"] = backend->tag();
-  facts["version"] = backend->version();
-  facts["vendor_lib"] = backend->vendor_lib();
-  facts["abi"] = py::make_tuple(HVD_ABI_MAJOR, backend->abi_minor());
-  facts["device_type"] = backend->device_type();
-  facts["device_types"] = device_types(*backend);
-  facts["caps"] = cap_names(backend->comm_caps());
-  facts["options"] = options;
-  facts["slots"] = slots;
-  return facts;
+  return py::dict("name"_a = backend->name(), "tag"_a = backend->tag(), "version"_a = backend->version(),
+                  "vendor_lib"_a = backend->vendor_lib(), "abi"_a = py::make_tuple(HVD_ABI_MAJOR, backend->abi_minor()),
+                  "device_type"_a = backend->device_type(), "device_types"_a = device_types(*backend),
+                  "caps"_a = cap_names(backend->comm_caps()), "options"_a = options, "slots"_a = slots);
 }
 
 py::dict query(const std::string& name, const std::string& path, int32_t coll, int32_t dtype, int32_t op) {
@@ -166,12 +159,8 @@ py::dict query(const std::string& name, const std::string& path, int32_t coll, i
     // A backend may call a question invalid (the average of booleans, for example). Then it does not serve it.
     if (e.code != HVD_E_INVALID) throw;
   }
-  py::dict answer;
-  answer["support"] = caps.support;
-  answer["score"] = caps.score;
-  answer["alignment"] = caps.alignment;
-  answer["max_count"] = caps.max_count;
-  return answer;
+  return py::dict("support"_a = caps.support, "score"_a = caps.score, "alignment"_a = caps.alignment,
+                  "max_count"_a = caps.max_count);
 }
 
 std::optional<std::string> fact(const std::string& name, const std::string& path, const std::string& key) {
@@ -188,11 +177,8 @@ constexpr size_t kFull = 16;
 std::string shown(const std::string& text) { return base::printable(text); }
 
 py::dict dict_of(const watch::Place& p) {
-  py::dict d;
-  d["place"] = p.known() ? shown(watch::text_of(p)) : "";
-  d["source"] = shown(p.source);
-  d["caller"] = shown(p.caller);
-  return d;
+  return py::dict("place"_a = p.known() ? shown(watch::text_of(p)) : "", "source"_a = shown(p.source),
+                  "caller"_a = shown(p.caller));
 }
 
 py::list list_of(const std::vector<watch::Submission>& all) {
@@ -214,13 +200,8 @@ py::list list_of(const std::vector<watch::Thread>& threads) {
   for (const auto& t : threads) {
     py::list frames;
     for (const auto& f : t.frames) frames.append(dict_of(f));
-    py::dict d;
-    d["name"] = shown(t.name);
-    d["is_main"] = t.is_main;
-    d["in_engine"] = t.in_engine;
-    d["frames"] = std::move(frames);
-    d["site"] = t.site;
-    list.append(std::move(d));
+    list.append(py::dict("name"_a = shown(t.name), "is_main"_a = t.is_main, "in_engine"_a = t.in_engine,
+                         "frames"_a = frames, "site"_a = t.site));
   }
   return list;
 }
@@ -235,22 +216,11 @@ Snapshot decoded(std::string_view data) {
 
 py::dict read_snapshot(const py::bytes& data) {
   const Snapshot s = decoded(std::string_view(data));
-  py::dict d;
-  d["rank"] = s.rank;
-  d["host"] = shown(s.host);
-  d["pid"] = s.pid;
-  d["submissions"] = s.submissions;
-  d["waiting"] = list_of(s.waiting);
-  d["last"] = list_of(s.last);
-  d["joined_s"] = s.joined_s;
-  d["leaving"] = s.leaving;
-  d["error"] = shown(s.error);
-  d["error_age_s"] = s.error_age_s;
-  d["threads"] = list_of(s.program.threads);
-  d["note"] = shown(s.program.note);
-  d["lock_held"] = s.program.lock_held;
-  d["busy"] = s.program.busy;
-  return d;
+  return py::dict("rank"_a = s.rank, "host"_a = shown(s.host), "pid"_a = s.pid, "submissions"_a = s.submissions,
+                  "waiting"_a = list_of(s.waiting), "last"_a = list_of(s.last), "joined_s"_a = s.joined_s,
+                  "leaving"_a = s.leaving, "error"_a = shown(s.error), "error_age_s"_a = s.error_age_s,
+                  "threads"_a = list_of(s.program.threads), "note"_a = shown(s.program.note),
+                  "lock_held"_a = s.program.lock_held, "busy"_a = s.program.busy);
 }
 
 // Operations that some of these ranks wait for, and others of the set have not submitted, for `min_age_s` at least.

@@ -1,11 +1,9 @@
 // The lifecycle of an engine, and its operations in their general form. See engine.h.
 #include "engine/python/engine.h"
 
-#include <pthread.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <mutex>
 #include <set>
 #include <string>
 #include <tuple>
@@ -19,7 +17,6 @@
 #include "engine/python/arguments.h"
 #include "engine/python/bindings.h"
 #include "engine/python/engine_config.h"
-#include "engine/python/plugin_phases.h"
 #include "engine/python/program.h"
 #include "engine/recorder/observer.h"
 
@@ -27,55 +24,12 @@ namespace py = pybind11;
 
 namespace hvd::python {
 
+using namespace py::literals;
 using base::OpKind;
 using calls::Call;
 using calls::require;
 
 // --------------------------------------------------------------------------------------------------------- lifecycle
-
-namespace {
-
-// Engines of this process, for the fork hook: they do not belong to a forked child. Part of the binding, not of the
-// engine, because pthread_atfork has no context argument.
-struct Engines {
-  std::mutex mutex;  // held during a fork, so that the child finds the list whole
-  std::vector<Engine*> all;
-};
-
-Engines& engines() {
-  static auto* const kept = new Engines;
-  return *kept;
-}
-
-void before_fork() {
-  engines().mutex.lock();
-  for (Engine* e : engines().all) e->before_fork();
-}
-
-void in_parent() {
-  for (Engine* e : engines().all) e->after_fork();
-  engines().mutex.unlock();
-}
-
-void in_child() {
-  frontend::in_forked_child();
-  for (Engine* e : engines().all) e->in_forked_child();
-  engines().mutex.unlock();
-}
-
-}  // namespace
-
-ForkHook::ForkHook(Engine& engine) : engine_(engine) {
-  static const int hook = ::pthread_atfork(before_fork, in_parent, in_child);
-  (void)hook;
-  std::lock_guard lock(engines().mutex);
-  engines().all.push_back(&engine_);
-}
-
-ForkHook::~ForkHook() {
-  std::lock_guard lock(engines().mutex);
-  std::erase(engines().all, &engine_);
-}
 
 PyEngine::PyEngine(const py::dict& d) {
   set_log_from(d);
@@ -87,9 +41,8 @@ PyEngine::PyEngine(const py::dict& d) {
     ReleaseGil released;
     engine_ = std::make_shared<Engine>(std::move(c), std::move(store), std::move(program));
   }
-  watch_exit(engine_);
+  hooks_.emplace(*engine_);
   start_up();
-  fork_hook_.emplace(*engine_);
   // The last engine of this process records the phases of its backends' work.
   plugins::set_activity_sink([observer = std::weak_ptr<recorder::Observer>(engine_->observer())](
                                  hvd_comm, uint64_t seq, const std::string& phase, int32_t begin_end) {
@@ -126,8 +79,8 @@ void PyEngine::watch_launcher(const py::dict& d) {
 }
 
 PyEngine::~PyEngine() {
-  fork_hook_.reset();
   if (engine_->belongs_to_parent()) {
+    hooks_.reset();
     // They stay as they were at the fork.
     new std::shared_ptr<Engine>(std::move(engine_));
     new std::shared_ptr<frontend::Frontend>(std::move(frontend_));
@@ -135,6 +88,7 @@ PyEngine::~PyEngine() {
     return;
   }
   close();
+  hooks_.reset();
   {
     ReleaseGil released;
     frontend_.reset();
@@ -170,7 +124,7 @@ uint64_t PyEngine::submit(Call&& call, Owners owners, int64_t deadline_ns, std::
   require(!on_device || deadline_ns == kNoDeadline, "only an operation on host memory can be waited for at once");
   std::optional<uint64_t> stream;
   if (on_device && first->has_stream) stream = reinterpret_cast<uint64_t>(first->stream);
-  call.site = call_site();
+  if (!call.site.code) call.site = call_site();
   if (!abandoned_.empty()) sweep_abandoned();
   if (!waits) owners.hold_memory();
   auto request = frontend::submit(*frontend_, std::move(call));
@@ -226,16 +180,6 @@ void read_reduction(Call& c, py::handle op, py::handle prescale, py::handle post
   c.reduce_op = argument<int>(op, "op", "the number of a reduce op");
   c.prescale = argument<double>(prescale, "prescale_factor", "a number");
   c.postscale = argument<double>(postscale, "postscale_factor", "a number");
-}
-
-uint64_t allreduce(PyEngine& engine, py::handle inputs, py::handle outputs, py::handle name, py::handle op,
-                   py::handle prescale, py::handle postscale, py::handle process_set, bool wait) {
-  Call c{.kind = OpKind::Allreduce, .waits = wait};
-  read_arguments(engine, c, name, process_set, [&] {
-    read_tensors(c, inputs, outputs);
-    read_reduction(c, op, prescale, postscale);
-  });
-  return engine.submit(std::move(c), {inputs, outputs});
 }
 
 uint64_t allgather(PyEngine& engine, py::handle inputs, py::handle name, py::handle process_set) {
@@ -439,27 +383,16 @@ py::list served(const Engine& engine, const std::string& type) {
   py::list list;
   for (const auto& [key, note] : engine.backends().notes->all()) {
     if (key.device != type) continue;
-    py::dict d;
-    d["collective"] = base::collective_name(key.coll);
-    d["dtype"] = base::dtype_name(key.dtype);
-    d["op"] = base::reduce_op_name(key.op);
-    d["backend"] = note.backend;
-    d["served"] = dataplane::service_name(note.served.service);
-    d["how"] = note.served.how;
-    list.append(std::move(d));
+    list.append(py::dict("collective"_a = base::collective_name(key.coll), "dtype"_a = base::dtype_name(key.dtype),
+                         "op"_a = base::reduce_op_name(key.op), "backend"_a = note.backend,
+                         "served"_a = dataplane::service_name(note.served.service), "how"_a = note.served.how));
   }
   return list;
 }
 
 py::dict described(const char* role, const plugins::Backend& b) {
-  py::dict d;
-  d["role"] = role;
-  d["name"] = b.name();
-  d["version"] = b.version();
-  d["vendor_lib"] = b.vendor_lib();
-  d["path"] = b.path();
-  d["abi_minor"] = b.abi_minor();
-  return d;
+  return py::dict("role"_a = role, "name"_a = b.name(), "version"_a = b.version(), "vendor_lib"_a = b.vendor_lib(),
+                  "path"_a = b.path(), "abi_minor"_a = b.abi_minor());
 }
 
 py::list backend_info(PyEngine& self) {
@@ -480,17 +413,23 @@ py::list backend_info(PyEngine& self) {
   std::set<std::string> copied;
   for (const auto& [key, note] : backends.notes->all())
     if (!backends.devices->known(key.device)) copied.insert(key.device);
-  for (const auto& type : copied) {
-    py::dict d;
-    d["role"] = "copied by the front end";
-    d["device_type"] = type;
-    d["served"] = served(engine, type);
-    found.append(std::move(d));
-  }
+  for (const auto& type : copied)
+    found.append(
+        py::dict("role"_a = "copied by the front end", "device_type"_a = type, "served"_a = served(engine, type)));
   return found;
 }
 
 }  // namespace
+
+uint64_t allreduce(PyEngine& engine, py::handle inputs, py::handle outputs, py::handle name, py::handle op,
+                   py::handle prescale, py::handle postscale, py::handle process_set, bool wait) {
+  Call c{.kind = OpKind::Allreduce, .waits = wait};
+  read_arguments(engine, c, name, process_set, [&] {
+    read_tensors(c, inputs, outputs);
+    read_reduction(c, op, prescale, postscale);
+  });
+  return engine.submit(std::move(c), {inputs, outputs});
+}
 
 void bind_engine(py::module_& m) {
   py::class_<PyEngine> engine(m, "Engine", "The engine of this process; hvd_core._runtime.runtime makes and keeps it.");
@@ -498,11 +437,7 @@ void bind_engine(py::module_& m) {
   engine.def(py::init<const py::dict&>(), py::arg("config"));
 
   // ---- operations, each of which returns a handle; 0 with `wait`, which waits for the result
-  engine
-      .def("allreduce", &allreduce, py::arg("inputs"), py::arg("outputs"), py::arg("name"), py::arg("op"),
-           py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("process_set") = 0, py::arg("wait") = false,
-           "Returns a handle; 0 with `wait`, which waits for the result.")
-      .def("allgather", &allgather, py::arg("inputs"), py::arg("name"), py::arg("process_set") = 0)
+  engine.def("allgather", &allgather, py::arg("inputs"), py::arg("name"), py::arg("process_set") = 0)
       .def("broadcast", &broadcast, py::arg("inputs"), py::arg("outputs"), py::arg("root_rank"), py::arg("name"),
            py::arg("process_set") = 0, py::arg("wait") = false)
       .def("alltoall", &alltoall, py::arg("inputs"), py::arg("splits"), py::arg("name"), py::arg("process_set") = 0)
@@ -596,7 +531,6 @@ void bind_engine(py::module_& m) {
            [](PyEngine& e, uint64_t handle, size_t index) { return capsule_of(e.take_output(handle, index)); })
       .def("output_array",
            [](PyEngine& e, uint64_t handle, size_t index) { return array_of(e.take_output(handle, index)); })
-      .def("output_count", [](PyEngine& e, uint64_t handle) { return e.find(handle)->outputs.size(); })
       .def("output_info", &output_info, py::arg("handle"), py::arg("index") = 0)
       .def("copy_output", &copy_output, py::arg("handle"), py::arg("index"), py::arg("tensor"))
       .def(

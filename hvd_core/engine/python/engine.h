@@ -19,23 +19,12 @@
 #include "engine/core/engine.h"
 #include "engine/frontend/frontend.h"
 #include "engine/python/gil.h"
+#include "engine/python/process_hooks.h"
 #include "engine/python/tensors.h"
 
 namespace hvd::python {
 
 class Notifier;
-
-// While it exists, a forked child is notified that this engine is its parent's.
-class ForkHook {
- public:
-  explicit ForkHook(Engine& engine);
-  ~ForkHook();
-  ForkHook(const ForkHook&) = delete;
-  ForkHook& operator=(const ForkHook&) = delete;
-
- private:
-  Engine& engine_;
-};
 
 class PyEngine {
  public:
@@ -46,8 +35,8 @@ class PyEngine {
   void shutdown(const std::string& text, double timeout_s);
   void close();
 
-  // Submits a call from the current line of the program. Returns its handle; or 0 for a call that waits, if the
-  // operation has completed by the deadline, which is for tensors in host memory only.
+  // Submits a call, from the current line of the program unless the call has another site. Returns its handle; or 0 for
+  // a call that waits, if the operation has completed by the deadline, which is for tensors in host memory only.
   uint64_t submit(calls::Call&& call, Owners owners, int64_t deadline_ns = kNoDeadline,
                   std::shared_ptr<Notifier> notifier = nullptr);
   // As submit(), for a call that does not wait: notify() works for its handle.
@@ -96,11 +85,17 @@ class PyEngine {
   void warn_if_exchanged(uint64_t handle);
 
   std::shared_ptr<Engine> engine_;
-  std::optional<ForkHook> fork_hook_;
+  std::optional<EngineHooks> hooks_;
   std::unique_ptr<base::ProcessWatch> launcher_;
   std::shared_ptr<frontend::Frontend> frontend_;
   std::unordered_map<uint64_t, Kept> handles_;
   std::list<Kept> abandoned_;
 };
+
+// The general form of an allreduce. The arguments are those of Python, so that a wrong one is reported to the other
+// ranks. (engine.cc)
+uint64_t allreduce(PyEngine& engine, pybind11::handle inputs, pybind11::handle outputs, pybind11::handle name,
+                   pybind11::handle op, pybind11::handle prescale, pybind11::handle postscale,
+                   pybind11::handle process_set, bool wait);
 
 }  // namespace hvd::python

@@ -39,10 +39,11 @@ class Notifier final : public calls::Listener, private frontend::Completions::Ta
 
   bool settled(const calls::Request& done) noexcept override {
     if (done.enqueued()) return false;  // is called again at the end of the device's work
-    const auto self = std::move(self_);
-    if (state_.exchange(kDone) != kWanted) return true;
-    running_ = self;
-    frontend_->completions().push(this);
+    const auto self = self_;            // also during push(), while run() may already have let go
+    if (state_.exchange(kDone) == kWanted)
+      frontend_->completions().push(this);
+    else
+      self_.reset();
     return true;
   }
 
@@ -52,7 +53,7 @@ class Notifier final : public calls::Listener, private frontend::Completions::Ta
   explicit Notifier(std::shared_ptr<frontend::Frontend> frontend) : frontend_(std::move(frontend)) {}
 
   void run() noexcept override {
-    const auto self = std::move(running_);
+    const auto self = std::move(self_);
     const py::gil_scoped_acquire locked;
     const py::object function = std::move(function_);
     try {
@@ -65,7 +66,7 @@ class Notifier final : public calls::Listener, private frontend::Completions::Ta
   const std::shared_ptr<frontend::Frontend> frontend_;
   std::atomic<int> state_{kIdle};
   py::object function_;
-  std::shared_ptr<Notifier> self_, running_;
+  std::shared_ptr<Notifier> self_;
 };
 
 namespace {

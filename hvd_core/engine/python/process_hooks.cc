@@ -1,9 +1,10 @@
-// See plugin_phases.h.
+// See process_hooks.h.
 //
 // The timeout does not need the interpreter: a plugin may hang with the GIL.
-#include "engine/python/plugin_phases.h"
+#include "engine/python/process_hooks.h"
 
-#include <pybind11/stl.h>
+#include <pthread.h>
+#include <pybind11/pybind11.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 #include "engine/agreement/segment.h"
 #include "engine/base/log.h"
 #include "engine/core/engine.h"
+#include "engine/frontend/frontend.h"
 #include "engine/plugins/errors.h"
 #include "engine/python/bindings.h"
 #include "engine/watch/call_watch.h"
@@ -43,14 +45,16 @@ struct Phase {
   pid_t process = 0;
 };
 
-// Never destroyed: threads and exit handlers of libraries come later than destructors.
+// Part of the binding, not of the engine, because the system's hooks have no argument for a context. Never destroyed:
+// threads and exit handlers of libraries come later than destructors.
 struct State {
   std::atomic<pid_t> process{0};  // that this belongs to: in a forked child the mutex may stay locked
   std::mutex mutex;
   std::optional<Phase> phase;
   std::unique_ptr<watch::Watch> watch;                                    // while there is a phase
   std::optional<decltype(plugins::FloatingPoint::get())> floating_point;  // of the thread, before the first phase
-  std::vector<std::weak_ptr<Engine>> engines;
+  std::mutex engines_mutex;  // held during a fork, so that the child finds the list whole
+  std::vector<Engine*> engines;
 };
 State& state() {
   static auto* const s = new State;
@@ -109,42 +113,57 @@ void flush_standard_streams() {
 void at_exit(int code, void*) {
   if (state().process != ::getpid()) return;
   flush_standard_streams();
-  std::vector<std::shared_ptr<Engine>> engines;
   {
     std::lock_guard lock(state().mutex);
     const auto& phase = state().phase;
     if (phase && phase->process == ::getpid())
       end_process(*phase, "the process has called exit(" + std::to_string(code) + ") in " + phase->text,
                   code ? code : 1);
-    for (const auto& engine : state().engines)
-      if (auto e = engine.lock()) engines.push_back(std::move(e));
   }
-  for (const auto& engine : engines) engine->process_exits(code);
-  // No engine is destroyed here: its threads may be in the middle of anything.
-  for (auto& engine : engines) new std::shared_ptr<Engine>(std::move(engine));
+  std::lock_guard lock(state().engines_mutex);
+  for (Engine* engine : state().engines) engine->process_exits(code);
 }
 
-void handle_exits() {
+void before_fork() {
+  state().engines_mutex.lock();
+  for (Engine* engine : state().engines) engine->before_fork();
+}
+
+void in_parent() {
+  for (Engine* engine : state().engines) engine->after_fork();
+  state().engines_mutex.unlock();
+}
+
+void in_child() {
+  frontend::in_forked_child();
+  for (Engine* engine : state().engines) engine->in_forked_child();
+  state().engines_mutex.unlock();
+}
+
+void install_hooks() {
   state().process = ::getpid();
-  static const int handler = ::on_exit(at_exit, nullptr);
-  (void)handler;
+  static const int installed = ::on_exit(at_exit, nullptr) | ::pthread_atfork(before_fork, in_parent, in_child);
+  (void)installed;
 }
 
 }  // namespace
 
-void watch_exit(const std::shared_ptr<Engine>& engine) {
-  std::lock_guard lock(state().mutex);
-  auto& engines = state().engines;
-  std::erase_if(engines, [](const auto& e) { return e.expired(); });
-  engines.push_back(engine);
-  handle_exits();
+EngineHooks::EngineHooks(Engine& engine) : engine_(engine) {
+  install_hooks();
+  std::lock_guard lock(state().engines_mutex);
+  state().engines.push_back(&engine_);
+}
+
+EngineHooks::~EngineHooks() {
+  std::lock_guard lock(state().engines_mutex);
+  std::erase(state().engines, &engine_);
 }
 
 void bind_plugin_phases(py::module_& m) {
   m.def(
       "limit_phase",
       [](std::string text, double seconds, int segment_fd, uint64_t segment_bytes, int32_t rank) {
-        handle_exits();
+        install_hooks();
         limit_phase(std::move(text), seconds, segment_fd, segment_bytes, rank);
       },
       py::arg("text"), py::arg("seconds") = 0.0, py::arg("segment_fd") = -1, py::arg("segment_bytes") = 0,
