@@ -320,7 +320,6 @@ def query_backend(name: str, path: str, coll: int, dtype: int, op: int) -> dict[
     """How a collective would be served, by the backend interface's numbers: a dict of support (0 unserved,
     1 native, 2 emulated), score, alignment in bytes and max_count (0: no limit)."""
 
-def read_snapshot(data: bytes) -> dict[str, Any]: ...
 def register_tensor_type(
     type: type[Any],
     memory_owner: Callable[[Any], object],
@@ -335,7 +334,9 @@ def register_tensor_type(
     shows_other_values: a function that says whether the memory of a tensor holds other values than the
     tensor shows."""
 
-def stacks_from_copy() -> str | None: ...
+def snapshot_json(data: bytes) -> str:
+    """The snapshot of a rank as a JSON object."""
+
 def stall_report(
     snapshots: Sequence[bytes], process_sets: Mapping[int, Sequence[int]], min_age_s: float
 ) -> tuple[str, str]: ...

@@ -82,7 +82,6 @@ TYPES = {
     "event_kinds": {"return": "dict[int, str]"},
     "inspect_backend": {"return": "dict[str, Any]"},
     "query_backend": {"return": "dict[str, int]"},
-    "read_snapshot": {"return": "dict[str, Any]"},
     "register_tensor_type": {
         "type": "type[Any]",
         "memory_owner": "Callable[[Any], object]",

@@ -42,7 +42,7 @@ class Answer:
     """What one process said.
 
     ``address``: of its socket. ``facts``: see doctor_endpoint. ``snapshots``: rank -> the snapshot's bytes, for
-    hvd_core._core.read_snapshot().
+    _read_snapshot().
     ``engine``: lines about the engine. ``process_sets``: members by number. ``is_stuck``: the engine's driver did not
     answer.
     """
@@ -116,10 +116,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _one(pid: int, as_json: bool) -> int:
-    from hvd_core import _core
-
     answers = _of_pid(pid)
-    ranks = [{**_core.read_snapshot(a.snapshots[a.facts["rank"]]), **_about(a)} for a in answers]
+    ranks = [{**_read_snapshot(a.snapshots[a.facts["rank"]]), **_about(a)} for a in answers]
     if as_json:
         output.document(ranks[0] if len(ranks) == 1 else ranks)
         return output.OK
@@ -158,7 +156,7 @@ def _job(pid: int, as_json: bool) -> int:
     ordered = [snapshots[rank] for rank in sorted(snapshots)]
     report, report_json = _core.stall_report(ordered, sets, _LEAST_WAIT_SECONDS)
     about = {a.facts["rank"]: _about(a) for a in answers}
-    ranks = [{**read, **about.get(read["rank"], {})} for read in map(_core.read_snapshot, ordered)]
+    ranks = [{**read, **about.get(read["rank"], {})} for read in map(_read_snapshot, ordered)]
     facts = answers[0].facts
     silent = [rank for rank in range(facts["size"]) if rank not in snapshots]
     if as_json:
@@ -280,6 +278,27 @@ def _submission(submission: dict[str, Any], when: str) -> str:
     return " ".join(parts) + (f": {submission['source']}" if submission["source"] else "")
 
 
+def _read_snapshot(data: bytes) -> dict[str, Any]:
+    """A rank's snapshot, with each place as one text."""
+    from hvd_core import _core
+
+    rank: dict[str, Any] = json.loads(_core.snapshot_json(data))
+    for submission in [*rank["waiting"], *rank["last"]]:
+        submission.update(_place(submission["place"]), copies=submission.pop("deferred"))
+    for thread in rank["threads"]:
+        thread["is_main"] = thread.pop("main")
+        thread["frames"] = [_place(frame) for frame in thread["frames"]]
+    rank["lock_held"] = rank.pop("gil_held")
+    return rank
+
+
+def _place(place: dict[str, Any]) -> dict[str, str]:
+    text = f"{place['file']}:{place['line']}" if place["line"] else place["file"]
+    if place["function"] not in ("", "<module>"):
+        text += f" in {place['function']}"
+    return {"place": text, "source": place["source"], "caller": place["caller"]}
+
+
 def _stacks_of(rank: dict[str, Any], main_only: bool = False) -> list[str]:
     lines = []
     for thread in rank["threads"]:
@@ -290,10 +309,6 @@ def _stacks_of(rank: dict[str, Any], main_only: bool = False) -> list[str]:
         lines += [f"    {f['place']}{': ' + f['source'] if f['source'] else ''}" for f in thread["frames"]]
         if not thread["frames"]:
             lines.append("    no frame of Python")
-    if rank["lock_held"]:
-        lines.append(
-            "  its code did not release the GIL: the stacks, if there are any, are those of a copy of the process"
-        )
     if rank["note"]:
         lines.append(f"  {rank['note']}")
     return lines

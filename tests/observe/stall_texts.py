@@ -42,7 +42,7 @@ def text_of(program) -> str:
     report = re.split(r"\n\[[^\n]*\] horovod ", output)[0]
     report = report[report.index("Missing ranks:") :]
     # The thread that lets the program go on is none of the mistake.
-    report = re.sub(r"\n *Its thread is at [^\n]*in until_reported[^\n]*", "", report)
+    report = re.sub(r"\n *Its thread [^\n]*in until_reported[^\n]*", "", report)
     # The program is called by the harness.
     report = re.sub(r" \(called at [^\n)]*/rank_main\.py:\d+ in \w+\)", "", report)
     folder = str(Path(__file__).resolve().parent) + "/"

@@ -26,7 +26,7 @@ void Engine::end(const RequestRef& request) {
 void Engine::end(const RequestRef& request, Failure failure, const std::string& error) noexcept {
   if (!request->enqueued()) inbox_.free_name(*request);
   if (failure != Failure::JobEnded && failure != Failure::SetRemoved)
-    note_error(request->item.name ? "'" + *request->item.name + "'" : "an operation", error);
+    reports_.note_error(request->item.name ? "'" + *request->item.name + "'" : "an operation", error);
   if (failure == Failure::JobEnded) note_needed_others();
   request->fail(failure, error);
 }
@@ -115,7 +115,7 @@ void Engine::set_removed(agreement::SetId set, agreement::RequestToken token) {
 void Engine::closed(agreement::Rank by, const std::string& text) {
   observer_->closed(by);
   lifecycle_.advance(State::Closing);  // the engine stops when the executor has carried out all earlier entries
-  if (root_watch_) root_watch_->stop();
+  reports_.stop_root_watch();
   closing_message_ = text;
   left_first_ = by;
   if (by != config_.rank)

@@ -68,9 +68,8 @@ void Engine::abort(const std::string& cause) {
 void Engine::close() noexcept {
   if (lifecycle_.state() >= State::Closed) return;
   if (!stopped()) abort("rank " + std::to_string(config_.rank) + " dropped its engine without shutting it down");
-  if (doctor_) doctor_->stop();
   if (left_behind()) {
-    looker_.reset();
+    reports_.close();
     watch_.reset();
     driver_.leave_behind();
     return;
@@ -78,7 +77,7 @@ void Engine::close() noexcept {
   if (stopped()) lifecycle_.advance(State::Closed);
   watch_->wake();  // the driver may be stuck in a backend's call
   driver_.stop();
-  looker_.reset();
+  reports_.close();
   // Threads that waited may still be returning, and use the engine until then.
   while (calls_under_way_.load() != 0) ::usleep(50);
   if (!stopped()) {  // the driver has not come to the abort
@@ -143,8 +142,7 @@ void Engine::stop(State how, const std::string& message) {
                                 std::to_string(live_.size()) + (live_.size() == 1 ? " operation" : " operations"));
   }
   cause_due_ = end_due_ = agreement::kNever;
-  if (stalls_) stalls_->stop();
-  if (root_watch_) root_watch_->stop();
+  reports_.stop();
   lifecycle_.end(how, message);
   fail_in_flight(message);
   if (how == State::Stopped) observer_->end_in_order();
@@ -198,7 +196,7 @@ void Engine::end_job(const std::string& cause) {
   std::string text = describe(config_.rank) + ": " + cause;
   base::log(Level::Error, text + what_ends());
   if (segment_) text = segment_->raise_abort(text);
-  note_stalled({});
+  reports_.note_stalled({});
   executor_->abort();
   push({.type = Command::Abort, .text = text}, true);
   driver_.ring_all();

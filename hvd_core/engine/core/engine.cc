@@ -35,7 +35,7 @@ bool Engine::round(bool execute) {
   bool any = node_->step(now);
   backends_.records->driving.clock.store(now, std::memory_order_relaxed);
   if (execute) any |= executor_->progress();
-  any |= check_stalls(now) | answer_signs_of_life();
+  any |= reports_.check(now, !live_.empty() || join_request_);
   if (any) observer_->cycle();
   if (now >= next_watch_ns_ || driver_.neighbour_changed()) check_neighbours();
   if (now >= cause_due_) {
@@ -67,9 +67,7 @@ bool Engine::has_input() {
 }
 
 int64_t Engine::next_deadline() const {
-  int64_t t = std::min({node_->next_deadline(), stalls_ ? stalls_->next() : agreement::kNever,
-                        root_watch_ ? root_watch_->next() : agreement::kNever, cause_due_, end_due_,
-                        executor_->next_look_ns()});
+  int64_t t = std::min({node_->next_deadline(), reports_.next(), cause_due_, end_due_, executor_->next_look_ns()});
   if (!node_->flushed()) t = std::min(t, now_ns() + kRetryFlushNs);
   return t;
 }
@@ -93,6 +91,42 @@ void Engine::check_neighbours() {
     if (lifecycle_.state() == State::Closing) link_lost(peer, "died");
     complete_timeline_of(peer);  // when the other ranks know of the end, and no request waits any more
   }
+}
+
+std::vector<calls::RequestRef> Engine::live_requests() const {
+  std::vector<calls::RequestRef> requests;
+  for (const auto& [token, request] : live_)
+    if (request != startup_) requests.push_back(request);
+  return requests;
+}
+
+// For hvd doctor.
+std::vector<std::string> Engine::state_lines() const {
+  const auto count_of = [](uint64_t n, const char* one, const char* more) {
+    return std::to_string(n) + " " + (n == 1 ? one : more);
+  };
+  std::vector<std::string> lines;
+  if (stopped())
+    lines.push_back("the job has ended here: " + lifecycle_.message());
+  else if (lifecycle_.state() == State::Closing)
+    lines.push_back("the job ends in good order: " + closing_message_);
+  else
+    lines.push_back(count_of(live_.size(), "operation is", "operations are") + " under way");
+  if (executor_->in_flight()) lines.emplace_back("a backend carries out a batch now");
+  if (const std::string call = call_under_way(); !call.empty()) lines.push_back(call);
+  if (executor_->creating()) lines.emplace_back("communicators are being made");
+  if (executor_->outstanding()) lines.emplace_back("a device has work that is not complete");
+  lines.push_back(count_of(node_->entries(), "entry", "entries") + " of the log replayed, " +
+                  count_of(node_->messages_up(), "message", "messages") + " sent to the coordinator");
+  return lines;
+}
+
+void Engine::count_stall_reports(uint64_t reports) { observer_->stall_reports(reports); }
+
+void Engine::wake_for_doctor(bool all_ranks) {
+  CallUnderWay under_way(*this);
+  push({.type = all_ranks ? Command::AskedForAll : Command::Asked}, false);
+  driver_.ring_all();
 }
 
 }  // namespace hvd

@@ -21,6 +21,7 @@
 
 #include "engine/agreement/node.h"
 #include "engine/agreement/segment.h"
+#include "engine/base/log.h"
 #include "engine/base/operations.h"
 #include "engine/calls/call.h"
 #include "engine/calls/process_sets.h"
@@ -28,16 +29,13 @@
 #include "engine/core/driver.h"
 #include "engine/core/inbox.h"
 #include "engine/core/lifecycle.h"
+#include "engine/core/reports.h"
 #include "engine/dataplane/executor.h"
 #include "engine/recorder/event.h"
 #include "engine/recorder/observer.h"
 #include "engine/rendezvous/store_client.h"
 #include "engine/watch/call_watch.h"
-#include "engine/watch/doctor.h"
-#include "engine/watch/root_watch.h"
 #include "engine/watch/snapshot.h"
-#include "engine/watch/stack_sampler.h"
-#include "engine/watch/stall_check.h"
 
 namespace hvd::recorder {
 class Observer;
@@ -124,7 +122,8 @@ class Engine final : private agreement::Node::Host,
                      private dataplane::Executor::Events,
                      private watch::CallWatch::Host,
                      private Driver::Host,
-                     private Inbox::Host {
+                     private Inbox::Host,
+                     private Reports::Host {
  public:
   // Starts the background thread, which makes the communicators of all ranks: wait for startup() first. `program`:
   // what stall reports ask about the program; null: they say less. Throws plugins::LoadError, plugins::BackendError,
@@ -219,7 +218,7 @@ class Engine final : private agreement::Node::Host,
     lifecycle_.advance(Lifecycle::State::Forked);
     backends_.devices->abandon();
     backends_.devices->after_fork();
-    if (doctor_) doctor_->close_in_child();
+    reports_.close_in_child();
   }
   bool belongs_to_parent() const noexcept { return lifecycle_.state() == Lifecycle::State::Forked; }
   // A thread of the engine is in a backend's call for good, and uses this object: it must not be destroyed.
@@ -234,7 +233,7 @@ class Engine final : private agreement::Node::Host,
   bool aborted() const { return lifecycle_.aborted(); }
   // If this rank has ended the job because of a limit on waiting (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS, or a backend's
   // call): the ranks that the others waited for, as far as they are known. Any thread.
-  std::optional<std::vector<agreement::Rank>> stalled_ranks() const;
+  std::optional<std::vector<agreement::Rank>> stalled_ranks() const { return reports_.stalled_ranks(); }
   const EngineConfig& config() const { return config_; }
   const dataplane::Backends& backends() const { return backends_; }
   // The backend of this name that moves data in this job or opens devices; null if there is no such backend.
@@ -252,10 +251,10 @@ class Engine final : private agreement::Node::Host,
   void set_removed(agreement::SetId set, agreement::RequestToken request) override;
   void link_lost(agreement::Rank peer, const std::string& why) override;
   void warn(const std::string& text) override;
-  void looked_at(uint32_t number) override;
-  void told(agreement::Rank rank, uint32_t number, const std::string& text) override;
-  void reported(const std::string& text) override;
-  void shown(agreement::Rank rank, const std::string& text) override;
+  void looked_at(uint32_t id) override { reports_.snapshot_requested(id); }
+  void told(agreement::Rank rank, uint32_t id, const std::string& text) override { reports_.received(rank, id, text); }
+  void reported(const std::string& text) override { base::log(base::Level::Warning, text); }
+  void shown(agreement::Rank rank, const std::string& text) override { reports_.received_for_doctor(rank, text); }
   void observe(uint32_t flags, const std::string& path) override;
   void lost(const std::string& cause);
   // dataplane::Executor::Events
@@ -337,33 +336,26 @@ class Engine final : private agreement::Node::Host,
   void tell_others_of_exit(const std::string& text);
   std::string what_ends() const;  // the end of a message about a failure that no rank survives in this engine
   void stop(Lifecycle::State how, const std::string& message);
-  std::string describe(int32_t rank) const;  // "rank 3 (host a, pid 17)"
 
-  // snapshots.cc
-  bool check_stalls(int64_t now);
-  void note_stalled(std::vector<agreement::Rank> ranks);
-  bool answer_signs_of_life();
-  void watch_root();
-  std::string why_root_is_silent();
-  std::string process_state(int32_t rank) const;
-  void answer_looks(watch::Threads program);
-  watch::Snapshot snapshot();
-  watch::Snapshot snapshot_with(std::vector<std::pair<calls::RequestRef, bool>> waiting);
-  watch::Submission submission_of(const calls::Request& request, bool deferred) const;
-  void note_error(const std::string& what, const std::string& text) noexcept;
-  // snapshots.cc
-  void start_doctor();
-  void tell_doctor(bool all_ranks);
-  void look_for(agreement::Rank asker, uint32_t number);
-  void told_for_doctor(agreement::Rank rank, uint32_t number, const std::string& text);
+  // Reports::Host. engine.cc
+  std::vector<calls::RequestRef> live_requests() const override;
+  calls::RequestRef join_request() const override { return join_request_; }
+  std::string describe(int32_t rank) const override;
+  std::vector<std::string> state_lines() const override;
+  bool has_ended() const override { return stopped(); }
+  void root_is_silent(const std::string& cause) override { lost(cause); }
+  void count_stall_reports(uint64_t reports) override;
+  void wake_for_doctor(bool all_ranks) override;
+  std::string call_under_way() const override { return call_watch_->under_way(base::now_ns()); }
+  bool is_leaving() const override { return leaving_; }
 
   EngineConfig config_;
   dataplane::Backends backends_;
   std::shared_ptr<plugins::Store> store_;
-  const std::shared_ptr<const watch::Program> program_;
   calls::ProcessSets sets_;
   Lifecycle lifecycle_;
   Inbox inbox_;
+  Reports reports_;
   Driver driver_;
   calls::RequestRef startup_;
   std::shared_ptr<agreement::Segment> segment_;
@@ -397,11 +389,6 @@ class Engine final : private agreement::Node::Host,
   std::string closing_message_;
   int32_t left_first_ = -1;
   int64_t next_watch_ns_ = 0;
-  std::unique_ptr<watch::StallCheck> stalls_;     // on the root
-  std::unique_ptr<watch::RootWatch> root_watch_;  // on the other ranks
-  std::vector<agreement::Rank> wants_sign_;       // on the root: ranks that have asked for a sign of life
-  std::unique_ptr<watch::Looker> looker_;         // from the first look on
-  std::vector<uint32_t> looks_;                   // that are to be answered
   // The backend reported an abort or a lost peer; the control plane should soon report the rank and the cause.
   int64_t cause_due_ = agreement::kNever;
   std::string cause_meanwhile_;
@@ -413,12 +400,6 @@ class Engine final : private agreement::Node::Host,
   std::atomic<bool> leaving_{false};  // this rank has asked for the end of the job
   std::unique_ptr<watch::CallWatch> call_watch_;
   std::mutex executor_mutex_;  // hvd-watch uses executor_, or close() takes it away
-  std::unique_ptr<watch::Doctor> doctor_;
-  mutable std::mutex report_mutex_;  // protects the following members
-  watch::Threads seen_;              // of the last look
-  std::string last_error_;           // the last operation that failed on this rank
-  int64_t last_error_ns_ = 0;
-  std::optional<std::vector<agreement::Rank>> stalled_ranks_;
   std::unique_ptr<watch::Watch> watch_;
 };
 

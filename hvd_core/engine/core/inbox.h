@@ -30,7 +30,7 @@
 namespace hvd {
 
 struct Command {
-  enum Type { Submit, Poison, Wanted, Join, Leave, Abort, Looked, Asked, AskedForAll, Observe } type;
+  enum Type { Submit, Poison, Wanted, Join, Leave, Abort, Asked, AskedForAll, Observe } type;
   calls::RequestRef request = nullptr;
   agreement::SetId set = 0;
   std::string name = {}, text = {};

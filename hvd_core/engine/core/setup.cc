@@ -28,9 +28,9 @@ Engine::Engine(EngineConfig config, std::shared_ptr<plugins::Store> store,
                std::shared_ptr<const watch::Program> program)
     : config_(std::move(config)),
       store_(std::move(store)),
-      program_(std::move(program)),
       sets_(config_.rank),
       inbox_(config_.rank, sets_, *this),
+      reports_(config_, sets_, inbox_, std::move(program), *this),
       driver_(*this, config_.spin_ns, config_.coalesce_ns) {
   watch_calls();
   load_backends();
@@ -89,7 +89,7 @@ void Engine::set_up() {
   live_[startup_->handle] = startup_;
   executor_->create(0, all, startup_, false);
   watch_->wake();  // the first communicators are about to be made
-  start_doctor();
+  reports_.start_doctor();
   driver_.start(config_.engine_core);
 }
 
@@ -178,14 +178,7 @@ void Engine::build_links() {
   n.dissolve_after_ns = config_.dissolve_after_ns;
   n.observer = &*observer_;
   node_.reset(new agreement::Node(n, std::move(parent), std::move(children), *this));
-  if (config_.stall_warn_ns <= 0) return;
-  if (!node_->coordinator()) return watch_root();
-  watch::StallCheck::Settings s;
-  s.warn_ns = config_.stall_warn_ns;
-  s.abort_ns = config_.stall_abort_ns;
-  s.json_path = config_.stall_json_path;
-  s.process_state = [this](agreement::Rank rank) { return process_state(rank); };
-  stalls_ = std::make_unique<watch::StallCheck>(std::move(s), *node_, sets_);
+  reports_.begin(*node_);
 }
 
 // A line is written as soon as it is there, so that the file is of use while the job runs, and after its death.

@@ -204,7 +204,7 @@ void Engine::poison(int32_t process_set, base::OpKind kind, const std::optional<
     return;  // no rank can wait in a set that does not exist
   }
   if (!set->includes_me()) return;
-  note_error(std::string(base::op_name(kind)) + (name ? " of '" + *name + "'" : ""), text);
+  reports_.note_error(std::string(base::op_name(kind)) + (name ? " of '" + *name + "'" : ""), text);
   push({Command::Poison, nullptr, set->id, name ? *name : set->next_unnamed(kind), text}, false);
 }
 
@@ -221,7 +221,7 @@ void Engine::poison_message(int32_t process_set, int32_t from, int32_t to, const
   // A rank that is not there waits for no message.
   if (from == to || !set->includes(from) || !set->includes(to) || (from != config_.rank && to != config_.rank)) return;
   const std::string full = set->message_name(from, to, name);
-  note_error("send of '" + full + "'", text);
+  reports_.note_error("send of '" + full + "'", text);
   push({Command::Poison, nullptr, set->id, full, text, pair_of(*set, from, to)}, false);
 }
 
@@ -258,7 +258,7 @@ int64_t Engine::take_inbox() {
   const int64_t now = base::now_ns();  // not earlier than any submission of these
   for (Command& c : taking_) {
     if (c.type == Command::Asked || c.type == Command::AskedForAll) {
-      tell_doctor(c.type == Command::AskedForAll);
+      reports_.answer_doctor(c.type == Command::AskedForAll);
       continue;
     }
     if (node_->is_aborted() || node_->is_closed()) {
@@ -312,13 +312,6 @@ int64_t Engine::take_inbox() {
       case Command::Abort:
         node_->abort(c.text);
         break;
-      case Command::Looked: {
-        std::unique_lock lock(report_mutex_);
-        watch::Threads seen = std::move(seen_);
-        lock.unlock();
-        answer_looks(std::move(seen));
-        break;
-      }
       case Command::Asked:
       case Command::AskedForAll:
         break;  // above

@@ -215,23 +215,23 @@ bool Communicator::start_group(const std::vector<Collective>& members) {
     free_group();
     throw_backend_error(backend_->name(), what, rc, error);
   }
-  return settle_group(0);
+  return settle_group(Call::Test, 0);
 }
 
-// Tests a request (deadline 0), or waits for it.
-hvd_rc Communicator::progress(hvd_req request, int64_t deadline_ns, hvd_error* error) {
-  const CallScope scope(driving(), deadline_ns == 0 ? Call::Test : Call::Wait, backend_->name());
-  if (deadline_ns == 0) return answer_of(error, [&] { return api_->req_test(request, error); });
+// Tests a request or waits for it, as `call` says.
+hvd_rc Communicator::progress(hvd_req request, Call call, int64_t deadline_ns, hvd_error* error) {
+  const CallScope scope(driving(), call, backend_->name());
+  if (call == Call::Test) return answer_of(error, [&] { return api_->req_test(request, error); });
   return answer_of(error, [&] { return api_->req_wait(request, deadline_ns, error); });
 }
 
 // Goes over the requests of a group once.
-bool Communicator::settle_group(int64_t deadline_ns) {
+bool Communicator::settle_group(Call call, int64_t deadline_ns) {
   bool all = true;
   for (hvd_req& request : group_) {
     if (request == nullptr) continue;
     hvd_error error = empty_error();
-    const hvd_rc rc = progress(request, deadline_ns, &error);
+    const hvd_rc rc = progress(request, call, deadline_ns, &error);
     if (rc == HVD_INPROGRESS) {
       all = false;
       continue;
@@ -246,14 +246,16 @@ bool Communicator::settle_group(int64_t deadline_ns) {
   return all;
 }
 
-bool Communicator::test() { return wait(0); }
+bool Communicator::test() { return progress_all(Call::Test, 0); }
 
-bool Communicator::wait(int64_t deadline_ns) {
+bool Communicator::wait(int64_t deadline_ns) { return progress_all(Call::Wait, deadline_ns); }
+
+bool Communicator::progress_all(Call call, int64_t deadline_ns) {
   if (!in_flight()) return true;
   check_alive(base::collective_name(coll_));
-  if (!group_.empty()) return settle_group(deadline_ns);
+  if (!group_.empty()) return settle_group(call, deadline_ns);
   hvd_error error = empty_error();
-  const hvd_rc rc = progress(request_, deadline_ns, &error);
+  const hvd_rc rc = progress(request_, call, deadline_ns, &error);
   return settle(base::collective_name(coll_), rc, error);
 }
 

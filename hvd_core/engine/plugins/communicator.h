@@ -75,8 +75,7 @@ class Communicator {
   bool start_group(const std::vector<Collective>& members);
   // True: complete, or nothing in flight. Makes progress, never sleeps.
   bool test();
-  // Sleeps until completion (true) or until this wait's deadline, with the operation still in flight (false). 0: as
-  // test().
+  // Sleeps until completion (true) or until this wait's deadline, with the operation still in flight (false).
   bool wait(int64_t deadline_ns);
   bool in_flight() const { return request_ != nullptr || !group_.empty(); }
 
@@ -121,8 +120,9 @@ class Communicator {
   void check_alive(const char* what) const;
   void check(const Collective& c) const;
   hvd_rc submit(const Collective& c, hvd_req* request, hvd_error* error);
-  hvd_rc progress(hvd_req request, int64_t deadline_ns, hvd_error* error);
-  bool settle_group(int64_t deadline_ns);
+  hvd_rc progress(hvd_req request, Call call, int64_t deadline_ns, hvd_error* error);
+  bool progress_all(Call call, int64_t deadline_ns);
+  bool settle_group(Call call, int64_t deadline_ns);
   template <class F>
   void call_for_window(const char* what, F&& call);
 

@@ -20,7 +20,6 @@
 #include "engine/plugins/backend.h"
 #include "engine/python/bindings.h"
 #include "engine/python/gil.h"
-#include "engine/python/program.h"
 #include "engine/recorder/event.h"
 #include "engine/watch/snapshot.h"
 #include "engine/watch/stall_report.h"
@@ -174,38 +173,6 @@ using watch::Stall;
 // A rank whose list of waiting operations has so many may wait for more.
 constexpr size_t kFull = 16;
 
-std::string shown(const std::string& text) { return base::printable(text); }
-
-py::dict dict_of(const watch::Place& p) {
-  return py::dict("place"_a = p.known() ? shown(watch::text_of(p)) : "", "source"_a = shown(p.source),
-                  "caller"_a = shown(p.caller));
-}
-
-py::list list_of(const std::vector<watch::Submission>& all) {
-  py::list list;
-  for (const auto& s : all) {
-    py::dict d = dict_of(s.place);
-    d["operation"] = shown(s.operation);
-    d["name"] = shown(s.name);
-    d["process_set"] = s.process_set;
-    d["age_s"] = s.age_s;
-    d["copies"] = s.deferred;
-    list.append(std::move(d));
-  }
-  return list;
-}
-
-py::list list_of(const std::vector<watch::Thread>& threads) {
-  py::list list;
-  for (const auto& t : threads) {
-    py::list frames;
-    for (const auto& f : t.frames) frames.append(dict_of(f));
-    list.append(py::dict("name"_a = shown(t.name), "is_main"_a = t.is_main, "in_engine"_a = t.in_engine,
-                         "frames"_a = frames, "site"_a = t.site));
-  }
-  return list;
-}
-
 Snapshot decoded(std::string_view data) {
   try {
     return watch::decode(data);
@@ -214,14 +181,7 @@ Snapshot decoded(std::string_view data) {
   }
 }
 
-py::dict read_snapshot(const py::bytes& data) {
-  const Snapshot s = decoded(std::string_view(data));
-  return py::dict("rank"_a = s.rank, "host"_a = shown(s.host), "pid"_a = s.pid, "submissions"_a = s.submissions,
-                  "waiting"_a = list_of(s.waiting), "last"_a = list_of(s.last), "joined_s"_a = s.joined_s,
-                  "leaving"_a = s.leaving, "error"_a = shown(s.error), "error_age_s"_a = s.error_age_s,
-                  "threads"_a = list_of(s.program.threads), "note"_a = shown(s.program.note),
-                  "lock_held"_a = s.program.lock_held, "busy"_a = s.program.busy);
-}
+std::string snapshot_json(const py::bytes& data) { return watch::json_of(decoded(std::string_view(data))).text(); }
 
 // Operations that some of these ranks wait for, and others of the set have not submitted, for `min_age_s` at least.
 std::vector<Stall> stalls_of(const std::map<int32_t, Snapshot>& ranks,
@@ -268,7 +228,7 @@ std::pair<std::string, std::string> stall_report(const std::vector<py::bytes>& s
   facts.stalls = stalls_of(facts.snapshots, process_sets, min_age_s);
   if (facts.stalls.empty()) return {};
   const auto report = watch::report_of(facts, true);
-  return {shown(report.text), report.json};
+  return {base::printable(report.text), report.json};
 }
 
 }  // namespace
@@ -300,8 +260,7 @@ void bind_diagnostics(py::module_& m) {
 #undef X
   m.attr("event_kinds") = kinds;  // of the flight recorder: {number: name}
 
-  m.def("stacks_from_copy", &stacks_from_copy);  // for tests
-  m.def("read_snapshot", &read_snapshot, py::arg("data"));
+  m.def("snapshot_json", &snapshot_json, py::arg("data"), "The snapshot of a rank as a JSON object.");
   m.def("stall_report", &stall_report, py::arg("snapshots"), py::arg("process_sets"), py::arg("min_age_s"));
 }
 

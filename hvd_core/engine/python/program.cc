@@ -1,13 +1,13 @@
 // See program.h.
 #include "engine/python/program.h"
 
-#include <dlfcn.h>
 #include <pybind11/pybind11.h>
 
-#include <chrono>
-#include <cstdio>
+#include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "engine/python/arguments.h"
 #include "engine/python/gil.h"
@@ -76,22 +76,17 @@ int32_t line_of(PyCodeObject*, int32_t position) { return position; }
 
 // How far a call of a library is followed outwards, to the program that called it.
 constexpr int kMostFrames = 24;
-// The copy reads some kilobytes. On a machine that has far too much to do, its turn may come late.
-constexpr auto kCopyTime = std::chrono::milliseconds(500);
-
-// The interpreter's dump of all threads, which faulthandler calls in signal handlers. Not part of Python's C API, so it
-// may be absent.
-using Dump = const char* (*)(int fd, PyInterpreterState* interpreter, PyThreadState* current);
+// Frames of one thread that a report looks at.
+constexpr int kMostStackFrames = 200;
 
 class PythonProgram final : public watch::Program {
  public:
   PythonProgram() : interpreter_(PyInterpreterState_Get()) {
-    dump_ = reinterpret_cast<Dump>(::dlsym(RTLD_DEFAULT, "_Py_DumpTracebackThreads"));
-    const auto main = py::module_::import("threading").attr("main_thread")().attr("ident");
-    char text[32];
-    std::snprintf(text, sizeof text, "0x%0*lx", static_cast<int>(sizeof(long) * 2), main.cast<unsigned long>());
-    main_thread_ = text;
-    py::module_::import("faulthandler");  // imports take locks, so this is done before it is needed
+    const auto threading = py::module_::import("threading");
+    main_thread_ = threading.attr("main_thread")().attr("ident").cast<uint64_t>();
+    // Leaked: the interpreter may have ended when this object does.
+    active_threads_ = py::object(threading.attr("_active")).release();
+    current_frames_ = py::object(py::module_::import("sys").attr("_current_frames")).release();
   }
 
   watch::Place place_of(base::CallSite site) const override {
@@ -100,34 +95,49 @@ class PythonProgram final : public watch::Program {
     return place;
   }
 
-  std::string stacks() const override {
+  std::optional<std::vector<watch::Thread>> threads() const override {
     if (!Py_IsInitialized()) return {};  // or its end has begun
     PyThreadState* const state = PyThreadState_New(interpreter_);
     if (!state) return {};
     acquire_gil(state);
-    std::string text = watch::written([](int fd) {
-      try {
-        py::module_::import("faulthandler").attr("dump_traceback")(fd, true);
-      } catch (py::error_already_set& e) {
-        e.discard_as_unraisable("a dump of the stacks");
-      }
-    });
+    std::vector<watch::Thread> threads;
+    try {
+      threads = read_threads();
+    } catch (py::error_already_set& e) {
+      e.discard_as_unraisable("a sample of the stacks");
+    }
     PyThreadState_Clear(state);
     PyThreadState_DeleteCurrent();
-    return text;
+    return threads;
   }
 
-  std::optional<std::string> stacks_without_lock() const override {
-    if (!dump_) return {};
-    // Threads may run on and change what is read. So it is read in a copy of the process, where a crash harms nobody.
-    return watch::written_by_copy([this](int fd) { dump_(fd, interpreter_, nullptr); }, kCopyTime);
-  }
-
-  std::string main_thread() const override { return main_thread_; }
   bool is_own(const std::string& file) const override { return folders().is_own(file); }
   bool is_library(const std::string& file) const override { return folders().is_library(file); }
 
  private:
+  // Runs no bytecode, so that the GIL is kept and no frame ends meanwhile.
+  std::vector<watch::Thread> read_threads() const {
+    std::vector<watch::Thread> threads;
+    const auto active = py::reinterpret_borrow<py::dict>(active_threads_);
+    const py::dict frames = current_frames_();
+    for (const auto& [id, innermost] : frames) {
+      watch::Thread thread{.is_main = id.cast<uint64_t>() == main_thread_};
+      if (active.contains(id)) thread.name = utf8_of(active[id].attr("_name"));
+      auto frame = py::reinterpret_borrow<py::object>(innermost);
+      for (int depth = 0; !frame.is_none() && depth < kMostStackFrames; ++depth) {
+        const py::object code = frame.attr("f_code");
+        watch::Place place;
+        place.file = utf8_of(code.attr("co_filename"));
+        place.function = utf8_of(code.attr("co_name"));
+        place.line = PyFrame_GetLineNumber(reinterpret_cast<PyFrameObject*>(frame.ptr()));
+        thread.frames.push_back(std::move(place));
+        frame = frame.attr("f_back");
+      }
+      threads.push_back(std::move(thread));
+    }
+    return threads;
+  }
+
   static watch::Place place_in(const void* site, int32_t position) {
     watch::Place place;
     if (!site) return place;
@@ -139,8 +149,8 @@ class PythonProgram final : public watch::Program {
   }
 
   PyInterpreterState* interpreter_;
-  Dump dump_;
-  std::string main_thread_;
+  uint64_t main_thread_;
+  py::handle active_threads_, current_frames_;
 };
 
 }  // namespace
@@ -178,12 +188,6 @@ std::shared_ptr<const watch::Program> python_program(const std::string& packages
   folders().standard = py::module_::import("os").attr("__file__").cast<std::string>();
   folders().standard.resize(folders().standard.rfind('/') + 1);
   return std::make_shared<PythonProgram>();
-}
-
-std::optional<std::string> stacks_from_copy() {
-  const PythonProgram program;
-  const ReleaseGil released;
-  return program.stacks_without_lock();
 }
 
 }  // namespace hvd::python

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "engine/base/call_site.h"
@@ -16,8 +15,5 @@ base::CallSite call_site();
 
 // `packages`: the folder that holds hvd_core and the packages above it. With the GIL.
 std::shared_ptr<const watch::Program> python_program(const std::string& packages);
-
-// Program::stacks_without_lock() by itself, for tests. With the GIL, which is released meanwhile.
-std::optional<std::string> stacks_from_copy();
 
 }  // namespace hvd::python

@@ -17,7 +17,6 @@
 #include "engine/base/log.h"
 #include "engine/base/text.h"
 #include "engine/base/threads.h"
-#include "engine/watch/snapshot.h"
 
 namespace hvd::watch {
 namespace {
@@ -134,7 +133,7 @@ void AskServer::answer_one(int fd) {
   if (!question.empty()) write_all(fd, answer_(question));
 }
 
-// See doctor.h. An answer is a line of facts, then parts: "PART kind rank bytes", a line end, the bytes. Its reader is
+// An answer is a line of facts, then parts: "PART kind rank bytes", a line end, the bytes. Its reader is
 // hvd_core/_cli/doctor.py.
 
 using namespace std::chrono_literals;
@@ -142,7 +141,7 @@ using base::Json;
 
 namespace {
 
-constexpr auto kDriverTime = 1000ms, kStacksTime = 2500ms, kTreeTime = 2500ms;
+constexpr auto kDriverTime = 1000ms, kTreeTime = 2500ms;
 
 void add_part(std::string& answer, std::string_view kind, int32_t rank, const std::string& data) {
   answer += "PART " + std::string(kind) + " " + std::to_string(rank) + " " + std::to_string(data.size()) + "\n" + data;
@@ -160,18 +159,13 @@ std::string json_of(const std::map<int32_t, std::vector<int32_t>>& process_sets)
 
 }  // namespace
 
-Doctor::Doctor(std::string facts, std::shared_ptr<const watch::Program> program, Engine engine)
-    : facts_(std::move(facts)), engine_(std::move(engine)), has_program_(program != nullptr) {
-  if (program)
-    looker_ = std::make_unique<watch::Looker>(std::move(program), [this](watch::Threads seen) {
-      std::lock_guard lock(mutex_);
-      threads_ = std::move(seen);
-      changed_.notify_all();
-    });
-}
+Doctor::Doctor(std::string facts, const std::shared_ptr<const Program>& program, Engine engine)
+    : facts_(std::move(facts)),
+      engine_(std::move(engine)),
+      sampler_(program ? std::make_unique<StackSampler>(program) : nullptr) {}
 
 void Doctor::serve(const std::string& name) {
-  server_ = std::make_unique<watch::AskServer>(name, [this](const std::string& question) { return answer(question); });
+  server_ = std::make_unique<AskServer>(name, [this](const std::string& question) { return answer(question); });
 }
 
 void Doctor::stop() {
@@ -181,16 +175,16 @@ void Doctor::stop() {
   }
   changed_.notify_all();
   server_.reset();
-  looker_.reset();
+  sampler_.reset();
 }
 
-void Doctor::told(Told own) {
+void Doctor::set_state(State own) {
   std::lock_guard lock(mutex_);
   own_ = std::move(own);
   changed_.notify_all();
 }
 
-void Doctor::told(int32_t rank, std::string snapshot) {
+void Doctor::add_snapshot(int32_t rank, std::string snapshot) {
   std::lock_guard lock(mutex_);
   others_[rank] = std::move(snapshot);
   changed_.notify_all();
@@ -204,48 +198,33 @@ void Doctor::wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds 
 std::string Doctor::answer(const std::string& question) {
   if (question == "facts") return facts_ + "\n";
   const bool all_ranks = question == "job";
-  {
-    std::lock_guard lock(mutex_);
-    own_.reset();
-    threads_.reset();
-    others_.clear();
-  }
-  std::string why_no_stacks;
-  try {
-    if (looker_) looker_->look();
-  } catch (const std::exception& e) {
-    why_no_stacks = e.what();
-  }
-  engine_.wake(all_ranks);
   std::unique_lock lock(mutex_);
+  own_.reset();
+  others_.clear();
+  lock.unlock();
+  engine_.wake(all_ranks);
+  lock.lock();
   wait(lock, kDriverTime, [this] { return own_.has_value(); });
-  if (has_program_ && why_no_stacks.empty()) wait(lock, kStacksTime, [this] { return threads_.has_value(); });
+  const std::optional<State> own = std::exchange(own_, std::nullopt);
+  lock.unlock();
+
   std::string text = facts_ + "\n";
-  std::optional<Told> own = std::exchange(own_, std::nullopt);
-  watch::Snapshot snapshot;
+  Snapshot snapshot = own ? own->snapshot : engine_.last();
   if (own) {
-    snapshot = std::move(own->snapshot);
     for (const std::string& line : own->engine) add_part(text, "engine", snapshot.rank, line);
     add_part(text, "sets", snapshot.rank, json_of(own->process_sets));
   } else {
-    lock.unlock();
-    snapshot = engine_.last();
-    const std::string call = engine_.under_way();
-    lock.lock();
     add_part(text, "stuck", snapshot.rank, "");
-    if (!call.empty()) add_part(text, "engine", snapshot.rank, call);
+    if (const std::string call = engine_.under_way(); !call.empty()) add_part(text, "engine", snapshot.rank, call);
   }
-  if (threads_)
-    snapshot.program = std::move(*threads_);
-  else
-    snapshot.program.note = !why_no_stacks.empty() ? why_no_stacks : "the stacks did not come in time";
-  lock.unlock();
-  std::vector<watch::Place*> places;
-  for (watch::Submission& s : snapshot.waiting) places.push_back(&s.place);
-  if (looker_ && why_no_stacks.empty()) looker_->read_sources(places);
-  add_part(text, "snapshot", snapshot.rank, watch::encode(snapshot));
-  lock.lock();
+  if (sampler_) {
+    sampler_->start(snapshot.waiting);
+    sampler_->wait(StackSampler::kPatience);
+    snapshot.program = sampler_->take(snapshot.waiting);
+  }
+  add_part(text, "snapshot", snapshot.rank, encode(snapshot));
   if (!all_ranks) return text;
+  lock.lock();
   wait(lock, kTreeTime, [this] { return others_.size() + 1 >= static_cast<size_t>(engine_.size); });
   for (const auto& [rank, data] : others_)
     if (rank != snapshot.rank) add_part(text, "snapshot", rank, data);

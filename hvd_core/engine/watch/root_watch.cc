@@ -21,34 +21,34 @@ std::string seconds_of(int64_t ns) { return watch::seconds(static_cast<double>(n
 
 }  // namespace
 
-void RootWatch::heard(int64_t now) {
+void RootWatch::entry_received(int64_t now) {
   entries_ = node_.entries();
-  heard_at_ = now;
+  entry_at_ = now;
   if (next_report_ns_ > 0) base::log(Level::Warning, host_.root() + " answers again, after " + seconds_of(silent_ns_));
   if (asked_) next_ = now + settings_.warn_ns;
   asked_ = false;
   next_report_ns_ = 0;
 }
 
-bool RootWatch::look(int64_t now) {
+bool RootWatch::examine(int64_t now) {
   const int64_t since = host_.waits_since();
   if (since == kNever && !asked_) {
     next_ = kNever;
     return false;
   }
   if (!asked_) {
-    next_ = std::max(since, heard_at_) + settings_.warn_ns;
+    next_ = std::max(since, entry_at_) + settings_.warn_ns;
     if (now < next_) return false;
     asked_ = true;
-    looked_at_ = now;
+    examined_at_ = now;
     silent_ns_ = 0;
     next_ = now + kPauseNs;
     node_.tell(kSignOfLife, "");
     return true;
   }
   // Time in which this process was stopped itself counts for little.
-  silent_ns_ += std::min(now - looked_at_, kSecondNs);
-  looked_at_ = now;
+  silent_ns_ += std::min(now - examined_at_, kSecondNs);
+  examined_at_ = now;
   next_ = now + kPauseNs;
   if (silent_ns_ < kRootAnswerNs) return false;
   const std::string text =

@@ -15,7 +15,7 @@ namespace hvd::watch {
 
 class RootWatch {
  public:
-  // The number of the TOLD that asks for a sign of life, and of the LOOK that is one.
+  // The id of the TOLD that asks for a sign of life, and of the LOOK that is one.
   static constexpr uint32_t kSignOfLife = UINT32_MAX;
 
   struct Settings {
@@ -35,9 +35,9 @@ class RootWatch {
   // sent.
   bool check(int64_t now, bool waits) {
     if (over_) return false;
-    if (node_.entries() != entries_) heard(now);
+    if (node_.entries() != entries_) entry_received(now);
     if (next_ == agreement::kNever && waits) next_ = now + settings_.warn_ns;
-    return now >= next_ && look(now);
+    return now >= next_ && examine(now);
   }
   // The cause with which the job has to end; empty: it goes on.
   const std::string& end() const { return end_; }
@@ -50,17 +50,17 @@ class RootWatch {
   }
 
  private:
-  void heard(int64_t now);
-  bool look(int64_t now);
+  void entry_received(int64_t now);
+  bool examine(int64_t now);
 
   const Settings settings_;
   agreement::Node& node_;
   const Host host_;
   int64_t next_ = agreement::kNever;
   uint64_t entries_ = 0;
-  int64_t heard_at_ = 0;
+  int64_t entry_at_ = 0;
   bool asked_ = false, over_ = false;
-  int64_t looked_at_ = 0, silent_ns_ = 0, next_report_ns_ = 0;
+  int64_t examined_at_ = 0, silent_ns_ = 0, next_report_ns_ = 0;
   std::string end_;
 };
 

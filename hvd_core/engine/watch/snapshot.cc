@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <type_traits>
 
 #include "engine/agreement/wire.h"
 
@@ -29,143 +30,90 @@ std::string seconds(double s) {
 
 namespace {
 
-using watch::Place;
-using watch::Submission;
-
 constexpr size_t kLongest = 400;  // bytes of one text
-constexpr size_t kMostSubmissions = 16;
-constexpr size_t kMostThreads = 8, kMostFrames = 12;
+constexpr size_t kMost = 16;      // items of a list
 
-void put_text(agreement::Writer& w, const std::string& text) { w.bytes(std::string_view(text).substr(0, kLongest)); }
-void put_whole(agreement::Writer& w, int64_t v) { w.svarint(v); }
-int32_t get_whole(agreement::Reader& r) { return r.signed_number<int32_t>(); }
+struct Encoder {
+  agreement::Writer& w;
 
-size_t get_count(agreement::Reader& r, size_t most) {
-  const uint64_t n = r.count();
-  if (n > most) throw agreement::WireError("control message: a snapshot with too many parts");
-  return n;
-}
-
-void put(agreement::Writer& w, const Place& p) {
-  put_text(w, p.file);
-  put_whole(w, p.line);
-  put_text(w, p.function);
-  put_text(w, p.source);
-  put_text(w, p.caller);
-}
-
-Place get_place(agreement::Reader& r) {
-  Place p;
-  p.file = r.bytes();
-  p.line = get_whole(r);
-  p.function = r.bytes();
-  p.source = r.bytes();
-  p.caller = r.bytes();
-  return p;
-}
-
-void put(agreement::Writer& w, const std::vector<Submission>& all) {
-  const size_t n = std::min(all.size(), kMostSubmissions);
-  w.varint(n);
-  for (size_t i = 0; i < n; ++i) {
-    const Submission& s = all[i];
-    put_text(w, s.operation);
-    put_text(w, s.name);
-    put_whole(w, s.process_set);
-    w.f64(s.age_s);
-    put(w, s.place);
-    w.u8(s.deferred);
+  void operator()(const char*, const auto& value) { put(value); }
+  void put(const std::string& text) { w.bytes(std::string_view(text).substr(0, kLongest)); }
+  void put(int32_t v) { w.svarint(v); }
+  void put(uint64_t v) { w.varint(v); }
+  void put(double v) { w.f64(v); }
+  void put(bool v) { w.u8(v); }
+  template <typename T>
+  void put(const std::vector<T>& list) {
+    const size_t n = std::min(list.size(), kMost);
+    w.varint(n);
+    for (size_t i = 0; i < n; ++i) put(list[i]);
   }
-}
-
-std::vector<Submission> get_submissions(agreement::Reader& r) {
-  std::vector<Submission> all(get_count(r, kMostSubmissions));
-  for (Submission& s : all) {
-    s.operation = r.bytes();
-    s.name = r.bytes();
-    s.process_set = get_whole(r);
-    s.age_s = r.f64();
-    s.place = get_place(r);
-    s.deferred = r.u8() != 0;
+  template <typename T>
+    requires std::is_class_v<T>
+  void put(const T& part) {
+    T::fields(part, *this);
   }
-  return all;
-}
+};
 
-void put(agreement::Writer& w, const watch::Threads& t) {
-  const size_t n = std::min(t.threads.size(), kMostThreads);
-  w.varint(n);
-  for (size_t i = 0; i < n; ++i) {
-    const watch::Thread& thread = t.threads[i];
-    put_text(w, thread.name);
-    w.u8(static_cast<uint8_t>(thread.is_main | thread.in_engine << 1));
-    const size_t frames = std::min(thread.frames.size(), kMostFrames);
-    w.varint(frames);
-    for (size_t k = 0; k < frames; ++k) put(w, thread.frames[k]);
-    put_whole(w, thread.site < static_cast<int32_t>(frames) ? thread.site : -1);
-  }
-  put_text(w, t.note);
-  w.u8(static_cast<uint8_t>(t.lock_held | t.moved << 1));
-  put(w, t.before);
-  w.f64(t.busy);
-}
+struct Decoder {
+  agreement::Reader& r;
 
-watch::Threads get_threads(agreement::Reader& r) {
-  watch::Threads t;
-  t.threads.resize(get_count(r, kMostThreads));
-  for (watch::Thread& thread : t.threads) {
-    thread.name = r.bytes();
-    const uint8_t flags = r.u8();
-    thread.is_main = flags & 1;
-    thread.in_engine = flags & 2;
-    thread.frames.resize(get_count(r, kMostFrames));
-    for (Place& p : thread.frames) p = get_place(r);
-    thread.site = get_whole(r);
-    if (thread.site < -1 || thread.site >= static_cast<int32_t>(thread.frames.size()))
-      throw agreement::WireError("control message: a snapshot names a frame that it lacks");
+  void operator()(const char*, auto& value) { get(value); }
+  void get(std::string& text) { text = r.bytes(); }
+  void get(int32_t& v) { v = r.signed_number<int32_t>(); }
+  void get(uint64_t& v) { v = r.varint(); }
+  void get(double& v) { v = r.f64(); }
+  void get(bool& v) { v = r.u8() != 0; }
+  template <typename T>
+  void get(std::vector<T>& list) {
+    const uint64_t n = r.count();
+    if (n > kMost) throw agreement::WireError("control message: a snapshot with too many parts");
+    list.resize(n);
+    for (T& item : list) get(item);
   }
-  t.note = r.bytes();
-  const uint8_t flags = r.u8();
-  t.lock_held = flags & 1;
-  t.moved = flags & 2;
-  t.before = get_place(r);
-  t.busy = r.f64();
-  return t;
+  template <typename T>
+    requires std::is_class_v<T>
+  void get(T& part) {
+    T::fields(part, *this);
+  }
+};
+
+template <typename T>
+base::Json json(const T& value) {
+  if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
+    return base::Json(value);
+  } else if constexpr (requires { value.begin(); }) {
+    base::Json list = base::Json::array();
+    for (const auto& item : value) list.push(json(item));
+    return list;
+  } else {
+    base::Json object = base::Json::object();
+    T::fields(value, [&](const char* name, const auto& field) { object.set(name, json(field)); });
+    return object;
+  }
 }
 
 }  // namespace
 
-std::string encode(const watch::Snapshot& s) {
+std::string encode(const Snapshot& s) {
   std::string text;
-  agreement::Writer w(text);
-  put_whole(w, s.rank);
-  put_text(w, s.host);
-  put_whole(w, s.pid);
-  w.varint(s.submissions);
-  put(w, s.waiting);
-  put(w, s.last);
-  w.f64(s.joined_s);
-  w.u8(s.leaving);
-  put_text(w, s.error);
-  w.f64(s.error_age_s);
-  put(w, s.program);
+  agreement::Writer writer(text);
+  Encoder{writer}.put(s);
   return text;
 }
 
-watch::Snapshot decode(std::string_view text) {
-  agreement::Reader r(text);
-  watch::Snapshot s;
-  s.rank = get_whole(r);
-  s.host = r.bytes();
-  s.pid = get_whole(r);
-  s.submissions = r.varint();
-  s.waiting = get_submissions(r);
-  s.last = get_submissions(r);
-  s.joined_s = r.f64();
-  s.leaving = r.u8() != 0;
-  s.error = r.bytes();
-  s.error_age_s = r.f64();
-  s.program = get_threads(r);
+Snapshot decode(std::string_view text) {
+  agreement::Reader reader(text);
+  Snapshot s;
+  Decoder{reader}.get(s);
+  for (const Thread& t : s.program.threads)
+    if (t.site < -1 || t.site >= static_cast<int32_t>(t.frames.size()))
+      throw agreement::WireError("control message: a snapshot names a frame that it lacks");
   return s;
+}
+
+base::Json json_of(const Snapshot& s) {
+  return json(s).set("stacks_read", s.program.gil_held ? "not: the GIL was not released" : "with the GIL");
 }
 
 }  // namespace hvd::watch

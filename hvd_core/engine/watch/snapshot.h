@@ -1,7 +1,7 @@
 // What one rank does at a moment: operations that wait, the last submissions, the last error, and what its threads run.
 //
-// One structure for all readers: stall reports print the snapshots of several ranks beside each other. The engine fills
-// it (engine/stalls.cc), watch/snapshot.h carries it. Plain values; any thread.
+// One structure for all readers: stall reports print the snapshots of several ranks beside each other. fields() is the
+// one list of a structure's fields, for the message and for JSON. Plain values; any thread.
 #pragma once
 
 #include <time.h>
@@ -17,20 +17,28 @@
 
 #include "engine/base/call_site.h"
 #include "engine/base/operations.h"
+#include "engine/base/text.h"
 
 namespace hvd::watch {
 
 // A line of the program. Texts come from the rank as they are: printable() before they are shown.
 struct Place {
-  std::string file;  // relative to the rank's working directory, if it is below
-  int32_t line = 0;  // 0: not known
-  std::string function;
-  std::string source;  // the text of the line, if the file can be read
-  std::string caller;  // of a line of the user's program: the line of it that called this function, as text
+  std::string file = {};  // relative to the rank's working directory, if it is below
+  int32_t line = 0;       // 0: not known
+  std::string function = {};
+  std::string source = {};  // the text of the line, if the file can be read
+  std::string caller = {};  // of a line of the user's program: the line of it that called this function, as text
 
   bool known() const { return !file.empty(); }
   bool operator==(const Place& o) const {
     return file == o.file && line == o.line && function == o.function && caller == o.caller;
+  }
+  static void fields(auto& s, auto&& f) {
+    f("file", s.file);
+    f("line", s.line);
+    f("function", s.function);
+    f("source", s.source);
+    f("caller", s.caller);
   }
 };
 
@@ -41,31 +49,55 @@ struct Submission {
   double age_s = 0;
   Place place;
   bool deferred = false;  // waits for a copy of its data from a device
+
+  static void fields(auto& s, auto&& f) {
+    f("operation", s.operation);
+    f("name", s.name);
+    f("process_set", s.process_set);
+    f("age_s", s.age_s);
+    f("place", s.place);
+    f("deferred", s.deferred);
+  }
 };
 
 struct Thread {
-  std::string name;  // empty: not known
+  std::string name = {};  // empty: not known
   bool is_main = false;
-  std::vector<Place> frames;  // innermost first; inner frames of the engine's own packages are left out
-  int32_t site = -1;          // index of the innermost frame of the user's program
-  bool in_engine = false;     // an operation of the engine was called in `frames[0]`, and has not returned
+  std::vector<Place> frames = {};  // innermost first; inner frames of the engine's own packages are left out
+  int32_t site = -1;               // index of the innermost frame of the user's program
+  bool in_engine = false;          // an operation of the engine was called in `frames[0]`, and has not returned
 
   const Place* place() const {
     if (site >= 0) return &frames[static_cast<size_t>(site)];
     return frames.empty() ? nullptr : &frames[0];
   }
+  static void fields(auto& s, auto&& f) {
+    f("name", s.name);
+    f("main", s.is_main);
+    f("in_engine", s.in_engine);
+    f("site", s.site);
+    f("frames", s.frames);
+  }
 };
 
 // The threads of a rank's program at two moments.
 struct Threads {
-  std::vector<Thread> threads;  // the main thread first
-  std::string note;             // why threads are missing
-  bool lock_held = false;       // the GIL was not to be had: the stacks, if any, are those of a copy of the process
-  bool moved = false;           // the main thread was elsewhere the first time
-  Place before;                 // where, if it had moved
-  double busy = 0;              // share of the time between the two for which the main thread computed, or was ready to
+  std::vector<Thread> threads = {};  // the main thread first
+  std::string note = {};             // why threads are missing
+  bool gil_held = false;             // the program has not released the GIL in time, so there are no stacks
+  bool moved = false;                // the main thread was elsewhere the first time
+  Place before = {};                 // where, if it had moved
+  double busy = 0;  // share of the time between the two for which the main thread computed, or was ready to
 
   const Thread* main() const { return !threads.empty() && threads[0].is_main ? &threads[0] : nullptr; }
+  static void fields(auto& s, auto&& f) {
+    f("busy", s.busy);
+    f("moved", s.moved);
+    f("before", s.before);
+    f("gil_held", s.gil_held);
+    f("note", s.note);
+    f("threads", s.threads);
+  }
 };
 
 struct Snapshot {
@@ -80,6 +112,20 @@ struct Snapshot {
   std::string error;                // the last operation that failed on this rank
   double error_age_s = 0;
   Threads program;
+
+  static void fields(auto& s, auto&& f) {
+    f("rank", s.rank);
+    f("host", s.host);
+    f("pid", s.pid);
+    f("submissions", s.submissions);
+    f("waiting", s.waiting);
+    f("last", s.last);
+    f("joined_s", s.joined_s);
+    f("leaving", s.leaving);
+    f("error", s.error);
+    f("error_age_s", s.error_age_s);
+    Threads::fields(s.program, f);
+  }
 };
 
 // "train.py:12 in main"
@@ -128,23 +174,19 @@ class Program {
   virtual ~Program() = default;
   // The line of a call site. Any thread; waits for no lock of the program.
   virtual Place place_of(base::CallSite site) const = 0;
-  // What all threads run, as text in the format of Python's faulthandler. Waits for the program's lock, possibly for
-  // long. Empty when the program ends.
-  virtual std::string stacks() const = 0;
-  // The same without the lock, from a copy of the process (stack_sampler.h), for code of an extension that does not
-  // give the lock up. Nothing if that fails, and where the interpreter has no function for it.
-  virtual std::optional<std::string> stacks_without_lock() const = 0;
-  // The main thread, as the text of stacks() writes it: "0x00007f...".
-  virtual std::string main_thread() const = 0;
+  // All threads with their Python frames, innermost first, and full paths: name, is_main and frames. Waits for the GIL,
+  // possibly for long. Nothing when the interpreter ends.
+  virtual std::optional<std::vector<Thread>> threads() const = 0;
   // Whether a file belongs to the engine's own packages, or to a library. The rest is the user's program.
   virtual bool is_own(const std::string& file) const = 0;
   virtual bool is_library(const std::string& file) const = 0;
 };
 
 // A rank's snapshot as the text of a TOLD message. The size is bounded. Any thread.
-
-std::string encode(const watch::Snapshot& snapshot);
+std::string encode(const Snapshot& snapshot);
 // Throws WireError.
-watch::Snapshot decode(std::string_view text);
+Snapshot decode(std::string_view text);
+// The same fields as JSON, for reports and `hvd doctor`.
+base::Json json_of(const Snapshot& snapshot);
 
 }  // namespace hvd::watch

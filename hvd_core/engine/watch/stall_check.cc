@@ -21,7 +21,7 @@ using base::Level;
 
 namespace {
 
-// A rank looks twice, with up to 0.5 s for Python's lock each time. One that has not answered by now does not.
+// A rank samples its stacks for 1.5 s at most. One that has not answered by now does not.
 constexpr int64_t kAnswerNs = 3'000'000'000;
 constexpr size_t kMostAsked = 64, kMostStalls = 64;
 
@@ -40,16 +40,16 @@ StallCheck::StallCheck(Settings settings, agreement::Node& node, const calls::Pr
 
 void StallCheck::stop() {
   next_ = kNever;
-  looking_ = false;
+  requested_ = false;
   reported_.clear();
 }
 
 bool StallCheck::check(int64_t now) {
   auto* root = node_.coordinator();
   acted_ = false;
-  if (!reported_.empty() && node_.entries() != entries_seen_) say_if_it_proceeds(now);
-  if (looking_) {
-    if (answers_.size() == asked_.size() || now >= look_ends_) report(now);
+  if (!reported_.empty() && node_.entries() != entries_seen_) report_progress(now);
+  if (requested_) {
+    if (answers_.size() == asked_.size() || now >= answers_due_) report(now);
     return acted_;
   }
   if (next_ == kNever && root->waiting()) next_ = now + settings_.warn_ns;
@@ -59,7 +59,7 @@ bool StallCheck::check(int64_t now) {
   if (stalled.empty()) {
     next_ = oldest == kNever ? kNever : oldest + settings_.warn_ns;
   } else if (is_due(now, stalled)) {
-    begin_look(now);
+    request_snapshots(now);
   } else {
     next_ = now + settings_.warn_ns;
     const int64_t since = begin_of(stalled);
@@ -97,19 +97,19 @@ std::vector<Rank> StallCheck::ranks_to_ask(const std::vector<Stalled>& stalled) 
   return ranks;
 }
 
-void StallCheck::begin_look(int64_t now) {
+void StallCheck::request_snapshots(int64_t now) {
   int64_t oldest;
   // Known batches that some ranks have arrived at are dissolved here, so that all names are known in the report.
   asked_ = ranks_to_ask(node_.coordinator()->stalled(now, &oldest));
   answers_.clear();
-  looking_ = acted_ = true;
-  look_began_ = now;
-  next_ = look_ends_ = now + kAnswerNs;
-  node_.look(++number_, asked_);
+  requested_ = acted_ = true;
+  requested_at_ = now;
+  next_ = answers_due_ = now + kAnswerNs;
+  node_.look(++request_id_, asked_);
 }
 
-void StallCheck::told(Rank rank, uint32_t number, const std::string& text) {
-  if (!looking_ || number != number_ || !std::binary_search(asked_.begin(), asked_.end(), rank)) return;
+void StallCheck::received(Rank rank, uint32_t id, const std::string& text) {
+  if (!requested_ || id != request_id_ || !std::binary_search(asked_.begin(), asked_.end(), rank)) return;
   watch::Snapshot s;
   try {
     s = watch::decode(text);
@@ -148,10 +148,10 @@ watch::StallFacts StallCheck::facts(int64_t now, const std::vector<Stalled>& sta
 }
 
 void StallCheck::report(int64_t now) {
-  looking_ = false;
+  requested_ = false;
   int64_t oldest;
-  // All that waited already when the look began, so that the report is whole.
-  const auto stalled = node_.coordinator()->stalled(look_began_, &oldest);
+  // All that waited already when the snapshots were requested, so that the report is whole.
+  const auto stalled = node_.coordinator()->stalled(requested_at_, &oldest);
   next_ = now + settings_.warn_ns;
   if (stalled.empty()) {
     next_ = oldest == kNever ? kNever : std::max(now, oldest + settings_.warn_ns);
@@ -160,7 +160,7 @@ void StallCheck::report(int64_t now) {
   const watch::StallReport r = watch::report_of(facts(now, stalled), !settings_.json_path.empty());
   ++reports_;
   reported_ = stalled;
-  told_ranks_ = asked_;
+  notified_ranks_ = asked_;
   stalled_since_ = begin_of(stalled);
   reported_at_ = now;
   entries_seen_ = node_.entries();
@@ -181,7 +181,7 @@ void StallCheck::report(int64_t now) {
     if (now - s.since >= settings_.abort_ns) missing_.insert(missing_.end(), s.missing.begin(), s.missing.end());
 }
 
-void StallCheck::say_if_it_proceeds(int64_t now) {
+void StallCheck::report_progress(int64_t now) {
   entries_seen_ = node_.entries();
   const auto* root = node_.coordinator();
   for (const Stalled& s : reported_)
@@ -192,10 +192,10 @@ void StallCheck::say_if_it_proceeds(int64_t now) {
   const std::string text = "The operations that were stalled proceed again after " +
                            watch::seconds(to_seconds(now - stalled_since_)) + ": " + names;
   base::log(Level::Warning, text);
-  std::erase(told_ranks_, 0);
-  if (!told_ranks_.empty()) {
+  std::erase(notified_ranks_, 0);
+  if (!notified_ranks_.empty()) {
     acted_ = true;
-    node_.report(std::move(told_ranks_), text);
+    node_.report(std::move(notified_ranks_), text);
   }
   reported_.clear();
 }

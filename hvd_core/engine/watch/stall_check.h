@@ -33,22 +33,22 @@ class StallCheck {
   const std::string& end() const { return end_; }
   // The ranks that were missing for too long then.
   const std::vector<agreement::Rank>& missing() const { return missing_; }
-  void told(agreement::Rank rank, uint32_t number, const std::string& text);
+  void received(agreement::Rank rank, uint32_t id, const std::string& text);
   // When check() has to be called at the latest.
   int64_t next() const { return next_; }
   // Whether check() has more to look for than the time.
-  bool wants_time() const { return next_ == agreement::kNever || looking_ || !reported_.empty(); }
+  bool wants_time() const { return next_ == agreement::kNever || requested_ || !reported_.empty(); }
   void stop();
   // How many reports there were.
   uint64_t reports() const { return reports_; }
 
  private:
-  void begin_look(int64_t now);
+  void request_snapshots(int64_t now);
   void report(int64_t now);
   watch::StallFacts facts(int64_t now, const std::vector<agreement::Stalled>& stalled) const;
   std::vector<agreement::Rank> ranks_to_ask(const std::vector<agreement::Stalled>& stalled) const;
   bool is_due(int64_t now, const std::vector<agreement::Stalled>& stalled) const;
-  void say_if_it_proceeds(int64_t now);
+  void report_progress(int64_t now);
   void write_json(const std::string& line) const;
 
   const Settings settings_;
@@ -59,16 +59,16 @@ class StallCheck {
   std::string end_;
   std::vector<agreement::Rank> missing_;
 
-  // A look that is under way.
-  bool looking_ = false;
-  uint32_t number_ = 0;
-  int64_t look_began_ = 0, look_ends_ = 0;
+  // A request for snapshots that is under way.
+  bool requested_ = false;
+  uint32_t request_id_ = 0;
+  int64_t requested_at_ = 0, answers_due_ = 0;
   std::vector<agreement::Rank> asked_;
   std::map<agreement::Rank, watch::Snapshot> answers_;
 
   // The last report, while what it reported still waits.
   std::vector<agreement::Stalled> reported_;
-  std::vector<agreement::Rank> told_ranks_;  // ranks that have logged it
+  std::vector<agreement::Rank> notified_ranks_;  // ranks that have logged it
   int64_t stalled_since_ = 0, reported_at_ = 0;
   uint64_t entries_seen_ = 0, reports_ = 0;
 };

@@ -202,22 +202,26 @@ std::string ranks_paragraph(const StallFacts& facts, const Parts& parts) {
 
 // The part of one rank, for its own log.
 std::string line_of(const StallFacts& facts, const Parts& parts, int32_t rank) {
-  std::string text = "This rank ";
+  const auto verb = [](const std::vector<int32_t>& ranks, const char* one, const char* more) {
+    return std::string(ranks.size() == 1 ? one : more);
+  };
+  std::string text;
   const auto waits = parts.waits.find(rank), misses = parts.misses.find(rank);
   if (waits != parts.waits.end()) {
     const Stall& stall = facts.stalls[waits->second];
     const Snapshot* s = snapshot_of(facts, rank);
-    text += waiting_text(facts, stall, s ? submission_of(*s, stall) : nullptr) + ". " +
-            capital(ranks_text(stall.missing)) + (stall.missing.size() == 1 ? " has" : " have") + " not submitted it";
+    text += "This rank " + waiting_text(facts, stall, s ? submission_of(*s, stall) : nullptr) + ". " +
+            capital(ranks_text(stall.missing)) + verb(stall.missing, " has", " have") + " not submitted it. ";
   }
   if (misses != parts.misses.end()) {
     const Stall& stall = facts.stalls[misses->second];
-    text += (waits != parts.waits.end() ? ". This rank has" : "has") + std::string(" not submitted ") +
-            one_line(stall.name) + set_text(facts, stall.process_set) + ", for which " + ranks_text(stall.waiting) +
-            (stall.waiting.size() == 1 ? " waits" : " wait") + " since " + seconds(stall.age_s);
+    text += "This rank has not submitted " + one_line(stall.name) + set_text(facts, stall.process_set) +
+            ", for which " + ranks_text(stall.waiting) + verb(stall.waiting, " waits", " wait") + " since " +
+            seconds(stall.age_s);
     if (waits == parts.waits.end()) text += "; it " + one_line(doing_of(facts, misses->second, rank));
+    text += ". ";
   }
-  return text + ". The report on all ranks is in the log of rank 0.";
+  return text + "The report on all ranks is in the log of rank 0.";
 }
 
 std::string summary_of(const StallFacts& facts) {
@@ -246,49 +250,6 @@ std::string summary_of(const StallFacts& facts) {
   return one_line(text);
 }
 
-base::Json json_of(const Place& p) {
-  base::Json j = base::Json::object();
-  if (!p.known()) return j;
-  j.set("file", p.file).set("line", p.line).set("function", p.function).set("source", p.source);
-  if (!p.caller.empty()) j.set("caller", p.caller);
-  return j;
-}
-
-base::Json json_of(const std::vector<Submission>& all) {
-  base::Json list = base::Json::array();
-  for (const Submission& x : all)
-    list.push(base::Json::object()
-                  .set("operation", x.operation)
-                  .set("name", x.name)
-                  .set("process_set", x.process_set)
-                  .set("age_s", x.age_s)
-                  .set("place", json_of(x.place)));
-  return list;
-}
-
-base::Json json_of(const Snapshot& s) {
-  base::Json threads = base::Json::array();
-  for (const Thread& t : s.program.threads) {
-    base::Json frames = base::Json::array();
-    for (const Place& p : t.frames) frames.push(json_of(p));
-    threads.push(
-        base::Json::object().set("name", t.name).set("main", t.is_main).set("site", t.site).set("frames", frames));
-  }
-  return base::Json::object()
-      .set("rank", s.rank)
-      .set("host", s.host)
-      .set("pid", s.pid)
-      .set("submissions", static_cast<int64_t>(s.submissions))
-      .set("waiting", json_of(s.waiting))
-      .set("last", json_of(s.last))
-      .set("joined_s", s.joined_s)
-      .set("error", s.error)
-      .set("busy", s.program.busy)
-      .set("moved", s.program.moved)
-      .set("stacks_read", s.program.lock_held ? "from a copy of the process" : "with the GIL")
-      .set("threads", threads);
-}
-
 std::string whole_json(const StallFacts& facts) {
   base::Json stalls = base::Json::array();
   for (size_t i = 0; i < facts.stalls.size(); ++i) {
@@ -313,15 +274,18 @@ std::string whole_json(const StallFacts& facts) {
 // What the program of a rank does that waits for no operation.
 std::string doing_of_program(const Threads& p) {
   const Thread* main = p.main();
+  const bool runs = p.moved || p.busy >= kBusy;
+  const std::string busy = " (busy for " + std::to_string(static_cast<int>(p.busy * 100 + 0.5)) + " % of the time";
+  if (p.gil_held)
+    return std::string(runs ? "runs" : "stands still") + " in code that keeps the GIL" + busy +
+           "; its stacks cannot be read, `py-spy dump --native` shows them)";
   if (!main || main->frames.empty())
     return p.note.empty() ? "runs no Python code that can be shown" : "cannot be shown: " + p.note;
-  const bool runs = p.moved || p.busy >= kBusy;
   std::string text = (runs ? "runs" : "stands still") + at(*main->place());
   // The function of a library that the line has called says what it is about: a queue, a lock, a data loader.
   if (main->site > 0) text += ", inside of " + text_of(main->frames[static_cast<size_t>(main->site) - 1]);
-  text += " (busy for " + std::to_string(static_cast<int>(p.busy * 100 + 0.5)) + " % of the time";
+  text += busy;
   if (p.moved && p.before.known() && !(p.before == *main->place())) text += "; was at " + text_of(p.before) + " before";
-  if (p.lock_held) text += "; seen in a copy of the process, as its code did not release the GIL";
   return text + ")";
 }
 

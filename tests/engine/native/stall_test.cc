@@ -3,17 +3,14 @@
 //   stall_test          prints the names of the checks
 //   stall_test NAME     runs one; exits with 1 and a line for each failed expectation
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
-#include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -106,13 +103,12 @@ void what_a_program_does_is_told_by_its_stack() {
   EXPECT(has(doing(s), "runs at train.py:20") && has(doing(s), "was at train.py:19 in train before"));
 }
 
-void how_the_stacks_were_read_is_told() {
+void a_program_that_keeps_the_gil() {
   Snapshot s = running_rank(1, {place("t.py", 5, "f()")}, 0);
-  EXPECT(!has(doing(s), "copy"));
   EXPECT(has(report_of(facts_with(s), true).json, "\"stacks_read\": \"with the GIL\""));
-  s.program.lock_held = true;
-  EXPECT(has(doing(s), "seen in a copy of the process"));
-  EXPECT(has(report_of(facts_with(s), true).json, "\"stacks_read\": \"from a copy of the process\""));
+  s.program = {.gil_held = true};
+  EXPECT(has(doing(s), "stands still in code that keeps the GIL (busy for 0 % of the time"));
+  EXPECT(has(report_of(facts_with(s), true).json, "\"stacks_read\": \"not: the GIL was not released\""));
 }
 
 void an_error_is_told_while_it_is_recent() {
@@ -181,54 +177,32 @@ void a_snapshot_comes_back_from_its_text() {
   }
 }
 
-class TestProgram final : public Program {
+class TestProgram : public Program {
  public:
+  explicit TestProgram(std::vector<Thread> threads = {}) : threads_(std::move(threads)) {}
   Place place_of(hvd::base::CallSite) const override { return {}; }
-  std::string stacks() const override { return {}; }
-  std::optional<std::string> stacks_without_lock() const override { return {}; }
-  std::string main_thread() const override { return "0x0000000000000001"; }
+  std::optional<std::vector<Thread>> threads() const override { return threads_; }
   bool is_own(const std::string& file) const override { return file.starts_with("/own/"); }
   bool is_library(const std::string& file) const override { return file.starts_with("/lib/"); }
+
+ private:
+  const std::vector<Thread> threads_;
 };
 
-void stacks_are_read() {
-  const auto threads = parse_stacks(
-      "Thread 0x0000000000000002 [loader] (most recent call first):\n"
-      "  File \"/lib/queue.py\", line 7 in get\n"
-      "  File \"/home/load.py\", line 8 in work\n"
-      "\n"
-      "Current thread 0x0000000000000003 (most recent call first):\n"
-      "  <no Python frame>\n"
-      "\n"
-      "Thread 0x0000000000000001 (most recent call first):\n"
-      "  File \"/own/ops.py\", line 3 in allreduce\n"
-      "  File \"/home/a \", line 1 in b.py\", line 12 in train\n"
-      "  File \"/home/main.py\", line 40 in <module>\n",
-      TestProgram());
+void a_report_shows_the_frames_of_the_program() {
+  const Thread loader{.name = "loader", .frames = {{"/lib/queue.py", 7, "get"}, {"/home/load.py", 8, "work"}}};
+  const Thread main{
+      .is_main = true,
+      .frames = {{"/own/ops.py", 3, "allreduce"}, {"/home/b.py", 12, "train"}, {"/home/main.py", 40, "<module>"}}};
+  const auto threads = shown_threads({loader, {.name = "of an extension"}, main}, TestProgram());
   EXPECT(threads.size() == 2);
   EXPECT(threads[0].is_main && threads[0].in_engine && threads[0].frames.size() == 2 && threads[0].site == 0);
   EXPECT(threads[0].frames[0].line == 12 && threads[0].frames[0].function == "train");
   EXPECT(threads[0].frames[0].caller == "/home/main.py:40" && threads[1].frames[1].caller.empty());
   EXPECT(threads[1].name == "loader" && threads[1].site == 1 && threads[1].place()->file == "/home/load.py");
-  EXPECT(parse_stacks("nonsense\n  File \"x", TestProgram()).empty());
 }
 
-// Its main thread is always at the first line of `file`.
-class StandingProgram final : public hvd::watch::Program {
- public:
-  explicit StandingProgram(std::string file) : file_(std::move(file)) {}
-  Place place_of(hvd::base::CallSite) const override { return {}; }
-  std::string stacks() const override {
-    return "Thread 0x0000000000000001 (most recent call first):\n  File \"" + file_ + "\", line 1 in main\n";
-  }
-  std::optional<std::string> stacks_without_lock() const override { return {}; }
-  std::string main_thread() const override { return "0x0000000000000001"; }
-  bool is_own(const std::string&) const override { return false; }
-  bool is_library(const std::string&) const override { return false; }
-
- private:
-  std::string file_;
-};
+Thread thread_at(const std::string& file) { return {.is_main = true, .frames = {{file, 1, "main"}}}; }
 
 // A pipe without a writer keeps its reader, as a file system does that hangs.
 void a_file_that_hangs_keeps_no_report() {
@@ -236,20 +210,15 @@ void a_file_that_hangs_keeps_no_report() {
   EXPECT(::mkdtemp(folder));
   const std::string pipe = std::string(folder) + "/hangs.py", file = std::string(folder) + "/reads.py";
   EXPECT(::mkfifo(pipe.c_str(), 0600) == 0);
-  std::ofstream(file) << "one()\ntwo()\n";
-  Place other = place(file.c_str(), 2);
+  std::ofstream(file) << "one()\n  two()\n";
+  std::vector<Submission> waiting{submission("a", 1, place(file, 2))};
   {
-    std::promise<Threads> seen;
-    hvd::watch::Looker looker(std::make_shared<StandingProgram>(pipe),
-                              [&](Threads threads) { seen.set_value(std::move(threads)); });
-    looker.look({other});
-    const Threads threads = seen.get_future().get();
+    StackSampler sampler(std::make_shared<TestProgram>(std::vector{thread_at(pipe)}));
+    sampler.start(waiting);
+    EXPECT(!sampler.wait(std::chrono::seconds(2)));
+    const Threads threads = sampler.take(waiting);
     EXPECT(threads.main() && threads.main()->place()->file == pipe && threads.main()->place()->source.empty());
-    while (other.source.empty()) {
-      looker.fill_in(other);
-      ::usleep(1000);
-    }
-    EXPECT(other.source == "two()");
+    EXPECT(waiting[0].place.source == "two()");
   }
   const int writer = ::open(pipe.c_str(), O_WRONLY | O_NONBLOCK);  // the thread that was left behind ends
   if (writer >= 0) ::close(writer);
@@ -258,28 +227,28 @@ void a_file_that_hangs_keeps_no_report() {
   ::rmdir(folder);
 }
 
-bool g_handled = false;
+// Its stacks come when the pipe can be read.
+struct HangingProgram final : TestProgram {
+  int pipe[2];
+  HangingProgram() { EXPECT(::pipe(pipe) == 0); }
+  std::optional<std::vector<Thread>> threads() const override {
+    char byte;
+    EXPECT(::read(pipe[0], &byte, 1) == 1);
+    return std::vector{thread_at("/home/main.py")};
+  }
+};
 
-// What happens in the copy does not reach this process, which has no child then.
-void a_copy_that_crashes_or_hangs_harms_nobody() {
-  struct sigaction note{};
-  note.sa_handler = [](int) { g_handled = true; };
-  ::sigaction(SIGSEGV, &note, nullptr);
-  ::sigaction(SIGCHLD, &note, nullptr);
-  const auto says = [](int fd) { EXPECT(::write(fd, "seen", 4) == 4); };
-  const auto crashes = [](int) { *static_cast<volatile int*>(nullptr) = 1; };
-  const auto hangs = [](int) {
-    for (;;) ::pause();
-  };
-  int here = 0;
-  const auto changes = [&](int) { here = 1; };
-  EXPECT(written_by_copy(says, std::chrono::seconds(60)) == "seen");
-  EXPECT(!written_by_copy(crashes, std::chrono::seconds(60)));
-  EXPECT(!written_by_copy(hangs, std::chrono::milliseconds(20)));
-  EXPECT(written_by_copy(changes, std::chrono::seconds(60)) == "" && here == 0);
-  EXPECT(written(says) == "seen");
-  EXPECT(!g_handled);
-  EXPECT(::waitpid(-1, nullptr, __WALL) == -1 && errno == ECHILD);
+void a_program_that_keeps_the_gil_keeps_no_report() {
+  const auto program = std::make_shared<HangingProgram>();
+  std::vector<Submission> none;
+  StackSampler sampler(program);
+  sampler.start(none);
+  EXPECT(!sampler.wait(std::chrono::milliseconds(50)));
+  EXPECT(sampler.take(none).gil_held && sampler.take(none).threads.empty());
+  EXPECT(::write(program->pipe[1], "....", 4) == 4);
+  sampler.start(none);  // served by the sample that waited
+  EXPECT(sampler.wait(std::chrono::seconds(60)));
+  EXPECT(!sampler.take(none).gil_held && sampler.take(none).threads.size() == 1);
 }
 
 const named_checks::List kChecks = {
@@ -287,16 +256,16 @@ const named_checks::List kChecks = {
     CHECK(the_caller_of_a_helper_is_told),
     CHECK(no_cause_is_guessed),
     CHECK(what_a_program_does_is_told_by_its_stack),
-    CHECK(how_the_stacks_were_read_is_told),
+    CHECK(a_program_that_keeps_the_gil),
     CHECK(an_error_is_told_while_it_is_recent),
     CHECK(a_rank_without_an_answer),
     CHECK(each_other_rank_has_one_line),
     CHECK(equal_ranks_share_a_line),
     CHECK(the_texts_of_ranks_cannot_forge_lines),
     CHECK(a_snapshot_comes_back_from_its_text),
-    CHECK(stacks_are_read),
+    CHECK(a_report_shows_the_frames_of_the_program),
     CHECK(a_file_that_hangs_keeps_no_report),
-    CHECK(a_copy_that_crashes_or_hangs_harms_nobody),
+    CHECK(a_program_that_keeps_the_gil_keeps_no_report),
 };
 
 }  // namespace
