@@ -77,12 +77,25 @@ def read(path: Path, kind: str) -> PluginsFile:
         text = path.read_bytes().decode()
         data = tomllib.loads(text)
     except OSError as error:
-        raise PluginsTomlError(
-            f"horovod: {path} cannot be read: {error.strerror}.\n  fix: make it readable, or remove it"
-        ) from None
+        raise _unreadable(path, error) from None
     except ValueError as error:
         raise PluginsTomlError(f"horovod: {path}: this is not TOML: {error}.") from None
     return _Reader(path, kind, text).read(data)
+
+
+def _unreadable(path: Path, error: OSError) -> PluginsTomlError:
+    text = f"horovod: {path} cannot be read: {error.strerror}.\n  fix: make it readable, or remove it"
+    return PluginsTomlError(text)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:  # in a container HOME may be the folder of another user
+        raise _unreadable(path, error) from None
+    return True
 
 
 Key = tuple[str, ...]
@@ -164,7 +177,7 @@ class _Reader:
         wanted = 'a list of names, such as ["a", "b"]'
         if not empty:
             found = [found] if good([found]) else found
-            wanted = f"a backend's name or {wanted}; for one device type there is [selection.DEVICE]"
+            wanted = f"a backend's name or {wanted} (for one device type there is [selection.DEVICE])"
         names = self._value(key, found, good, wanted)
         return Value(tuple(name.lower() for name in names.value), names.source)
 
@@ -330,7 +343,7 @@ def load(environ: Mapping[str, str], site: Path = SITE_FILE) -> PluginsConfig:
     """
     found = [
         (_user_file(environ), "user"),
-        (site if site.exists() else None, "site"),
+        (site if _exists(site) else None, "site"),
         (packaged_file(), "packaged"),
     ]
     files = []
@@ -366,7 +379,7 @@ def _user_file(environ: Mapping[str, str]) -> Path | None:
                 f"horovod: {FILE_VARIABLE}={named} is not an absolute path; configuration is not taken from the current "
                 f"folder.\n  fix: {FILE_VARIABLE}=/full/path/{Path(named).name}"
             )
-        if not Path(named).exists():
+        if not _exists(Path(named)):
             raise PluginsTomlError(
                 f"horovod: {FILE_VARIABLE}={named}: there is no such file.\n"
                 f"  fix: correct or unset {FILE_VARIABLE}; without it, ~/.config/hvd/plugins.toml is read where it exists"
@@ -379,7 +392,7 @@ def _user_file(environ: Mapping[str, str]) -> Path | None:
             return None
         base = os.path.join(home, ".config")
     path = Path(base) / "hvd" / "plugins.toml"
-    return path if path.exists() else None
+    return path if _exists(path) else None
 
 
 def _check_writers(path: Path) -> None:

@@ -157,6 +157,21 @@ def test_messages_about_places(tmp_path):
     said("toml_unreadable", {}, tmp_path / "folder.toml")
 
 
+def test_a_home_of_another_user(tmp_path, monkeypatch):
+    own_stat = Path.stat
+
+    def stat(path, **options):
+        if path.is_relative_to(tmp_path / "home"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return own_stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    with pytest.raises(
+        PluginsTomlError, match=r"home/.config/hvd/plugins.toml cannot be read: Permission denied"
+    ):
+        load({"HOME": str(tmp_path / "home")}, tmp_path / "no site")
+
+
 def test_unknown_keys(tmp_path):
     refused(tmp_path, "toml_unknown_key", '[selection]\nbakend = "eccl"\n')
     refused(tmp_path, "toml_unknown_table", '[selektion]\nbackend = "eccl"\n')
