@@ -174,9 +174,9 @@ def compare(answers: Sequence[Statement], host_names: Sequence[str], launcher: s
     differing = [d for d in devices if len({a["choice"].get(d) for a in good}) > 1]
     if any(a.get("topic") == SETS for a in answers) or not (has_failed or differing):
         sets = [_failed(a) or a["sets"] or "none" for a in answers]
-        if len(set(sets)) > 1:
+        if has_failed or len(set(sets)) > 1:
             return _about(SETS) + _by_text(sets, host_names)
-        return "" if has_failed else _compare_switches(answers, host_names, launcher)
+        return _compare_switches(answers, host_names, launcher)
     # If the only difference is a failure, show all device types.
     shown = differing or [d for d in devices if d != "hvd-core"]
     lines = [_about("backends") + _by_text([_failed(a) or _text(a, shown) for a in answers], host_names)]
