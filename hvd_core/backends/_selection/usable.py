@@ -162,8 +162,8 @@ class UsableBackends:
     def device_types(self) -> list[str]:
         """The device types of this machine that the automatic choice considers a wheel for, by the static
         descriptions."""
-        statics = (c.static for c in self._candidates() if c.static and not c.static.launchers)
-        return list(dict.fromkeys(d for s in statics if _has_files(s) for d in s.devices if d != HOST))
+        descriptions = (c.static for c in self._candidates() if c.static and not c.static.launchers)
+        return list(dict.fromkeys(d for s in descriptions if _has_files(s) for d in s.devices if d != HOST))
 
     def of_launcher(self, launcher: str) -> list[Usable]:
         """The backends that may be chosen automatically between hosts because they belong to the jobs of ``launcher``,
