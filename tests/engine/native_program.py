@@ -106,7 +106,8 @@ def object_of(source: Path, flags: list[str]) -> Path:
     if any("thread" in flag for flag in flags if flag.startswith("-fsanitize=")):
         flags = ["-Wno-tsan", *flags]  # it knows no fences; the engine's order atomics, which it does know
     words = [cxx(), "-std=c++20", "-Wall", "-Wextra", "-Werror", *flags, "-pthread", "-c"]
-    return compiled(f"{source.parent.name}-{source.stem}.o", words, [source], [PACKAGE, PACKAGE / "include"])
+    include = [PACKAGE, PACKAGE / "include", ROOT / "backends"]
+    return compiled(f"{source.parent.name}-{source.stem}.o", words, [source], include)
 
 
 def source_of(name):
