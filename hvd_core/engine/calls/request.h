@@ -109,7 +109,7 @@ class Request {
   // So far. Read once: an enqueued request may be completed between two reads.
   bool ok() const { return succeeds(state()); }
   const std::string& error() const { return error_; }  // when failed
-  base::Failure failure() const { return failure_; }   // likewise
+  base::Failure failure() const { return failure_; }   // when failed
   // Throws RequestFailed if it has failed.
   void throw_if_failed() const {
     if (failed()) throw RequestFailed(failure_, error_);

@@ -45,7 +45,7 @@ bool Driver::guarded(F&& step) {
   try {
     return step();
   } catch (const std::exception& e) {
-    const bool again = !host_.over();
+    const bool again = !host_.stopped();
     host_.broke_down(e.what());
     return again;
   }
@@ -160,12 +160,12 @@ void Driver::background() {
   }
 }
 
-// Returns true when the request is settled or `*enough` is true, false when the time is over.
+// Returns true when the request is settled or `*enough` is true, false at `until_ns`.
 bool Driver::drive_for(const calls::Request& request, int64_t until_ns, const bool* enough) {
   int64_t quiet_since = 0;
   for (;;) {
     bool any = drive(true);
-    if (request.settled() || (enough && *enough) || (host_.over() && !host_.has_commands())) return true;
+    if (request.settled() || (enough && *enough) || (host_.stopped() && !host_.has_commands())) return true;
     int64_t now = now_ns();
     if (any || quiet_since == 0) {
       quiet_since = now;
@@ -187,10 +187,10 @@ void Driver::sleep_as(BellState sleeper, int64_t until_ns) {
   bell_->set(BellState::Awake);
 }
 
-// Sleeps until the bell rings, a watched descriptor is readable, or the time is over.
+// Sleeps until the bell rings, a watched descriptor is readable, or it is `until_ns`.
 void Driver::listen(BellState sleeper, int64_t until_ns) {
   pollfd p[2] = {{bell_->fd(sleeper), POLLIN, 0}, {neighbours_, POLLIN, 0}};
-  poll_ns(p, host_.over() ? 1 : 2, until_ns);  // a lost connection stays readable
+  poll_ns(p, host_.stopped() ? 1 : 2, until_ns);  // a lost connection stays readable
   if (p[0].revents) agreement::drain_eventfd(p[0].fd);
   if (p[1].revents) changed_.store(true);
 }
@@ -203,7 +203,7 @@ bool Driver::await(calls::Request& request, int64_t until, const bool* enough) {
       const bool done = drive_for(request, until, enough);
       leave();
       if (host_.has_commands()) try_drive();
-      if (!done || host_.over()) return request.settled();
+      if (!done || host_.stopped()) return request.settled();
       continue;
     }
     bell_->ring();  // the driver may be asleep; it has to read the inbox

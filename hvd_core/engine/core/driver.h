@@ -37,7 +37,7 @@ class Driver {
     virtual bool has_input() = 0;
     // Any thread.
     virtual bool has_commands() const = 0;
-    virtual bool over() const = 0;
+    virtual bool stopped() const = 0;
 
    protected:
     ~Host() = default;
@@ -60,7 +60,7 @@ class Driver {
   // Wakes whichever thread sleeps as the driver.
   void ring() { bell_->ring(); }
   void ring_all();
-  // Drives and sleeps until the request is settled (true), or `*enough` is true or the time is over (false).
+  // Drives and sleeps until the request is settled (true), or `*enough` is true or it is `until_ns` (false).
   bool await(calls::Request& request, int64_t until_ns, const bool* enough);
   // Calls the host's look() if no thread drives.
   void try_look();

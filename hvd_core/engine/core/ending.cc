@@ -26,8 +26,6 @@ constexpr int kExitPatienceMs = 1000;
 
 Engine::~Engine() { close(); }
 
-// -------------------------------------------------------------------------------------------------------- the end
-
 bool Engine::shutdown(const std::string& text, int64_t deadline_ns, int64_t slice_ns) {
   CallUnderWay under_way(*this);
   if (stopped()) return true;
@@ -62,7 +60,7 @@ void Engine::abort(const std::string& cause) {
     if (in_call >= kAbortPatienceMs) leave_driver_behind(call, cause);
     ::usleep(1000);
   }
-  if (!stopped()) base::log(base::Level::Error, "the engine's driver has not reacted to an abort within a minute");
+  if (!stopped()) base::log(Level::Error, "the engine's driver has not reacted to an abort within a minute");
 }
 
 void Engine::close() noexcept {

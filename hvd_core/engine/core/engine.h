@@ -228,7 +228,8 @@ class Engine final : private agreement::Node::Host,
   // ended already, because the other ranks would wait for this one, and lets the process continue.
   void process_exits(int code) noexcept;
 
-  bool stopped() const { return lifecycle_.over(); }
+  // Also for the three hosts below.
+  bool stopped() const override { return lifecycle_.over(); }
   // The job did not end in good order. Valid once stopped().
   bool aborted() const { return lifecycle_.aborted(); }
   // If this rank has ended the job because of a limit on waiting (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS, or a backend's
@@ -265,7 +266,6 @@ class Engine final : private agreement::Node::Host,
   void broken(int32_t code, const std::string& why) override;
 
   // CallWatch::Host, on the thread hvd-watch. ending.cc
-  bool job_has_ended() const override { return stopped(); }
   bool is_closing() const override { return lifecycle_.state() == Lifecycle::State::Closed; }
   void end_job(const std::string& cause) override;
   bool leave_driver_behind(uint64_t call, const std::string& cause) override;
@@ -282,7 +282,6 @@ class Engine final : private agreement::Node::Host,
   int64_t next_deadline() const override;
   bool has_input() override;
   bool has_commands() const override { return inbox_.filled(); }
-  bool over() const override { return stopped(); }
   bool abort_raised() const;
   void check_neighbours();
 
@@ -342,7 +341,6 @@ class Engine final : private agreement::Node::Host,
   calls::RequestRef join_request() const override { return join_request_; }
   std::string describe(int32_t rank) const override;
   std::vector<std::string> state_lines() const override;
-  bool has_ended() const override { return stopped(); }
   void root_is_silent(const std::string& cause) override { lost(cause); }
   void count_stall_reports(uint64_t reports) override;
   void wake_for_doctor(bool all_ranks) override;

@@ -68,7 +68,7 @@ int64_t Reports::next() const {
 }
 
 bool Reports::check(int64_t now, bool waits) {
-  if (host_.has_ended()) return false;
+  if (host_.stopped()) return false;
   bool any = send_signs_of_life();
   if (now >= sample_check_) any |= answer_requests(now);
   if (root_watch_) {

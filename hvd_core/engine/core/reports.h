@@ -36,7 +36,7 @@ class Reports {
     virtual calls::RequestRef join_request() const = 0;
     virtual std::string describe(int32_t rank) const = 0;  // "rank 3 (host a, pid 17)"
     virtual std::vector<std::string> state_lines() const = 0;
-    virtual bool has_ended() const = 0;
+    virtual bool stopped() const = 0;
     // The job has to end, because rank 0 has been silent for too long.
     virtual void root_is_silent(const std::string& cause) = 0;
     virtual void count_stall_reports(uint64_t reports) = 0;

@@ -252,7 +252,7 @@ int64_t stay_ns(const hvd_fe_call& c) {
   return c.stay_ns;
 }
 
-// Drives until the call is done or the time is over, and calls done() of the calls that this settles.
+// Drives until the call is done or has timed out, and calls done() of the calls that this settles.
 void stay(Engine& engine, Completions::Keeper& keeper, Pending& pending, calls::Request& request, int64_t ns) noexcept {
   const int64_t until = base::now_ns() + ns;
   bool settled = false;

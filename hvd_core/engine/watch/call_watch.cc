@@ -138,11 +138,11 @@ void CallWatch::look_at_operation(int64_t now) {
     return;
   }
   if (ended_at_ != 0) {
-    const bool late = now - ended_at_ >= kGraceNs && !host_.job_has_ended();
+    const bool late = now - ended_at_ >= kGraceNs && !host_.stopped();
     if (late && running(call) && call_age >= kGraceNs / 2 && host_.leave_driver_behind(call, cause_)) ended_at_ = now;
     return;
   }
-  if (host_.job_has_ended()) return;
+  if (host_.stopped()) return;
   if (CallRecord::which(call) == Call::Query) {  // before the operation that asks
     const std::string text = describe_call(record, call, call_age);
     report(call_, call_age, text);
@@ -176,7 +176,7 @@ void CallWatch::look_at_call(const CallRecord& record, Lasting& lasting, int64_t
   const std::string cause = text + (&record == &records_.ending ? "" : " (HOROVOD_START_TIMEOUT)");
   if (ends_process)
     host_.end_process(cause);
-  else if (!lasting.over && !host_.job_has_ended())
+  else if (!lasting.over && !host_.stopped())
     end_job(cause, now);
   lasting.over = true;
 }

@@ -63,7 +63,7 @@ class CallWatch {
   };
   struct Host {
     virtual ~Host() = default;
-    virtual bool job_has_ended() const = 0;
+    virtual bool stopped() const = 0;
     // The job has ended, and the engine waits for its threads and destroys its communicators.
     virtual bool is_closing() const = 0;
     // Ends the job on all ranks. Does not wait for the driver.

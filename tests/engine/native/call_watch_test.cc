@@ -30,7 +30,7 @@ struct Engine final : hvd::watch::CallWatch::Host {
   hvd::watch::CallWatch watch{records, {0, kLimit, 30 * kSecond, kEnd}, *this};
   int64_t time = kHour;
 
-  bool job_has_ended() const override { return ended; }
+  bool stopped() const override { return ended; }
   bool is_closing() const override { return closing; }
   void end_job(const std::string& cause) override { job_end = cause; }
   bool leave_driver_behind(uint64_t, const std::string& cause) override {
