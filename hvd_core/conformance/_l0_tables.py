@@ -22,7 +22,7 @@ from hvd_core.backends._discovery.installed_backend import ABI
 from hvd_core.backends._slots import slots
 from hvd_core.conformance import _abi
 from hvd_core.conformance._abi import CAPS, OK, CollArgs, CollCaps, Error, new
-from hvd_core.conformance._backend import code_name, has_slot
+from hvd_core.conformance._backend import Backend, code_name, has_slot
 from hvd_core.conformance._cases import case
 from hvd_core.conformance._session import INTERPRETER
 
@@ -112,11 +112,16 @@ def newer(bare: Bare) -> bool:
     return bool(bare.backend.api.hdr.minor > ABI[1])
 
 
+def _with_communicators(bare: Bare) -> Backend:
+    """The backend. Skips the case if it has no communicator table."""
+    if bare.backend.comm is None:
+        bare.skip("the backend has no communicator table")
+    return bare.backend
+
+
 @case("L0.capabilities", "capabilities and slots agree", ranks=0)
 def capabilities(bare: Bare) -> None:
-    backend = bare.backend
-    if backend.comm is None:
-        bare.skip("the backend has no communicator table")
+    backend = _with_communicators(bare)
     caps = backend.caps
     has = {name: bool(caps & bit) for name, bit in CAPS.items()}
     unknown = caps & ~sum(CAPS.values())
@@ -331,9 +336,7 @@ def _difference(before: Any, now: Any) -> str:
     ranks=0,
 )
 def query(bare: Bare) -> None:
-    backend = bare.backend
-    if backend.comm is None:
-        bare.skip("the backend has no communicator table")
+    backend = _with_communicators(bare)
     for coll in range(9):
         for dtype in range(15):
             for op in range(5):
@@ -405,9 +408,7 @@ def _newer_arguments(bare: Bare) -> None:
     ranks=0,
 )
 def required(bare: Bare) -> None:
-    backend = bare.backend
-    if backend.comm is None:
-        bare.skip("the backend has no communicator table")
+    backend = _with_communicators(bare)
 
     def served(coll: int, varying: bool = False) -> bool:
         return any(backend.query(coll, dtype, 0, varying=varying).support for dtype in range(15))
