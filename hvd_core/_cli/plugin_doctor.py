@@ -87,8 +87,8 @@ def launcher_step(environ: Mapping[str, str]) -> Step:
         return Step("", "launcher", BAD, str(error))
     if identity.launcher == "single":
         more = [f"this is {what}: {advice}" for name, (what, advice) in _SYSTEMS.items() if name in environ]
-        known = ("horovodrun", "mpirun", "srun", "torchrun")
-        found = [command for command in known if shutil.which(command, path=environ.get("PATH", ""))]
+        commands = dict.fromkeys(launcher.command for launcher in launchers.LAUNCHERS if launcher.command)
+        found = [command for command in commands if shutil.which(command, path=environ.get("PATH", ""))]
         none = "no launcher; python -m horovod.runner.launch works"
         more.append(f"launchers on the PATH: {', '.join(found) or none}")
         text = "no launcher has started this process: alone, it is a job of one"
