@@ -111,6 +111,7 @@ def launcher_step(environ: Mapping[str, str]) -> Step:
 
 def general() -> list[Step]:
     """Steps for the installation, the environment, the launcher, and the problems of discovery."""
+    from hvd_core._config.settings import OTHERS, read_environment
     from hvd_core.backends import _discovery as discovery
 
     shown = [
@@ -119,11 +120,18 @@ def general() -> list[Step]:
     count = f"{len(shown)} HOROVOD_* variables" if shown else "no HOROVOD_* variable is set"
     if "LD_LIBRARY_PATH" in os.environ:
         shown.append(f"LD_LIBRARY_PATH={os.environ['LD_LIBRARY_PATH']}")
+    environment = Step("", "environment", GOOD, count, shown)
+    try:
+        read_environment()
+        for setting in OTHERS:
+            setting.read(os.environ)
+    except ValueError as error:
+        environment = Step("", "environment", BAD, str(error), shown)
     found = discovery.candidates()
     places = [f"{candidate.name}: {candidate.describe_place()}" for candidate in found]
     steps = [
         _installation(),
-        Step("", "environment", GOOD, count, shown),
+        environment,
         launcher_step(os.environ),
         Step("", "discover", GOOD, f"{len(found)} backends", places),
     ]
