@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The console scripts of .venv first: `mpirun`, `horovodrun` and the compilers' helpers come from there.
 WITH_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 
-CXX_FILES := $(shell find hvd_core horovod backends tests benchmarks \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.c' \) -not -path '*/build/*' 2>/dev/null)
+CXX_FILES := $(shell find hvd_core horovod backends simulators tests benchmarks \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.c' \) -not -path '*/build/*' 2>/dev/null)
 # Backends that are distributions of their own, and the devices of PyTorch and TensorFlow that the tests use: they run on
 # the simulator of the template backend (eccl_stub).
 STUB := backends/eccl_stub
@@ -39,7 +39,7 @@ wheel_inputs = $(shell find $(1) -name build -prune -o -type f \
 MPI_INPUTS := $(call wheel_inputs,$(MPI))
 NCCL_INPUTS := $(call wheel_inputs,$(NCCL)) $(wildcard $(NCCL)/csrc/kernels/* $(NCCL)/csrc/kernels/generated/*)
 GLOO_INPUTS := $(call wheel_inputs,$(GLOO)) hvd_core/include/hvd/backend_reduce.hpp hvd_core/include/hvd/backend_elements.hpp
-STUB_INPUTS := $(call wheel_inputs,$(STUB)) $(call wheel_inputs,$(DEVICES)) $(wildcard $(DEVICES)/*/src/*/*.py)
+STUB_INPUTS := $(call wheel_inputs,$(STUB)) $(call wheel_inputs,simulators/eccl) $(call wheel_inputs,$(DEVICES)) $(wildcard $(DEVICES)/*/src/*/*.py)
 
 .PHONY: help train install programs check test test-all checked sanitize lint format docs wheel wheels wheel-aarch64 test-pythons clean
 .DELETE_ON_ERROR:

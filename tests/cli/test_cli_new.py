@@ -81,7 +81,7 @@ def test_project_has_nothing_of_the_template_s_names(hvd, tmp_path, name):
 def test_the_names_of_the_template_are_names_as_good_as_any(hvd, tmp_path):
     new(hvd, tmp_path, "eccl", "--device", "gcu", "--runtime", "tops")
     project = texts(tmp_path / "hvd-backend-eccl")
-    assert project["simulator/include/eccl.h"] == (TEMPLATE.root / "simulator/include/eccl.h").read_text()
+    assert project["simulator/include/eccl.h"] == (TEMPLATE.simulator / "include/eccl.h").read_text()
     assert 'eccl = "hvd_backend_eccl:describe"' in project["pyproject.toml"]
     assert "stub" not in project["csrc/backend.cc"]
 
