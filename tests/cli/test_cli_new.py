@@ -147,7 +147,7 @@ def test_nothing_is_overwritten(hvd, tmp_path):
 def test_edit_that_no_longer_fits_is_an_error(tmp_path):
     (tmp_path / "a.txt").write_text("one two")
     (tmp_path / "template.toml").write_text(
-        '[names]\nbackend = "x_s"\nvendor = "x"\ndevice = "d"\nruntime = "r"\n[private]\nfiles = []\n'
+        '[simulator]\nsource = "x"\nfolder = "y"\n[names]\nbackend = "x_s"\nvendor = "x"\ndevice = "d"\nruntime = "r"\n[private]\nfiles = []\n'
         '[[edits]]\nfile = "a.txt"\nold = "three"\nnew = "four"\n'
     )
     with pytest.raises(ValueError, match=r"template.toml: a.txt has 0 of: three"):
@@ -159,8 +159,8 @@ def test_cases_that_the_template_names_are_cases_of_the_kit():
     from hvd_core.conformance._cases import all_cases
 
     known = {case.name for case in all_cases([])}
-    for path in TEMPLATE.files():
-        for line in (TEMPLATE.root / path).read_text().splitlines():
+    for path, source in TEMPLATE.files().items():
+        for line in source.read_text().splitlines():
             if "Passes: " in line:
                 named = set(re.findall(r"L\d\.\w+", line))
                 assert named, f"{path}: {line}"
