@@ -89,7 +89,6 @@ void Engine::check_neighbours() {
     if (!node_->is_closed() && !node_->is_aborted()) lost(describe(peer) + " died");
     node_->forget(peer);
     if (lifecycle_.state() == State::Closing) link_lost(peer, "died");
-    complete_timeline_of(peer);  // when the other ranks know of the end, and no request waits any more
   }
 }
 

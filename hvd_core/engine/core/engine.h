@@ -293,9 +293,7 @@ class Engine final : private agreement::Node::Host,
   // recording.cc
   void make_observer();
   void observe_entry(agreement::SetId set, const std::vector<agreement::BatchItem>& items);
-  const void* ring_of(int32_t peer) const;
   void save_ring_of(int32_t peer);
-  void complete_timeline_of(int32_t peer);
   void set_up();
   void load_backends();
   void plan_devices();
