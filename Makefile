@@ -74,7 +74,7 @@ check: $(VENV)/.check lint
 test: checked
 	$(WITH_VENV) python -m pytest -m "not slow" $(LANES) $(PYTEST_ARGS)
 
-test-all: $(VENV)/.spark $(VENV)/.jax checked
+test-all: $(VENV)/.spark $(VENV)/.jax $(VENV)/valgrind/.installed checked
 	$(WITH_VENV) python -m pytest $(PYTEST_ARGS)
 
 # Two targets that the tests need, side by side.
@@ -188,7 +188,8 @@ $(VENV)/tensorflow-2.15/.installed: $(VENV)/.created requirements/tensorflow-2.1
 # Programs that tests start: Debian's packages, unpacked without root. Without them the tests are skipped and say so.
 $(VENV)/slurm/.installed: PACKAGES := slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
 $(VENV)/sshd/.installed: PACKAGES := openssh-server
-$(VENV)/slurm/.installed $(VENV)/sshd/.installed: $(VENV)/.created tests/get_debian.py
+$(VENV)/valgrind/.installed: PACKAGES := valgrind
+$(VENV)/slurm/.installed $(VENV)/sshd/.installed $(VENV)/valgrind/.installed: $(VENV)/.created tests/get_debian.py
 	$(BIN)/python tests/get_debian.py $(@D) $(PACKAGES) || \
 	    { rm -rf $(@D); mkdir $(@D); echo "$(firstword $(PACKAGES)) is not installed; its tests say so and are skipped."; }
 	touch $@

@@ -341,7 +341,7 @@ class Engine final : private agreement::Node::Host,
   std::vector<std::string> state_lines() const override;
   void root_is_silent(const std::string& cause) override { lost(cause); }
   void count_stall_reports(uint64_t reports) override;
-  void wake_for_doctor(bool all_ranks) override;
+  void request_doctor_answer(bool all_ranks) override;
   std::string call_under_way() const override { return call_watch_->under_way(base::now_ns()); }
   bool is_leaving() const override { return leaving_; }
 
