@@ -147,7 +147,8 @@ def test_nothing_is_overwritten(hvd, tmp_path):
 def test_edit_that_no_longer_fits_is_an_error(tmp_path):
     (tmp_path / "a.txt").write_text("one two")
     (tmp_path / "template.toml").write_text(
-        '[simulator]\nsource = "x"\nfolder = "y"\n[names]\nbackend = "x_s"\nvendor = "x"\ndevice = "d"\nruntime = "r"\n[private]\nfiles = []\n'
+        '[simulator]\nsource = "x"\nfolder = "y"\n'
+        '[names]\nbackend = "x_s"\nvendor = "x"\ndevice = "d"\nruntime = "r"\n[private]\nfiles = []\n'
         '[[edits]]\nfile = "a.txt"\nold = "three"\nnew = "four"\n'
     )
     with pytest.raises(ValueError, match=r"template.toml: a.txt has 0 of: three"):
