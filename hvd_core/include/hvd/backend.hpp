@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "hvd/backend_abi.h"
+#include "hvd/backend_clock.hpp"
 #include "hvd/backend_detect.hpp"
 #include "hvd/backend_errors.hpp"
 
