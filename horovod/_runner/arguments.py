@@ -405,6 +405,14 @@ def validate_config_args(args: argparse.Namespace) -> None:
                 raise ValueError(f"{option.dest}={value} must be >= {option.low}{more}")
 
 
+def check_options(args: argparse.Namespace) -> None:
+    """Raises ValueError for options that are out of range or contradict each other, NotImplementedError for one that this
+    version does not support."""
+    validate_config_args(args)
+    check_supported(args)
+    check_elastic(args)
+
+
 def options_without_effect(args: argparse.Namespace) -> list[str]:
     """Each given option that does nothing, with the reason: "--a without --b has no effect"."""
     found = ["--disable-cache has no effect: nothing is cached"] if args.disable_cache else []

@@ -16,12 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from horovod._runner.arguments import (
-    check_elastic,
-    check_supported,
     is_elastic,
     numbers,
     set_env_from_args,
-    validate_config_args,
 )
 from horovod._runner.elastic_membership import Limits
 from horovod._runner.environment import GRACE, job_environment
@@ -116,21 +113,17 @@ class LaunchSpec:
         command: Sequence[str],
         env: Mapping[str, str] | None = None,
     ) -> LaunchSpec:
-        """Checks the options of horovodrun and makes a job of them.
+        """Makes a job of the options of horovodrun.
 
         Args:
-            options: all options, None where not given (parse_args(), HorovodArgs).
+            options: all options, None where not given, which check_options() has accepted.
             command: the words to execute on each rank.
             env: variables of the ranks in addition to those of this process and of the options.
 
         Raises:
-            ValueError: options contradict each other, or a value is out of range.
-            NotImplementedError: this version does not support an option.
+            ValueError: the number of processes, the hosts or the interfaces are not valid.
             OSError: the hostfile cannot be read.
         """
-        check_supported(options)
-        validate_config_args(options)
-        check_elastic(options)
         elastic = is_elastic(options)
         first, _, most = numbers(options)
         if first < 1:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from horovod._runner.arguments import HorovodArgs, check_supported, is_elastic
+from horovod._runner.arguments import HorovodArgs, check_options, is_elastic
 from horovod._runner.environment import is_this_python, python_path
 from horovod._runner.failures import failure_of
 from horovod._runner.functions import FunctionMemory, checked, pickled, read_all, write_all
@@ -60,7 +60,6 @@ def _settings(arguments: dict[str, Any]) -> argparse.Namespace:
     if isinstance(interfaces, str):
         interfaces = [name.strip() for name in interfaces.split(",")]
     settings.nics = set(interfaces) if interfaces else None
-    check_supported(settings)
     return settings
 
 
@@ -77,6 +76,7 @@ def run_function(
 
     Raises the exceptions of horovod.run.
     """
+    check_options(options)
     data = pickled("horovod.run", func, args, kwargs)
     python = options.executable or sys.executable
     # With other hosts it may be there and not here; run_job() looks where there are ranks here.

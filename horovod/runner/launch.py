@@ -19,15 +19,13 @@ from typing import Any
 
 from horovod._runner.arguments import (
     INTRODUCTION,
-    check_elastic,
-    check_supported,
+    check_options,
     load_config_file,
     make_parser,
     no_number,
     options_without_effect,
     set_args_from_config,
     set_env_from_args,
-    validate_config_args,
 )
 from horovod._runner.job import Job
 from horovod._runner.launch_spec import LaunchSpec
@@ -94,9 +92,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if args.config_file:
         for key in set_args_from_config(args, load_config_file(args.config_file)):
             print(f"horovodrun: {args.config_file}: {key} is not known and was ignored", file=sys.stderr)
-    validate_config_args(args)
-    check_supported(args)
-    check_elastic(args)
+    check_options(args)
     for option in options_without_effect(args):
         print(f"horovodrun: {option}", file=sys.stderr)
     if args.num_proc is None and args.min_num_proc is None:
@@ -114,9 +110,9 @@ def _run(args: argparse.Namespace) -> list[Any] | None:
 
     Raises RuntimeError that names the first rank that fails, and the exceptions of parse_args().
     """
-    validate_config_args(args)
     if args.run_func is not None:
         return run_function(args, args.run_func, (), {})
+    check_options(args)
     text = run_job(LaunchSpec.from_options(args, args.command)).error_text()
     if text is not None:
         raise RuntimeError(text)
