@@ -89,10 +89,10 @@ def _run_own_job(spec: LaunchSpec, started: Callable[[Job], None]) -> Outcome:
     placement = spec.place()
     env = {**spec.env, **backend_environment(spec.env)}
     encrypted = encryption_wanted(env)
-    if placement.local:
+    local, remote = placement.local, placement.remote
+    if local:
         check_command(spec.command)
         check_proc()
-    remote = placement.remote
     shell = RemoteShell.of(spec) if remote else RemoteShell()
     if remote and encrypted:
         check_encryption_library()
@@ -103,8 +103,8 @@ def _run_own_job(spec: LaunchSpec, started: Callable[[Job], None]) -> Outcome:
     try:
         here = {**env, **store_environment(address, secret)}
         sites: list[LocalRanks | RemoteRanks] = []
-        if placement.local:
-            sites.append(LocalRanks(_ranks(spec, placement.local), here))
+        if local:
+            sites.append(LocalRanks(_ranks(spec, local), here))
         for host, slots in remote.items():
             common = {**remote_environment(env), **store_environment(addresses[host], secret)}
             words = shell.command(host, agent_words(spec.python_there))
