@@ -30,7 +30,7 @@ class EngineConfig:
     host_names: list[str]
     job: str
     """Prefix of the engine's keys in the store."""
-    bereaved_key: str
+    secondary_failure_key: str
     """The counter in the store by which this rank reports a secondary failure; "" in a job of one process."""
     elastic: bool
     launcher: tuple[int, str] | None

@@ -145,7 +145,7 @@ EngineConfig config_of(const py::dict& d) {
   c.host_names = d["host_names"].cast<std::vector<std::string>>();
   c.job = d["job"].cast<std::string>();
   c.elastic = d["elastic"].cast<bool>();
-  c.bereaved_key = d["bereaved_key"].cast<std::string>();
+  c.secondary_failure_key = d["secondary_failure_key"].cast<std::string>();
   for (auto l : d["links"].cast<py::list>()) c.links.push_back(link_of(l.cast<py::dict>()));
   c.segment_fd = d["segment_fd"].cast<int>();
   c.segment_bytes = d["segment_bytes"].cast<uint64_t>();
