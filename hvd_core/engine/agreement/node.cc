@@ -46,9 +46,9 @@ Node::Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::uni
   }
 }
 
-bool Node::submit(SetId set, Item item, RequestToken request, Hurry hurry, int64_t now) {
+bool Node::submit(SetId set, Item item, RequestRef request, Hurry hurry, int64_t now) {
   now_ = now;
-  return me_.submit(set, std::move(item), request, hurry, now);
+  return me_.submit(set, std::move(item), std::move(request), hurry, now);
 }
 
 void Node::towards_root(UpMessage m, int64_t now) {

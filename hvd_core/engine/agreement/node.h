@@ -56,7 +56,7 @@ class Node final : private Participant::Outbox, private Coordinator::Log {
   Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::unique_ptr<Link>> children, Host& host);
 
   // As Participant's functions of these names.
-  bool submit(SetId set, Item item, RequestToken request, Hurry hurry, int64_t now);
+  bool submit(SetId set, Item item, RequestRef request, Hurry hurry, int64_t now);
   void poison(SetId set, const std::string& name, const std::string& text) { me_.poison(set, name, text); }
   void wanted(SetId set, const std::string& name) { me_.wanted(set, name); }
   void join() { me_.join(); }

@@ -106,7 +106,7 @@ void Participant::announce_held(const Batch& b) {
     if (b.holds[i]) announce(b.set, b.members[i], true);  // urgent: it has waited already
 }
 
-bool Participant::submit(SetId set, Item item, RequestToken request, Hurry hurry, int64_t now) {
+bool Participant::submit(SetId set, Item item, RequestRef request, Hurry hurry, int64_t now) {
   const bool urgent = hurry != Hurry::None;
   auto& s = state(set);
   if (s.ended || is_of_ended_set(s, *item.name)) {  // the removal was replayed after the call was made
@@ -115,7 +115,7 @@ bool Participant::submit(SetId set, Item item, RequestToken request, Hurry hurry
   }
   if (item.sig->fields().kind == OpKind::RemoveProcessSet)
     ask_dissolve_partly_held(static_cast<SetId>(item.sig->fields().root));  // R10
-  if (!s.pending.try_emplace(*item.name, Pending{item, request, urgent}).second) return false;
+  if (!s.pending.try_emplace(*item.name, Pending{item, std::move(request), urgent}).second) return false;
 
   auto known = s.known.find(*item.name);
   if (known == s.known.end()) {
@@ -279,10 +279,10 @@ void Participant::execute(SetId set, const std::vector<Item>& items) {
   std::vector<BatchItem> run;
   run.reserve(items.size());
   for (const auto& item : items) {
-    BatchItem x{item, 0, nullptr};
+    BatchItem x{item, nullptr};
     if (auto it = s.pending.find(*item.name); it != s.pending.end()) {
       check_agreed(item, it->second);
-      x.token = it->second.request;
+      x.request = std::move(it->second.request);
       s.pending.erase(it);
     } else if (!joined_) {
       throw std::logic_error("the log says to execute '" + *item.name + "', which this rank has not submitted");
@@ -344,41 +344,39 @@ void Participant::replay_dissolve(const Entry& e) {
   outbox_.send(std::move(m));
 }
 
-RequestToken Participant::take_sets_request(const Entry& e, OpKind kind) {
+RequestRef Participant::take_sets_request(const Entry& e, OpKind kind) {
   auto& pending = state(0).pending;
   auto it = pending.find(e.name ? *e.name : kSetsName);
   if (it == pending.end()) {
     // R15: a rank that is no member has not asked for it, and need not know of it.
     const auto askers = e.name ? members_that_ask(*e.name) : std::vector<Rank>{};
-    if (!askers.empty() && !std::binary_search(askers.begin(), askers.end(), me_)) return 0;
+    if (!askers.empty() && !std::binary_search(askers.begin(), askers.end(), me_)) return nullptr;
     if (!joined_) throw std::logic_error("the log changes the process sets, which this rank has not asked for");
-    return 0;
+    return nullptr;
   }
   const SignatureFields& asked = it->second.item.sig->fields();
   if (asked.kind != kind ||
       (kind == OpKind::AddProcessSet ? asked.ranks != e.members : asked.root != static_cast<int32_t>(e.set)))
     throw std::logic_error("the log changes the process sets in another way than this rank has asked for");
-  const RequestToken request = it->second.request;
-  pending.erase(it);
-  return request;
+  return std::move(pending.extract(it).mapped().request);
 }
 
 void Participant::replay_add_set(const Entry& e) {
   // All ranks replay all additions, so the set's number is the next index. A number from a peer never sizes the table.
   if (e.set != next_set_) absurd("a new process set out of turn");
   check_set(e);
-  const RequestToken request = take_sets_request(e, OpKind::AddProcessSet);
+  RequestRef request = take_sets_request(e, OpKind::AddProcessSet);
   SetState& s = sets_[next_set_++];
   s.pair = is_pair(e.name);
   s.members = e.members;
   s.member = std::ranges::binary_search(e.members, me_);
-  events_.set_added(e.set, e.members, request, e.name);
+  events_.set_added(e.set, e.members, std::move(request), e.name);
 }
 
 void Participant::replay_remove_set(const Entry& e) {
   SetState& s = state(e.set);
   if (e.set == 0 || s.ended) absurd("the end of a process set that does not exist");
-  const RequestToken request = take_sets_request(e, OpKind::RemoveProcessSet);
+  RequestRef request = take_sets_request(e, OpKind::RemoveProcessSet);
   const auto pending = std::move(s.pending);
   sets_.erase(e.set);
   for (auto& [name, p] : pending) events_.fail(p.request, Failure::SetRemoved, kSetRemoved);
@@ -391,7 +389,7 @@ void Participant::replay_remove_set(const Entry& e) {
       return gone;
     });
   }
-  events_.set_removed(e.set, request);
+  events_.set_removed(e.set, std::move(request));
 }
 
 void Participant::replay_fail(const Entry& e) {
@@ -400,7 +398,7 @@ void Participant::replay_fail(const Entry& e) {
   auto& s = state(e.set);
   auto it = s.pending.find(*e.name);
   if (it == s.pending.end()) return;  // this rank is not a member, or has joined
-  RequestToken request = it->second.request;
+  const RequestRef request = std::move(it->second.request);
   s.pending.erase(it);
   events_.fail(request, e.poisoners.empty() ? Failure::Disagreement : Failure::Mistake, e.text);
 }

@@ -13,6 +13,7 @@
 
 #include "control_helpers.h"
 #include "engine/agreement/participant.h"
+#include "engine/calls/request.h"
 
 using namespace hvd;
 using namespace hvd::native;
@@ -322,13 +323,15 @@ struct Rank1 final : Participant::Outbox, Participant::Events {
 
   void send(UpMessage m) override { sent.push_back(std::move(m)); }
   void execute(SetId, std::vector<BatchItem> items) override { executed += items.size(); }
-  void fail(RequestToken, base::Failure, const std::string&) override {}
+  void fail(const RequestRef&, base::Failure, const std::string&) override {}
   void joined(Rank) override {}
   void closed(Rank, const std::string&) override {}
-  void set_added(SetId, const std::vector<Rank>&, RequestToken, const NameRef&) override {}
-  void set_removed(SetId, RequestToken) override {}
+  void set_added(SetId, const std::vector<Rank>&, RequestRef, const NameRef&) override {}
+  void set_removed(SetId, RequestRef) override {}
 
-  void submit(const std::string& name) { participant.submit(0, item(name), ++token_, Hurry::None, 0); }
+  void submit(const std::string& name) {
+    participant.submit(0, item(name), std::make_shared<calls::Request>(), Hurry::None, 0);
+  }
   void define() {
     for (const char* name : {"a", "b"}) submit(name);
     Entry e;
@@ -349,7 +352,6 @@ struct Rank1 final : Participant::Outbox, Participant::Events {
   }
 
  private:
-  RequestToken token_ = 0;
 };
 
 void participant_runs_a_known_batch_only_after_its_arrival() {
