@@ -203,11 +203,18 @@ void HierarchicalLowering::broadcast(Schedule& schedule, const plugins::Collecti
   if (here) within(root_local);
   between();
   if (here) return;
+  gather_slices(schedule, c, slices,
+                [&](size_t i, uint64_t n) { return part_of(c.out[i], slices.start(i, my_local_) * width, n * width); });
+}
+
+// The lanes' slices of all buffers go to all ranks of the host. mine(i, elements): this rank's part of buffer i.
+void HierarchicalLowering::gather_slices(Schedule& schedule, const plugins::Collective& c, const Slices& slices,
+                                         const std::function<hvd_buf(size_t, uint64_t)>& mine) {
   auto& s = step(c, HVD_ALLGATHER);
   for (size_t i = 0; i < c.counts.size(); ++i) {
     if (c.counts[i] == 0) continue;
-    const uint64_t m = slices.count(i, my_local_);
-    add(s, part_of(c.out[i], slices.start(i, my_local_) * width, m * width), c.out[i], m);
+    const uint64_t n = slices.count(i, my_local_);
+    add(s, mine(i, n), c.out[i], n);
     uint64_t* row = add_row(s.out_counts, neighbours_);
     for (size_t lane = 0; lane < slices.lanes(); ++lane) row[lane] = slices.count(i, lane);
   }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -164,6 +165,8 @@ class HierarchicalLowering final : public Lowering {
                       hvd_buf to);
   hvd_buf finish(Schedule& schedule, const TwoLevels& levels, hvd_buf sums, uint64_t n, hvd_buf out);
   void spread(Schedule& schedule, const plugins::Collective& c, const Slices& slices, hvd_buf result);
+  void gather_slices(Schedule& schedule, const plugins::Collective& c, const Slices& slices,
+                     const std::function<hvd_buf(size_t, uint64_t)>& mine);
   void scatter_first(Schedule& schedule, const plugins::Collective& c, const TwoLevels& levels,
                      const std::vector<uint64_t>& at, hvd_buf kept);
   void exchange_counts(Schedule& schedule, const std::shared_ptr<Exchange>& x);
