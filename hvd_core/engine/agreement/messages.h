@@ -109,42 +109,24 @@ struct Entry {
   int64_t coalesce_ns = 0;  // Tune: the coalescing delay and the dissolve delay from here on
 };
 
-class UpEncoder {
+// The codec of one direction of a link, for M = UpMessage or Entry: its dictionaries remember what was sent.
+template <typename M>
+class Encoder {
  public:
-  explicit UpEncoder(uint32_t capacity, std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+  explicit Encoder(uint32_t capacity, std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : names_(capacity, memory), sigs_(capacity, memory) {}
-  void put(std::string& out, const UpMessage& m);
+  void put(std::string& out, const M& m);
 
  private:
   DictionaryEncoder names_, sigs_;
 };
 
-class UpDecoder {
+template <typename M>
+class Decoder {
  public:
-  explicit UpDecoder(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+  explicit Decoder(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : names_(memory), sigs_(memory) {}
-  UpMessage get(Reader& r);
-
- private:
-  DictionaryDecoder<NameRef> names_;
-  DictionaryDecoder<SigRef> sigs_;
-};
-
-class EntryEncoder {
- public:
-  explicit EntryEncoder(uint32_t capacity, std::pmr::memory_resource* memory = std::pmr::get_default_resource())
-      : names_(capacity, memory), sigs_(capacity, memory) {}
-  void put(std::string& out, const Entry& e);
-
- private:
-  DictionaryEncoder names_, sigs_;
-};
-
-class EntryDecoder {
- public:
-  explicit EntryDecoder(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
-      : names_(memory), sigs_(memory) {}
-  Entry get(Reader& r);
+  M get(Reader& r);
 
  private:
   DictionaryDecoder<NameRef> names_;

@@ -101,7 +101,7 @@ void Participant::announce(SetId set, const Item& item, bool urgent) {
   outbox_.send(std::move(m));
 }
 
-void Participant::announce_held(const Batch& b) {
+void Participant::announce_held(const KnownBatch& b) {
   for (size_t i = 0; i < b.members.size(); ++i)
     if (b.holds[i]) announce(b.set, b.members[i], true);  // urgent: it has waited already
 }
@@ -123,7 +123,7 @@ bool Participant::submit(SetId set, Item item, RequestRef request, Hurry hurry, 
     return true;
   }
   const Place place = known->second;
-  Batch& b = batches_[place.batch];
+  KnownBatch& b = batches_[place.batch];
   if (b.asked) {  // the batch is being dissolved: members are announced singly
     announce(set, item, urgent);
     return true;
@@ -152,7 +152,7 @@ bool Participant::submit(SetId set, Item item, RequestRef request, Hurry hurry, 
 }
 
 void Participant::ask_dissolve(uint32_t id) {
-  Batch& b = batches_[id];
+  KnownBatch& b = batches_[id];
   if (!b.alive || b.asked || b.arrived) return;  // R6: an arrival is never said twice
   b.asked = true;
   UpMessage m(UpMessage::AskDissolve, me_);
@@ -175,7 +175,7 @@ void Participant::ask_dissolve_partly_held(SetId set) {
 }
 
 void Participant::stop_holding(uint32_t id) {
-  Batch& b = batches_[id];
+  KnownBatch& b = batches_[id];
   held_since_.erase({b.since, id});
   std::fill(b.holds.begin(), b.holds.end(), false);
   b.held = 0;
@@ -183,11 +183,11 @@ void Participant::stop_holding(uint32_t id) {
 }
 
 void Participant::forget_batch(uint32_t id) {
-  Batch& b = batches_[id];
+  KnownBatch& b = batches_[id];
   auto& known = state(b.set).known;
   for (const auto& m : b.members) known.erase(*m.name);
   stop_holding(id);
-  b = Batch{};
+  b = KnownBatch{};
 }
 
 void Participant::poison(SetId set, const std::string& name, const std::string& text) {
@@ -206,7 +206,7 @@ void Participant::wanted(SetId set, const std::string& name) {
   auto pending = s.pending.find(name);
   if (pending == s.pending.end()) return;
   if (auto it = s.known.find(name); it != s.known.end()) {
-    const Batch& b = batches_[it->second.batch];
+    const KnownBatch& b = batches_[it->second.batch];
     if (b.holds[it->second.index]) return ask_dissolve(it->second.batch);
   }
   if (std::exchange(pending->second.urgent, true)) return;
@@ -300,7 +300,7 @@ void Participant::replay_exec(const Entry& e) {
     // The root takes free numbers first, so that no message can make this rank hold more batches than are alive.
     if (e.batch > batches_.size()) absurd("a known batch out of turn");
     if (e.batch == batches_.size()) batches_.emplace_back();
-    Batch& b = batches_[e.batch];
+    KnownBatch& b = batches_[e.batch];
     if (b.alive) absurd("a known batch takes the number of another one");
     b.alive = true;
     b.set = e.set;
@@ -321,7 +321,7 @@ void Participant::replay_exec(const Entry& e) {
 void Participant::replay_run(const Entry& e) {
   if (e.batch >= batches_.size() || !batches_[e.batch].alive || batches_[e.batch].gen != e.gen)
     throw std::logic_error("the log says to run a batch that is not known here");
-  Batch& b = batches_[e.batch];
+  KnownBatch& b = batches_[e.batch];
   const bool member = state(b.set).member;
   // R7, also on a rank that has joined: no known batch runs without its arrival (R9).
   if (member && !b.arrived) throw std::logic_error("the log runs a batch at which this rank has not arrived");
@@ -332,7 +332,7 @@ void Participant::replay_run(const Entry& e) {
 
 void Participant::replay_dissolve(const Entry& e) {
   if (e.batch >= batches_.size() || !batches_[e.batch].alive || batches_[e.batch].gen != e.gen) return;
-  Batch& b = batches_[e.batch];
+  KnownBatch& b = batches_[e.batch];
   // The root counts a rank that has arrived (R6); a rank that asked has announced its members already (R5).
   if (!b.arrived && !b.asked) announce_held(b);
   const bool member = state(b.set).member;

@@ -76,7 +76,7 @@ class Participant {
     bool urgent = false;  // the root knows that a caller waits
   };
   // A known batch. It is held in part from the first submitted member on, until all are (arrived) or it is dissolved.
-  struct Batch {
+  struct KnownBatch {
     bool alive = false;
     bool arrived = false;  // this rank has submitted all members, and has said so
     bool asked = false;    // this rank has asked to dissolve it, and has announced the members that it holds
@@ -105,7 +105,7 @@ class Participant {
   void check_set(const Entry& e) const;
   void check_agreed(const Item& item, const Pending& mine) const;
   void announce(SetId set, const Item& item, bool urgent);
-  void announce_held(const Batch& b);
+  void announce_held(const KnownBatch& b);
   void ask_dissolve(uint32_t id);
   void ask_dissolve_partly_held();
   void ask_dissolve_partly_held(SetId set);
@@ -129,7 +129,7 @@ class Participant {
   std::map<SetId, SetState> sets_;  // those that exist; a number is not used again
   SetId next_set_ = 1;
   SetState ended_;  // takes the place of each that does not exist any more
-  std::vector<Batch> batches_;
+  std::vector<KnownBatch> batches_;
   std::set<std::pair<int64_t, uint32_t>> held_since_;  // partly held batches, oldest first
 };
 

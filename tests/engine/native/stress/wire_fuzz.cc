@@ -177,8 +177,8 @@ int main(int argc, char** argv) {
     Rng rng(seed);
     std::vector<SigRef> signatures;
     for (int i = 0; i < 6; ++i) signatures.push_back(draw_signature(rng));
-    codec<UpEncoder, UpDecoder>(rng, [&] { return draw_message(rng, signatures); }, tally);
-    codec<EntryEncoder, EntryDecoder>(rng, [&] { return draw_entry(rng, signatures); }, tally);
+    codec<Encoder<UpMessage>, Decoder<UpMessage>>(rng, [&] { return draw_message(rng, signatures); }, tally);
+    codec<Encoder<Entry>, Decoder<Entry>>(rng, [&] { return draw_entry(rng, signatures); }, tally);
     link(rng, rounds % 2 == 1, tally);
     if (messages > 0) continue;
     const bool spoil_some = rounds % 4 != 0;
