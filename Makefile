@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The console scripts of .venv first: `mpirun`, `horovodrun` and the compilers' helpers come from there.
 WITH_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 
-CXX_FILES := $(shell find hvd_core horovod backends tests benchmarks \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.c' \) -not -path '*/build/*' 2>/dev/null)
+CXX_FILES := $(shell find hvd_core horovod backends simulators tests benchmarks \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.c' \) -not -path '*/build/*' 2>/dev/null)
 # Backends that are distributions of their own, and the devices of PyTorch and TensorFlow that the tests use: they run on
 # the simulator of the template backend (eccl_stub).
 STUB := backends/eccl_stub
@@ -39,7 +39,7 @@ wheel_inputs = $(shell find $(1) -name build -prune -o -type f \
 MPI_INPUTS := $(call wheel_inputs,$(MPI))
 NCCL_INPUTS := $(call wheel_inputs,$(NCCL)) $(wildcard $(NCCL)/csrc/kernels/* $(NCCL)/csrc/kernels/generated/*)
 GLOO_INPUTS := $(call wheel_inputs,$(GLOO)) hvd_core/include/hvd/backend_reduce.hpp hvd_core/include/hvd/backend_elements.hpp
-STUB_INPUTS := $(call wheel_inputs,$(STUB)) $(call wheel_inputs,$(DEVICES)) $(wildcard $(DEVICES)/*/src/*/*.py)
+STUB_INPUTS := $(call wheel_inputs,$(STUB)) $(call wheel_inputs,simulators/eccl) $(call wheel_inputs,$(DEVICES)) $(wildcard $(DEVICES)/*/src/*/*.py)
 
 .PHONY: help train install programs check test test-all checked sanitize lint format docs wheel wheels wheel-aarch64 test-pythons clean
 .DELETE_ON_ERROR:
@@ -74,7 +74,7 @@ check: $(VENV)/.check lint
 test: checked
 	$(WITH_VENV) python -m pytest -m "not slow" $(LANES) $(PYTEST_ARGS)
 
-test-all: $(VENV)/.spark $(VENV)/.jax checked
+test-all: $(VENV)/.spark $(VENV)/.jax $(VENV)/valgrind/.installed checked
 	$(WITH_VENV) python -m pytest $(PYTEST_ARGS)
 
 # Two targets that the tests need, side by side.
@@ -188,7 +188,8 @@ $(VENV)/tensorflow-2.15/.installed: $(VENV)/.created requirements/tensorflow-2.1
 # Programs that tests start: Debian's packages, unpacked without root. Without them the tests are skipped and say so.
 $(VENV)/slurm/.installed: PACKAGES := slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
 $(VENV)/sshd/.installed: PACKAGES := openssh-server
-$(VENV)/slurm/.installed $(VENV)/sshd/.installed: $(VENV)/.created tests/get_debian.py
+$(VENV)/valgrind/.installed: PACKAGES := valgrind
+$(VENV)/slurm/.installed $(VENV)/sshd/.installed $(VENV)/valgrind/.installed: $(VENV)/.created tests/get_debian.py
 	$(BIN)/python tests/get_debian.py $(@D) $(PACKAGES) || \
 	    { rm -rf $(@D); mkdir $(@D); echo "$(firstword $(PACKAGES)) is not installed; its tests say so and are skipped."; }
 	touch $@

@@ -89,8 +89,9 @@ def cmake_library(source: Path, name: str) -> Path:
     """The library `name` of a CMake project, in build/FOLDER-OF-THE-PROJECT, up to date."""
     folder = ROOT / "build" / name.removeprefix("lib").removesuffix(".so")
     steps = [["cmake", "--build", folder, "-j2"]]
-    if not (folder / "CMakeCache.txt").exists():
-        steps.insert(0, ["cmake", "-S", source, "-B", folder, "-DCMAKE_BUILD_TYPE=Release"])
+    cache = folder / "CMakeCache.txt"
+    if not cache.exists() or f"CMAKE_HOME_DIRECTORY:INTERNAL={source}\n" not in cache.read_text():
+        steps.insert(0, ["cmake", "--fresh", "-S", source, "-B", folder, "-DCMAKE_BUILD_TYPE=Release"])
     folder.parent.mkdir(exist_ok=True)
     with open(folder.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # other lanes use the library too

@@ -7,10 +7,6 @@
 namespace hvd::host_kernels {
 namespace {
 
-constexpr const char* kDtypes[HVD_DTYPE_COUNT] = {
-#define HVD_DTYPE(ID, number, name, bytes, kind, reductions) #name,
-#include <hvd/types.inc>
-};
 constexpr const char* kOps[HVD_REDOP_COUNT] = {"sum", "product", "min", "max", "average"};
 constexpr const char* kColls[HVD_COLL_COUNT] = {
 #define HVD_COLLECTIVE(ID, number, name, what, root) #name,
@@ -29,7 +25,7 @@ Error formatted_error(hvd_rc code, int32_t flags, const char* format, ...) {
 }
 
 const char* dtype_name(int32_t dtype) {
-  return dtype >= 0 && dtype < HVD_DTYPE_COUNT ? kDtypes[dtype] : "an unknown dtype";
+  return dtype >= 0 && dtype < HVD_DTYPE_COUNT ? kDtypeNames[dtype] : "an unknown dtype";
 }
 const char* op_name(int32_t op) { return op >= 0 && op < HVD_REDOP_COUNT ? kOps[op] : "an unknown reduction"; }
 const char* coll_name(int32_t coll) {

@@ -4,8 +4,6 @@
 // Any thread.
 #pragma once
 
-#include <time.h>
-
 #include <cstdint>
 
 #include "hvd/backend.hpp"
@@ -20,12 +18,6 @@ inline uint32_t dtype_size(int32_t dtype) { return dtype >= 0 && dtype < HVD_DTY
 const char* dtype_name(int32_t dtype);
 const char* op_name(int32_t op);
 const char* coll_name(int32_t coll);
-
-inline int64_t now_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<int64_t>(t.tv_sec) * 1000000000 + t.tv_nsec;
-}
 
 // The host's default is not known here: an operation with a deadline of 0 has no deadline, since the host can abort it.
 inline int64_t op_deadline(int64_t deadline_ns) { return deadline_ns == 0 ? HVD_NO_DEADLINE : deadline_ns; }

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <optional>
 
-#include "interfaces.h"
 #include "rendezvous.h"
 #include "shared.h"
 

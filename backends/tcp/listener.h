@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "address.h"
 #include "settings.h"
+#include "sockets.h"
 
 namespace hvd::tcp {
 

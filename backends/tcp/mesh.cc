@@ -16,7 +16,6 @@
 #include <string_view>
 
 #include "handshake.h"
-#include "interfaces.h"
 #include "listener.h"
 #include "rendezvous.h"
 #include "shared.h"

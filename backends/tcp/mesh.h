@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "address.h"
 #include "hvd/backend.hpp"
 #include "settings.h"
 #include "shared.h"
+#include "sockets.h"
 
 namespace hvd::tcp {
 

@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "address.h"
 #include "hvd/backend.hpp"
 #include "settings.h"
 #include "shared.h"
+#include "sockets.h"
 
 namespace hvd::tcp {
 

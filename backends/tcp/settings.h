@@ -8,7 +8,7 @@ namespace hvd::tcp {
 
 // Those that may differ by rank.
 struct LocalSettings {
-  std::string iface;         // see interfaces.h
+  std::string iface;         // see hvd/backend_addresses.hpp
   const char* iface_source;  // the setting it comes from, for messages
   uint32_t peer_timeout_s;
   uint32_t buffer_kib;  // 0: the system's own tuning

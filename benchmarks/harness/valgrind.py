@@ -27,16 +27,30 @@ def per_call(program: str, few: int, more: int, path: Path, env: Mapping[str, st
     return (_count(program, few + more, path, env) - _count(program, few, path, env)) / more
 
 
-def _count(program: str, calls: int, path: Path, env: Mapping[str, str]) -> int:
-    if shutil.which("valgrind") is None:
+def find() -> tuple[str, dict[str, str]]:
+    """The program, the system's or the one that `make test-all` has unpacked, and the variables that it needs.
+
+    Raises:
+        Unavailable: there is none.
+    """
+    if system := shutil.which("valgrind"):
+        return system, {}
+    unpacked = Path(sys.prefix) / "valgrind" / "usr"
+    if not (unpacked / "bin" / "valgrind").exists():
         raise Unavailable("valgrind is not installed")
+    return str(unpacked / "bin" / "valgrind"), {"VALGRIND_LIB": str(unpacked / "libexec" / "valgrind")}
+
+
+def _count(program: str, calls: int, path: Path, env: Mapping[str, str]) -> int:
+    valgrind, needed = find()
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "program.py"
         source.write_text(program)
         out = Path(folder) / "count"
-        command = ["valgrind", "--tool=callgrind", "--separate-threads=yes", f"--callgrind-out-file={out}"]
+        command = [valgrind, "--tool=callgrind", "--separate-threads=yes", f"--callgrind-out-file={out}"]
         environment = {
             **os.environ,
+            **needed,
             "PYTHONPATH": str(path),
             "PYTHONHASHSEED": "0",
             "HOROVOD_TIMELINE": "",

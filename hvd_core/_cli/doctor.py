@@ -43,8 +43,7 @@ class Answer:
 
     ``address``: of its socket. ``facts``: see doctor_endpoint. ``snapshots``: rank -> the snapshot's bytes, for
     _read_snapshot().
-    ``engine``: lines about the engine. ``process_sets``: members by number. ``is_stuck``: the engine's driver did not
-    answer.
+    ``process_sets``: members by id.
     """
 
     address: str
@@ -52,9 +51,7 @@ class Answer:
     user: int
     facts: dict[str, Any]
     snapshots: dict[int, bytes] = field(default_factory=dict)
-    engine: list[str] = field(default_factory=list)
     process_sets: dict[int, list[int]] = field(default_factory=dict)
-    is_stuck: bool = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -211,7 +208,7 @@ def _answers_of_job(pid: int) -> list[Answer]:
 
 
 def _about(answer: Answer) -> dict[str, Any]:
-    return {"engine": answer.engine, "is_stuck": answer.is_stuck, "backends": answer.facts["backends"]}
+    return {"backends": answer.facts["backends"]}
 
 
 def _job_line(answer: Answer, with_rank: bool = True) -> str:
@@ -239,7 +236,7 @@ def _no_stall(ranks: list[dict[str, Any]]) -> str:
 def _lines_of(rank: dict[str, Any]) -> list[str]:
     """What a rank waits for, its last submissions and its engine."""
     lines = [f"rank {rank['rank']} (host {rank['host']}, pid {rank['pid']})"]
-    if rank.get("is_stuck"):
+    if rank["is_stuck"]:
         lines.append(
             "  the engine did not answer: the thread that drives it is inside of a backend. Operations that wait "
             "are not listed"
@@ -257,7 +254,7 @@ def _lines_of(rank: dict[str, Any]) -> list[str]:
         lines += [f"    {_submission(s, '{} ago')}" for s in last]
     else:
         lines.append("  has submitted no operation")
-    lines += [f"  engine: {line}" for line in rank.get("engine", ())]
+    lines += [f"  engine: {line}" for line in rank["engine"]]
     if rank.get("backends"):
         lines.append(f"  backends: {'; '.join(rank['backends'])}")
     return lines
@@ -395,12 +392,8 @@ def _parsed(address: str, pid: int, user: int, data: bytes) -> Answer:
     for kind, rank, part in _parts(rest):
         if kind == "snapshot":
             answer.snapshots[rank] = part
-        elif kind == "engine":
-            answer.engine.append(part.decode("utf-8", "backslashreplace"))
         elif kind == "sets":
             answer.process_sets = {int(number): members for number, members in json.loads(part).items()}
-        elif kind == "stuck":
-            answer.is_stuck = True
     return answer
 
 

@@ -1,8 +1,8 @@
 """``hvd plugin new NAME --device TYPE``: writes the project of a new backend.
 
-The template is a real backend of this repository, with its names replaced. template.toml lists the words that are names,
-and the files that are not copied. There is no template language: the copied files are those that our own tests build and
-run.
+The template is a real backend of this repository, with the simulator of its library, and with its names replaced.
+template.toml lists the words that are names, and the files that are not copied. There is no template language: the
+copied files are those that our own tests build and run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import keyword
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,24 +53,34 @@ class Edit:
 
 @dataclass(frozen=True)
 class Template:
-    """The template: its folder, its names, glob patterns of files that are not copied, and further edits. ``kind``: the
-    memory of the backends that are made from it, DEVICE or HOST."""
+    """The template: its folder, the folder of the library's simulator and the name that this has in a project, its
+    names, glob patterns of files that are not copied, and further edits. ``kind``: the memory of the backends that are
+    made from it, DEVICE or HOST."""
 
     root: Path
+    simulator: Path
+    simulator_name: str
     names: Names
     private: tuple[str, ...]
     edits: tuple[Edit, ...]
     kind: str = "device"
 
-    def files(self) -> Iterator[Path]:
-        """The relative paths of the files that are copied."""
-        for path in sorted(self.root.rglob("*")):
-            relative = path.relative_to(self.root)
-            generated = any(part.startswith(".") or part == "__pycache__" for part in relative.parts)
-            if path.is_file() and not generated and path.suffix not in (".so", ".pyc"):
-                places = (relative, *relative.parents)
-                if not any(p.match(pattern) for p in places for pattern in (DESCRIPTION, *self.private)):
-                    yield relative
+    def files(self) -> dict[Path, Path]:
+        """The files that are copied, by their relative paths in a project."""
+        own = {p: self.root / p for p in _sources(self.root, (DESCRIPTION, *self.private))}
+        simulator = _sources(self.simulator, self.private)
+        return own | {Path(self.simulator_name) / p: self.simulator / p for p in simulator}
+
+
+def _sources(root: Path, private: Iterable[str]) -> Iterator[Path]:
+    """The relative paths of the files in a folder that neither are private nor were made by a build."""
+    for path in sorted(root.rglob("*")):
+        relative = path.relative_to(root)
+        generated = any(part.startswith(".") or part == "__pycache__" for part in relative.parts)
+        if path.is_file() and not generated and path.suffix not in (".so", ".pyc"):
+            places = (relative, *relative.parents)
+            if not any(p.match(pattern) for p in places for pattern in private):
+                yield relative
 
 
 def find_template(kind: str = DEVICE) -> Template:
@@ -88,11 +98,16 @@ def find_template(kind: str = DEVICE) -> Template:
 
 
 def read_template(folder: Path) -> Template:
-    """The template in a folder with a template.toml."""
+    """The template in a folder with a template.toml. The simulators are beside it in a wheel, and beside the folder of
+    all backends in a checkout."""
     data = tomllib.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     edits = tuple(Edit(**edit) for edit in data.get("edits", ()))
     kind = data.get("kind", DEVICE)
-    return Template(folder, Names(**data["names"]), tuple(data["private"]["files"]), edits, kind)
+    source, name = data["simulator"]["source"], data["simulator"]["folder"]
+    places = [parent / "simulators" / source for parent in folder.parents[:2]]
+    simulator = next((place for place in places if place.is_dir()), places[0])
+    private = tuple(data["private"]["files"])
+    return Template(folder, simulator, name, Names(**data["names"]), private, edits, kind)
 
 
 class Renaming:
@@ -166,14 +181,14 @@ def write_project(
     renaming = Renaming(template.names, new)
     texts: dict[Path, str] = {}
     modes: dict[Path, int] = {}
-    for relative in template.files():
+    for relative, source in template.files().items():
         renamed = renaming.path(relative)
         if renamed in texts:
             raise ValueError(f"two files of the template would be called {renamed}; choose other names")
-        text = renaming.text(_edited(template, relative, choices))
+        text = renaming.text(_edited(template, relative, source, choices))
         for choice, value in choices.items():
             text = text.replace("{" + choice + "}", value)
-        texts[renamed], modes[renamed] = text, (template.root / relative).stat().st_mode
+        texts[renamed], modes[renamed] = text, source.stat().st_mode
     texts |= {Path(name): text for name, text in extra.items()}
     for relative, text in texts.items():
         path = target / relative
@@ -183,8 +198,8 @@ def write_project(
     return sorted(texts)
 
 
-def _edited(template: Template, relative: Path, choices: Mapping[str, str]) -> str:
-    text = (template.root / relative).read_text(encoding="utf-8")
+def _edited(template: Template, relative: Path, source: Path, choices: Mapping[str, str]) -> str:
+    text = source.read_text(encoding="utf-8")
     for edit in template.edits:
         if edit.file != relative.as_posix() or (edit.when and edit.when not in choices):
             continue

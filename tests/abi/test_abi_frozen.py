@@ -72,7 +72,7 @@ def test_frozen_backend_keeps_the_contract(tmp_path):
 def test_frozen_backend_serves_a_job(tmp_path):
     """Two ranks with tensors in device memory: served types, and types that the library refuses (64 bits)."""
     side = tmp_path / "libprogram_side.so"
-    include = ROOT / "backends" / "eccl_stub" / "simulator" / "include"
+    include = ROOT / "simulators" / "eccl" / "include"
     compiler = os.environ.get("CC", "cc")
     source = ROOT / "tests" / "eccl" / "program_side.c"
     simulator = FROZEN / "libeccl_sim.so"

@@ -1,5 +1,6 @@
 """The host device "cpu" that each backend brings along, and what its tables declare."""
 
+import contextlib
 import ctypes as C
 
 import numpy as np
@@ -113,6 +114,16 @@ def test_memory_copy_streams_events(backend, device):
     assert caught.value.code == UNSUPPORTED
 
 
+@contextlib.contextmanager
+def stream_of(backend):
+    api, device, stream = backend.device_api, C.c_void_p(), C.c_void_p()
+    backend.call(api, "open", 0, None, C.byref(device))
+    backend.call(api, "stream_create", device, 0, C.byref(stream))
+    yield stream
+    backend.call(api, "stream_destroy", stream)
+    backend.call(api, "close", device)
+
+
 def copies(backend, rows, stride=C.sizeof(CopyItem)):
     """rows: (source array, its dtype number, destination array, its dtype number, scale)."""
     raw = C.create_string_buffer(stride * len(rows))
@@ -122,7 +133,9 @@ def copies(backend, rows, stride=C.sizeof(CopyItem)):
         item.src, item.dst, item.scale, item.count = array_buf(source), array_buf(target), scale, source.size
         item.src_dtype, item.dst_dtype = s, t
         C.memmove(C.byref(raw, i * stride), C.byref(item), C.sizeof(item))
-    backend.call(backend.device_api, "batched_copy_scale", None, C.cast(raw, C.POINTER(CopyItem)), len(rows))
+    items = C.cast(raw, C.POINTER(CopyItem))
+    with stream_of(backend) as stream:
+        backend.call(backend.device_api, "batched_copy_scale", stream, items, len(rows))
 
 
 @pytest.mark.parametrize("stride", [C.sizeof(CopyItem), C.sizeof(CopyItem) + 16])
@@ -184,16 +197,11 @@ def test_half_precision_conversions_are_exact(library, tmp_path, isa):
 
 def test_reduce_local(backend):
     def reduce(a, b, op):
-        backend.call(
-            backend.device_api,
-            "reduce_local",
-            None,
-            array_buf(a),
-            array_buf(b),
-            a.size,
-            DTYPES[a.dtype.name],
-            op,
-        )
+        with stream_of(backend) as stream:
+            buffers = array_buf(a), array_buf(b)
+            backend.call(
+                backend.device_api, "reduce_local", stream, *buffers, a.size, DTYPES[a.dtype.name], op
+            )
 
     a, b = np.arange(1000, dtype=np.float32), np.full(1000, 500, np.float32)
     reduce(a, b, MAX)

@@ -238,3 +238,25 @@ def test_gpu_script_runs_on_the_simulated_device(bench):
     assert set(found["parts"]) == {"overhead", "packing", "step"}
     assert all("failed" not in part for part in found["parts"].values()), found["parts"]
     assert found["parts"]["step"]["ms"]["ours"][0] > 0
+
+
+@pytest.mark.slow
+def test_frequent_calls_need_no_more_instructions_than_their_limits(tmp_path):
+    valgrind = _module_of_the_benchmarks("valgrind")
+    try:
+        valgrind.find()
+    except valgrind.Unavailable as missing:
+        pytest.skip(str(missing))
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(BENCHMARKS / "instructions.py"),
+            "--check",
+            "--json",
+            str(tmp_path / "counts.json"),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(count > 1000 for count in json.loads((tmp_path / "counts.json").read_text()).values())

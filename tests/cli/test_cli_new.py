@@ -81,7 +81,7 @@ def test_project_has_nothing_of_the_template_s_names(hvd, tmp_path, name):
 def test_the_names_of_the_template_are_names_as_good_as_any(hvd, tmp_path):
     new(hvd, tmp_path, "eccl", "--device", "gcu", "--runtime", "tops")
     project = texts(tmp_path / "hvd-backend-eccl")
-    assert project["simulator/include/eccl.h"] == (TEMPLATE.root / "simulator/include/eccl.h").read_text()
+    assert project["simulator/include/eccl.h"] == (TEMPLATE.simulator / "include/eccl.h").read_text()
     assert 'eccl = "hvd_backend_eccl:describe"' in project["pyproject.toml"]
     assert "stub" not in project["csrc/backend.cc"]
 
@@ -147,6 +147,7 @@ def test_nothing_is_overwritten(hvd, tmp_path):
 def test_edit_that_no_longer_fits_is_an_error(tmp_path):
     (tmp_path / "a.txt").write_text("one two")
     (tmp_path / "template.toml").write_text(
+        '[simulator]\nsource = "x"\nfolder = "y"\n'
         '[names]\nbackend = "x_s"\nvendor = "x"\ndevice = "d"\nruntime = "r"\n[private]\nfiles = []\n'
         '[[edits]]\nfile = "a.txt"\nold = "three"\nnew = "four"\n'
     )
@@ -159,8 +160,8 @@ def test_cases_that_the_template_names_are_cases_of_the_kit():
     from hvd_core.conformance._cases import all_cases
 
     known = {case.name for case in all_cases([])}
-    for path in TEMPLATE.files():
-        for line in (TEMPLATE.root / path).read_text().splitlines():
+    for path, source in TEMPLATE.files().items():
+        for line in source.read_text().splitlines():
             if "Passes: " in line:
                 named = set(re.findall(r"L\d\.\w+", line))
                 assert named, f"{path}: {line}"

@@ -9,7 +9,7 @@ from compiled import cmake_library
 from forked import ForkedRanks
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "backends" / "eccl_stub" / "simulator"
+SOURCE = ROOT / "simulators" / "eccl"
 
 SUCCESS, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR = 0, 4, 5, 6
 SUM, PROD, MAX, MIN, AVG = range(5)

@@ -10,6 +10,7 @@ from harness import kit
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "backends" / "eccl_stub"
+SIMULATOR = ROOT / "simulators" / "eccl"
 PACKAGE = FOLDER / "src" / "hvd_backend_eccl_stub"
 PROGRAMS = Path(__file__).with_name("eccl_programs.py")
 
@@ -30,7 +31,7 @@ def program_side():
         "libprogram_side.so",
         [cc(), "-shared", "-fPIC", "-Wall", "-Werror"],
         [Path(__file__).with_name("program_side.c")],
-        [FOLDER / "simulator" / "include"],
+        [SIMULATOR / "include"],
         [f"-Wl,-rpath,{simulator.parent}", simulator],
     )
 

@@ -23,7 +23,7 @@ def test_every_function_that_the_backend_uses_is_listed():
 
 @pytest.mark.parametrize("header", ["eccl.h", "tops_runtime.h"])
 def test_every_declaration_of_the_headers_is_listed(header):
-    text = (stub_backend.FOLDER / "simulator" / "include" / header).read_text()
+    text = (stub_backend.SIMULATOR / "include" / header).read_text()
     declared = set(re.findall(r"\b((?:eccl|tops)\w+)\(", re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)))
     declared |= set(re.findall(r"^} (\w+);", text, re.MULTILINE))
     assert len(declared) > 20

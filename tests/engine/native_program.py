@@ -42,7 +42,7 @@ PROGRAMS = {
     "call_watch_test": parts("watch", "call_watch"),
     "request_test": parts("calls", "request"),
     "lifecycle_test": parts("core", "lifecycle"),
-    "observer_test": parts("recorder", "timeline_end"),
+    "observer_test": [],
     "emulated_test": _EMULATED,
     "staged_test": [*_EMULATED, *parts("dataplane", "staged")],
     "hierarchical_test": [*_EMULATED, *parts("dataplane", "hierarchical", "hierarchical_reduce", "layout")],

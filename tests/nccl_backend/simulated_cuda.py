@@ -1,4 +1,4 @@
-"""The simulated CUDA and NCCL (tests/nccl_backend/simulator): building it, calling it, environments that choose it."""
+"""The simulated CUDA and NCCL (simulators/cuda_nccl): building it, calling it, environments that choose it."""
 
 import ctypes as c
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from compiled import cmake_library
 
 ROOT = Path(__file__).parents[2]
-SOURCE = Path(__file__).with_name("simulator")
+SOURCE = ROOT / "simulators" / "cuda_nccl"
 
 NOT_INITIALIZED, INVALID_CONTEXT, INVALID_HANDLE = 3, 201, 400
 CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED, CAPTURED_EVENT = 900, 901, 907

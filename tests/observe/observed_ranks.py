@@ -100,22 +100,6 @@ def killed_while_the_other_waits(victim, path=None):
     tools.expect(hvd.HorovodInternalError, lambda: hvd.synchronize(handle))
 
 
-def killed_right_after_its_last_operations(victim, count):
-    """Rank `victim` takes part in `count` operations, submits another, and dies before its timeline is written."""
-    tools.ignore_the_launcher()
-    for i in range(count):
-        hvd.allreduce(np.ones(5, np.float32), name=f"step{i % 50}")
-        if hvd.rank() == victim and i == count // 2:
-            time.sleep(0.3)  # so that the file has the first half
-    last = hvd.allreduce(np.ones(5, np.float32), name="last done")
-    if hvd.rank() == victim:
-        hvd.allreduce_async(np.ones(7), name="never done")
-        os.kill(os.getpid(), signal.SIGKILL)
-    assert last[0] == 1
-    handle = hvd.allreduce_async(np.ones(7), name="never done")
-    tools.expect(hvd.HorovodInternalError, lambda: hvd.synchronize(handle))
-
-
 def _await(path, found, seconds=60):
     end = time.monotonic() + seconds
     while not (os.path.exists(path) and found(timeline_files.load(path))):

@@ -161,33 +161,3 @@ def test_the_launcher_turns_it_on(tmp_path, options):
     events = events_of(path)
     assert "allreduce.fine" in timeline_files.tensor_names(events).values()
     assert any(e.get("name") == "CYCLE_START" and e["s"] == "g" for e in events)
-
-
-@pytest.mark.parametrize("size, victim", [(2, 0), (3, 0), (3, 2)])
-def test_the_others_complete_the_file_of_a_killed_rank(tmp_path, size, victim):
-    """What was in its flight recorder and not in the file yet, and that the job was aborted, and why."""
-    count = 300
-    env = {"HOROVOD_TIMELINE": str(tmp_path / "t.{rank}.json")}
-    env["HOROVOD_FLIGHT_RECORDER_DIR"] = str(tmp_path / "flight")
-    run_to_the_end(
-        size, ranks.killed_right_after_its_last_operations, victim, count, folder=tmp_path / "marks", code=137, env=env
-    )  # fmt: skip
-    events = events_of(tmp_path / f"t.{victim}.json", complete=False)
-    mine = of_tensor(events, "allreduce.last done")
-    assert [(e["ph"], e.get("name")) for e in mine if e["ph"] != "X"][:3] == [
-        ("B", "NEGOTIATE_ALLREDUCE"),
-        ("E", None),
-        ("B", "ALLREDUCE"),
-    ]
-    assert mine[-1]["ph"] == "E" and mine[-1]["args"] == {"dtype": "float32", "shape": "[5]"}
-    for i in range(50):  # each operation is there once, also where the writer had stopped
-        named = Counter(e.get("name") for e in of_tensor(events, f"allreduce.step{i}"))
-        assert named["ALLREDUCE"] == named["NEGOTIATE_ALLREDUCE"] == count // 50, (i, named)
-    open_ = of_tensor(events, "allreduce.never done")
-    assert (open_[0]["ph"], open_[0]["name"]) == ("B", "NEGOTIATE_ALLREDUCE")
-    phases = Counter(e["ph"] for e in open_)
-    # The ranks still agree on it, or it has begun, perhaps with one of its activities.
-    assert 1 <= phases["B"] - phases["E"] <= 2, open_
-    causes = [e["args"]["cause"] for e in events if e.get("name") == "ABORTED"]
-    assert len(causes) == 1 and f"rank {victim} " in causes[0] and causes[0].endswith("died"), causes
-    assert json.dumps(events[-1]).startswith('{"ph": "i", "name": "ABORTED"')

@@ -31,7 +31,7 @@ def with_torch(installed, project):
     build_wheel(
         device,
         "--no-isolation",
-        f"-Ccmake.define.vendor_include={project / 'simulator' / 'include'}",
+        f"-Ccmake.define.runtime_include_dirs={project / 'simulator' / 'include'}",
         env=os.environ,
     )
     installed.borrow("torch")

@@ -37,8 +37,8 @@ def test_wheel_holds_engine_backend_contract_and_api(wheel):
         "hvd_core/conformance/_command.py",
         "hvd_core/_cli/project_readme.md",
         "hvd_core/template/template.toml",
-        "hvd_core/template/simulator/include/eccl.h",
-        "hvd_core/template_host/library/ohcl.cc",
+        "hvd_core/simulators/eccl/include/eccl.h",
+        "hvd_core/simulators/ohcl/ohcl.cc",
         "hvd_core/template_host/src/hvd_backend_ohcl_stub/ohcl_stub.hvd.toml",
         "hvd_core/docs/backend-abi.md",
         "hvd_core/docs/loopback.cc",
@@ -62,8 +62,10 @@ def test_wheel_holds_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"hvd_core", "horovod"}
     surplus = [name for name in names if name.endswith((".cc", ".pyc", ".a", ".o", ".txt"))]
-    # The templates are sources, for `hvd plugin new` to copy; the pages have one example in C++.
-    sources = re.compile(r"\.dist-info/|^hvd_core/template(_host)?/|^hvd_core/docs/loopback\.cc$")
+    # The templates and simulators are sources, for `hvd plugin new` to copy; the pages have one example in C++.
+    sources = re.compile(
+        r"\.dist-info/|^hvd_core/(template(_host)?|simulators)/|^hvd_core/docs/loopback\.cc$"
+    )
     assert [name for name in surplus if not sources.search(name)] == []
     assert not [name for name in names if name.startswith("hvd_core/template/torch")]
     assert {name.rpartition("/")[2].partition(".")[0] for name in names if name.endswith(".so")} == {

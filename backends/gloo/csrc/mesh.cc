@@ -33,9 +33,8 @@ constexpr milliseconds kForever = std::chrono::hours(100);
 
 milliseconds until(int64_t deadline_ns) {
   if (deadline_ns == HVD_NO_DEADLINE) return kForever;
-  const auto now = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
   if (deadline_ns <= 0) return milliseconds(kDefaultWaitNs / kNsPerMs);
-  return milliseconds(std::max<int64_t>((deadline_ns - now) / kNsPerMs, 1));
+  return milliseconds(std::max<int64_t>((deadline_ns - now_ns()) / kNsPerMs, 1));
 }
 
 // One device, which is a thread that polls sockets, for all communicators at one address.

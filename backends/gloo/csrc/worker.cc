@@ -13,7 +13,6 @@ constexpr std::chrono::milliseconds kForever = std::chrono::hours(100);
 // The peers of a job that takes longer are checked.
 constexpr std::chrono::milliseconds kLong{100};
 
-int64_t now_ns() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
 Clock::time_point at(int64_t deadline_ns) { return Clock::time_point(std::chrono::nanoseconds(deadline_ns)); }
 
 // The host's default is not known here: an operation with a deadline of 0 has no deadline, since the host can abort it.

@@ -1,8 +1,7 @@
 // See mpi_api.h. One thread at a time until load_mpi() has returned, then any thread.
 #include "mpi_api.h"
 
-#include <dlfcn.h>
-
+#include <hvd/backend_library.hpp>
 #include <mutex>
 
 #include "mpi_find.h"
@@ -15,25 +14,20 @@ constexpr size_t kTextBytes = 8448;
 MpiApi g_api;
 std::string g_vendor_lib;
 
-template <class F>
-void look_up(void* library, const char* name, F& slot) {
-  slot = reinterpret_cast<F>(dlsym(library, name));
-}
-
 MpiApi fill(const FoundLibrary& found) {
   MpiApi api;
   static_cast<MpiConstants&>(api) = constants_of(found.family, found.handle);
   api.family = found.family;
   api.path = found.path;
 #define MPI_FUNCTION(name, arguments)                                                                             \
-  look_up(found.handle, "MPI_" #name, api.name);                                                                  \
+  hvd::look_up(found.handle, "MPI_" #name, api.name);                                                             \
   if (api.name == nullptr) {                                                                                      \
     throw hvd::Error(HVD_E_UNAVAILABLE, "'" + found.path + "' has no function MPI_" #name "; MPI 3.1 is needed"); \
   }
 #include "mpi_functions.inc"
-  look_up(found.handle, "MPIX_Query_cuda_support", api.query_cuda);
-  look_up(found.handle, "MPIX_Query_rocm_support", api.query_rocm);
-  look_up(found.handle, "MPIX_GPU_query_support", api.query_gpu);
+  hvd::look_up(found.handle, "MPIX_Query_cuda_support", api.query_cuda);
+  hvd::look_up(found.handle, "MPIX_Query_rocm_support", api.query_rocm);
+  hvd::look_up(found.handle, "MPIX_GPU_query_support", api.query_gpu);
   return api;
 }
 

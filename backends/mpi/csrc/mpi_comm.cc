@@ -7,7 +7,6 @@
 #include "mpi_process.h"
 #include "mpi_reduction.h"
 #include "mpi_rendezvous.h"
-#include "work_thread.h"
 
 namespace {
 
@@ -138,7 +137,7 @@ std::shared_ptr<Operation> MpiComm::prepare(const hvd::Coll& c) const {
   auto o = std::make_shared<Operation>();
   o->call.kind = c.kind();
   o->dtype = c.dtype();
-  o->deadline_ns = c.args().deadline_ns > 0 ? c.args().deadline_ns : now_ns() + hvd::kDefaultWaitNs;
+  o->deadline_ns = c.args().deadline_ns > 0 ? c.args().deadline_ns : hvd::now_ns() + hvd::kDefaultWaitNs;
   o->agreed = (c.args().flags & HVD_COLL_AGREED) != 0;
   o->call.type = mpi().byte;
   o->call.root = c.args().root;

@@ -2,12 +2,11 @@
 #include "mpi_find.h"
 
 #include <dlfcn.h>
-#include <link.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <cstdlib>
-#include <cstring>
+#include <hvd/backend_library.hpp>
 #include <optional>
 #include <vector>
 
@@ -34,26 +33,13 @@ std::vector<std::string> names_for(const Launcher& launcher) {
 // The paths of MPI libraries that the process has loaded already.
 std::vector<std::string> loaded() {
   std::vector<std::string> paths;
-  dl_iterate_phdr(
-      [](dl_phdr_info* info, size_t, void* out) {
-        const char* slash = info->dlpi_name ? std::strrchr(info->dlpi_name, '/') : nullptr;
-        if (slash == nullptr) return 0;
-        for (const char* name : {"/libmpi.so", "/libmpich.so", "/libmpi_abi.so"}) {
-          if (std::strncmp(slash, name, std::strlen(name)) == 0) {
-            static_cast<std::vector<std::string>*>(out)->push_back(info->dlpi_name);
-          }
-        }
-        return 0;
-      },
-      &paths);
+  for (const std::string& path : hvd::loaded_libraries()) {
+    const std::string file = path.substr(path.rfind('/') + 1);
+    for (const char* name : {"libmpi.so", "libmpich.so", "libmpi_abi.so"}) {
+      if (file.rfind(name, 0) == 0) paths.push_back(path);
+    }
+  }
   return paths;
-}
-
-// The path of the loaded file; `asked` may have been a bare name.
-std::string path_of(void* library, const std::string& asked) {
-  link_map* map = nullptr;
-  if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map->l_name != nullptr && *map->l_name != '\0') return map->l_name;
-  return asked;
 }
 
 // Restores the signal handlers that a library's constructors have changed: UCX, below most MPIs, takes over SIGSEGV and
@@ -87,7 +73,7 @@ FoundLibrary open(const std::string& name) {
   if (dlsym(library, "MPI_Init_thread") == nullptr) {
     throw hvd::Error(HVD_E_UNAVAILABLE, "'" + name + "' has no function MPI_Init_thread; it is no MPI library");
   }
-  FoundLibrary found{library, path_of(library, name), {}};
+  FoundLibrary found{library, hvd::path_of_library(library, name), {}};
   found.family = family_of(library, found.path);
   if (found.family == Family::kOpenMpi) dlopen(found.path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   return found;

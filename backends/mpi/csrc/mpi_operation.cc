@@ -11,7 +11,6 @@
 
 #include "mpi_api.h"
 #include "mpi_process.h"
-#include "work_thread.h"
 
 namespace {
 
@@ -81,7 +80,7 @@ void Channel::fail(hvd::Error error) {
 
 void Channel::post(const std::shared_ptr<Operation>& operation) {
   if (failed_) throw *failed_;
-  operation->begun_ns = now_ns();
+  operation->begun_ns = hvd::now_ns();
   with_mpi([&] {
     if (is_point_to_point(*operation)) return begin(*operation);
     row_.push_back(operation);
@@ -133,8 +132,7 @@ void Channel::step(Operation& o) {
   }
   if (o.state == Operation::kRunning && pump(o)) finish(o, 0);
   if (o.state != Operation::kBlocking) return;
-  int result = 0;
-  if (worker_.over(&result)) return finish(o, result);
+  if (thread_.wait(*made_, 0)) return finish(o, o.result_code);
   sched_yield();  // a caller that tests in a loop may occupy the core that the thread needs
 }
 
@@ -165,8 +163,13 @@ void Channel::make_blocking(Operation& o) {
     return finish(o, result);
   }
   const std::shared_ptr<Operation> self = row_.front();
-  worker_.start([self, comm = comm_] { return self->call.make(comm); },
-                [token = notify_token_] { hvd::host->notify(token); });
+  made_ = thread_.post(
+      [self, comm = comm_] {
+        mpi_call_is_stuck(+1);
+        self->result_code = self->call.make(comm);
+        mpi_call_is_stuck(-1);
+      },
+      [token = notify_token_] { hvd::host->notify(token); });
 }
 
 // True when the MPI request is complete.
@@ -204,7 +207,7 @@ bool Channel::test(Operation& o) {
     if (o.state <= Operation::kGate) throw aborted();
     return false;
   }
-  if (now_ns() < o.deadline_ns) return false;
+  if (hvd::now_ns() < o.deadline_ns) return false;
   const bool came = o.state > Operation::kGate;
   fail({HVD_E_TIMEOUT, came ? "the operation was not completed by its deadline; a rank seems to have died in it"
                             : "not all ranks came to the operation by its deadline"});
@@ -213,10 +216,10 @@ bool Channel::test(Operation& o) {
 bool Channel::wait(Operation& o, int64_t deadline_ns) {
   for (;;) {
     if (test(o)) return true;
-    const int64_t now = now_ns();
+    const int64_t now = hvd::now_ns();
     if (now >= deadline_ns) return false;
     if (o.state == Operation::kBlocking) {
-      worker_.wait(std::min({deadline_ns, std::max(o.deadline_ns, now + kMs), now + 100 * kMs}));
+      thread_.wait(*made_, std::min({deadline_ns, std::max(o.deadline_ns, now + kMs), now + 100 * kMs}));
     } else {
       pause(o, now);
     }

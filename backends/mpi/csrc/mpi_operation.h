@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "mpi_call.h"
-#include "mpi_worker.h"
+#include "work_thread.h"
 
 struct Operation {
   MpiCall call;
@@ -42,6 +42,7 @@ struct Operation {
   // Signature, its complement, bytes, other collectives in flight in this process; and their maxima over the ranks.
   int64_t said[4] = {}, heard[4] = {};
   Handle request = 0;
+  int result_code = 0;  // of a blocking call
   std::optional<hvd::Error> error;
   bool harmless = false;  // ... after which the communicator is as good as before
 };
@@ -84,5 +85,6 @@ class Channel {
   std::deque<std::shared_ptr<Operation>> row_;  // collectives; only the first one is in flight
   std::optional<hvd::Error> failed_;
   bool dirty_ = false;
-  Worker worker_;
+  WorkThread thread_;                      // for long blocking calls
+  std::shared_ptr<WorkThread::Job> made_;  // the one that it makes
 };

@@ -55,7 +55,7 @@ void end_mpi(int status, void*) {
   if (getpid() != g_owner || status != 0 || g_stuck.load() != 0 || is(mpi().Finalized)) return;
   constexpr int64_t kPatience = 3'000'000'000;
   try {
-    mpi_thread().run_until(g_damaged.load() ? now_ns() + kPatience : HVD_NO_DEADLINE, [] { mpi().Finalize(); });
+    mpi_thread().run_until(g_damaged.load() ? hvd::now_ns() + kPatience : HVD_NO_DEADLINE, [] { mpi().Finalize(); });
   } catch (...) {
     // The process ends: there is no caller to tell.
   }
@@ -124,7 +124,7 @@ void with_mpi(const std::function<void()>& body) {
 }
 
 bool with_mpi_until(int64_t deadline_ns, std::function<void()> body) {
-  return mpi_any_thread() ? run_detached_until(deadline_ns, std::move(body))
+  return mpi_any_thread() ? WorkThread().run_until(deadline_ns, std::move(body))
                           : mpi_thread().run_until(deadline_ns, std::move(body));
 }
 

@@ -7,7 +7,6 @@
 #include "mpi_api.h"
 #include "mpi_device.h"
 #include "mpi_process.h"
-#include "work_thread.h"
 
 namespace {
 
@@ -131,7 +130,7 @@ struct Joining {
 }  // namespace
 
 Rendezvous rendezvous(const hvd::CommInit& init, int64_t blocking_from) {
-  const int64_t deadline_ns = init.deadline_ns > 0 ? init.deadline_ns : now_ns() + hvd::kDefaultWaitNs;
+  const int64_t deadline_ns = init.deadline_ns > 0 ? init.deadline_ns : hvd::now_ns() + hvd::kDefaultWaitNs;
   const std::vector<Member> all = share(init, introduce(init, deadline_ns, blocking_from));
   if (all.size() != static_cast<size_t>(init.size))
     throw hvd::Error(HVD_E_INTERNAL, "the text of the rendezvous is cut off");

@@ -1,93 +1,64 @@
 // See work_thread.h.
 #include "work_thread.h"
 
+#include <algorithm>
 #include <chrono>
 #include <hvd/backend.hpp>
 
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-Clock::time_point at(int64_t deadline_ns) {
-  // At most the longest time that a wait can express.
-  const int64_t far = now_ns() + int64_t{3'600'000'000'000} * 24 * 365;
-  return Clock::time_point(std::chrono::nanoseconds(std::min(deadline_ns, far)));
+WorkThread::~WorkThread() {
+  if (!thread_.joinable()) return;
+  std::unique_lock<std::mutex> lock(state_->mutex);
+  state_->ending = true;
+  const bool busy = state_->busy;
+  state_->posted.notify_all();
+  lock.unlock();
+  busy ? thread_.detach() : thread_.join();
 }
 
-}  // namespace
-
-int64_t now_ns() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
-
-std::shared_ptr<WorkThread::Job> WorkThread::post(std::function<void()> body) {
+std::shared_ptr<WorkThread::Job> WorkThread::post(std::function<void()> body, std::function<void()> after) {
   auto job = std::make_shared<Job>();
   job->body = std::move(body);
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (!started_) std::thread([this] { serve(); }).detach();
-  started_ = true;
-  jobs_.push_back(job);
-  posted_.notify_one();
+  job->after = std::move(after);
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  if (!thread_.joinable()) thread_ = std::thread([state = state_] { serve(state); });
+  state_->jobs.push_back(job);
+  state_->busy = true;
+  state_->posted.notify_all();
   return job;
 }
 
-void WorkThread::serve() {
+void WorkThread::serve(const std::shared_ptr<State>& state) {
   hvd::thread_enter("mpi");
-  std::unique_lock<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(state->mutex);
   for (;;) {
-    posted_.wait(lock, [this] { return !jobs_.empty(); });
-    const std::shared_ptr<Job> job = jobs_.front();
-    jobs_.pop_front();
+    state->posted.wait(lock, [&] { return state->ending || !state->jobs.empty(); });
+    if (state->jobs.empty()) return;
+    const std::shared_ptr<Job> job = state->jobs.front();
+    state->jobs.pop_front();
     lock.unlock();
     try {
       job->body();
     } catch (...) {
       job->error = std::current_exception();
     }
-    job->body = nullptr;
+    job->body = nullptr;  // frees the objects that it owns
     lock.lock();
     job->done = true;
-    finished_.notify_all();
+    state->busy = !state->jobs.empty();
+    state->finished.notify_all();
+    if (state->ending || !job->after) continue;
+    lock.unlock();
+    job->after();
+    lock.lock();
   }
 }
 
-void WorkThread::run(const std::function<void()>& body) {
-  const auto job = post(body);
-  std::unique_lock<std::mutex> lock(mutex_);
-  finished_.wait(lock, [&] { return job->done; });
-  if (job->error) std::rethrow_exception(job->error);
-}
-
-bool WorkThread::run_until(int64_t deadline_ns, std::function<void()> body) {
-  const auto job = post(std::move(body));
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (!finished_.wait_until(lock, at(deadline_ns), [&] { return job->done; })) return false;
-  if (job->error) std::rethrow_exception(job->error);
-  return true;
-}
-
-bool run_detached_until(int64_t deadline_ns, std::function<void()> body) {
-  struct State {
-    std::mutex mutex;
-    std::condition_variable over;
-    bool done = false;
-    std::exception_ptr error;
-  };
-  auto state = std::make_shared<State>();
-  std::thread([state, body = std::move(body)]() mutable {
-    hvd::thread_enter("mpi");
-    std::exception_ptr error;
-    try {
-      body();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    body = nullptr;
-    std::lock_guard<std::mutex> lock(state->mutex);
-    state->error = error;
-    state->done = true;
-    state->over.notify_all();
-  }).detach();
-  std::unique_lock<std::mutex> lock(state->mutex);
-  if (!state->over.wait_until(lock, at(deadline_ns), [&] { return state->done; })) return false;
-  if (state->error) std::rethrow_exception(state->error);
+bool WorkThread::wait(const Job& job, int64_t deadline_ns) {
+  // At most the longest time that a wait can express.
+  const int64_t far = hvd::now_ns() + int64_t{3'600'000'000'000} * 24 * 365;
+  const std::chrono::steady_clock::time_point until(std::chrono::nanoseconds(std::min(deadline_ns, far)));
+  std::unique_lock<std::mutex> lock(state_->mutex);
+  if (!state_->finished.wait_until(lock, until, [&] { return job.done; })) return false;
+  if (job.error) std::rethrow_exception(job.error);
   return true;
 }

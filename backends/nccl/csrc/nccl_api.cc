@@ -1,10 +1,9 @@
 // See nccl_api.h. The table is filled under a mutex and never changes again.
 #include "nccl_api.h"
 
-#include <dlfcn.h>
-
 #include <atomic>
 #include <cstring>
+#include <hvd/backend_library.hpp>
 #include <mutex>
 
 #include "nccl_find.h"
@@ -26,11 +25,6 @@ std::string g_vendor_lib, g_why_not;
 
 [[noreturn]] void unavailable(const std::string& text) { throw hvd::Error(HVD_E_UNAVAILABLE, text); }
 
-template <class F>
-void look_up(void* library, const char* name, F& slot) {
-  slot = reinterpret_cast<F>(dlsym(library, name));
-}
-
 std::string version_text(int code) {
   return std::to_string(code / 10000) + "." + std::to_string(code / 100 % 100) + "." + std::to_string(code % 100);
 }
@@ -39,7 +33,7 @@ std::string version_text(int code) {
 NcclApi fill(const FoundNccl& found) {
   NcclApi api;
   api.path = found.path;
-  look_up(found.handle, "ncclGetVersion", api.ncclGetVersion);
+  hvd::look_up(found.handle, "ncclGetVersion", api.ncclGetVersion);
   if (api.ncclGetVersion == nullptr || api.ncclGetVersion(&api.version) != ncclSuccess) {
     unavailable("'" + found.path + "' does not tell a version (ncclGetVersion); it is no NCCL library");
   }
@@ -52,9 +46,9 @@ NcclApi fill(const FoundNccl& found) {
                                     : version_text(api.version);
     unavailable("'" + found.path + "' is NCCL " + version + ", and 2.19 or newer is needed: " + kHow);
   }
-#define NCCL_OPTIONAL_FUNCTION(name, result, arguments) look_up(found.handle, #name, api.name);
+#define NCCL_OPTIONAL_FUNCTION(name, result, arguments) hvd::look_up(found.handle, #name, api.name);
 #define NCCL_FUNCTION(name, result, arguments)                                                           \
-  look_up(found.handle, #name, api.name);                                                                \
+  hvd::look_up(found.handle, #name, api.name);                                                           \
   if (api.name == nullptr) {                                                                             \
     unavailable("'" + found.path + "' (NCCL " + version_text(api.version) + ") has no function " #name); \
   }

@@ -2,42 +2,23 @@
 #include "nccl_find.h"
 
 #include <dlfcn.h>
-#include <link.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <hvd/backend.hpp>
+#include <hvd/backend_library.hpp>
 #include <vector>
 
 namespace {
 
 constexpr const char* kName = "libnccl.so.2";
 
-// The path of the loaded file; `asked` may have been a bare name.
-std::string path_of(void* library, const std::string& asked) {
-  link_map* map = nullptr;
-  if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map->l_name != nullptr && *map->l_name != '\0') return map->l_name;
-  return asked;
-}
-
-// Paths of all libraries that the process has loaded.
-std::vector<std::string> objects() {
-  std::vector<std::string> paths;
-  dl_iterate_phdr(
-      [](dl_phdr_info* info, size_t, void* out) {
-        if (info->dlpi_name != nullptr && *info->dlpi_name != '\0')
-          static_cast<std::vector<std::string>*>(out)->push_back(info->dlpi_name);
-        return 0;
-      },
-      &paths);
-  return paths;
-}
-
 // By its name, then by the paths of all loaded files: a file that was opened by its path need not answer to the name.
 std::optional<FoundNccl> loaded(const std::vector<std::string>& objects) {
-  if (void* library = dlopen(kName, RTLD_NOW | RTLD_NOLOAD)) return FoundNccl{library, path_of(library, kName)};
+  if (void* library = dlopen(kName, RTLD_NOW | RTLD_NOLOAD))
+    return FoundNccl{library, hvd::path_of_library(library, kName)};
   for (const std::string& path : objects) {
     if (path.compare(path.rfind('/') + 1, std::strlen("libnccl.so"), "libnccl.so") != 0) continue;
     if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD)) return FoundNccl{library, path};
@@ -57,7 +38,7 @@ std::optional<FoundNccl> open(const std::string& name, std::string* tried) {
     *tried += std::string("; ") + dlerror();
     return std::nullopt;
   }
-  return FoundNccl{library, path_of(library, name)};
+  return FoundNccl{library, hvd::path_of_library(library, name)};
 }
 
 // An option is obeyed, or is an error; it is never ignored.
@@ -100,7 +81,7 @@ std::string from_environment(const char* variable) {
 }  // namespace
 
 std::optional<FoundNccl> find_nccl(std::string* tried) {
-  const std::vector<std::string> all = objects();
+  const std::vector<std::string> all = hvd::loaded_libraries();
   const auto already = loaded(all);
   const std::string wish = hvd::option("library", "");
   if (!wish.empty()) return wished(wish, already);

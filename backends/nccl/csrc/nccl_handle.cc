@@ -16,11 +16,9 @@ constexpr auto kFinalizeTime = std::chrono::seconds(2);
 // "No deadline" for clocks, which would overflow with HVD_NO_DEADLINE.
 constexpr int64_t kForeverNs = int64_t{365} * 24 * 3600 * 1'000'000'000;
 
-int64_t now_ns() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
-
 Clock::time_point at(int64_t deadline_ns) {
-  if (deadline_ns <= 0) deadline_ns = now_ns() + hvd::kDefaultWaitNs;
-  return Clock::time_point(std::chrono::nanoseconds(std::min(deadline_ns, now_ns() + kForeverNs)));
+  if (deadline_ns <= 0) deadline_ns = hvd::now_ns() + hvd::kDefaultWaitNs;
+  return Clock::time_point(std::chrono::nanoseconds(std::min(deadline_ns, hvd::now_ns() + kForeverNs)));
 }
 
 [[noreturn]] void aborted(const char* what) {
@@ -102,7 +100,7 @@ void NcclHandle::enters() {
 
 bool NcclHandle::created() {
   if (ready_) return true;
-  const bool over = deadline_ns_ > 0 && now_ns() >= deadline_ns_;
+  const bool over = deadline_ns_ > 0 && hvd::now_ns() >= deadline_ns_;
   std::lock_guard<std::mutex> guard(mutex_);
   if (joined_) {
     if (failure_) std::rethrow_exception(failure_);

@@ -6,15 +6,10 @@
 
 namespace {
 
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 // Seconds until a deadline of hvd-core.
 double left(int64_t deadline_ns) {
   if (deadline_ns == HVD_NO_DEADLINE) return std::numeric_limits<double>::max();
-  return static_cast<double>(deadline_ns > 0 ? deadline_ns - now_ns() : hvd::kDefaultWaitNs) / 1e9;
+  return static_cast<double>(deadline_ns > 0 ? deadline_ns - hvd::now_ns() : hvd::kDefaultWaitNs) / 1e9;
 }
 
 // Passes: L4.deadline, L4.killed_rank

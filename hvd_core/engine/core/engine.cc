@@ -89,7 +89,6 @@ void Engine::check_neighbours() {
     if (!node_->is_closed() && !node_->is_aborted()) lost(describe(peer) + " died");
     node_->forget(peer);
     if (lifecycle_.state() == State::Closing) link_lost(peer, "died");
-    complete_timeline_of(peer);  // when the other ranks know of the end, and no request waits any more
   }
 }
 
@@ -123,7 +122,7 @@ std::vector<std::string> Engine::state_lines() const {
 
 void Engine::count_stall_reports(uint64_t reports) { observer_->stall_reports(reports); }
 
-void Engine::wake_for_doctor(bool all_ranks) {
+void Engine::request_doctor_answer(bool all_ranks) {
   CallUnderWay under_way(*this);
   push({.type = all_ranks ? Command::AskedForAll : Command::Asked}, false);
   driver_.ring_all();

@@ -293,9 +293,7 @@ class Engine final : private agreement::Node::Host,
   // recording.cc
   void make_observer();
   void observe_entry(agreement::SetId set, const std::vector<agreement::BatchItem>& items);
-  const void* ring_of(int32_t peer) const;
   void save_ring_of(int32_t peer);
-  void complete_timeline_of(int32_t peer);
   void set_up();
   void load_backends();
   void plan_devices();
@@ -343,7 +341,7 @@ class Engine final : private agreement::Node::Host,
   std::vector<std::string> state_lines() const override;
   void root_is_silent(const std::string& cause) override { lost(cause); }
   void count_stall_reports(uint64_t reports) override;
-  void wake_for_doctor(bool all_ranks) override;
+  void request_doctor_answer(bool all_ranks) override;
   std::string call_under_way() const override { return call_watch_->under_way(base::now_ns()); }
   bool is_leaving() const override { return leaving_; }
 

@@ -6,7 +6,6 @@
 #include "engine/base/operations.h"
 #include "engine/core/engine.h"
 #include "engine/recorder/observer.h"
-#include "engine/recorder/timeline_end.h"
 
 namespace hvd {
 
@@ -76,29 +75,12 @@ void Engine::observe_entry(agreement::SetId set, const std::vector<agreement::Ba
   observer_->entry(batches_, set, items[0].item.sig->fields().kind, batch_names_);
 }
 
-// The ring of a neighbour on this host; null if it is on another one.
-const void* Engine::ring_of(int32_t peer) const {
-  for (const LinkConfig& l : config_.links)
-    if (segment_ && l.peer == peer && l.sock_fd < 0) return segment_->recorder(l.is_parent ? 0 : l.slot);
-  return nullptr;
-}
-
 // A neighbour on this host has died: what it did last is in its slot.
 void Engine::save_ring_of(int32_t peer) {
-  const void* const dead = ring_of(peer);
-  if (dead && !node_->is_closed()) observer_->save_of(dead, agreement::Segment::kRecorderBytes, peer);
-}
-
-// Reads a file that may be large, on a disk that may be slow.
-void Engine::complete_timeline_of(int32_t peer) {
-  const void* const dead = ring_of(peer);
-  if (!dead || !node_->is_aborted()) return;
-  std::vector<const void*> rings;  // of the ranks of this host
-  for (const int32_t host : config_.hosts)
-    if (host == config_.hosts[static_cast<size_t>(config_.rank)])
-      rings.push_back(segment_->recorder(static_cast<uint32_t>(rings.size())));
-  recorder::complete_timeline(dead, rings, agreement::Segment::kRecorderBytes, config_.observe.clock_offset_ns,
-                              describe(peer) + " died");
+  if (!segment_ || node_->is_closed()) return;
+  for (const LinkConfig& l : config_.links)
+    if (l.peer == peer && l.sock_fd < 0)
+      observer_->save_of(segment_->recorder(l.is_parent ? 0 : l.slot), agreement::Segment::kRecorderBytes, peer);
 }
 
 // ----------------------------------------------------------------------------------------------------- the timeline

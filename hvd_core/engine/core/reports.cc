@@ -33,7 +33,10 @@ Reports::Reports(const EngineConfig& config, const calls::ProcessSets& sets, con
 void Reports::begin(agreement::Node& node) {
   node_ = &node;
   if (config_.stall_warn_ns <= 0) return;
-  if (!node.coordinator()) return watch_root();
+  if (!node.coordinator()) {
+    root_watch_.reset(new watch::RootWatch(config_.stall_warn_ns, config_.stall_abort_ns, node, *this));
+    return;
+  }
   watch::StallCheck::Settings s;
   s.warn_ns = config_.stall_warn_ns;
   s.abort_ns = config_.stall_abort_ns;
@@ -49,17 +52,9 @@ void Reports::stop() {
   sample_check_ = agreement::kNever;
 }
 
-void Reports::stop_root_watch() {
-  if (root_watch_) root_watch_->stop();
-}
-
 void Reports::close() {
   if (doctor_) doctor_->stop();
   sampler_.reset();
-}
-
-void Reports::close_in_child() noexcept {
-  if (doctor_) doctor_->close_in_child();
 }
 
 int64_t Reports::next() const {
@@ -124,10 +119,8 @@ bool Reports::answer_requests(int64_t now) {
   while (text.size() > agreement::kLongestReport) {  // many threads with deep stacks, long names and paths
     if (s.program.threads.size() > 1)
       s.program.threads.pop_back();
-    else if (!s.last.empty())
-      s.last.resize(s.last.size() / 2);
     else
-      s.waiting.resize(s.waiting.size() / 2);
+      s.last.clear(), s.waiting.resize(s.waiting.size() / 2);
     text = watch::encode(s);
   }
   for (uint32_t id : requests) node_->tell(id, text);
@@ -160,6 +153,14 @@ watch::Snapshot Reports::snapshot() const {
     s.joined_s = age(join->submitted_ns);
     s.waiting.push_back(submission_of(*join, false));
   }
+  s.engine = host_.state_lines();
+  return s;
+}
+
+watch::Snapshot Reports::snapshot_of_stuck_rank() const {
+  watch::Snapshot s = snapshot_with({});
+  s.stuck = true;
+  if (std::string call = host_.call_under_way(); !call.empty()) s.engine.push_back(std::move(call));
   return s;
 }
 
@@ -220,23 +221,11 @@ int32_t Reports::silent_rank() const {
   return 0;
 }
 
-void Reports::watch_root() {
-  watch::RootWatch::Host calls;
-  calls.waits_since = [this] {
-    const RequestRef join = host_.join_request();
-    int64_t since = join ? join->submitted_ns : agreement::kNever;
-    for (const RequestRef& request : host_.live_requests()) since = std::min(since, request->submitted_ns);
-    return since;
-  };
-  calls.root = [this] { return host_.describe(0); };
-  calls.silent = [this] {
-    const int32_t rank = silent_rank();
-    if (rank == 0) return host_.describe(0) + ", which decides what the ranks carry out";
-    return host_.describe(rank) + ", which passes messages on to " + host_.describe(0);
-  };
-  calls.circumstance = [this] { return why_root_is_silent(); };
-  root_watch_ = std::make_unique<watch::RootWatch>(
-      watch::RootWatch::Settings{config_.stall_warn_ns, config_.stall_abort_ns}, *node_, std::move(calls));
+int64_t Reports::waits_since() const {
+  const RequestRef join = host_.join_request();
+  int64_t since = join ? join->submitted_ns : agreement::kNever;
+  for (const RequestRef& request : host_.live_requests()) since = std::min(since, request->submitted_ns);
+  return since;
 }
 
 std::string Reports::process_state(int32_t rank) const {
@@ -245,12 +234,16 @@ std::string Reports::process_state(int32_t rank) const {
   return "";
 }
 
-std::string Reports::why_root_is_silent() const {
-  std::string text = process_state(silent_rank());
-  if (text.empty())
-    text =
-        "its process or its host is stopped, or a thread of it is inside a call of a backend (its own log names that "
-        "call)";
+std::string Reports::silence(int64_t silent_ns) const {
+  const int32_t rank = silent_rank();
+  const std::string state = process_state(rank);
+  std::string text =
+      host_.describe(rank) +
+      (rank == 0 ? ", which decides what the ranks carry out" : ", which passes messages on to " + host_.describe(0)) +
+      ", has not answered for " + watch::seconds_of(silent_ns) + ": " +
+      (!state.empty() ? state
+                      : "its process or its host is stopped, or a thread of it is inside a call of a "
+                        "backend (its own log names that call)");
   const watch::Snapshot own = snapshot();
   if (own.waiting.empty()) return text;
   const Submission& first = own.waiting.front();
@@ -298,13 +291,8 @@ void Reports::request_snapshots(agreement::Rank asker, uint32_t id) {
 
 void Reports::start_doctor() {
   if (config_.doctor_socket.empty()) return;
-  watch::Doctor::Engine calls;
-  calls.wake = [this](bool all_ranks) { host_.wake_for_doctor(all_ranks); };
-  calls.last = [this] { return snapshot_with({}); };
-  calls.under_way = [this] { return host_.call_under_way(); };
-  calls.size = config_.size;
   try {
-    doctor_ = std::make_unique<watch::Doctor>(config_.doctor_facts, program_, std::move(calls));
+    doctor_.reset(new watch::Doctor(config_.doctor_facts, config_.size, program_, *this));
     doctor_->serve(config_.doctor_socket);
   } catch (const std::exception& e) {  // the job runs without it
     doctor_.reset();
@@ -314,7 +302,7 @@ void Reports::start_doctor() {
 
 void Reports::answer_doctor(bool all_ranks) {
   if (!doctor_) return;
-  doctor_->set_state({snapshot(), host_.state_lines(), sets_.all()});
+  doctor_->set_own(snapshot(), sets_.all());
   if (!all_ranks || node_->is_aborted() || node_->is_closed()) return;
   const uint32_t id = watch::Doctor::kRequests + static_cast<uint32_t>(config_.rank);
   if (node_->coordinator())

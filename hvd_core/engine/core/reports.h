@@ -26,7 +26,7 @@ namespace hvd {
 struct EngineConfig;
 class Inbox;
 
-class Reports {
+class Reports final : private watch::RootWatch::Host, private watch::Doctor::Host {
  public:
   // The engine.
   class Host {
@@ -42,7 +42,7 @@ class Reports {
     virtual void count_stall_reports(uint64_t reports) = 0;
     // Any thread: the driver shall call answer_doctor(); the backend's call that runs, or an empty text; whether this
     // rank has asked for the end of the job.
-    virtual void wake_for_doctor(bool all_ranks) = 0;
+    virtual void request_doctor_answer(bool all_ranks) = 0;
     virtual std::string call_under_way() const = 0;
     virtual bool is_leaving() const = 0;
 
@@ -62,10 +62,14 @@ class Reports {
   int64_t next() const;
   // The job ends, or rank 0 leaves it: no more is checked.
   void stop();
-  void stop_root_watch();
+  void stop_root_watch() {
+    if (root_watch_) root_watch_->stop();
+  }
   // Ends the threads. Not with the GIL.
   void close();
-  void close_in_child() noexcept;
+  void close_in_child() noexcept {
+    if (doctor_) doctor_->close_socket();
+  }
 
   // From the node: rank 0, or hvd doctor by way of it, wants this rank's snapshot; a snapshot that this rank wanted.
   void snapshot_requested(uint32_t id);
@@ -82,10 +86,15 @@ class Reports {
  private:
   bool answer_requests(int64_t now);
   bool send_signs_of_life();
-  void watch_root();
   int32_t silent_rank() const;
   std::string process_state(int32_t rank) const;
-  std::string why_root_is_silent() const;
+  // watch::RootWatch::Host
+  int64_t waits_since() const override;
+  std::string root() const override { return host_.describe(0); }
+  std::string silence(int64_t silent_ns) const override;
+  // watch::Doctor::Host
+  void wake_for_doctor(bool all_ranks) override { host_.request_doctor_answer(all_ranks); }
+  watch::Snapshot snapshot_of_stuck_rank() const override;
   void request_snapshots(agreement::Rank asker, uint32_t id);
   watch::Snapshot snapshot() const;
   watch::Snapshot snapshot_with(std::vector<std::pair<calls::RequestRef, bool>> waiting) const;  // any thread

@@ -4,27 +4,16 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
-#include <filesystem>
 #include <new>
-#include <system_error>
 #include <utility>
 
 #include "engine/base/operations.h"
 #include "engine/recorder/timeline.h"
-#include "engine/recorder/timeline_end.h"
 
 namespace hvd::recorder {
 namespace {
 
 constexpr std::string_view kRankMark = "{rank}";
-
-// Another rank finds the file in the recorder when this one was killed (timeline_end.h).
-void note_timeline(const std::string& path, Texts& texts, EventRing& recorder) {
-  std::error_code error;
-  const std::string absolute = path.empty() ? "" : std::filesystem::absolute(path, error).string();
-  // Under the mutex of the texts, as one thread at a time may add them.
-  texts.id_of_last("timeline", [&](uint32_t, std::string_view) { recorder.add_text(kTimelinePath, absolute); });
-}
 
 }  // namespace
 
@@ -208,7 +197,6 @@ void Observer::start_timeline(TimelineSettings settings) {
     base::log(base::Level::Warning, std::string("no timeline is written: ") + e.what());
     return;
   }
-  if (recorder_) note_timeline(path, texts_, *recorder_);
   marks_cycles_ = settings.mark_cycles;
   timeline_on_ = true;
   on_ = true;
@@ -219,7 +207,6 @@ void Observer::stop_timeline() {
   if (!timeline_) return;
   timeline_on_ = marks_cycles_ = false;
   on_ = recorder_.has_value();
-  if (recorder_) note_timeline("", texts_, *recorder_);
   timeline_->finish(timeline_ring_->next());
   stopped_.push_back(std::move(timeline_));
 }

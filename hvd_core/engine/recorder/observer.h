@@ -88,11 +88,6 @@ class Texts {
     std::lock_guard lock(mutex_);
     for (size_t i = all->size(); i < texts_.size(); ++i) all->emplace_back(*texts_[i]);
   }
-  // Calls added() for all texts again.
-  void tell_all() {
-    std::lock_guard lock(mutex_);
-    for (size_t i = 0; i < texts_.size(); ++i) added_(static_cast<uint32_t>(i + 1), *texts_[i]);
-  }
 
  private:
   // A program that gives each of its operations a name of its own must not fill the memory.

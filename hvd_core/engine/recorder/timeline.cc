@@ -51,7 +51,7 @@ Timeline::Timeline(TimelineSettings settings, std::string path, const Observer& 
       rank_(observer.rank()),
       size_(size),
       clock_offset_ns_(observer.settings().clock_offset_ns),
-      start_(base::now_ns() / 1000 * 1000),  // see timeline_end.cc
+      start_(base::now_ns()),
       ring_(ring),
       at_(first),
       format_(texts, start_, &out_) {

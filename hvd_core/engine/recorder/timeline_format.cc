@@ -125,7 +125,7 @@ TimelineFormat::Tensor& TimelineFormat::tensor(uint16_t set, uint32_t name, uint
     t.set = set;
     t.name = name;
     t.number = number;
-    take_place(t);
+    t.pid = ++pids_;
     t.end_line = ",\"pid\":" + std::to_string(t.pid);
   }
   if (common) {
@@ -141,48 +141,8 @@ std::string TimelineFormat::full_name(const Tensor& t) {
   return name;
 }
 
-// A place of the name in the file, or a new one.
-void TimelineFormat::take_place(Tensor& t) {
-  if (!in_file_.empty()) {
-    const size_t end = out_.size();
-    quoted(full_name(t));
-    const auto it = in_file_.find(out_.substr(end));
-    out_.resize(end);
-    if (it != in_file_.end() && !it->second.empty()) {
-      t.pid = it->second.front();
-      it->second.pop_front();
-      t.told = t.in_file = true;
-      return;
-    }
-  }
-  t.pid = ++pids_;
-}
-
-void TimelineFormat::continue_file(const InFile& file) {
-  in_file_ = file.names;
-  pids_ = file.last_pid;
-}
-
-void TimelineFormat::reopen(const InFile& file, int64_t at) {
-  for (auto& [key, t] : tensors_) {
-    t.told = t.in_file;
-    const auto open = std::exchange(t.open, {});
-    const auto lane = file.lanes.find(t.pid);
-    if (t.in_file && lane != file.lanes.end()) {
-      t.last = start_ + lane->second.last_us * 1000;
-      t.open.assign(lane->second.open.begin(), lane->second.open.end());
-    }
-    if (t.open == open) {
-      t.open = open;  // whose texts live as long as the format
-      continue;
-    }
-    while (!t.open.empty()) end(t, at);
-    for (const std::string_view quoted : open) begin(t, quoted, at);
-  }
-}
-
 void TimelineFormat::meta(Tensor& t) {
-  t.told = true;
+  t.named = true;
   const std::string name = full_name(t);
   out_ += ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":";
   number(t.pid);
@@ -196,7 +156,7 @@ void TimelineFormat::meta(Tensor& t) {
 }
 
 void TimelineFormat::begin(Tensor& t, std::string_view quoted, int64_t at) {
-  if (!t.told) meta(t);
+  if (!t.named) meta(t);
   t.last = std::max(t.last, at);
   out_ += ",\n{\"name\":";
   out_ += quoted;
@@ -422,7 +382,7 @@ void TimelineFormat::end_spans(int64_t at, bool reopen) {
 
 void TimelineFormat::begin_again(int64_t at) {
   for (auto& [key, t] : tensors_) {
-    t.told = false;
+    t.named = false;
     const auto open = std::move(t.open);
     t.open.clear();
     for (const std::string_view quoted : open) begin(t, quoted, at);

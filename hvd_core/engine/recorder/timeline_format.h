@@ -30,22 +30,6 @@ class TimelineFormat {
   void end_spans(int64_t at, bool reopen);
   void begin_again(int64_t at);
 
-  // The tensors of a file that another process has begun. Names and spans are in quotation marks, as in the file.
-  struct InFile {
-    struct Lane {
-      std::vector<std::string> open;  // the outermost span first
-      int64_t last_us = 0;
-    };
-    std::unordered_map<std::string, std::deque<uint32_t>> names;  // of several process sets there may be one each
-    std::unordered_map<uint32_t, Lane> lanes;                     // by pid
-    uint32_t last_pid = 0;
-  };
-  // Before the first event: tensors that are in the file keep their places in it.
-  void continue_file(const InFile& file);
-  // What was appended so far is in the file already, or thrown away: from now on the file's open spans are those that
-  // are open here.
-  void reopen(const InFile& file, int64_t at);
-
  private:
   struct Tick {
     uint64_t rank;
@@ -55,8 +39,7 @@ class TimelineFormat {
     uint16_t set = 0;
     uint32_t batches = 0;  // that have it under way: more than one where several tensors have no name of their own
     uint32_t pid = 0, name = 0;
-    bool told = false;     // the file has its name
-    bool in_file = false;  // it had it before the first event
+    bool named = false;    // the file has its name
     std::string end_line;  // ,"pid":12
     uint64_t number = 0;
     uint32_t what = 0;
@@ -87,7 +70,6 @@ class TimelineFormat {
 
   Tensor& tensor(uint16_t set, uint32_t name, uint64_t number);
   std::string full_name(const Tensor& t);
-  void take_place(Tensor& t);
   const std::string& text(uint32_t id);
   std::string_view quoted_text(uint32_t id);
   std::string_view args(uint32_t what);
@@ -127,7 +109,6 @@ class TimelineFormat {
   int64_t entering_at_ = 0;
   std::vector<int64_t> wait_lanes_;
   uint32_t pids_ = 0;
-  std::unordered_map<std::string, std::deque<uint32_t>> in_file_;  // pids that no tensor has taken
 };
 
 }  // namespace hvd::recorder

@@ -1,6 +1,7 @@
-// Answers `hvd doctor --pid` and `hvd doctor --job`: a Unix socket on a thread of its own, which needs neither Python's
-// lock nor the engine's driver, so that a process answers whichever of its threads is stuck.
+// Answers `hvd doctor --pid` and `hvd doctor --job`: a Unix socket on a thread of its own, which needs neither the GIL
+// nor the engine's driver, so that a process answers whichever of its threads is stuck.
 //
+// The driver and the stack sampler have a moment each; what does not come in time is left out, and the answer says so.
 // The socket has an abstract name, so nothing is left behind when the process ends in any way. Only processes of the
 // same user, or root, are answered. A question is one line; the answer ends with the connection.
 #pragma once
@@ -9,13 +10,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -24,85 +23,62 @@
 
 namespace hvd::watch {
 
-class AskServer {
- public:
-  // Returns the answer to a question. Is called on the server's thread; it may take some seconds.
-  using Answer = std::function<std::string(const std::string& question)>;
-
-  // `name`: of the socket, without the zero byte in front; at most 100 bytes. Throws std::system_error.
-  AskServer(const std::string& name, Answer answer);
-  // Waits for an answer that is being made.
-  ~AskServer();
-  AskServer(const AskServer&) = delete;
-
-  // In a forked child: the parent's socket must not stay open when the parent has ended.
-  void close_in_child() noexcept;
-
- private:
-  void serve();
-  void answer_one(int fd);
-
-  const Answer answer_;
-  std::atomic<int> listener_{-1};
-  int stop_fd_ = -1;
-  bool refused_ = false;  // another user, before
-  std::thread thread_;
-};
-
-// The engine's answers to `hvd doctor`: what this rank does now, and on rank 0 what all ranks do.
-//
-// A question comes on the server's thread. The driver and the stack sampler have a moment each; what does not come in
-// time is left out, and the answer says so. So a process answers whichever of its threads is stuck.
 class Doctor {
  public:
-  // From the driver: this rank's snapshot without stacks, the state of the engine in lines, and the members of all
-  // process sets by the users' ids.
-  struct State {
-    Snapshot snapshot;
-    std::vector<std::string> engine;
-    std::map<int32_t, std::vector<int32_t>> process_sets;
-  };
-  // Calls of the engine. wake(all_ranks): the driver calls set_state() soon, and with `all_ranks` requests the
-  // snapshots of all ranks, by way of rank 0. Without the driver: last(), this rank's last submissions, and
-  // under_way(), the call into a backend that runs.
-  struct Engine {
-    std::function<void(bool all_ranks)> wake;
-    std::function<Snapshot()> last;
-    std::function<std::string()> under_way;
-    int32_t size = 1;
+  using ProcessSets = std::map<int32_t, std::vector<int32_t>>;  // members by the users' ids
+
+  // Called on the doctor's thread.
+  class Host {
+   public:
+    // The driver calls set_own() soon. With `all_ranks` add_snapshot() brings those of the other ranks, via rank 0.
+    virtual void wake_for_doctor(bool all_ranks) = 0;
+    // What is known without the driver.
+    virtual Snapshot snapshot_of_stuck_rank() const = 0;
+
+   protected:
+    ~Host() = default;
   };
   // Ids of requests for snapshots that are the doctor's: this one for rank 0, and for rank r the r-th after it.
   static constexpr uint32_t kRequests = 1u << 31;
 
   // `facts`: about this process, one line of JSON. `program`: may be null.
-  Doctor(std::string facts, const std::shared_ptr<const Program>& program, Engine engine);
+  Doctor(std::string facts, int32_t size, const std::shared_ptr<const Program>& program, Host& host);
   ~Doctor() { stop(); }
-  // From now on questions come, and the driver may be asked at any time. `name`: of the socket. Throws std::exception.
-  void serve(const std::string& name);
-  // Ends the threads; the driver may go on to call the setters. The caller must not hold the GIL.
-  void stop();
+  Doctor(const Doctor&) = delete;
 
-  // Called by the driver.
-  void set_state(State own);
+  // From now on questions come. `name`: of the socket, without the zero byte in front; at most 100 bytes. Throws
+  // std::system_error.
+  void serve(const std::string& name);
+  // Ends the threads, after the answer that is being made; the driver may go on to call the setters. The caller must
+  // not hold the GIL.
+  void stop();
+  // For a forked child: the parent's socket must not stay open when the parent has ended.
+  void close_socket() noexcept;
+
+  // Called by the driver: this rank's snapshot without stacks; the encoded snapshot of another rank.
+  void set_own(Snapshot own, ProcessSets process_sets);
   void add_snapshot(int32_t rank, std::string snapshot);
-  void close_in_child() noexcept {
-    if (server_) server_->close_in_child();
-  }
 
  private:
+  void run();
+  void answer_peer(int fd);
   std::string answer(const std::string& question);
   template <typename Ready>
   void wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds time, Ready&& ready);
 
   const std::string facts_;
-  const Engine engine_;
-  std::mutex mutex_;
+  const size_t size_;
+  Host& host_;
+  std::unique_ptr<StackSampler> sampler_;
+  std::mutex mutex_;  // protects quit_, own_, process_sets_, others_
   std::condition_variable changed_;
   bool quit_ = false;
-  std::optional<State> own_;
+  std::optional<Snapshot> own_;
+  ProcessSets process_sets_;
   std::map<int32_t, std::string> others_;
-  std::unique_ptr<StackSampler> sampler_;
-  std::unique_ptr<AskServer> server_;  // last: it calls the others
+  bool refused_ = false;  // another user, before
+  std::atomic<int> listener_{-1};
+  std::thread thread_;
 };
 
 }  // namespace hvd::watch

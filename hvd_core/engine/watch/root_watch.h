@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 
 #include "engine/agreement/node.h"
@@ -18,25 +17,29 @@ class RootWatch {
   // The id of the TOLD that asks for a sign of life, and of the LOOK that is one.
   static constexpr uint32_t kSignOfLife = UINT32_MAX;
 
-  struct Settings {
-    int64_t warn_ns = 60'000'000'000, abort_ns = 0;  // 0: never
-  };
-  struct Host {
-    std::function<int64_t()> waits_since;       // of the oldest request that waits here; kNever: no request waits
-    std::function<std::string()> root;          // "rank 0 (host a, pid 17)"
-    std::function<std::string()> silent;        // the rank whose silence it seems to be, with its task
-    std::function<std::string()> circumstance;  // why it may be silent, and what this rank waits for
+  class Host {
+   public:
+    // When the oldest request that waits here was submitted; kNever: no request waits.
+    virtual int64_t waits_since() const = 0;
+    // "rank 0 (host a, pid 17)"
+    virtual std::string root() const = 0;
+    // The report: which rank seems to be silent, why, and what this rank waits for.
+    virtual std::string silence(int64_t silent_ns) const = 0;
+
+   protected:
+    ~Host() = default;
   };
 
-  RootWatch(Settings settings, agreement::Node& node, Host host)
-      : settings_(settings), node_(node), host_(std::move(host)) {}
+  // warn_ns: the stall time. abort_ns: when the job ends; 0: never.
+  RootWatch(int64_t warn_ns, int64_t abort_ns, agreement::Node& node, const Host& host)
+      : warn_ns_(warn_ns), abort_ns_(abort_ns), node_(node), host_(host) {}
 
   // To be called in each round of the driver. `waits`: whether any request waits here. Returns whether a message was
   // sent.
   bool check(int64_t now, bool waits) {
-    if (over_) return false;
+    if (stopped_) return false;
     if (node_.entries() != entries_) entry_received(now);
-    if (next_ == agreement::kNever && waits) next_ = now + settings_.warn_ns;
+    if (next_ == agreement::kNever && waits) next_ = now + warn_ns_;
     return now >= next_ && examine(now);
   }
   // The cause with which the job has to end; empty: it goes on.
@@ -45,21 +48,24 @@ class RootWatch {
   int64_t next() const { return next_; }
   // The job ends: rank 0 answers no more.
   void stop() {
-    over_ = true;
+    stopped_ = true;
     next_ = agreement::kNever;
   }
 
  private:
   void entry_received(int64_t now);
   bool examine(int64_t now);
+  void examine_silence(int64_t now, int64_t since);
 
-  const Settings settings_;
+  const int64_t warn_ns_, abort_ns_;
   agreement::Node& node_;
-  const Host host_;
+  const Host& host_;
+  bool stopped_ = false;
   int64_t next_ = agreement::kNever;
   uint64_t entries_ = 0;
-  int64_t entry_at_ = 0;
-  bool asked_ = false, over_ = false;
+  int64_t entry_at_ = 0;  // when the last of these entries came
+  // Since rank 0 was asked for a sign of life:
+  bool asked_ = false;
   int64_t examined_at_ = 0, silent_ns_ = 0, next_report_ns_ = 0;
   std::string end_;
 };

@@ -111,6 +111,8 @@ struct Snapshot {
   bool leaving = false;             // shutdown() was called
   std::string error;                // the last operation that failed on this rank
   double error_age_s = 0;
+  bool stuck = false;               // the driver does not answer: it is in a backend's call, and `waiting` is not whole
+  std::vector<std::string> engine;  // what the engine does, in lines
   Threads program;
 
   static void fields(auto& s, auto&& f) {
@@ -124,6 +126,8 @@ struct Snapshot {
     f("leaving", s.leaving);
     f("error", s.error);
     f("error_age_s", s.error_age_s);
+    f("is_stuck", s.stuck);
+    f("engine", s.engine);
     Threads::fields(s.program, f);
   }
 };
@@ -134,6 +138,7 @@ std::string text_of(const Place& place);
 std::string at(const Place& place);
 // "10.2 s"
 std::string seconds(double s);
+inline std::string seconds_of(int64_t ns) { return seconds(static_cast<double>(ns) / 1e9); }
 
 // The last submissions of a rank, kept as they are and made text only for a report. The caller locks.
 

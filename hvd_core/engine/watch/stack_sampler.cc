@@ -8,6 +8,7 @@
 #include <cctype>
 #include <climits>
 #include <fstream>
+#include <thread>
 #include <utility>
 
 #include "engine/base/log.h"
@@ -22,7 +23,7 @@ constexpr size_t kMostThreads = 8, kMostFrames = 12;
 constexpr size_t kLongestLine = 160;
 constexpr int32_t kMostLines = 200'000;
 constexpr auto kBetweenSamples = 200ms;
-// How long the end waits for a thread that waits for the GIL or for a file.
+// How long the destructor waits for a thread that waits for the GIL or for a file.
 constexpr auto kLastWait = 1s;
 
 std::string source_of(const Place& place) {
@@ -97,53 +98,37 @@ std::vector<Thread> shown_threads(std::vector<Thread> all, const Program& progra
   return shown;
 }
 
-StackSampler::StackSampler(std::shared_ptr<const Program> program) : state_(std::make_shared<State>()) {
-  state_->program = std::move(program);
-}
-
 StackSampler::~StackSampler() {
-  if (!thread_.joinable()) return;
-  std::unique_lock lock(state_->mutex);
-  state_->quit = true;
-  state_->changed.notify_all();
-  const bool ended = state_->changed.wait_for(lock, kLastWait, [this] { return state_->ended; });
-  lock.unlock();
-  if (ended)
-    thread_.join();
-  else
-    thread_.detach();
+  if (sample_) wait(kLastWait);
 }
 
 void StackSampler::start(const std::vector<Submission>& submissions) {
-  const std::lock_guard lock(state_->mutex);
+  if (sample_ && !wait(0ms)) return;
   started_at_ = base::now_ns();
   busy_at_start_ = main_thread_ns();
-  state_->places.clear();
-  for (const Submission& s : submissions) state_->places.push_back(s.place);
-  state_->has_stacks = state_->complete = false;
-  state_->sources.clear();
-  state_->wanted = true;
-  if (!thread_.joinable()) thread_ = base::start_thread("hvd-stacks", [state = state_] { run(*state); });
-  state_->changed.notify_all();
+  std::vector<Place> places;
+  for (const Submission& s : submissions) places.push_back(s.place);
+  sample_ = std::make_shared<Sample>();
+  base::start_thread("hvd-stacks", [program = program_, sample = sample_, places = std::move(places)]() mutable {
+    run(*program, *sample, std::move(places));
+  }).detach();
 }
 
 bool StackSampler::wait(std::chrono::milliseconds patience) {
-  std::unique_lock lock(state_->mutex);
-  return state_->changed.wait_for(lock, patience, [this] { return state_->complete; });
+  std::unique_lock lock(sample_->mutex);
+  return sample_->changed.wait_for(lock, patience, [this] { return sample_->complete; });
 }
 
 Threads StackSampler::take(std::vector<Submission>& submissions) {
-  const std::lock_guard lock(state_->mutex);
-  Threads threads;
-  if (state_->has_stacks) {
-    threads = state_->threads;
-  } else {
+  const std::lock_guard lock(sample_->mutex);
+  Threads threads = sample_->threads.value_or(Threads{});
+  if (!sample_->threads) {
     threads.gil_held = true;
     threads.busy = busy_share(main_thread_ns() - busy_at_start_, base::now_ns() - started_at_);
     threads.note = "code that keeps the GIL runs: the stacks cannot be read";
   }
   const auto fill_in = [this](Place& place) {
-    for (const Place& p : state_->sources)
+    for (const Place& p : sample_->sources)
       if (p.line == place.line && p.file == place.file) place.source = p.source;
   };
   for (Submission& s : submissions) fill_in(s.place);
@@ -152,51 +137,36 @@ Threads StackSampler::take(std::vector<Submission>& submissions) {
   return threads;
 }
 
-void StackSampler::run(State& s) {
-  std::unique_lock lock(s.mutex);
-  while (!s.quit) {
-    if (!s.wanted) {
-      s.changed.wait(lock);
-      continue;
+void StackSampler::run(const Program& program, Sample& sample, std::vector<Place> places) {
+  const auto first = program.threads();
+  const int64_t busy_from = main_thread_ns(), from = base::now_ns();
+  std::this_thread::sleep_for(kBetweenSamples);
+  const double busy = busy_share(main_thread_ns() - busy_from, base::now_ns() - from);
+  auto second = program.threads();
+  Threads found;
+  found.busy = busy;
+  if (first && second) {
+    const auto before = shown_threads(*first, program);
+    found.threads = shown_threads(std::move(*second), program);
+    if (const Thread* main = found.main(); main && !before.empty() && before[0].is_main) {
+      found.moved = main->frames != before[0].frames;
+      if (found.moved && before[0].place()) found.before = *before[0].place();
     }
-    lock.unlock();
-    const auto first = s.program->threads();
-    const int64_t busy_from = main_thread_ns(), from = base::now_ns();
-    lock.lock();
-    if (s.changed.wait_for(lock, kBetweenSamples, [&] { return s.quit; })) break;
-    lock.unlock();
-    const double busy = busy_share(main_thread_ns() - busy_from, base::now_ns() - from);
-    auto second = s.program->threads();
-    Threads found;
-    found.busy = busy;
-    if (first && second) {
-      const auto before = shown_threads(*first, *s.program);
-      found.threads = shown_threads(std::move(*second), *s.program);
-      if (const Thread* main = found.main(); main && !before.empty() && before[0].is_main) {
-        found.moved = main->frames != before[0].frames;
-        if (found.moved && before[0].place()) found.before = *before[0].place();
-      }
-    } else {
-      found.note = "the interpreter is ending";
-    }
-    lock.lock();
-    s.wanted = false;
-    s.has_stacks = true;
-    s.threads = std::move(found);
-    std::vector<Place> places = std::move(s.places);
-    for (const Thread& t : s.threads.threads)
-      if (t.site >= 0) places.push_back(*t.place());
-    for (Place& place : places) {
-      lock.unlock();
-      place.source = source_of(place);
-      lock.lock();
-      s.sources.push_back(std::move(place));
-    }
-    s.complete = !s.wanted;
-    s.changed.notify_all();
+  } else {
+    found.note = "the interpreter is ending";
   }
-  s.ended = true;
-  s.changed.notify_all();
+  for (const Thread& t : found.threads)
+    if (t.site >= 0) places.push_back(*t.place());
+  std::unique_lock lock(sample.mutex);
+  sample.threads = std::move(found);
+  for (Place& place : places) {
+    lock.unlock();
+    place.source = source_of(place);
+    lock.lock();
+    sample.sources.push_back(std::move(place));
+  }
+  sample.complete = true;
+  sample.changed.notify_all();
 }
 
 }  // namespace hvd::watch

@@ -6,8 +6,9 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/watch/snapshot.h"
@@ -21,23 +22,22 @@ std::vector<Thread> shown_threads(std::vector<Thread> all, const Program& progra
 // The path relative to the working directory, where it is below.
 std::string shortened(const std::string& path);
 
-// Samples the stacks twice, a moment apart, and reads the source lines of the places that a report shows. It does so on
-// a thread of its own, because both may take for ever: code of an extension may keep the GIL, and a file system may
-// hang. The sample then lacks what did not come, and the thread is left behind.
+// Samples the stacks twice, a moment apart, and reads the source lines of the places that a report shows. Each sample
+// has a thread of its own, because both may take indefinitely: code of an extension may keep the GIL, and a file system
+// may hang. The sample then lacks what did not come, and the thread is left behind.
 //
-// One sample at a time; any thread, without the GIL.
+// One thread at a time, without the GIL.
 class StackSampler {
  public:
   // How long a sample may take: a program that runs Python releases the GIL every 5 ms if it is asked, and a hundred
   // threads may ask for it.
   static constexpr std::chrono::milliseconds kPatience{1500};
 
-  explicit StackSampler(std::shared_ptr<const Program> program);
+  explicit StackSampler(std::shared_ptr<const Program> program) : program_(std::move(program)) {}
   ~StackSampler();
   StackSampler(const StackSampler&) = delete;
 
-  // Begins a sample, with the source lines of these submissions. While the thread is still at the sample before, that
-  // one serves both.
+  // Begins a sample, with the source lines of these submissions. A sample that is not complete yet serves again.
   void start(const std::vector<Submission>& submissions);
   // Whether the sample is complete, after `patience` at most.
   bool wait(std::chrono::milliseconds patience);
@@ -45,23 +45,19 @@ class StackSampler {
   Threads take(std::vector<Submission>& submissions);
 
  private:
-  // Shared with the thread, which may outlive this object.
-  struct State {
-    std::shared_ptr<const Program> program;
+  // Shared with the sample's thread, which may outlive this object.
+  struct Sample {
     std::mutex mutex;
     std::condition_variable changed;
-    bool wanted = false, complete = false, quit = false, ended = false;
-    std::vector<Place> places;  // of which the source lines are wanted
-    // The sample. Without stacks the thread waits for the GIL.
-    bool has_stacks = false;
-    Threads threads;
-    std::vector<Place> sources;  // places with their source lines
+    std::optional<Threads> threads;  // none: the thread waits for the GIL
+    std::vector<Place> sources;      // places with their source lines, which are read one by one
+    bool complete = false;
   };
-  static void run(State& s);
+  static void run(const Program& program, Sample& sample, std::vector<Place> places);
 
-  const std::shared_ptr<State> state_;
+  const std::shared_ptr<const Program> program_;
+  std::shared_ptr<Sample> sample_;
   int64_t started_at_ = 0, busy_at_start_ = 0;
-  std::thread thread_;
 };
 
 }  // namespace hvd::watch

@@ -33,6 +33,18 @@ int64_t begin_of(const std::vector<Stalled>& stalled) {
 
 double to_seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
+// The missing ranks first, for there is room for some only.
+std::vector<Rank> ranks_to_ask(const std::vector<Stalled>& stalled) {
+  std::set<Rank> ranks;
+  const auto add = [&](const std::vector<Rank>& more, size_t most) {
+    for (size_t i = 0; i < more.size() && ranks.size() < most; ++i) ranks.insert(more[i]);
+  };
+  for (const Stalled& s : stalled) add(s.missing, kMostAsked * 3 / 4);
+  for (const Stalled& s : stalled) add(s.waiting, kMostAsked);
+  for (const Stalled& s : stalled) add(s.missing, kMostAsked);
+  return {ranks.begin(), ranks.end()};
+}
+
 }  // namespace
 
 StallCheck::StallCheck(Settings settings, agreement::Node& node, const calls::ProcessSets& sets)
@@ -45,56 +57,40 @@ void StallCheck::stop() {
 }
 
 bool StallCheck::check(int64_t now) {
-  auto* root = node_.coordinator();
-  acted_ = false;
-  if (!reported_.empty() && node_.entries() != entries_seen_) report_progress(now);
+  const bool proceeds = !reported_.empty() && node_.entries() != entries_seen_ && report_progress(now);
   if (requested_) {
-    if (answers_.size() == asked_.size() || now >= answers_due_) report(now);
-    return acted_;
+    const bool complete = answers_.size() == asked_.size() || now >= answers_due_;
+    return (complete && report(now)) || proceeds;
   }
-  if (next_ == kNever && root->waiting()) next_ = now + settings_.warn_ns;
-  if (now < next_) return acted_;
+  if (next_ == kNever && node_.coordinator()->waiting()) next_ = now + settings_.warn_ns;
+  if (now < next_) return proceeds;
   int64_t oldest;
-  const auto stalled = root->stalled(now - settings_.warn_ns, &oldest);
+  const auto stalled = node_.coordinator()->stalled(now - settings_.warn_ns, &oldest);
   if (stalled.empty()) {
     next_ = oldest == kNever ? kNever : oldest + settings_.warn_ns;
-  } else if (is_due(now, stalled)) {
-    request_snapshots(now);
-  } else {
-    next_ = now + settings_.warn_ns;
-    const int64_t since = begin_of(stalled);
-    next_ = std::min(next_, std::max(now + 1'000'000, stalled_since_ + 2 * (reported_at_ - stalled_since_)));
-    if (settings_.abort_ns > 0) next_ = std::min(next_, std::max(now, since + settings_.abort_ns));
+    return proceeds;
   }
-  return acted_;
+  if (!is_due(now, stalled)) {
+    schedule(now, stalled);
+    return proceeds;
+  }
+  request_snapshots(now);
+  return true;
 }
 
-// A stall is reported after warn_ns, then each time when it is twice as old, and at once when another rank is missing.
+// A stall is reported after warn_ns, repeated while it lasts, and reported at once when another rank is missing.
 bool StallCheck::is_due(int64_t now, const std::vector<Stalled>& stalled) const {
-  if (reported_.empty()) return true;
-  const int64_t since = begin_of(stalled);
-  if (settings_.abort_ns > 0 && now - since >= settings_.abort_ns) return true;
-  if (now - stalled_since_ >= 2 * (reported_at_ - stalled_since_)) return true;
+  if (reported_.empty() || now >= repeated_at()) return true;
   std::set<Rank> known;
   for (const Stalled& s : reported_) known.insert(s.missing.begin(), s.missing.end());
-  for (const Stalled& s : stalled)
-    if (!std::all_of(s.missing.begin(), s.missing.end(), [&](Rank r) { return known.contains(r); })) return true;
-  return false;
+  return std::ranges::any_of(stalled, [&](const Stalled& s) {
+    return is_too_old(now, s) || !std::ranges::all_of(s.missing, [&](Rank r) { return known.contains(r); });
+  });
 }
 
-// The missing ranks first, for there is room for some only.
-std::vector<Rank> StallCheck::ranks_to_ask(const std::vector<Stalled>& stalled) const {
-  std::vector<Rank> ranks;
-  std::set<Rank> seen;
-  const auto add = [&](const std::vector<Rank>& more, size_t most) {
-    for (Rank r : more)
-      if (ranks.size() < most && seen.insert(r).second) ranks.push_back(r);
-  };
-  for (const Stalled& s : stalled) add(s.missing, kMostAsked * 3 / 4);
-  for (const Stalled& s : stalled) add(s.waiting, kMostAsked);
-  for (const Stalled& s : stalled) add(s.missing, kMostAsked);
-  std::sort(ranks.begin(), ranks.end());
-  return ranks;
+void StallCheck::schedule(int64_t now, const std::vector<Stalled>& stalled) {
+  next_ = std::min(now + settings_.warn_ns, std::max(now + 1'000'000, repeated_at()));
+  if (settings_.abort_ns > 0) next_ = std::min(next_, std::max(now, begin_of(stalled) + settings_.abort_ns));
 }
 
 void StallCheck::request_snapshots(int64_t now) {
@@ -102,7 +98,7 @@ void StallCheck::request_snapshots(int64_t now) {
   // Known batches that some ranks have arrived at are dissolved here, so that all names are known in the report.
   asked_ = ranks_to_ask(node_.coordinator()->stalled(now, &oldest));
   answers_.clear();
-  requested_ = acted_ = true;
+  requested_ = true;
   requested_at_ = now;
   next_ = answers_due_ = now + kAnswerNs;
   node_.look(++request_id_, asked_);
@@ -110,9 +106,9 @@ void StallCheck::request_snapshots(int64_t now) {
 
 void StallCheck::received(Rank rank, uint32_t id, const std::string& text) {
   if (!requested_ || id != request_id_ || !std::binary_search(asked_.begin(), asked_.end(), rank)) return;
-  watch::Snapshot s;
+  Snapshot s;
   try {
-    s = watch::decode(text);
+    s = decode(text);
   } catch (const agreement::WireError& e) {  // a report must not end the job
     return base::log(base::Level::Warning, "rank " + std::to_string(rank) + " sent an unreadable report: " + e.what());
   }
@@ -120,13 +116,13 @@ void StallCheck::received(Rank rank, uint32_t id, const std::string& text) {
   answers_[rank] = std::move(s);
 }
 
-watch::StallFacts StallCheck::facts(int64_t now, const std::vector<Stalled>& stalled) const {
-  watch::StallFacts f;
+StallFacts StallCheck::facts(int64_t now, const std::vector<Stalled>& stalled) const {
+  StallFacts f;
   f.warn_s = to_seconds(settings_.warn_ns);
   f.abort_s = to_seconds(settings_.abort_ns);
   for (const Stalled& s : stalled) {
     if (f.stalls.size() == kMostStalls) break;
-    watch::Stall stall;
+    Stall stall;
     stall.operation = s.kind ? base::op_name(*s.kind) : "";
     stall.name = s.kind ? agreement::shown_name(*s.kind, s.name) : s.name;
     if (s.kind && base::changes_sets(*s.kind) && stall.name != stall.operation)  // the first message of two ranks
@@ -135,7 +131,7 @@ watch::StallFacts StallCheck::facts(int64_t now, const std::vector<Stalled>& sta
     stall.age_s = to_seconds(now - s.since);
     stall.waiting = s.waiting;
     stall.missing = s.missing;
-    stall.too_long = settings_.abort_ns > 0 && now - s.since >= settings_.abort_ns;
+    stall.too_long = is_too_old(now, s);
     f.stalls.push_back(std::move(stall));
   }
   f.snapshots = answers_;
@@ -147,57 +143,53 @@ watch::StallFacts StallCheck::facts(int64_t now, const std::vector<Stalled>& sta
   return f;
 }
 
-void StallCheck::report(int64_t now) {
+bool StallCheck::report(int64_t now) {
   requested_ = false;
   int64_t oldest;
   // All that waited already when the snapshots were requested, so that the report is whole.
   const auto stalled = node_.coordinator()->stalled(requested_at_, &oldest);
-  next_ = now + settings_.warn_ns;
   if (stalled.empty()) {
     next_ = oldest == kNever ? kNever : std::max(now, oldest + settings_.warn_ns);
-    return;
+    return false;
   }
-  const watch::StallReport r = watch::report_of(facts(now, stalled), !settings_.json_path.empty());
+  const StallReport r = report_of(facts(now, stalled), !settings_.json_path.empty());
   ++reports_;
   reported_ = stalled;
   notified_ranks_ = asked_;
   stalled_since_ = begin_of(stalled);
   reported_at_ = now;
   entries_seen_ = node_.entries();
-  next_ = std::min(next_, stalled_since_ + 2 * (now - stalled_since_));
-  if (settings_.abort_ns > 0) next_ = std::min(next_, std::max(now, stalled_since_ + settings_.abort_ns));
+  schedule(now, stalled);
   // Here at once, because the job may end next; on the other ranks by entries of the log.
   base::log(Level::Warning, r.text);
-  for (const auto& [rank, line] : r.lines) {
-    acted_ = true;
-    node_.report({rank}, line.substr(0, agreement::kLongestReport));
-  }
+  for (const auto& [rank, line] : r.lines) node_.report({rank}, line.substr(0, agreement::kLongestReport));
   if (!settings_.json_path.empty()) write_json(r.json);
-  if (!r.too_long) return;
-  base::log(Level::Error, "One or more rank (marked by \"!\") is stalled for longer than " +
-                              std::to_string(settings_.abort_ns / 1'000'000'000) + " seconds. Will shutdown.");
-  end_ = r.summary;
   for (const Stalled& s : stalled)
-    if (now - s.since >= settings_.abort_ns) missing_.insert(missing_.end(), s.missing.begin(), s.missing.end());
+    if (is_too_old(now, s)) missing_.insert(missing_.end(), s.missing.begin(), s.missing.end());
+  if (!missing_.empty()) {
+    base::log(Level::Error, "One or more rank (marked by \"!\") is stalled for longer than " +
+                                std::to_string(settings_.abort_ns / 1'000'000'000) + " seconds. Will shutdown.");
+    end_ = r.summary;
+  }
+  return !r.lines.empty();
 }
 
-void StallCheck::report_progress(int64_t now) {
+// Returns whether there are new entries of the log.
+bool StallCheck::report_progress(int64_t now) {
   entries_seen_ = node_.entries();
   const auto* root = node_.coordinator();
-  for (const Stalled& s : reported_)
-    if (root->still_waits(s)) return;
+  if (std::ranges::any_of(reported_, [&](const Stalled& s) { return root->still_waits(s); })) return false;
   std::string names;
   for (size_t i = 0; i < reported_.size() && i < 6; ++i) names += (i ? ", " : "") + reported_[i].name;
   if (reported_.size() > 6) names += ", ...";
-  const std::string text = "The operations that were stalled proceed again after " +
-                           watch::seconds(to_seconds(now - stalled_since_)) + ": " + names;
+  const std::string text =
+      "The operations that were stalled proceed again after " + seconds_of(now - stalled_since_) + ": " + names;
   base::log(Level::Warning, text);
-  std::erase(notified_ranks_, 0);
-  if (!notified_ranks_.empty()) {
-    acted_ = true;
-    node_.report(std::move(notified_ranks_), text);
-  }
   reported_.clear();
+  std::erase(notified_ranks_, 0);
+  if (notified_ranks_.empty()) return false;
+  node_.report(std::move(notified_ranks_), text);
+  return true;
 }
 
 void StallCheck::write_json(const std::string& line) const {

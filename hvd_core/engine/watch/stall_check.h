@@ -44,18 +44,22 @@ class StallCheck {
 
  private:
   void request_snapshots(int64_t now);
-  void report(int64_t now);
-  watch::StallFacts facts(int64_t now, const std::vector<agreement::Stalled>& stalled) const;
-  std::vector<agreement::Rank> ranks_to_ask(const std::vector<agreement::Stalled>& stalled) const;
+  bool report(int64_t now);
+  StallFacts facts(int64_t now, const std::vector<agreement::Stalled>& stalled) const;
+  // When the last report is repeated if nothing proceeds: each time when the stall is twice as old.
+  int64_t repeated_at() const { return stalled_since_ + 2 * (reported_at_ - stalled_since_); }
+  bool is_too_old(int64_t now, const agreement::Stalled& s) const {
+    return settings_.abort_ns > 0 && now - s.since >= settings_.abort_ns;
+  }
   bool is_due(int64_t now, const std::vector<agreement::Stalled>& stalled) const;
-  void report_progress(int64_t now);
+  void schedule(int64_t now, const std::vector<agreement::Stalled>& stalled);
+  bool report_progress(int64_t now);
   void write_json(const std::string& line) const;
 
   const Settings settings_;
   agreement::Node& node_;
   const calls::ProcessSets& sets_;
   int64_t next_ = agreement::kNever;
-  bool acted_ = false;
   std::string end_;
   std::vector<agreement::Rank> missing_;
 
@@ -64,7 +68,7 @@ class StallCheck {
   uint32_t request_id_ = 0;
   int64_t requested_at_ = 0, answers_due_ = 0;
   std::vector<agreement::Rank> asked_;
-  std::map<agreement::Rank, watch::Snapshot> answers_;
+  std::map<agreement::Rank, Snapshot> answers_;
 
   // The last report, while what it reported still waits.
   std::vector<agreement::Stalled> reported_;

@@ -12,7 +12,7 @@
 namespace hvd::watch {
 namespace {
 
-constexpr size_t kNames = 6, kRanks = 16, kLast = 4, kOtherThreads = 3;
+constexpr size_t kNames = 6, kRanks = 16, kLast = 4, kOtherThreads = 3, kSummaryRanks = 4;
 // A main thread that uses less of the time stands still.
 constexpr double kBusy = 0.3;
 
@@ -23,8 +23,9 @@ std::string one_line(std::string text) {
   return base::printable(std::move(text));
 }
 
-std::string ranks_text(const std::vector<int32_t>& ranks) {
-  return (ranks.size() == 1 ? "rank " : "ranks ") + base::rank_list(ranks);
+// "rank 1", "ranks 0, 2", followed by the verb in its form for one rank or for several.
+std::string ranks_text(const std::vector<int32_t>& ranks, const char* one = "", const char* more = "") {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + base::rank_list(ranks) + (ranks.size() == 1 ? one : more);
 }
 
 std::string capital(std::string text) {
@@ -39,31 +40,15 @@ std::string number(double v) {
   return text;
 }
 
-std::string set_text(const StallFacts& facts, int32_t number) {
-  if (number == 0) return "";
-  const auto set = facts.process_sets.find(number);
-  if (set == facts.process_sets.end()) return " (process set " + std::to_string(number) + ")";
-  return " (process set " + std::to_string(number) + ": " + ranks_text(set->second) + ")";
-}
-
-std::string where(const Snapshot& s) {
-  if (s.host.empty()) return "";
-  return " (host " + s.host + (s.pid > 0 ? ", pid " + std::to_string(s.pid) : "") + ")";
-}
-
-const Submission* submission_of(const Snapshot& s, const Stall& stall) {
-  for (const Submission& w : s.waiting)
+const Submission* submission_of(const Snapshot* s, const Stall& stall) {
+  if (!s) return nullptr;
+  for (const Submission& w : s->waiting)
     if (w.name == stall.name && w.process_set == stall.process_set) return &w;
   return nullptr;
 }
 
-const Snapshot* snapshot_of(const StallFacts& facts, int32_t rank) {
-  const auto found = facts.snapshots.find(rank);
-  return found == facts.snapshots.end() ? nullptr : &found->second;
-}
-
 // Horovod's wording, which programs look for: the missing ranks with their names.
-std::string first_paragraph(const StallFacts& facts) {
+std::string horovods_paragraph(const StallFacts& facts) {
   struct Missing {
     std::vector<std::string> names;
     bool too_long = false;
@@ -87,45 +72,6 @@ std::string first_paragraph(const StallFacts& facts) {
     text += m.names.size() > kNames ? " ...]" : "]";
   }
   return text;
-}
-
-// Lines that are equal but for the rank are one line.
-class Lines {
- public:
-  void add(int32_t rank, const std::string& rest, const std::string& further, const std::string& alone) {
-    for (Line& l : lines_) {
-      if (l.rest == rest && l.further == further) {
-        l.ranks.push_back(rank);
-        return;
-      }
-    }
-    lines_.push_back({{rank}, rest, further, alone});
-  }
-  std::string text() const {
-    std::string text;
-    size_t shown = 0;
-    for (const Line& l : lines_) {
-      if (shown++ == kRanks) {
-        text += "\n    and " + std::to_string(lines_.size() - kRanks) + " more";
-        break;
-      }
-      text += "\n    " + ranks_text(l.ranks) + (l.ranks.size() == 1 ? l.alone + " " : ", each: ") + l.rest + l.further;
-    }
-    return text;
-  }
-
- private:
-  struct Line {
-    std::vector<int32_t> ranks;
-    std::string rest, further, alone;
-  };
-  std::vector<Line> lines_;
-};
-
-std::string waiting_text(const StallFacts& facts, const Stall& stall, const Submission* w) {
-  std::string text = "waits for " + one_line(stall.name) + set_text(facts, stall.process_set);
-  if (w && w->deferred) text += ", which copies its data from a device,";
-  return text + " since " + seconds(stall.age_s) + (w ? one_line(at(w->place)) : "");
 }
 
 // The newest first; calls of one name and line in a row stand there once.
@@ -162,115 +108,6 @@ std::string other_threads(const Snapshot& s) {
   return text;
 }
 
-// What else is known about a rank that misses in `stall`.
-std::string further_text(const Snapshot* s, const Stall& stall) {
-  return s ? error_text(*s, stall) + last_text(*s) + other_threads(*s) : "";
-}
-
-// By rank: its first stall of each kind. A rank that waits for one operation may be missing in another.
-struct Parts {
-  std::map<int32_t, size_t> misses, waits;
-
-  explicit Parts(const StallFacts& facts) {
-    for (size_t i = 0; i < facts.stalls.size(); ++i) {
-      for (int32_t r : facts.stalls[i].missing) misses.emplace(r, i);
-      for (int32_t r : facts.stalls[i].waiting) waits.emplace(r, i);
-    }
-  }
-};
-
-// What each rank does, once.
-std::string ranks_paragraph(const StallFacts& facts, const Parts& parts) {
-  Lines waiting, missing;
-  for (const auto& [r, i] : parts.waits) {
-    const Snapshot* s = snapshot_of(facts, r);
-    std::string further;
-    if (const auto m = parts.misses.find(r); m != parts.misses.end()) {
-      const Stall& missed = facts.stalls[m->second];
-      further = "\n      It has not submitted " + one_line(missed.name) + "." + further_text(s, missed);
-    }
-    const Submission* w = s ? submission_of(*s, facts.stalls[i]) : nullptr;
-    waiting.add(r, waiting_text(facts, facts.stalls[i], w), further, s ? where(*s) : "");
-  }
-  for (const auto& [r, i] : parts.misses) {
-    if (parts.waits.contains(r)) continue;
-    const Snapshot* s = snapshot_of(facts, r);
-    missing.add(r, one_line(doing_of(facts, i, r)), further_text(s, facts.stalls[i]), s ? where(*s) : "");
-  }
-  return "What the ranks do:" + waiting.text() + missing.text();
-}
-
-// The part of one rank, for its own log.
-std::string line_of(const StallFacts& facts, const Parts& parts, int32_t rank) {
-  const auto verb = [](const std::vector<int32_t>& ranks, const char* one, const char* more) {
-    return std::string(ranks.size() == 1 ? one : more);
-  };
-  std::string text;
-  const auto waits = parts.waits.find(rank), misses = parts.misses.find(rank);
-  if (waits != parts.waits.end()) {
-    const Stall& stall = facts.stalls[waits->second];
-    const Snapshot* s = snapshot_of(facts, rank);
-    text += "This rank " + waiting_text(facts, stall, s ? submission_of(*s, stall) : nullptr) + ". " +
-            capital(ranks_text(stall.missing)) + verb(stall.missing, " has", " have") + " not submitted it. ";
-  }
-  if (misses != parts.misses.end()) {
-    const Stall& stall = facts.stalls[misses->second];
-    text += "This rank has not submitted " + one_line(stall.name) + set_text(facts, stall.process_set) +
-            ", for which " + ranks_text(stall.waiting) + verb(stall.waiting, " waits", " wait") + " since " +
-            seconds(stall.age_s);
-    if (waits == parts.waits.end()) text += "; it " + one_line(doing_of(facts, misses->second, rank));
-    text += ". ";
-  }
-  return text + "The report on all ranks is in the log of rank 0.";
-}
-
-std::string summary_of(const StallFacts& facts) {
-  const Stall& oldest = *std::max_element(facts.stalls.begin(), facts.stalls.end(),
-                                          [](const Stall& a, const Stall& b) { return a.age_s < b.age_s; });
-  const size_t of = static_cast<size_t>(&oldest - facts.stalls.data());
-  std::string text = "operations were stalled for longer than HOROVOD_STALL_SHUTDOWN_TIME_SECONDS (" +
-                     seconds(facts.abort_s) + "). " + capital(ranks_text(oldest.waiting)) + " waited for " +
-                     oldest.name + set_text(facts, oldest.process_set) + " since " + seconds(oldest.age_s);
-  for (int32_t r : oldest.waiting) {
-    const Snapshot* s = snapshot_of(facts, r);
-    const Submission* w = s ? submission_of(*s, oldest) : nullptr;
-    if (!w || !w->place.known()) continue;
-    text += at(w->place);
-    break;
-  }
-  text += ".";
-  size_t shown = 0;
-  for (int32_t r : oldest.missing) {
-    if (shown++ == 4) {
-      text += " And " + std::to_string(oldest.missing.size() - 4) + " more ranks were missing.";
-      break;
-    }
-    text += " Rank " + std::to_string(r) + " did not submit it: it " + doing_of(facts, of, r) + ".";
-  }
-  return one_line(text);
-}
-
-std::string whole_json(const StallFacts& facts) {
-  base::Json stalls = base::Json::array();
-  for (size_t i = 0; i < facts.stalls.size(); ++i) {
-    const Stall& s = facts.stalls[i];
-    base::Json missing = base::Json::array();
-    for (int32_t r : s.missing) missing.push(base::Json::object().set("rank", r).set("doing", doing_of(facts, i, r)));
-    base::Json waiting = base::Json::array();
-    for (int32_t r : s.waiting) waiting.push(base::Json(r));
-    stalls.push(base::Json::object()
-                    .set("operation", s.operation)
-                    .set("name", s.name)
-                    .set("process_set", s.process_set)
-                    .set("age_s", s.age_s)
-                    .set("waiting", waiting)
-                    .set("missing", missing));
-  }
-  base::Json ranks = base::Json::array();
-  for (const auto& [rank, s] : facts.snapshots) ranks.push(json_of(s));
-  return base::Json::object().set("stalls", stalls).set("ranks", ranks).text();
-}
-
 // What the program of a rank does that waits for no operation.
 std::string doing_of_program(const Threads& p) {
   const Thread* main = p.main();
@@ -289,11 +126,145 @@ std::string doing_of_program(const Threads& p) {
   return text + ")";
 }
 
+// One report.
+class Writer {
+ public:
+  // A rank that waits for one operation may be missing in another. Its first stall of each kind is described.
+  explicit Writer(const StallFacts& facts) : facts_(facts) {
+    for (const Stall& s : facts.stalls) {
+      for (int32_t r : s.missing) misses_.emplace(r, &s);
+      for (int32_t r : s.waiting) waits_.emplace(r, &s);
+    }
+  }
+
+  bool concerns(int32_t rank) const { return waits_.contains(rank) || misses_.contains(rank); }
+
+  // What each rank does, once: first those that wait. Texts that are equal but for the rank are one.
+  std::string ranks_paragraph() const {
+    using Texts = std::vector<std::pair<std::string, std::vector<int32_t>>>;
+    Texts waiting, missing;
+    const auto add = [](Texts& texts, int32_t rank, const std::string& text) {
+      const auto same = std::ranges::find(texts, text, [](const auto& t) { return t.first; });
+      same == texts.end() ? texts.push_back({text, {rank}}) : same->second.push_back(rank);
+    };
+    for (const auto& [r, stall] : waits_) {
+      const auto missed = misses_.find(r);
+      add(waiting, r,
+          waiting_text(r, *stall) + (missed == misses_.end()
+                                         ? ""
+                                         : "\n      It has not submitted " + one_line(missed->second->name) + "." +
+                                               history(r, *missed->second)));
+    }
+    for (const auto& [r, stall] : misses_)
+      if (!waits_.contains(r)) add(missing, r, one_line(doing_of(facts_, *stall, r)) + history(r, *stall));
+    std::string text = "What the ranks do:";
+    for (const Texts* texts : {&waiting, &missing}) {
+      for (size_t i = 0; i < texts->size() && i < kRanks; ++i) {
+        const auto& [what, ranks] = (*texts)[i];
+        text += "\n    " + ranks_text(ranks) + (ranks.size() == 1 ? host_of(ranks[0]) + " " : ", each: ") + what;
+      }
+      if (texts->size() > kRanks) text += "\n    and " + std::to_string(texts->size() - kRanks) + " more";
+    }
+    return text;
+  }
+
+  // The part of one rank, for its own log.
+  std::string line_of(int32_t rank) const {
+    std::string text;
+    const auto waits = waits_.find(rank), misses = misses_.find(rank);
+    if (waits != waits_.end()) {
+      const Stall& stall = *waits->second;
+      text += "This rank " + waiting_text(rank, stall) + ". " + capital(ranks_text(stall.missing, " has", " have")) +
+              " not submitted it. ";
+    }
+    if (misses != misses_.end()) {
+      const Stall& stall = *misses->second;
+      text += "This rank has not submitted " + named(stall) + ", for which " +
+              ranks_text(stall.waiting, " waits", " wait") + " since " + seconds(stall.age_s);
+      if (waits == waits_.end()) text += "; it " + one_line(doing_of(facts_, stall, rank));
+      text += ". ";
+    }
+    return text + "The report on all ranks is in the log of rank 0.";
+  }
+
+  // About the oldest stall.
+  std::string summary() const {
+    const Stall& oldest = *std::ranges::max_element(facts_.stalls, {}, &Stall::age_s);
+    std::string text = "operations were stalled for longer than HOROVOD_STALL_SHUTDOWN_TIME_SECONDS (" +
+                       seconds(facts_.abort_s) + "). " + capital(ranks_text(oldest.waiting)) + " waited for " +
+                       named(oldest) + " since " + seconds(oldest.age_s);
+    const auto known = std::ranges::find_if(oldest.waiting, [&](int32_t r) {
+      const Submission* w = submission_of(facts_.snapshot_of(r), oldest);
+      return w && w->place.known();
+    });
+    if (known != oldest.waiting.end()) text += at(submission_of(facts_.snapshot_of(*known), oldest)->place);
+    text += ".";
+    const size_t shown = std::min(oldest.missing.size(), kSummaryRanks);
+    for (size_t i = 0; i < shown; ++i)
+      text += " Rank " + std::to_string(oldest.missing[i]) + " did not submit it: it " +
+              doing_of(facts_, oldest, oldest.missing[i]) + ".";
+    if (oldest.missing.size() > shown)
+      text += " And " + std::to_string(oldest.missing.size() - shown) + " more ranks were missing.";
+    return one_line(text);
+  }
+
+ private:
+  // "allreduce.loss (process set 1: ranks 0, 2)"
+  std::string named(const Stall& stall) const {
+    std::string text = one_line(stall.name);
+    if (stall.process_set == 0) return text;
+    const auto set = facts_.process_sets.find(stall.process_set);
+    return text + " (process set " + std::to_string(stall.process_set) +
+           (set == facts_.process_sets.end() ? "" : ": " + ranks_text(set->second)) + ")";
+  }
+
+  std::string host_of(int32_t rank) const {
+    const Snapshot* s = facts_.snapshot_of(rank);
+    if (!s || s->host.empty()) return "";
+    return " (host " + s->host + (s->pid > 0 ? ", pid " + std::to_string(s->pid) : "") + ")";
+  }
+
+  std::string waiting_text(int32_t rank, const Stall& stall) const {
+    const Submission* w = submission_of(facts_.snapshot_of(rank), stall);
+    std::string text = "waits for " + named(stall);
+    if (w && w->deferred) text += ", which copies its data from a device,";
+    return text + " since " + seconds(stall.age_s) + (w ? one_line(at(w->place)) : "");
+  }
+
+  // What else is known about a rank that misses in `stall`.
+  std::string history(int32_t rank, const Stall& stall) const {
+    const Snapshot* s = facts_.snapshot_of(rank);
+    return s ? error_text(*s, stall) + last_text(*s) + other_threads(*s) : "";
+  }
+
+  const StallFacts& facts_;
+  std::map<int32_t, const Stall*> misses_, waits_;  // by rank
+};
+
+std::string whole_json(const StallFacts& facts) {
+  base::Json stalls = base::Json::array();
+  for (const Stall& s : facts.stalls) {
+    base::Json missing = base::Json::array();
+    for (int32_t r : s.missing) missing.push(base::Json::object().set("rank", r).set("doing", doing_of(facts, s, r)));
+    base::Json waiting = base::Json::array();
+    for (int32_t r : s.waiting) waiting.push(base::Json(r));
+    stalls.push(base::Json::object()
+                    .set("operation", s.operation)
+                    .set("name", s.name)
+                    .set("process_set", s.process_set)
+                    .set("age_s", s.age_s)
+                    .set("waiting", waiting)
+                    .set("missing", missing));
+  }
+  base::Json ranks = base::Json::array();
+  for (const auto& [rank, s] : facts.snapshots) ranks.push(json_of(s));
+  return base::Json::object().set("stalls", stalls).set("ranks", ranks).text();
+}
+
 }  // namespace
 
-std::string doing_of(const StallFacts& facts, size_t of, int32_t rank) {
-  const Stall& stall = facts.stalls[of];
-  const Snapshot* s = snapshot_of(facts, rank);
+std::string doing_of(const StallFacts& facts, const Stall& stall, int32_t rank) {
+  const Snapshot* s = facts.snapshot_of(rank);
   if (!s) {
     if (std::find(facts.asked.begin(), facts.asked.end(), rank) == facts.asked.end())
       return "was not asked what it does";
@@ -303,7 +274,7 @@ std::string doing_of(const StallFacts& facts, size_t of, int32_t rank) {
                                         : "its process is stopped, or a thread of it is inside a call of a backend "
                                           "(its own log names that call)");
   }
-  if (const Submission* own = submission_of(*s, stall); own && own->deferred)
+  if (const Submission* own = submission_of(s, stall); own && own->deferred)
     return "has called it " + seconds(own->age_s) + " ago" + at(own->place) +
            ", and its device has not produced the data yet";
   if (s->joined_s >= 0) return "waits in join() since " + seconds(s->joined_s);
@@ -314,14 +285,13 @@ std::string doing_of(const StallFacts& facts, size_t of, int32_t rank) {
 
 StallReport report_of(const StallFacts& facts, bool with_json) {
   StallReport report;
-  for (const Stall& s : facts.stalls) report.too_long |= s.too_long;
-  const Parts parts(facts);
-  report.text = first_paragraph(facts) + "\n" + ranks_paragraph(facts, parts);
+  const Writer writer(facts);
+  report.text = horovods_paragraph(facts) + "\n" + writer.ranks_paragraph();
   if (facts.since_report_s > 0)
     report.text += "\nThis was reported before, after " + seconds(facts.since_report_s) + ".";
   for (int32_t r : facts.asked)
-    if (r != 0 && (parts.waits.contains(r) || parts.misses.contains(r))) report.lines[r] = line_of(facts, parts, r);
-  report.summary = summary_of(facts);
+    if (r != 0 && writer.concerns(r)) report.lines[r] = writer.line_of(r);
+  report.summary = writer.summary();
   if (with_json) report.json = whole_json(facts);
   return report;
 }

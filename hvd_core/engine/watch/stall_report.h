@@ -29,17 +29,21 @@ struct StallFacts {
   std::map<int32_t, std::string> processes;              // of ranks that did not answer: see base/process.h
   std::map<int32_t, std::vector<int32_t>> process_sets;  // ranks by number
   double since_report_s = 0;                             // age of the oldest stall at the last report; 0: none before
+
+  const Snapshot* snapshot_of(int32_t rank) const {
+    const auto found = snapshots.find(rank);
+    return found == snapshots.end() ? nullptr : &found->second;
+  }
 };
 
-// What `rank`, which misses in stalls[of], does instead: "stands still at data.py:7 in load: time.sleep(100)".
-std::string doing_of(const StallFacts& facts, size_t of, int32_t rank);
+// What `rank`, which misses in `stall`, does instead: "stands still at data.py:7 in load: time.sleep(100)".
+std::string doing_of(const StallFacts& facts, const Stall& stall, int32_t rank);
 
 struct StallReport {
   std::string text;                      // several lines, for rank 0
   std::map<int32_t, std::string> lines;  // for the log of each other rank that was asked: its own part
   std::string summary;                   // for the exception that ends the job: one paragraph
   std::string json;                      // one line; empty unless it is wanted
-  bool too_long = false;
 };
 StallReport report_of(const StallFacts& facts, bool with_json = false);
 

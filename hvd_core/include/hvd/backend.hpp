@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "hvd/backend_abi.h"
+#include "hvd/backend_clock.hpp"
 #include "hvd/backend_detect.hpp"
 #include "hvd/backend_errors.hpp"
 
@@ -201,7 +202,15 @@ struct WindowInit {
   mutable Store store;
 };
 
-inline constexpr uint32_t kDtypeBytes[HVD_DTYPE_COUNT] = {1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2, 1, 1, 4, 8};
+// Of each element type.
+inline constexpr uint32_t kDtypeBytes[HVD_DTYPE_COUNT] = {
+#define HVD_DTYPE(ID, number, name, bytes, kind, reductions) bytes,
+#include "hvd/types.inc"
+};
+inline constexpr const char* kDtypeNames[HVD_DTYPE_COUNT] = {
+#define HVD_DTYPE(ID, number, name, bytes, kind, reductions) #name,
+#include "hvd/types.inc"
+};
 
 template <class D>
 auto native_stream(hvd_stream s);

@@ -6,21 +6,13 @@
 #include "engine/recorder/observer.h"
 
 #include <malloc.h>
-#include <unistd.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <memory>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/base/operations.h"
-#include "engine/recorder/observer.h"
-#include "engine/recorder/timeline_end.h"
 #include "engine/recorder/timeline_format.h"
 #include "named_checks.h"
 
@@ -166,32 +158,6 @@ void a_ring_stays_at_its_bound_for_an_hour() {
     EXPECT(ring.read(first + n, &event) == EventRing::Read::Taken && event.a == n);
 }
 
-// The header of a dead process's ring, and one of its texts, are garbage: the timeline is completed all the same.
-void a_damaged_ring_is_read_within_its_bounds() {
-  const uint64_t bytes = EventRing::bytes_for(Observer::kRecorderCapacity) + (4 << 10);
-  const std::unique_ptr<void, decltype(&std::free)> memory(std::aligned_alloc(64, (bytes + 63) / 64 * 64), std::free);
-  std::memset(memory.get(), 0, bytes);
-  EventRing ring(memory.get(), bytes, Observer::kRecorderCapacity);
-  ring.claim(0, 2, "host", "job");
-  const std::string path = "observer_test." + std::to_string(::getpid()) + ".json";
-  EXPECT(ring.add_text(kTimelinePath, path) && ring.add_text(1, "allreduce.x") &&
-         ring.add_text(2, "longer than it is"));
-  ring.write({.time = 1, .kind = EventKind::Submitted, .detail = kAllreduce, .name = 1});
-  ring.write({.time = 2, .kind = static_cast<EventKind>(200), .detail = 255, .name = 2, .what = ~0u, .a = ~0u});
-  RingHeader& header = ring.header();
-  const uint16_t length = 0xffff;
-  std::memcpy(static_cast<char*>(memory.get()) + header.texts_at + 6 + path.size() + 6 + 11 + 4, &length, 2);
-  header.texts_used = header.texts_bytes = header.texts_at = header.records_at = header.capacity = ~0u;
-  std::ofstream(path) << "[\n{\"name\":\"horovod_rank\",\"ph\":\"M\",\"pid\":0,\"args\":{\"os_pid\":" << ::getpid()
-                      << ",\"start_in_clock_of_rank_0_in_micros\":0}}\n]\n";
-  complete_timeline(memory.get(), {memory.get()}, bytes, 0, "rank 0 died");
-  std::stringstream content;
-  content << std::ifstream(path).rdbuf();
-  std::remove(path.c_str());
-  EXPECT(count(content.str(), "\"allreduce.x\"") == 1);
-  EXPECT(content.str().ends_with("\"args\":{\"cause\":\"rank 0 died\"}}\n]\n"));
-}
-
 // clang-format off
 const named_checks::List kChecks = {
     CHECK(batches_share_a_tensor_without_a_name),
@@ -199,7 +165,6 @@ const named_checks::List kChecks = {
     CHECK(operations_without_names_leave_nothing),
     CHECK(the_cause_of_the_end_is_kept_in_any_case),
     CHECK(a_ring_stays_at_its_bound_for_an_hour),
-    CHECK(a_damaged_ring_is_read_within_its_bounds),
 };
 // clang-format on
 

@@ -58,7 +58,8 @@ StallFacts facts_with(Snapshot other) {
   return f;
 }
 
-std::string doing(Snapshot other) { return doing_of(facts_with(std::move(other)), 0, 1); }
+std::string doing(const StallFacts& f) { return doing_of(f, f.stalls[0], 1); }
+std::string doing(Snapshot other) { return doing(facts_with(std::move(other))); }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
@@ -124,11 +125,11 @@ void an_error_is_told_while_it_is_recent() {
 void a_rank_without_an_answer() {
   auto f = facts_with({});
   f.snapshots.erase(1);
-  EXPECT(has(doing_of(f, 0, 1), "does not answer: its process is stopped, or"));
+  EXPECT(has(doing(f), "does not answer: its process is stopped, or"));
   f.processes[1] = "its process is stopped, by SIGSTOP";
-  EXPECT(doing_of(f, 0, 1) == "does not answer: its process is stopped, by SIGSTOP");
+  EXPECT(doing(f) == "does not answer: its process is stopped, by SIGSTOP");
   f.asked = {0};
-  EXPECT(doing_of(f, 0, 1) == "was not asked what it does");
+  EXPECT(doing(f) == "was not asked what it does");
 }
 
 void each_other_rank_has_one_line() {
