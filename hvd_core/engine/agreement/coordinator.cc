@@ -285,10 +285,7 @@ void Coordinator::change_sets(const Round& round, int64_t now) {
 }
 
 void Coordinator::fail(SetId set, Round& round, const std::string& text) {
-  Entry e;
-  e.type = Entry::Fail;
-  e.set = set;
-  e.name = round.name;
+  Entry e{.type = Entry::Fail, .set = set, .name = round.name};
   if (!text.empty()) {
     e.text = text;
   } else if (!round.poison.empty()) {
@@ -331,21 +328,14 @@ void Coordinator::join(Rank rank, int64_t now) {
   if (static_cast<Rank>(joined_.size()) < config_.world) return;
   form_all_batches(now);  // they come before the end of the join
   joined_.clear();
-  Entry e;
-  e.type = Entry::Joined;
-  e.rank = rank;
-  log_.append(std::move(e));
+  log_.append({.type = Entry::Joined, .rank = rank});
 }
 
 void Coordinator::leave(const UpMessage& m, int64_t now) {
   for (const std::string& text : weights_.take_all()) log_.warn(text);
   form_all_batches(now);
-  Entry e;
-  e.type = Entry::Close;
-  e.rank = m.rank();
-  e.text = m.text;
   closed_ = true;
-  log_.append(std::move(e));
+  log_.append({.type = Entry::Close, .text = m.text, .rank = m.rank()});
 }
 
 Stalled Coordinator::stalled_join(int64_t since) const {
@@ -366,11 +356,7 @@ bool Coordinator::still_waits(const Stalled& s) const {
 void Coordinator::observe(uint32_t flags, const std::string& path, int64_t now) {
   if (closed_) return;
   form_all_batches(now);  // of requests that were decided before
-  Entry e;
-  e.type = Entry::Observe;
-  e.batch = flags;
-  e.text = path;
-  log_.append(std::move(e));
+  log_.append({.type = Entry::Observe, .batch = flags, .text = path});
 }
 
 bool Coordinator::waiting() const {
@@ -459,17 +445,12 @@ void Coordinator::retune(const FusionConfig& setting, int64_t now) {
   form_all_batches(now);
   dissolve_all(now);  // batches that have become known just now
   fusion_.configure(setting);
-  Entry e;
-  e.type = Entry::Tune;
-  e.coalesce_ns = setting.coalesce_ns;
-  log_.append(std::move(e));
+  log_.append({.type = Entry::Tune, .coalesce_ns = setting.coalesce_ns});
 }
 
 void Coordinator::append_exec(SetId set, std::vector<Item> items, int64_t now) {
   if (autotune_ && joined_.empty()) autotune_->executed(items, now);
-  Entry e;
-  e.type = Entry::Exec;
-  e.set = set;
+  Entry e{.type = Entry::Exec, .set = set};
   if (becomes_known(set, items)) {
     if (const auto number = free_number(now)) {
       e.defines = true;
@@ -546,16 +527,12 @@ void Coordinator::arrive(const UpMessage& m, int64_t now) {
   observe_arrived(k, m.ranks, now);
   k.arrived.insert_all(m.ranks);
   if (k.arrived.size() < sets_.at(k.set).members.size()) return;
-  Entry e;
-  e.type = Entry::Run;
-  e.set = k.set;
-  e.batch = m.batch;
-  e.gen = k.gen;
+  Entry run{.type = Entry::Run, .set = k.set, .batch = m.batch, .gen = k.gen};
   ++k.gen;
   k.last_run = now;
   k.arrived.clear();
   if (k.gen % kRunsThatForgive == 0) history_of(k.set, *k.items[0].name).penalty /= 2;
-  log_.append(std::move(e));
+  log_.append(std::move(run));
   if (autotune_ && joined_.empty()) autotune_->executed(k.items, now);
 }
 
@@ -600,12 +577,7 @@ void Coordinator::ask_dissolve(const UpMessage& m, int64_t now) {
 
 void Coordinator::dissolve(uint32_t batch, int64_t now) {
   KnownBatch& k = known_[batch];
-  Entry e;
-  e.type = Entry::Dissolve;
-  e.batch = batch;
-  e.gen = k.gen;
-  e.set = k.set;
-  log_.append(std::move(e));
+  log_.append({.type = Entry::Dissolve, .set = k.set, .batch = batch, .gen = k.gen});
   // R6. The definition stays for an ARRIVE that is still under way: see dissolved().
   k.state = KnownBatch::Dissolved;
   k.unaware = sets_.at(k.set).member_set;

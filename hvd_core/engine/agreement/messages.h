@@ -73,8 +73,11 @@ struct UpMessage {
   std::string text;             // Poison, Leave; Told: a snapshot (watch/snapshot.h)
   uint32_t batch = 0, gen = 0;  // Arrive, AskDissolve, Dissolved; Told: `batch` is the number of the LOOK
 
-  UpMessage() = default;
-  UpMessage(Type t, Rank from) : type(t) { ranks.insert(from); }
+  static UpMessage of(Type type, Rank from) {
+    UpMessage m{.type = type};
+    m.ranks.insert(from);
+    return m;
+  }
   Rank rank() const { return ranks.first(); }
 };
 

@@ -83,32 +83,19 @@ void Node::append(Entry e) {
 }
 
 void Node::look(uint32_t number, std::vector<Rank> ranks) {
-  Entry e;
-  e.type = Entry::Look;
-  e.batch = number;
-  e.members = std::move(ranks);
-  append(std::move(e));
+  append({.type = Entry::Look, .batch = number, .members = std::move(ranks)});
 }
 
 void Node::report(std::vector<Rank> ranks, std::string text) {
-  Entry e;
-  e.type = Entry::Report;
-  e.members = std::move(ranks);
-  e.text = std::move(text);
-  append(std::move(e));
+  append({.type = Entry::Report, .text = std::move(text), .members = std::move(ranks)});
 }
 
 void Node::show(Rank asker, Rank from, std::string text) {
-  Entry e;
-  e.type = Entry::Shown;
-  e.members = {asker};
-  e.rank = from;
-  e.text = std::move(text);
-  append(std::move(e));
+  append({.type = Entry::Shown, .text = std::move(text), .members = {asker}, .rank = from});
 }
 
 void Node::tell(uint32_t number, std::string text) {
-  UpMessage m(UpMessage::Told, config_.rank);
+  UpMessage m = UpMessage::of(UpMessage::Told, config_.rank);
   m.batch = number;
   m.text = std::move(text);
   towards_root(std::move(m), now_);

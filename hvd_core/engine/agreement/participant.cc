@@ -93,12 +93,13 @@ bool Participant::is_of_ended_set(const SetState& s, const std::string& name) co
   return given < next_set_ && !sets_.contains(given);
 }
 
-void Participant::announce(SetId set, const Item& item, bool urgent) {
-  UpMessage m(UpMessage::Ready, me_);
-  m.urgent = urgent;
-  m.set = set;
-  m.item = item;
+void Participant::send(UpMessage m) {
+  m.ranks.insert(me_);
   outbox_.send(std::move(m));
+}
+
+void Participant::announce(SetId set, const Item& item, bool urgent) {
+  send({.type = UpMessage::Ready, .set = set, .item = item, .urgent = urgent});
 }
 
 void Participant::announce_held(const KnownBatch& b) {
@@ -141,10 +142,7 @@ bool Participant::submit(SetId set, Item item, RequestRef request, Hurry hurry, 
   if (b.held == b.members.size()) {
     held_since_.erase({b.since, place.batch});
     b.arrived = true;
-    UpMessage m(UpMessage::Arrive, me_);
-    m.batch = place.batch;
-    m.gen = b.gen;
-    outbox_.send(std::move(m));
+    send({.type = UpMessage::Arrive, .batch = place.batch, .gen = b.gen});
   } else if (hurry == Hurry::Waits) {
     ask_dissolve(place.batch);
   }
@@ -155,10 +153,7 @@ void Participant::ask_dissolve(uint32_t id) {
   KnownBatch& b = batches_[id];
   if (!b.alive || b.asked || b.arrived) return;  // R6: an arrival is never said twice
   b.asked = true;
-  UpMessage m(UpMessage::AskDissolve, me_);
-  m.batch = id;
-  m.gen = b.gen;
-  outbox_.send(std::move(m));
+  send({.type = UpMessage::AskDissolve, .batch = id, .gen = b.gen});
   announce_held(b);
   stop_holding(id);
 }
@@ -194,11 +189,10 @@ void Participant::poison(SetId set, const std::string& name, const std::string& 
   if (state(set).ended || is_of_ended_set(state(set), name)) return;
   auto& known = state(set).known;
   if (auto it = known.find(name); it != known.end()) ask_dissolve(it->second.batch);
-  UpMessage m(UpMessage::Poison, me_);
-  m.set = set;
-  m.item.name = std::make_shared<const std::string>(name);
-  m.text = text;
-  outbox_.send(std::move(m));
+  send({.type = UpMessage::Poison,
+        .set = set,
+        .item = {std::make_shared<const std::string>(name), nullptr},
+        .text = text});
 }
 
 void Participant::wanted(SetId set, const std::string& name) {
@@ -210,25 +204,19 @@ void Participant::wanted(SetId set, const std::string& name) {
     if (b.holds[it->second.index]) return ask_dissolve(it->second.batch);
   }
   if (std::exchange(pending->second.urgent, true)) return;
-  UpMessage m(UpMessage::Want, me_);
-  m.set = set;
-  m.item.name = pending->second.item.name;
-  outbox_.send(std::move(m));
+  send({.type = UpMessage::Want, .set = set, .item = {pending->second.item.name, nullptr}});
 }
 
 void Participant::join() {
   ask_dissolve_partly_held();
   joined_ = true;
-  UpMessage m(UpMessage::Join, me_);
-  outbox_.send(std::move(m));
+  send({.type = UpMessage::Join});
 }
 
 void Participant::leave(const std::string& text) {
   ask_dissolve_partly_held();
   left_ = true;
-  UpMessage m(UpMessage::Leave, me_);
-  m.text = text;
-  outbox_.send(std::move(m));
+  send({.type = UpMessage::Leave, .text = text});
 }
 
 void Participant::on_time(int64_t now) {
@@ -338,10 +326,7 @@ void Participant::replay_dissolve(const Entry& e) {
   const bool member = state(b.set).member;
   forget_batch(e.batch);
   if (!member) return;
-  UpMessage m(UpMessage::Dissolved, me_);
-  m.batch = e.batch;
-  m.gen = e.gen;
-  outbox_.send(std::move(m));
+  send({.type = UpMessage::Dissolved, .batch = e.batch, .gen = e.gen});
 }
 
 RequestRef Participant::take_sets_request(const Entry& e, OpKind kind) {

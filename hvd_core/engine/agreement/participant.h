@@ -104,6 +104,7 @@ class Participant {
   void check_executable(const SetState& s, const Item& item) const;
   void check_set(const Entry& e) const;
   void check_agreed(const Item& item, const Pending& mine) const;
+  void send(UpMessage m);
   void announce(SetId set, const Item& item, bool urgent);
   void announce_held(const KnownBatch& b);
   void ask_dissolve(uint32_t id);

@@ -387,9 +387,9 @@ void known_batch_ends_with_poison_and_with_join() {
   Root other(2);
   other.learn();
   other.batch(UpMessage::Arrive, 0, 0, 0);
-  other.coordinator.receive(UpMessage(UpMessage::Join, 1), 0);
+  other.coordinator.receive(UpMessage::of(UpMessage::Join, 1), 0);
   EXPECT((other.entries() == Log{"DISSOLVE 0.0", "EXEC a b"}));  // rank 1 stands in with neutral data
-  other.coordinator.receive(UpMessage(UpMessage::Join, 0), 0);
+  other.coordinator.receive(UpMessage::of(UpMessage::Join, 0), 0);
   EXPECT((other.entries() == Log{"JOINED 0"}));
 }
 
@@ -397,7 +397,7 @@ void coordinator_executes_decided_requests_before_the_end() {
   Root root(2);
   root.all_ready(item("a"));
   root.ready(0, item("b"));
-  root.coordinator.receive(UpMessage(UpMessage::Leave, 1), 0);
+  root.coordinator.receive(UpMessage::of(UpMessage::Leave, 1), 0);
   EXPECT((root.entries() == Log{"EXEC a", "CLOSE"}));
   root.ready(1, item("b"));
   EXPECT(root.entries().empty());
@@ -470,7 +470,7 @@ void rank_sets_are_sets() {
 void coordinator_takes_a_merged_message_about_two_rounds() {
   Root root(3);
   root.ready(0, item("a"));
-  UpMessage merged(UpMessage::Ready, 0);
+  UpMessage merged = UpMessage::of(UpMessage::Ready, 0);
   merged.item = item("a");
   merged.ranks.insert_range(0, 3);
   root.coordinator.receive(merged, 0);

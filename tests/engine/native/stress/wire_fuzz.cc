@@ -52,7 +52,7 @@ Item draw_item(Rng& rng, const std::vector<SigRef>& signatures) {
 }
 
 UpMessage draw_message(Rng& rng, const std::vector<SigRef>& signatures) {
-  UpMessage m(static_cast<UpMessage::Type>(rng.below(9)), static_cast<Rank>(rng.below(200)));
+  UpMessage m = UpMessage::of(static_cast<UpMessage::Type>(rng.below(9)), static_cast<Rank>(rng.below(200)));
   for (uint64_t n = rng.below(3); n > 0; --n) m.ranks.insert(static_cast<Rank>(rng.below(200)));
   m.set = static_cast<SetId>(rng.below(4));
   m.item = draw_item(rng, signatures);
