@@ -171,7 +171,7 @@ void BatchWriter::emit(Schedule& schedule, int32_t coll, const std::vector<size_
   if (device_)
     adasum ? device_->write_adasum(schedule, c) : device_->write_steps(schedule, c);
   else if (adasum)
-    write_adasum(schedule, *set_, *math_, c);
+    AdasumLowering(*set_, *math_).write_steps(schedule, c);
   else
     set_->write_steps(schedule, c);
 }
