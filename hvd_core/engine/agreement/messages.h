@@ -49,8 +49,8 @@ std::string shown_name(base::OpKind kind, const std::string& name);
 inline constexpr size_t kLongestReport = size_t{64} << 10;
 
 struct Item {
-  NameRef name;
-  SigRef sig;
+  NameRef name = {};
+  SigRef sig = {};
 };
 
 struct UpMessage {
@@ -66,11 +66,12 @@ struct UpMessage {
     Dissolved = 8
   };
   Type type = Ready;
-  RankSet ranks;  // the senders: one rank, or several in a READY, ARRIVE or DISSOLVED that a Merger has put together
+  RankSet ranks =
+      {};  // the senders: one rank, or several in a READY, ARRIVE or DISSOLVED that a Merger has put together
   SetId set = 0;
-  Item item;                    // Ready; Poison, Want: name only
+  Item item = {};               // Ready; Poison, Want: name only
   bool urgent = false;          // Ready: a caller waits already
-  std::string text;             // Poison, Leave; Told: a snapshot (watch/snapshot.h)
+  std::string text = {};        // Poison, Leave; Told: a snapshot (watch/snapshot.h)
   uint32_t batch = 0, gen = 0;  // Arrive, AskDissolve, Dissolved; Told: `batch` is the number of the LOOK
 
   static UpMessage of(Type type, Rank from) {
@@ -98,16 +99,16 @@ struct Entry {
     Tune = 12
   };
   Type type = Exec;
-  SetId set = 0;            // AddSet: its new number
-  std::vector<Item> items;  // Exec
-  bool defines = false;     // Exec: the items become known batch `batch`, generation 0
+  SetId set = 0;                 // AddSet: its new number
+  std::vector<Item> items = {};  // Exec
+  bool defines = false;          // Exec: the items become known batch `batch`, generation 0
   // Exec that defines, Run, Dissolve; Look: `batch` is its number; Observe: `batch` has flags
   uint32_t batch = 0, gen = 0;
-  NameRef name;                 // Fail; AddSet, RemoveSet: null unless the members alone have asked for it (R15)
-  std::string text;             // Fail, Close, Report; Observe: the path of a timeline; Shown: a snapshot
-  std::vector<Rank> poisoners;  // Fail
+  NameRef name = {};                 // Fail; AddSet, RemoveSet: null unless the members alone have asked for it (R15)
+  std::string text = {};             // Fail, Close, Report; Observe: the path of a timeline; Shown: a snapshot
+  std::vector<Rank> poisoners = {};  // Fail
   // AddSet; Look: ranks that shall answer; Report: ranks that shall log the text; Shown: the rank that has asked
-  std::vector<Rank> members;
+  std::vector<Rank> members = {};
   Rank rank = 0;  // Joined: the rank that joined last; Close: the rank that left; Shown: the rank of the snapshot
   int64_t coalesce_ns = 0;  // Tune: the coalescing delay and the dissolve delay from here on
 };

@@ -53,8 +53,8 @@ void adasum_combine(const HostMath& math, void* dst, const void* a, const void* 
 // alone: one collective instead of two for each doubling of ranks. The bits of the result are the same.
 constexpr uint64_t kAdasumLocalBytes = 64 * 1024;
 
-// A Lowering for an allreduce by Adasum in host memory (c.op is ignored). Each buffer is a tensor with scalar products of
-// its own. The result has the same bits on all ranks. prescale is applied before, postscale after; 16-bit floats are
+// A Lowering for an allreduce by Adasum in host memory (c.op is ignored). Each buffer is a tensor with scalar products
+// of its own. The result has the same bits on all ranks. prescale is applied before, postscale after; 16-bit floats are
 // rounded once per combination. `inner` must serve alltoall and allgather of any size. It and `math` must outlive the
 // run of the schedule. Types other than float16, bfloat16, float32, float64: plugins::BackendError, UNSUPPORTED.
 class AdasumLowering final : public Lowering {
