@@ -72,6 +72,21 @@ void prefault(char* from, uint64_t bytes) {
 
 }  // namespace
 
+Descriptor make_memory(const char* label, uint64_t bytes) {
+  Descriptor made(memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!made) {
+    if (out_of_descriptors(errno)) throw no_descriptor_left();
+    throw formatted_error(HVD_E_UNAVAILABLE, 0, "memfd_create failed: %s. The kernel or a seccomp filter forbids it",
+                          strerror(errno));
+  }
+  if (ftruncate(made.get(), static_cast<off_t>(bytes)) != 0 ||
+      fcntl(made.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    throw formatted_error(HVD_E_NOMEM, 0, "%llu bytes of shared memory: %s", (unsigned long long)bytes,
+                          strerror(errno));
+  }
+  return made;
+}
+
 bool keeps_size(int fd, uint64_t bytes) {
   struct stat st;
   const int seals = fcntl(fd, F_GET_SEALS);
@@ -90,18 +105,7 @@ Segment::~Segment() {
 
 Descriptor Segment::make(uint32_t size, uint64_t slot_bytes, uint64_t small_bytes) {
   const uint64_t total = areas_offset(size) + size * area_bytes(slot_bytes, small_bytes);
-  Descriptor made(memfd_create("hvd-shm", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!made) {
-    if (out_of_descriptors(errno)) throw no_descriptor_left();
-    throw formatted_error(HVD_E_UNAVAILABLE, 0, "memfd_create failed: %s. The kernel or a seccomp filter forbids it",
-                          strerror(errno));
-  }
-  // Sealed, so that no rank can shrink it under the others' feet (they would die of SIGBUS).
-  if (ftruncate(made.get(), static_cast<off_t>(total)) != 0 ||
-      fcntl(made.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-    throw formatted_error(HVD_E_NOMEM, 0, "%llu bytes of shared memory for %u ranks: %s", (unsigned long long)total,
-                          size, strerror(errno));
-  }
+  Descriptor made = make_memory("hvd-shm", total);
   void* page = mmap(nullptr, sizeof(Header), PROT_READ | PROT_WRITE, MAP_SHARED, made.get(), 0);
   if (page == MAP_FAILED) {
     throw formatted_error(HVD_E_NOMEM, 0, "mapping the shared segment: %s", strerror(errno));

@@ -84,6 +84,9 @@ class Segment {
   uint64_t area_bytes_ = 0, slot_bytes_ = 0, small_bytes_ = 0, total_ = 0;
 };
 
+// New memory without a name, closed on exec and sealed, so that no rank can shrink it under the others' feet (they
+// would die of SIGBUS).
+Descriptor make_memory(const char* label, uint64_t bytes);
 // Whether this memory has a size for good. Rank 0 passes it to the other ranks, which would die of SIGBUS without.
 bool keeps_size(int fd, uint64_t bytes);
 

@@ -40,24 +40,12 @@ uint64_t bytes_to_be_had() {
   return available == 0 ? UINT64_MAX : (available + swap) * 1024;
 }
 
-Descriptor make_memory(uint64_t bytes) {
+Descriptor make_pages(uint64_t bytes) {
   if (const uint64_t most = bytes_to_be_had(); bytes > most) {
     throw formatted_error(HVD_E_NOMEM, 0, "%llu bytes of shared memory are more than the %llu that this host has left",
                           (unsigned long long)bytes, (unsigned long long)most);
   }
-  Descriptor made(memfd_create("hvd-window", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!made) {
-    if (out_of_descriptors(errno)) throw no_descriptor_left();
-    throw formatted_error(HVD_E_UNAVAILABLE, 0, "memfd_create failed: %s. The kernel or a seccomp filter forbids it",
-                          strerror(errno));
-  }
-  // Sealed, so that no rank can shrink it under the others' feet (they would die of SIGBUS).
-  if (ftruncate(made.get(), static_cast<off_t>(bytes)) != 0 ||
-      fcntl(made.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-    throw formatted_error(HVD_E_NOMEM, 0, "%llu bytes of shared memory: %s", (unsigned long long)bytes,
-                          strerror(errno));
-  }
-  return made;
+  return make_memory("hvd-window", bytes);
 }
 
 }  // namespace
@@ -75,7 +63,7 @@ std::shared_ptr<Window> Window::make(const Meeting& meeting, uint64_t bytes, int
                           "space holds",
                           (unsigned long long)bytes, meeting.size);
   }
-  const Descriptor memory = exchange_memory(meeting, [total] { return make_memory(total); }, deadline_ns);
+  const Descriptor memory = exchange_memory(meeting, [total] { return make_pages(total); }, deadline_ns);
   if (meeting.rank == 0) remove_invitation(meeting);
   if (!keeps_size(memory.get(), total)) {
     throw formatted_error(HVD_E_REMOTE, 0, "rank 0 passed other memory than the %llu bytes of the window",

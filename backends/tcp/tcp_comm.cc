@@ -82,11 +82,7 @@ void TcpComm::abort() {
   {
     const std::lock_guard<std::mutex> lock(death_mutex_);
     if (dead_.load() == HVD_OK) {
-      try {
-        death_ = "the communicator was aborted by this rank (" + std::to_string(rank_) + " of it)";
-      } catch (const std::bad_alloc&) {
-        death_ = "aborted";  // fits without memory of its own
-      }
+      death_ = "the communicator was aborted by this rank (" + std::to_string(rank_) + " of it)";
       dead_.store(HVD_E_ABORTED);
     }
   }

@@ -78,7 +78,7 @@ class EndedRanks:
         found: set[int] = set()
         with contextlib.suppress(OSError, RuntimeError):
             for rank in ranks:
-                if self._connected().add(f"hvd/bereaved/{rank}", 0) > 0:
+                if self._connected().add(f"hvd/secondary-failure/{rank}", 0) > 0:
                     found.add(rank)
         return found
 

@@ -229,11 +229,11 @@ def _define_both(operation: Operation, arguments: str, shape: Callable[..., Any]
     _define(name, schema, _runs(operation, grouped), shapes, backward, save)
     if operation is ALLREDUCE:
         return  # its gradient is the op itself
-    own = arguments if operation in (BROADCAST, REDUCESCATTER) else ""
+    own = "" if operation is ALLTOALL else arguments  # its splits are those that were received
     rows = "SymInt[] rows" if grouped else "SymInt rows"
     schema = f"({tensors}, {rows}, Tensor? received, {own.removeprefix(rows + ', ')}{_CALL}) -> {result}"
-    shape = _same_shape if operation is BROADCAST else _given_rows
-    shapes = _of_each(shape) if grouped else shape
+    if shape is not _same_shape:
+        shapes = _of_each(_given_rows) if grouped else _given_rows
     _define(f"{name}_grad", schema, _runs_gradient(operation, grouped), shapes)
 
 

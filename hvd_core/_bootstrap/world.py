@@ -52,8 +52,7 @@ class World:
     local_rank, local_size  among the ranks of this host
     cross_rank, cross_size  index of this host among those that have a process with this local rank
     local_cores             cores that each rank of this host was given, by local rank
-    launcher                Launcher.name ('horovodrun', 'openmpi', 'mpich', 'torchrun', 'srun', 'pmix'), 'mpi' (unknown),
-                            'custom' or 'single'
+    launcher                Launcher.name ('horovodrun', 'openmpi', ...), 'mpi' (unknown), 'custom' or 'single'
     launcher_used_up        True if the rendezvous has used the launcher's process manager, which serves a process once:
                             a library that asks it (MPI) would end the job
     store                   StoreClient; None for one process
@@ -97,6 +96,14 @@ class World:
         self._rendezvous: Rendezvous | None = None
         self._session: Session | None = None
         self._descriptors: DescriptorSet | None = None
+
+    @property
+    def setting_option(self) -> str:
+        """Launcher.setting_option."""
+        from hvd_core._bootstrap import launchers
+
+        launcher = launchers.named(self.launcher)
+        return "" if launcher is None else launcher.setting_option
 
     def read(self, key: str, seconds: float) -> bytes:
         """The value of ``key`` in the store, for the part of init() that comes after connect().

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_core._base import sandbox
+from hvd_core._bootstrap.launchers import VARIABLE_PREFIXES
 from hvd_core._cli import output
 
 # ---- secrets are found by the names of variables, and by their values wherever these occur ----------------------------
@@ -165,7 +166,7 @@ def _control_group() -> dict[str, str]:
 
 # Variables that say how a job is started and how its libraries behave. Those of the backends begin with their names.
 _BEGINNINGS = (
-    "HOROVOD_", "HVD_", "OMPI_", "OPAL_", "PRTE_", "PMIX_", "PMI_", "MPICH_", "I_MPI_", "HYDRA_", "SLURM_", "FI_", "OMP_",
+    *VARIABLE_PREFIXES, "HVD_", "OPAL_", "PRTE_", "MPICH_", "I_MPI_", "HYDRA_", "FI_", "OMP_",
     "LD_", "PYTHON", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "VIRTUAL_ENV", "CONDA_PREFIX", "PATH", "LANG", "LC_",
 )  # fmt: skip
 _ENDINGS = ("_VISIBLE_DEVICES",)

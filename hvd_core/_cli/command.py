@@ -46,9 +46,8 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"hvd-core {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    plugin = commands.add_parser(
-        "plugin", help="backends: list, show, doctor, check, new, config", epilog=_EPILOG
-    )
+    of_plugins = ", ".join(verb.removeprefix("plugin ") for verb in VERBS if verb.startswith("plugin "))
+    plugin = commands.add_parser("plugin", help=f"backends: {of_plugins}", epilog=_EPILOG)
     plugin_verbs = plugin.add_subparsers(title="verbs", metavar="VERB", required=True)
     for verb, (module, summary) in VERBS.items():
         *group, name = verb.split()

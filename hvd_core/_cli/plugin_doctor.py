@@ -87,8 +87,8 @@ def launcher_step(environ: Mapping[str, str]) -> Step:
         return Step("", "launcher", BAD, str(error))
     if identity.launcher == "single":
         more = [f"this is {what}: {advice}" for name, (what, advice) in _SYSTEMS.items() if name in environ]
-        known = ("horovodrun", "mpirun", "srun", "torchrun")
-        found = [command for command in known if shutil.which(command, path=environ.get("PATH", ""))]
+        commands = dict.fromkeys(launcher.command for launcher in launchers.LAUNCHERS if launcher.command)
+        found = [command for command in commands if shutil.which(command, path=environ.get("PATH", ""))]
         none = "no launcher; python -m horovod.runner.launch works"
         more.append(f"launchers on the PATH: {', '.join(found) or none}")
         text = "no launcher has started this process: alone, it is a job of one"
@@ -111,6 +111,7 @@ def launcher_step(environ: Mapping[str, str]) -> Step:
 
 def general() -> list[Step]:
     """Steps for the installation, the environment, the launcher, and the problems of discovery."""
+    from hvd_core._config.settings import OTHERS, read_environment
     from hvd_core.backends import _discovery as discovery
 
     shown = [
@@ -119,11 +120,18 @@ def general() -> list[Step]:
     count = f"{len(shown)} HOROVOD_* variables" if shown else "no HOROVOD_* variable is set"
     if "LD_LIBRARY_PATH" in os.environ:
         shown.append(f"LD_LIBRARY_PATH={os.environ['LD_LIBRARY_PATH']}")
+    environment = Step("", "environment", GOOD, count, shown)
+    try:
+        read_environment()
+        for setting in OTHERS:
+            setting.read(os.environ)
+    except ValueError as error:
+        environment = Step("", "environment", BAD, str(error), shown)
     found = discovery.candidates()
     places = [f"{candidate.name}: {candidate.describe_place()}" for candidate in found]
     steps = [
         _installation(),
-        Step("", "environment", GOOD, count, shown),
+        environment,
         launcher_step(os.environ),
         Step("", "discover", GOOD, f"{len(found)} backends", places),
     ]

@@ -129,38 +129,26 @@ def _one_line(error: BaseException) -> str:
     return f"{text} ({os.path.basename(last.filename)}, line {last.lineno}, in {last.name})"
 
 
-# What a rank does in backends, noted in memory that its launcher reads when the rank has failed
+# What a rank does in backends, recorded in memory that its launcher reads when the rank has failed
 # (horovod/_runner/failures.py makes it).
 #
-# The rank notes there which phase of which plugin runs (`follow()`), and its engine notes the calls into backends
-# (engine/plugins/call_record.h, struct LastCall; engine/plugins/call_record.h, struct SideSlot).
+# The rank records there which phase of which plugin runs (`record_last_call()`), and its engine the calls into backends
+# (engine/plugins/backend_call.h, struct CallMemory).
 
 VARIABLE = "HOROVOD_LAST_CALL"
 _NAME = "hvd-last-call"
 _PAGE = 4096
 _PHASE_BYTES = 128
 _OWNER = struct.Struct("<Q")  # behind the phase: the process that writes here
-# call, operation, bytes, collective, padding, the backend's name, the length of the name, padding
-_RECORD = struct.Struct("<QQQiI48sII")
-_RECORDS = ("loading", "driving", "creating", "ending")
-# A call that any thread may make: state, padding, the call's name, its length, padding, and the same of the backend's
-# name
-_SIDE_CALL = struct.Struct("<II32sII48sII")
-_SIDE_CALLS, _INSIDE = 16, 2
-_SIDE_BEGIN = _PAGE - _SIDE_CALLS * _SIDE_CALL.size
-_BEGIN = _SIDE_BEGIN - len(_RECORDS) * _RECORD.size
-# By the numbers of enum Call.
-_CALLS: tuple[str, ...] = (
-    "",
-    "load",
-    "create",
-    "collective",
-    "group_begin or group_end",
-    "req_test",
-    "req_wait",
-    "req_free",
-)
-_CALLS += ("finalize", "destroy", "abort", "split", "window_create or window_destroy", "query")
+_BEGIN = 256
+# A count with the bit of an operation in flight, bytes, collective, padding, the backend's name, the length of the name,
+# padding
+_OPERATION = struct.Struct("<QQiI48sII")
+# One thread's call: a count and the number of the call, the backend's name, the length of the name, padding, state,
+# padding
+_CALL = struct.Struct("<Q48sIIII")
+_CALLS = 48
+_IN_AN_OPERATION = ("collective", "group_begin", "group_end", "req_test", "req_wait", "req_free")
 
 _page: mmap.mmap | None = None  # of this process, once it follows the phases
 
@@ -221,23 +209,27 @@ def describe_last_call(page: bytes, killed: bool) -> str:
     page = page.ljust(_PAGE, b"\0")
     if phase := page[:_PHASE_BYTES].rstrip(b"\0").decode(errors="replace"):
         found.append(f"in {phase}")
-    for name, record in zip(_RECORDS, _RECORD.iter_unpack(page[_BEGIN:_SIDE_BEGIN])):
-        call, operation, size, collective, _, text, length, _ = record
-        number = call & 0xFF
-        operates = name == "driving" and operation & 1
-        if not (0 < number < len(_CALLS) or operates):
-            continue
+    operation, size, collective, _, text, length, _ = _OPERATION.unpack_from(page, _BEGIN)
+    details = f" ({_collective(collective)}, {size} bytes)" if operation & 1 else ""
+    names = _names_of_calls()
+    begin = _BEGIN + _OPERATION.size
+    for word, name, name_length, *_ in _CALL.iter_unpack(page[begin : begin + _CALLS * _CALL.size]):
+        number = word & 0xFF
+        if 0 < number < len(names):
+            call, backend = names[number], name[:name_length].decode(errors="replace")
+            about = details if call in _IN_AN_OPERATION else ""
+            found.append(f"in the call {call} of backend '{backend}'{about}")
+    if killed and details and not any(part.endswith(details) for part in found):
         backend = text[:length].decode(errors="replace")
-        details = f" ({_collective(collective)}, {size} bytes)" if operates else ""
-        if number:
-            found.append(f"in the call {_CALLS[number]} of backend '{backend}'{details}")
-        elif killed:
-            found.append(f"while an operation of backend '{backend}' was in flight{details}")
-    for state, _, call, call_length, _, text, length, _ in _SIDE_CALL.iter_unpack(page[_SIDE_BEGIN:]):
-        if state == _INSIDE:
-            name, backend = (part.decode(errors="replace") for part in (call[:call_length], text[:length]))
-            found.append(f"in the call {name} of backend '{backend}'")
+        found.append(f"while an operation of backend '{backend}' was in flight{details}")
     return "; ".join(dict.fromkeys(found))
+
+
+def _names_of_calls() -> list[str]:
+    """By the numbers of the engine's enum Call."""
+    from hvd_core.backends._slots import slots
+
+    return ["", "load", *(slot.name for slot in slots())]
 
 
 def _collective(number: int) -> str:

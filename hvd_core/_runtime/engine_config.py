@@ -18,17 +18,6 @@ Library: TypeAlias = "tuple[str, str | None]"
 """Name and path of a backend's library."""
 
 
-# Key in the native module -> field of EngineSettings.
-_OF_SETTINGS = {
-    name: name
-    for name in (
-        *("start_timeout_s", "emulation", "fusion_threshold", "cycle_time_ms", "cache_capacity"),
-        *("stall_warn_s", "stall_abort_s", "stall_json", "operation_timeout_s", "check_consistency"),
-        *("log_level", "log_with_time"),
-    )
-} | {"overlap_levels": "hierarchical_overlap"}
-
-
 @dataclass(frozen=True)
 class EngineConfig:
     """The engine's configuration. A field's name is its key in the native module."""
@@ -41,7 +30,7 @@ class EngineConfig:
     host_names: list[str]
     job: str
     """Prefix of the engine's keys in the store."""
-    bereaved_key: str
+    secondary_failure_key: str
     """The counter in the store by which this rank reports a secondary failure; "" in a job of one process."""
     elastic: bool
     launcher: tuple[int, str] | None
@@ -75,7 +64,6 @@ class EngineConfig:
 
     # Behaviour
     settings: EngineSettings
-    """Those of its fields that _OF_SETTINGS names go to the engine."""
     spin_us: float
     engine_core: int
     """The core of the engine's thread; -1 for any."""
@@ -88,8 +76,8 @@ class EngineConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """The dict for ``_core.Engine``. Optional parts that are not there are left out."""
-        found = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "settings"}
-        found |= {key: getattr(self.settings, name) for key, name in _OF_SETTINGS.items()}
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        found["settings"] = vars(self.settings)
         found["links"] = [vars(link) for link in self.links]
         if self.settings.autotune:
             found["autotune"] = _search_for_settings(self.settings)

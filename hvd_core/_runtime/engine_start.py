@@ -196,7 +196,7 @@ def _config(
         hosts=list(world.hosts),
         host_names=list(world.host_names),
         job=f"engine/{world.epoch}",
-        bereaved_key=_secondary_failure_key(world),
+        secondary_failure_key=_secondary_failure_key(world),
         elastic=is_elastic(),
         launcher=None if watched is None else (watched.fd, watched.text),
         first_handle=(_engines << 40) + 1,

@@ -1,6 +1,7 @@
 """The launcher classes, as a group: what all code that derives from them relies on."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from hvd_core._base.sockets import DescriptorSet
 from hvd_core._bootstrap import launchers
 from hvd_core._bootstrap.launchers.identity import identify
 
+ROOT = Path(__file__).resolve().parents[2]
 HVD = {"HOROVOD_STORE": "tcp://10.0.0.1:4000", "HOROVOD_SECRET_KEY": "ab" * 32}
 
 
@@ -25,6 +27,13 @@ def test_a_launcher_is_found_by_its_own_variables(launcher):
     assert launcher.job({**environ, **dict.fromkeys(launcher.job_variables, "x")})[:1] == tuple(
         f"{name}=x" for name in launcher.job_variables[:1]
     )
+
+
+@pytest.mark.parametrize("launcher", launchers.LAUNCHERS, ids=lambda launcher: launcher.name)
+def test_a_launcher_is_documented(launcher):
+    assert launcher.rank_variable in (ROOT / "hvd_core/_bootstrap/README.md").read_text()
+    if launcher.command:
+        assert f"`{launcher.command} " in (ROOT / "docs/launch.md").read_text()
 
 
 def test_names_and_variables_are_distinct():

@@ -31,6 +31,13 @@ def test_environment_is_shown_without_secrets(hvd):
     assert "c0ffee" not in text
 
 
+@pytest.mark.parametrize("variable", ["HOROVOD_CYCLE_TIME", "HOROVOD_ELASTIC_TIMEOUT"])
+def test_an_invalid_setting_is_a_finding(hvd, variable):
+    hvd.variables |= {variable: "soon"}
+    step = steps(hvd, "shm", "--no-open", code=1)["", "environment"]
+    assert step["verdict"] == "bad" and variable in step["text"]
+
+
 def test_missing_symbol_is_named_and_the_places_searched(hvd, tmp_path):
     library = compiled(
         tmp_path,

@@ -163,13 +163,15 @@ def test_the_page_has_this_table():
     )
 
 
-def test_the_launcher_knows_the_engines_names_of_calls():
-    source = Path(hvd.__file__).with_name("engine") / "plugins" / "call_record.cc"
-    names = source.read_text(encoding="utf-8").partition("kNames{")[2].partition("}")[0]
-    assert re.findall(r'"([^"]*)"', names)[1:] == list(crash_reports._CALLS)[1:]
-    slots = re.search(r"kSlots = (\d+);", source.with_suffix(".h").read_text(encoding="utf-8"))
-    # More would not fit into the memory that the launcher makes.
-    assert int(slots[1]) == crash_reports._SIDE_CALLS
+def test_the_launcher_reads_the_layout_of_the_engine():
+    header = Path(hvd.__file__).with_name("engine") / "plugins" / "backend_call.h"
+    text = header.read_text(encoding="utf-8")
+    operation, call = map(
+        int, re.search(r"OperationWord\) == (\d+) && sizeof\(CallSlot\) == (\d+)", text).groups()
+    )
+    assert (operation, call) == (crash_reports._OPERATION.size, crash_reports._CALL.size)
+    assert int(re.search(r"std::array<CallSlot, (\d+)>", text)[1]) == crash_reports._CALLS
+    assert crash_reports._BEGIN + operation + crash_reports._CALLS * call <= crash_reports._PAGE
 
 
 def add_a_set():

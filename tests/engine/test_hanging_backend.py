@@ -182,7 +182,7 @@ def train_in_groups():
 @pytest.mark.timeout(150)
 def test_hang_at_the_beginning_of_a_group_ends_the_job_on_every_rank():
     for text in outcomes(train_in_groups, "group_begin", "abort", start_at=1, HVD_TEST_HANG_RANK="all"):
-        assert "has not returned from group_begin or group_end for" in text, text
+        assert "has not returned from group_begin for" in text, text
         assert "allgather of 'grouped_allgather.parts" in text and "64 bytes" in text, text
 
 

@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 from golden_texts import golden
+from hvd_core._bootstrap.launchers import named
 from hvd_core.backends._selection.agreement import compare, failure, statement, warnings
 from listed_backends import ECCL, MPI, SHM, TCP, TWO_HOSTS, TWO_HOSTS_BY_MPI, ListedBackends, plan
 
+OPEN_MPI, MPICH = named("openmpi").setting_option, named("mpich").setting_option
 HOSTS = ("node01", "node01", "node02", "node02", "node03", "node03", "node04", "node04")
 NAMED = {"HOROVOD_BACKEND": "eccl"}
 
@@ -19,7 +21,7 @@ def with_eccl(backend, value="eccl"):
 
 
 def last_differs(usual, other):
-    return compare([usual] * 7 + [other], HOSTS)
+    return compare([usual] * 7 + [other], HOSTS, OPEN_MPI)
 
 
 def test_equal_answers_are_no_disagreement():
@@ -41,7 +43,7 @@ def test_only_the_abi():
 
 def test_the_variable_is_unset_on_some_ranks():
     usual, lost = said(with_eccl(ECCL)), said(plan(SHM, TCP), {})
-    golden("disagree_unset", compare([usual] * 6 + [lost] * 2, HOSTS))
+    golden("disagree_unset", compare([usual] * 6 + [lost] * 2, HOSTS, OPEN_MPI))
 
 
 def test_several_device_types():
@@ -61,7 +63,7 @@ def test_a_backend_that_one_host_lacks():
 def test_ranks_that_failed():
     down = failure("horovod: backend 'eccl' is installed but unavailable here: no device.", "error", NAMED)
     golden("disagree_failed", last_differs(said(with_eccl(ECCL)), down))
-    golden("disagree_all_failed", compare([down], HOSTS))
+    golden("disagree_all_failed", compare([down], HOSTS, OPEN_MPI))
     unset = failure("horovod: backend 'eccl' (from user.toml:1) is not installed.", "error", {})
     golden("disagree_failed_unset", last_differs(said(with_eccl(ECCL)), unset))
 
@@ -76,7 +78,7 @@ def test_process_sets():
 def test_how_each_launcher_hands_on_a_variable():
     usual, lost = said(with_eccl(ECCL)), said(plan(SHM, TCP), {})
     told = [
-        compare([usual, lost], HOSTS, launcher).partition("fix: ")[2]
+        compare([usual, lost], HOSTS, named(launcher).setting_option).partition("fix: ")[2]
         for launcher in ("openmpi", "mpich", "srun", "torchrun", "pmix")
     ]
     assert told == [
@@ -84,13 +86,13 @@ def test_how_each_launcher_hands_on_a_variable():
         "mpirun -genv HOROVOD_BACKEND VALUE, or set it in every rank's environment",
         "srun --export=ALL,HOROVOD_BACKEND=VALUE, or set it in every rank's environment",
         "set it in every rank's environment, on every host",
-        "mpirun -x HOROVOD_BACKEND, or set it in every rank's environment",
+        "set it in every rank's environment, on every host",
     ]
 
 
 def test_a_switch_that_some_ranks_have_not():
     usual, lost = (said(plan(SHM), env) for env in ({"HOROVOD_DYNAMIC_PROCESS_SETS": "true"}, {}))
-    golden("disagree_switch", compare([usual] * 6 + [lost] * 2, HOSTS, "openmpi"))
+    golden("disagree_switch", compare([usual] * 6 + [lost] * 2, HOSTS, OPEN_MPI))
     # Unset and what unset means are the same.
     assert last_differs(lost, said(plan(SHM), {"HOROVOD_EMULATION": "1"})) == ""
 
@@ -98,9 +100,9 @@ def test_a_switch_that_some_ranks_have_not():
 def test_tuning_that_differs_is_told_and_no_error():
     usual, lost = (said(plan(SHM), env) for env in ({"HOROVOD_FUSION_THRESHOLD": "1048576"}, {}))
     answers = [usual] * 6 + [lost] * 2
-    assert compare(answers, HOSTS, "mpich") == ""
-    golden("warn_tuning", "\n".join(warnings(answers, HOSTS, "mpich")))
-    assert warnings([usual] * 8, HOSTS, "mpich") == []
+    assert compare(answers, HOSTS, MPICH) == ""
+    golden("warn_tuning", "\n".join(warnings(answers, HOSTS, MPICH)))
+    assert warnings([usual] * 8, HOSTS, MPICH) == []
 
 
 def test_another_value_of_the_same_variable():

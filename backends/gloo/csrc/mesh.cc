@@ -14,12 +14,12 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <hvd/backend_exchange.hpp>
 #include <map>
 #include <mutex>
 
 #include "addresses.h"
 #include "errors.h"
-#include "exchange.h"
 #include "signals.h"
 
 namespace hvd::gloo_backend {
@@ -29,6 +29,7 @@ namespace tcp = ::gloo::transport::tcp;
 using std::chrono::milliseconds;
 
 constexpr int64_t kNsPerMs = 1000000;
+constexpr const char *kHosts = "gloo/hosts", *kPairs = "gloo/pairs";  // keys of the store
 constexpr milliseconds kForever = std::chrono::hours(100);
 
 milliseconds until(int64_t deadline_ns) {
@@ -130,10 +131,9 @@ void Mesh::connect_pairs(const CommInit& init, const std::vector<std::string>& t
 
 std::shared_ptr<Mesh> Mesh::connect(const CommInit& init, Settings* settings) {
   auto mesh = std::make_shared<Mesh>(init.rank, init.size);
-  Exchange exchange(init);
   const std::string own = list_addresses(settings->iface, settings->iface_source);
   // Each rank's addresses, and with them rank 0's choice of the algorithm.
-  std::vector<std::string> lists = exchange.round("hosts", settings->algorithm + "\n" + own);
+  std::vector<std::string> lists = exchange(init, kHosts, settings->algorithm + "\n" + own, init.deadline_ns);
   settings->algorithm = lists[0].substr(0, lists[0].find('\n'));
   for (std::string& list : lists) list.erase(0, list.find('\n') + 1);
   const std::string address = choose_address(lists, init.hosts, init.rank, !settings->iface.empty());
@@ -143,7 +143,7 @@ std::shared_ptr<Mesh> Mesh::connect(const CommInit& init, Settings* settings) {
   } catch (...) {
     throw Error(HVD_E_UNAVAILABLE, failure_of(std::current_exception(), "Gloo cannot listen at " + address).text);
   }
-  mesh->connect_pairs(init, exchange.round("pairs", pairs), address);
+  mesh->connect_pairs(init, exchange(init, kPairs, pairs, init.deadline_ns), address);
   mesh->setTimeout(kForever);
   // This rank has all its connections, but the other ranks may not.
   try {
@@ -154,7 +154,7 @@ std::shared_ptr<Mesh> Mesh::connect(const CommInit& init, Settings* settings) {
     failure_of(std::current_exception(), "a rank was lost while the communicator was made").raise();
   }
   mesh->transport_->post_sentinels();
-  exchange.forget();
+  for (const char* key : {kHosts, kPairs}) forget_exchange(init, key);
   return mesh;
 }
 

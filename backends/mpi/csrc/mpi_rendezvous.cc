@@ -1,6 +1,7 @@
 // See mpi_rendezvous.h.
 #include "mpi_rendezvous.h"
 
+#include <hvd/backend_exchange.hpp>
 #include <sstream>
 #include <vector>
 
@@ -51,31 +52,7 @@ Member introduce(const hvd::CommInit& init, int64_t deadline_ns, int64_t blockin
   return me;
 }
 
-std::string key_of(int32_t rank) { return "mpi/" + std::to_string(rank); }
-constexpr const char* kAll = "mpi/all";
-
-// All members' descriptions, collected and shared by rank 0: as many keys as ranks, and one.
-std::vector<Member> share(const hvd::CommInit& init, const Member& me) {
-  std::vector<Member> all;
-  if (init.size == 1) return {me};
-  constexpr char kEnd = '\1';
-  if (init.rank != 0) {
-    init.store.set(key_of(init.rank).c_str(), text_of(me));
-    std::istringstream texts(init.store.get(kAll, init.deadline_ns));
-    for (std::string text; std::getline(texts, text, kEnd);) all.push_back(member_of(text));
-    return all;
-  }
-  std::string texts = text_of(me) + kEnd;
-  all.push_back(me);
-  for (int32_t r = 1; r < init.size; ++r) {
-    const std::string text = init.store.get(key_of(r).c_str(), init.deadline_ns);
-    init.store.del(key_of(r).c_str());
-    all.push_back(member_of(text));
-    texts += text + kEnd;
-  }
-  init.store.set(kAll, texts);
-  return all;
-}
+constexpr const char* kKey = "mpi/members";  // of the store
 
 void check(const hvd::CommInit& init, const std::vector<Member>& all) {
   for (int32_t r = 0; r < init.size; ++r) {
@@ -131,9 +108,9 @@ struct Joining {
 
 Rendezvous rendezvous(const hvd::CommInit& init, int64_t blocking_from) {
   const int64_t deadline_ns = init.deadline_ns > 0 ? init.deadline_ns : hvd::now_ns() + hvd::kDefaultWaitNs;
-  const std::vector<Member> all = share(init, introduce(init, deadline_ns, blocking_from));
-  if (all.size() != static_cast<size_t>(init.size))
-    throw hvd::Error(HVD_E_INTERNAL, "the text of the rendezvous is cut off");
+  const std::string mine = text_of(introduce(init, deadline_ns, blocking_from));
+  std::vector<Member> all;
+  for (const std::string& text : hvd::exchange(init, kKey, mine, init.deadline_ns)) all.push_back(member_of(text));
   check(init, all);
   auto joining = std::make_shared<Joining>();
   joining->tag = tag_of(init.key);
@@ -150,6 +127,6 @@ Rendezvous rendezvous(const hvd::CommInit& init, int64_t blocking_from) {
     throw hvd::Error(HVD_E_TIMEOUT, "not all ranks came to MPI_Comm_create_group by the deadline", HVD_EF_COMM_DEAD);
   }
   met.comm = joining->comm;
-  if (init.size > 1 && init.rank == 0) init.store.del(kAll);  // all have read it, or they would not have come
+  hvd::forget_exchange(init, kKey);  // all have read it, or they would not have come
   return met;
 }

@@ -7,11 +7,12 @@ To add a launcher, write one file:
    example, slurm.py one with methods of its own.
 2. Add an instance to `LAUNCHERS` below. The first launcher in that order whose variables are set is used: one launcher
    may have started another, and the inner one must come first.
-3. Add rows to tests/bootstrap/test_bootstrap_identity.py, and the launcher to docs/launch.md.
+3. Add a row to tests/bootstrap/test_bootstrap_identity.py, to the table in docs/launch.md, and to that of secrets in
+   hvd_core/_bootstrap/README.md.
 
-Everything else derives from these classes: `identify()`, `hvd doctor`, the watch over the launcher, the choice
-of a rendezvous method, the warning about contradicting variables. Reads the given mapping only, and /proc where
-process.py is used. Any thread.
+Everything else derives from these classes: `identify()`, `hvd doctor` and its bundle, the watch over the launcher, the
+choice of a rendezvous method, the warning about contradicting variables, remedies. Reads the given mapping only, and
+/proc where process.py is used. Any thread.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ class Horovodrun(Launcher):
     rank_variable, size_variable = "HOROVOD_RANK", "HOROVOD_SIZE"
     local_variables = ("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
     variable_prefixes = ("HOROVOD_",)
+    command = "horovodrun"
     has_own_variables = True
     never_starts_mpi = True
     is_watched = False  # its supervisor ends the ranks

@@ -25,6 +25,10 @@ class Launcher:
     """Variables that are equal on all processes of a job, and tell jobs apart."""
     variable_prefixes: ClassVar[tuple[str, ...]] = ()
     """How the names of its variables begin."""
+    command: ClassVar[str] = ""
+    """The command that users start it with, which `hvd doctor` looks for; "" if it has none of its own."""
+    setting_option: ClassVar[str] = ""
+    """Its option that gives all ranks a variable, for messages, such as ``mpirun -x {name}``; "" if it has none."""
     process_names: ClassVar[frozenset[str]] = frozenset()
     """Names of its processes that are parents of ranks."""
     has_own_variables: ClassVar[bool] = False

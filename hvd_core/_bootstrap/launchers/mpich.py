@@ -14,6 +14,8 @@ class Mpich(Launcher):
     local_variables = ("MPI_LOCALRANKID", "MPI_LOCALNRANKS")
     job_variables = ("PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_ID")
     variable_prefixes = ("PMI_", "MPI_LOCAL")
+    command = "mpirun"
+    setting_option = "mpirun -genv {name} VALUE"
     process_names = frozenset(("mpirun", "mpiexec", "mpiexec.hydra", "mpiexec.gforker", "hydra_pmi_proxy"))
     starts_mpi = True
     mpi_libraries = ("libmpi.so.12", "libmpich.so.12")

@@ -9,6 +9,8 @@ class OpenMpi(Launcher):
     local_variables = ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
     job_variables = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid")
     variable_prefixes = ("OMPI_", "PMIX_")
+    command = "mpirun"
+    setting_option = "mpirun -x {name}"
     process_names = frozenset(("mpirun", "mpiexec", "prterun", "prte", "prted", "orterun", "orted"))
     starts_mpi = True
     mpi_libraries = ("libmpi.so.40",)

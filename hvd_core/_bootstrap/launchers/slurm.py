@@ -13,6 +13,8 @@ class Slurm(Launcher):
     rank_variable, size_variable = "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"
     job_variables = ("SLURM_JOB_ID", "SLURM_STEP_ID")
     variable_prefixes = ("SLURM_",)
+    command = "srun"
+    setting_option = "srun --export=ALL,{name}=VALUE"
     process_names = frozenset(("slurmstepd",))
     not_elastic = (
         "srun started it, which starts no process to replace one that has died (and ends the others with "

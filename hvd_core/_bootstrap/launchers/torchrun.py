@@ -19,6 +19,7 @@ class Torchrun(Launcher):
     local_variables = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
     job_variables = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
     variable_prefixes = ("TORCHELASTIC_",)
+    command = "torchrun"
     process_names = frozenset(("torchrun",))
     never_starts_mpi = True
     not_elastic = (

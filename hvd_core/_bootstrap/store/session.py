@@ -40,7 +40,7 @@ OnTimeout = Callable[[], str]
 
 def secondary_failure_key(launcher_rank: int) -> str:
     """The counter by which a launcher's rank reports that it fails because of another rank."""
-    return f"hvd/bereaved/{launcher_rank}"
+    return f"hvd/secondary-failure/{launcher_rank}"
 
 
 class Session:

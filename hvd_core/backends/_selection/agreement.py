@@ -38,14 +38,11 @@ Statement = dict[str, Any]
 _log = logging.getLogger("horovod")
 
 
-def remedy(name: str, launcher: str) -> str:
-    """How to give all ranks the same value, for this launcher (Identity.launcher; "" if unknown). Open MPI passes only
-    the variables that ``-x`` names to other hosts."""
-    own = "set it in every rank's environment"
-    if launcher in ("torchrun", "horovodrun"):
-        return f"{own}, on every host"
-    commands = {"mpich": f"mpirun -genv {name} VALUE", "srun": f"srun --export=ALL,{name}=VALUE"}
-    return f"{commands.get(launcher, f'mpirun -x {name}')}, or {own}"
+def _same_everywhere(name: str, setting_option: str) -> str:
+    """How to give all ranks the same value, where the launcher's own option is Launcher.setting_option."""
+    if not setting_option:
+        return "set it in every rank's environment, on every host"
+    return f"{setting_option.format(name=name)}, or set it in every rank's environment"
 
 
 def statement(plan: BackendPlan, environ: Mapping[str, str], sets: str = "") -> Statement:
@@ -119,7 +116,7 @@ def agree(world: Any, own: Statement, timeout_s: float) -> None:
     if "failed" not in own:
         verdict = _verdict(world, key, deadline)
     elif world.rank == 0:
-        world.store.set(f"{key}/verdict", compare([own], world.host_names, world.launcher).encode())
+        world.store.set(f"{key}/verdict", compare([own], world.host_names, world.setting_option).encode())
     if verdict or "failed" in own:
         _wait_for_readers(world, key, deadline)
     if verdict.startswith(_about(SETS)):
@@ -145,9 +142,9 @@ def _verdict(world: Any, key: str, deadline: float) -> str:
         ) from None
     parsed = {text: json.loads(text) for text in set(texts)}
     answers = [parsed[text] for text in texts]
-    verdict = compare(answers, world.host_names, world.launcher)
+    verdict = compare(answers, world.host_names, world.setting_option)
     if not verdict:
-        for text in warnings(answers, world.host_names, world.launcher):
+        for text in warnings(answers, world.host_names, world.setting_option):
             _log.warning("%s", text)
     world.store.set(f"{key}/verdict", verdict.encode())
     return verdict
@@ -166,7 +163,7 @@ def _wait_for_readers(world: Any, key: str, deadline: float) -> None:
                 world.read(f"{key}/heard/{rank}", max(0.0, until - time.monotonic()))
 
 
-def compare(answers: Sequence[Statement], host_names: Sequence[str], launcher: str = "") -> str:
+def compare(answers: Sequence[Statement], host_names: Sequence[str], setting_option: str = "") -> str:
     """Message about the differences and failures in the statements of ranks 0, 1, ...; "" if all agree and succeed."""
     good = [a for a in answers if "failed" not in a]
     has_failed = len(good) < len(answers)
@@ -176,11 +173,11 @@ def compare(answers: Sequence[Statement], host_names: Sequence[str], launcher: s
         sets = [_failed(a) or a["sets"] or "none" for a in answers]
         if has_failed or len(set(sets)) > 1:
             return _about(SETS) + _by_text(sets, host_names)
-        return _compare_switches(answers, host_names, launcher)
+        return _compare_switches(answers, host_names, setting_option)
     # If the only difference is a failure, show all device types.
     shown = differing or [d for d in devices if d != "hvd-core"]
     lines = [_about("backends") + _by_text([_failed(a) or _text(a, shown) for a in answers], host_names)]
-    lines += _unset(answers, host_names, launcher)
+    lines += _unset(answers, host_names, setting_option)
     if len(lines) == 1 and not has_failed:
         lines.append(_fix(answers, shown))
     return "\n  ".join(lines)
@@ -203,7 +200,7 @@ def _text(answer: Statement, shown: Sequence[str]) -> str:
     return ", ".join(texts)
 
 
-def _unset(answers: Sequence[Statement], host_names: Sequence[str], launcher: str) -> list[str]:
+def _unset(answers: Sequence[Statement], host_names: Sequence[str], setting_option: str) -> list[str]:
     """A line for each variable that is set on some ranks only: the launcher does not pass it to all hosts."""
     lines = []
     for name in dict.fromkeys(v for a in answers for v in a["set"]):
@@ -212,7 +209,7 @@ def _unset(answers: Sequence[Statement], host_names: Sequence[str], launcher: st
             hosts = ", ".join(dict.fromkeys(host_names[rank] for rank in without[:100]))
             lines.append(
                 f"{name} is unset on {_ranks(without)} ({hosts}) and set on the others.  "
-                f"fix: {remedy(name, launcher)}"
+                f"fix: {_same_everywhere(name, setting_option)}"
             )
     return lines
 
@@ -226,23 +223,27 @@ def _fix(answers: Sequence[Statement], shown: Sequence[str]) -> str:
     return f"fix: make the hosts alike, or name what all of them have: HOROVOD_BACKEND={device}=NAME"
 
 
-def _compare_switches(answers: Sequence[Statement], host_names: Sequence[str], launcher: str) -> str:
+def _compare_switches(answers: Sequence[Statement], host_names: Sequence[str], setting_option: str) -> str:
     lines = []
     for name in MUST_MATCH:
         values = [answer["switches"][name] for answer in answers]
         if len(set(values)) > 1:
-            lines.append(f"{_about(name)}{_by_text(values, host_names)}\n  fix: {remedy(name, launcher)}")
+            lines.append(
+                f"{_about(name)}{_by_text(values, host_names)}\n  fix: {_same_everywhere(name, setting_option)}"
+            )
     return "\n".join(lines)
 
 
-def warnings(answers: Sequence[Statement], host_names: Sequence[str], launcher: str) -> list[str]:
+def warnings(answers: Sequence[Statement], host_names: Sequence[str], setting_option: str) -> list[str]:
     """Rank 0's warnings about differences that do not stop the job."""
     lines = []
     for name, meaning in TUNING.items():
         values = [answer["tuning"][name] for answer in answers]
         if len(set(values)) > 1:
             about = _about(name).replace(".  ", f"; {meaning}.  ")
-            lines.append(f"{about}{_by_text(values, host_names)}\n  fix: {remedy(name, launcher)}")
+            lines.append(
+                f"{about}{_by_text(values, host_names)}\n  fix: {_same_everywhere(name, setting_option)}"
+            )
     return lines
 
 

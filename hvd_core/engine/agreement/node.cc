@@ -104,11 +104,11 @@ void Node::tell(uint32_t number, std::string text) {
 void Node::answer_host(const Entry& e) {
   if (is_closed() || std::find(e.members.begin(), e.members.end(), config_.rank) == e.members.end()) return;
   if (e.type == Entry::Look)
-    host_.looked_at(e.batch);
+    host_.snapshot_requested(e.batch);
   else if (e.type == Entry::Shown)
-    host_.shown(e.rank, e.text);
+    host_.snapshot_for_doctor(e.rank, e.text);
   else
-    host_.reported(e.text);
+    host_.report_received(e.text);
 }
 
 // Why this rank cannot go on with what `sender` has sent. All nodes read the root's log as it is, so that a node
@@ -149,7 +149,7 @@ bool Node::drain(int64_t now) {
       if (m.type != UpMessage::Told)
         coordinator_->receive(m, now);
       else if (m.rank() < config_.world)
-        host_.told(m.rank(), m.batch, m.text);
+        host_.snapshot_received(m.rank(), m.batch, m.text);
       any = true;
     }
     sender_ = config_.rank;

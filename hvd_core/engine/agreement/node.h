@@ -45,11 +45,11 @@ class Node final : private Participant::Outbox, private Coordinator::Log {
     virtual void warn(const std::string&) {}  // a warning for the user, on the root
     // For stall reports (R14): the root asks what this rank does, and wants tell() with this number; another rank has
     // told (on the root); the root's report is to be logged here.
-    virtual void looked_at(uint32_t) {}
-    virtual void told(Rank, uint32_t, const std::string&) {}
-    virtual void reported(const std::string&) {}
+    virtual void snapshot_requested(uint32_t) {}
+    virtual void snapshot_received(Rank, uint32_t, const std::string&) {}
+    virtual void report_received(const std::string&) {}
     // The snapshot of another rank, for which this rank has asked the root.
-    virtual void shown(Rank, const std::string&) {}
+    virtual void snapshot_for_doctor(Rank, const std::string&) {}
   };
 
   // `parent` is null on the root.

@@ -53,37 +53,26 @@ std::string process_state(int32_t pid) {
   }
 }
 
-ProcessWatch::ProcessWatch(int pidfd, std::function<void()> ended) : ended_(std::move(ended)) {
-  pidfd_ = ::fcntl(pidfd, F_DUPFD_CLOEXEC, 0);
-  stop_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  try {
-    if (pidfd_ < 0 || stop_fd_ < 0)
-      throw std::system_error(errno, std::generic_category(), "watching the launcher's process");
-    thread_ = start_thread("hvd-launcher", [this] { watch(); });
-  } catch (const std::exception&) {
-    if (pidfd_ >= 0) ::close(pidfd_);
-    if (stop_fd_ >= 0) ::close(stop_fd_);
-    throw;
-  }
+ProcessWatch::ProcessWatch(int pidfd, std::function<void()> ended)
+    : ended_(std::move(ended)),
+      pidfd_(::fcntl(pidfd, F_DUPFD_CLOEXEC, 0)),
+      stop_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!pidfd_ || !stop_fd_) throw std::system_error(errno, std::generic_category(), "watching the launcher's process");
+  thread_ = start_thread("hvd-launcher", [this] { watch(); });
 }
 
 ProcessWatch::~ProcessWatch() {
   const uint64_t one = 1;
-  [[maybe_unused]] const auto n = ::write(stop_fd_, &one, sizeof one);
+  [[maybe_unused]] const auto n = ::write(stop_fd_.get(), &one, sizeof one);
   thread_.join();
-  ::close(pidfd_);
-  ::close(stop_fd_);
 }
 
 void ProcessWatch::watch() noexcept {
-  pollfd p[2] = {{stop_fd_, POLLIN, 0}, {pidfd_, POLLIN, 0}};
+  pollfd p[2] = {{stop_fd_.get(), POLLIN, 0}, {pidfd_.get(), POLLIN, 0}};
   while (::poll(p, 2, -1) < 0 && errno == EINTR) {
   }
   if (p[0].revents || !(p[1].revents & POLLIN)) return;
-  try {
-    ended_();
-  } catch (const std::exception&) {  // no memory: this rank goes on, as it would without the watch
-  }
+  ended_();
 }
 
 }  // namespace hvd::base

@@ -6,6 +6,8 @@
 #include <string>
 #include <thread>
 
+#include "engine/base/fd.h"
+
 namespace hvd::base {
 
 // "its process is stopped ...", for a report about a process that does not answer. Empty if `pid` is 0 or there is no
@@ -20,7 +22,7 @@ bool is_seen_to_stand(int32_t pid);
 class ProcessWatch {
  public:
   // `pidfd`: of the process; is duplicated. `ended` is called once, on the watch's thread. Throws std::exception
-  // without a thread, a descriptor or memory.
+  // without a thread or a descriptor.
   ProcessWatch(int pidfd, std::function<void()> ended);
   // Waits for a call of `ended` that is under way.
   ~ProcessWatch();
@@ -30,7 +32,7 @@ class ProcessWatch {
   void watch() noexcept;
 
   const std::function<void()> ended_;
-  int pidfd_ = -1, stop_fd_ = -1;
+  Fd pidfd_, stop_fd_;
   std::thread thread_;
 };
 

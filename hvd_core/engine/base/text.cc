@@ -52,6 +52,16 @@ bool fine(std::string_view text) {
 
 }  // namespace
 
+std::string valid_utf8(std::string_view text) {
+  std::string result;
+  size_t length;
+  for (size_t at = 0; at < text.size(); at += length) {
+    const bool valid = code_point(text, at, &length) >= 0;
+    result += valid ? text.substr(at, length) : "?";
+  }
+  return result;
+}
+
 std::string printable(std::string text, size_t most) {
   if (text.size() <= most && fine(text)) return text;
   const std::string_view shown = std::string_view(text).substr(0, most);

@@ -19,6 +19,9 @@ constexpr size_t kLongestShown = size_t{64} << 10;
 // bytes is cut, and the result says so. Text that is fine already is returned as it is, without an allocation.
 std::string printable(std::string text, size_t most = kLongestShown);
 
+// `text` with a question mark in place of each byte that is not valid UTF-8.
+std::string valid_utf8(std::string_view text);
+
 // Writes JSON: values are made bottom up and are text from the start. Plain values; any thread.
 
 class Json {

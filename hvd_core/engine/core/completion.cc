@@ -40,7 +40,7 @@ void Engine::execute(agreement::SetId set, std::vector<agreement::BatchItem> ite
   ++batches_;
   if (observer_->on()) observe_entry(set, items);
   executor_->execute(set, std::move(items));
-  watch_->wake();
+  call_watch_->wake();
 }
 
 void Engine::fail(const RequestRef& request, Failure failure, const std::string& text) {
@@ -87,7 +87,7 @@ void Engine::set_added(agreement::SetId set, const std::vector<int32_t>& members
   auto own = request ? request->call.backends : nullptr;
   const bool member = std::ranges::find(members, config_.rank) != members.end();
   if (member || !name)
-    executor_->create(set, members, std::move(request), !name, std::move(own)), watch_->wake();
+    executor_->create(set, members, std::move(request), !name, std::move(own)), call_watch_->wake();
   else if (request)
     completed(request);
   if (member && agreement::is_pair(name)) inbox_.open_pair(other_of(members[0], members[1]), set);
@@ -98,7 +98,7 @@ void Engine::set_removed(agreement::SetId set, RequestRef request) {
   observer_->set_removed(set);
   for (const RequestRef& message : inbox_.messages_of(set)) end(message, Failure::SetRemoved, agreement::kSetRemoved);
   executor_->remove(set, std::move(request));
-  watch_->wake();
+  call_watch_->wake();
 }
 
 void Engine::closed(agreement::Rank by, const std::string& text) {

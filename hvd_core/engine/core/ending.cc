@@ -7,7 +7,7 @@
 
 #include "engine/base/log.h"
 #include "engine/core/engine.h"
-#include "engine/plugins/call_record.h"
+#include "engine/plugins/backend_call.h"
 #include "engine/recorder/observer.h"
 
 namespace hvd {
@@ -53,7 +53,7 @@ void Engine::abort(const std::string& cause) {
   // Counts its pauses, because a process that was stopped meanwhile has not waited.
   uint64_t call = 0;
   for (int waited = 0, in_call = 0; !stopped() && waited < kAbortLimitMs; ++waited, ++in_call) {
-    if (const uint64_t now = backends_.records->driving.call(); now != call) {
+    if (const uint64_t now = backends_.driver->call(); now != call) {
       call = now;
       in_call = 0;
     }
@@ -68,12 +68,12 @@ void Engine::close() noexcept {
   if (!stopped()) abort("rank " + std::to_string(config_.rank) + " dropped its engine without shutting it down");
   if (left_behind()) {
     reports_.close();
-    watch_.reset();
+    call_watch_->stop();
     driver_.leave_behind();
     return;
   }
   if (stopped()) lifecycle_.advance(State::Closed);
-  watch_->wake();  // the driver may be stuck in a backend's call
+  call_watch_->wake();  // the driver may be stuck in a backend's call
   driver_.stop();
   reports_.close();
   // Threads that waited may still be returning, and use the engine until then.
@@ -82,7 +82,7 @@ void Engine::close() noexcept {
     std::lock_guard lock(driver_.mutex());
     take_inbox();
   }
-  watch_->wake();
+  call_watch_->wake();
   std::unique_ptr<dataplane::Executor> executor;
   {
     std::lock_guard lock(executor_mutex_);
@@ -91,7 +91,7 @@ void Engine::close() noexcept {
   executor.reset();
   observer_->stop_timeline();
   observer_->await_stopped_timelines();
-  watch_.reset();
+  call_watch_->stop();
 }
 
 // ------------------------------------------------------------------------------------------- the ends of a job
@@ -100,7 +100,7 @@ void Engine::close() noexcept {
 // end this process before Python prints it.
 void Engine::lost(const std::string& cause) {
   if (node_->is_aborted()) return;
-  // A rank whose start has failed told the reason before its links went.
+  // A rank whose start has failed reported the reason before its links went.
   if (abort_raised()) return node_->abort(segment_->abort_text());
   if (!stopped()) base::log(Level::Error, cause + what_ends());
   node_->abort(cause);
@@ -171,9 +171,9 @@ std::string Engine::what_ends() const {
 
 // The launcher names the rank that failed first, and reads this to tell it from the others.
 void Engine::report_secondary_failure() const {
-  // It may be told again: count() gives up if another thread has the connection.
+  // This may be repeated: count() gives up if another thread has the connection.
   lifecycle_.blame(Blame::Elsewhere);
-  if (store_ && !config_.bereaved_key.empty()) store_->count(config_.bereaved_key);
+  if (store_ && !config_.secondary_failure_key.empty()) store_->count(config_.secondary_failure_key);
 }
 
 // An operation of this rank fails because the job has ended: another rank has ended it in good order, although this
@@ -204,14 +204,13 @@ void Engine::end_job(const std::string& cause) {
 bool Engine::leave_driver_behind(uint64_t call, const std::string& cause) {
   std::lock_guard lock(executor_mutex_);
   if (stopped()) return false;
-  const plugins::CallRecord& driving = backends_.records->driving;
-  if (plugins::CallRecord::which(call) == plugins::Call::None || driving.call() != call) return false;
+  if (plugins::CallSlot::which(call) == plugins::Call::none || backends_.driver->call() != call) return false;
   if (!driver_.background_drives()) {
     // No exception reaches that thread, and a program that waits for it would hang.
     end_process(cause + ". The call was made by a thread of the program, which cannot be interrupted");
     return true;
   }
-  if (!backends_.records->driving.abandon(call)) return false;
+  if (!backends_.driver->abandon(call)) return false;
   // The thread keeps the driver's mutex, and never comes back to what that protects. So this thread may use it.
   const std::string text = abort_raised() ? segment_->abort_text() : describe(config_.rank) + ": " + cause;
   base::log(Level::Error, "a thread of the engine stays in a backend's call; the tensors of its operation are kept");
@@ -224,24 +223,16 @@ bool Engine::leave_driver_behind(uint64_t call, const std::string& cause) {
 
 void Engine::process_exits(int code) noexcept {
   if (lifecycle_.state() == State::Forked) return;
-  const plugins::CallRecords& records = *backends_.records;
-  const plugins::CallRecord* inside = nullptr;
-  for (const plugins::CallRecord* record : {&records.loading, &records.creating, &records.driving, &records.ending})
-    if (!inside && plugins::CallRecord::which(record->call()) != plugins::Call::None && record->backend())
-      inside = record;
-  const bool in_flight = records.driving.operation() & 1 && records.driving.backend();
+  const std::string inside = call_watch_->inside();
   const bool alone = stopped() || config_.size == 1;  // nobody waits for this rank
   // A backend's own thread may have called it.
-  const bool suspect = (!alone && (inside || in_flight)) || plugins::Guest::here();
+  const bool suspect = (!alone && !inside.empty()) || plugins::CallScope::here();
   std::string cause = "the process has called exit(" + std::to_string(code) + ")";
   if (!suspect) {
     if (!alone && !leaving_) tell_others_of_exit(describe(config_.rank) + ": " + cause);
     return;
   }
-  if (inside)
-    cause += std::string(" in the call ") + plugins::name_of(plugins::CallRecord::which(inside->call())) +
-             " of backend '" + *inside->backend() + "'";
-  if (in_flight) cause += " while an operation of backend '" + *records.driving.backend() + "' was in flight";
+  cause += inside;
   const std::string text = describe(config_.rank) + ": " + cause;
   base::log(Level::Fatal, text + "; this process ends with exit code " + std::to_string(code ? code : 1));
   if (segment_) segment_->raise_abort(text);

@@ -111,7 +111,7 @@ struct EngineConfig {
   bool check_consistency = false;          // front ends announce the weights that they train
   bool elastic = false;                    // the end of this engine's world is not the end of the job
   void* last_calls = nullptr;              // the launcher's memory for the records of calls, mapped for good, or null
-  std::string bereaved_key;                // a counter in the store that says: this rank fails because of another one
+  std::string secondary_failure_key;       // a counter in the store: this rank fails because of another one
   recorder::ObserverSettings observe;      // the flight recorder and the timeline
   int32_t engine_core = -1;                // the background thread's only core; -1: all cores of the process
 };
@@ -253,10 +253,14 @@ class Engine final : private agreement::Node::Host,
   void set_removed(agreement::SetId set, calls::RequestRef request) override;
   void link_lost(agreement::Rank peer, const std::string& why) override;
   void warn(const std::string& text) override;
-  void looked_at(uint32_t id) override { reports_.snapshot_requested(id); }
-  void told(agreement::Rank rank, uint32_t id, const std::string& text) override { reports_.received(rank, id, text); }
-  void reported(const std::string& text) override { base::log(base::Level::Warning, text); }
-  void shown(agreement::Rank rank, const std::string& text) override { reports_.received_for_doctor(rank, text); }
+  void snapshot_requested(uint32_t id) override { reports_.snapshot_requested(id); }
+  void snapshot_received(agreement::Rank rank, uint32_t id, const std::string& text) override {
+    reports_.received(rank, id, text);
+  }
+  void report_received(const std::string& text) override { base::log(base::Level::Warning, text); }
+  void snapshot_for_doctor(agreement::Rank rank, const std::string& text) override {
+    reports_.received_for_doctor(rank, text);
+  }
   void observe(uint32_t flags, const std::string& path) override;
   void lost(const std::string& cause);
   // dataplane::Executor::Events
@@ -394,9 +398,8 @@ class Engine final : private agreement::Node::Host,
   // By any thread.
   std::atomic<int32_t> calls_under_way_{0};
   std::atomic<bool> leaving_{false};  // this rank has asked for the end of the job
+  std::mutex executor_mutex_;         // hvd-watch uses executor_, or close() takes it away
   std::unique_ptr<watch::CallWatch> call_watch_;
-  std::mutex executor_mutex_;  // hvd-watch uses executor_, or close() takes it away
-  std::unique_ptr<watch::Watch> watch_;
 };
 
 }  // namespace hvd

@@ -8,8 +8,6 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <mutex>
-#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -54,18 +52,14 @@ void Engine::watch_calls() {
     limits.operation_ns = config_.stall_abort_ns;
     limits.operation_setting = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS";
   }
-  backends_.records = std::make_shared<plugins::CallRecords>();
-  if (config_.last_calls) {
-    plugins::CallRecords::keep_in(config_.last_calls, backends_.records);
-    plugins::SideCall::keep_in(static_cast<char*>(config_.last_calls) + plugins::CallRecords::kBytes);
-  }
+  if (config_.last_calls) plugins::CallMemory::keep_in(config_.last_calls);
+  backends_.driver = std::make_shared<plugins::DriverRecord>();
   if (config_.operation_ns > 0)
     // The engine ends the job at the limit. A backend's own deadline comes much later, because a backend also counts
     // the time in which the whole job was stopped.
-    backends_.records->driving.deadline_after = config_.operation_ns + std::max(config_.operation_ns, kLongestStopNs);
-  call_watch_.reset(new watch::CallWatch(*backends_.records, limits, *this));
-  watch_ = std::make_unique<watch::Watch>([this](int64_t now) { return call_watch_->look(now); });
-  watch_->wake();  // backends are about to be loaded
+    backends_.driver->deadline_after = config_.operation_ns + std::max(config_.operation_ns, kLongestStopNs);
+  call_watch_.reset(new watch::CallWatch(*backends_.driver, limits, *this));
+  call_watch_->wake();  // backends are about to be loaded
 }
 
 void Engine::set_up() {
@@ -88,21 +82,13 @@ void Engine::set_up() {
   startup_ = new_request(0, "startup");
   live_.insert(startup_);
   executor_->create(0, all, startup_, false);
-  watch_->wake();  // the first communicators are about to be made
+  call_watch_->wake();  // the first communicators are about to be made
   reports_.start_doctor();
   driver_.start(config_.engine_core);
 }
 
 std::shared_ptr<plugins::Backend> Engine::load(const EngineConfig::Library& l) const {
   if (l.path.empty()) return nullptr;
-  // A record keeps the address of the name, which lives as long as the process; `l` need not.
-  static std::mutex mutex;
-  static std::set<std::string> names;
-  const std::string& name = [&]() -> const std::string& {
-    const std::lock_guard lock(mutex);
-    return *names.insert(l.name).first;
-  }();
-  const plugins::CallScope scope(&backends_.records->loading, plugins::Call::Load, name);
   return plugins::Backend::load_library(l.path, l.name);
 }
 

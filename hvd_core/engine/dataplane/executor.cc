@@ -18,7 +18,6 @@ namespace hvd::dataplane {
 
 namespace {
 constexpr int64_t kLastWaitNs = 500'000'000;
-const std::string kRemoved = "of a removed process set";  // in the place of a backend's name
 
 // A split begins when its last rank has come. That rank may have to finish work of other sets, or of its device, for
 // which the other ranks wait here without a limit of their own. The last rank to leave deletes the keys.
@@ -107,9 +106,6 @@ bool Executor::carry_out(Task& task) {
           sets_.erase(it);
         }
       }
-      // The calls themselves are in the record of destructions. This one says that the driver makes them.
-      const plugins::CallScope scope(backends_.records ? &backends_.records->driving : nullptr, plugins::Call::Destroy,
-                                     kRemoved);
       gone.reset();
       own_backends_.erase(task.set);
       return true;
@@ -139,8 +135,8 @@ bool Executor::carry_out(Task& task) {
 
 // For the reports about calls that do not come back.
 void Executor::note_batch(const Task& task, const Layout& layout) {
-  if (!backends_.records) return;
-  plugins::CallRecord& record = backends_.records->driving;
+  if (!backends_.driver) return;
+  plugins::DriverRecord& record = *backends_.driver;
   record.first_tensor.store(*task.work[0].item.name);
   record.tensors.store(static_cast<uint32_t>(task.work.size()), std::memory_order_relaxed);
   if (task.set != noted_set_) {
@@ -187,7 +183,7 @@ bool Executor::carry_out_create(Task& task) {
   auto comms = std::static_pointer_cast<SetComms>(creation->take());
   if (!member) return true;
   std::lock_guard lock(sets_mutex_);
-  if (aborted_) comms->abort(backends_.records ? &backends_.records->driving : nullptr);
+  if (aborted_) comms->abort();
   sets_[task.set] = std::move(comms);
   return true;
 }

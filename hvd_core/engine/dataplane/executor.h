@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/calls/request.h"
+#include "engine/dataplane/abort_run.h"
 #include "engine/dataplane/batch.h"
 #include "engine/dataplane/creation.h"
 #include "engine/dataplane/schedule.h"

@@ -46,7 +46,7 @@ Plan plan_of(const Backends& backends, const Layout& layout) {
 
 SetComms::SetComms(const Backends& backends, Layout layout, const std::string& key, plugins::Store& store,
                    int64_t deadline_ns, std::shared_ptr<SetComms> parent)
-    : layout_(std::move(layout)), parent_(std::move(parent)), records_(backends.records) {
+    : layout_(std::move(layout)), parent_(std::move(parent)), driver_(backends.driver) {
   const Plan plan = plan_of(backends, layout_);
   // All members create the communicators in this order: within the host, between hosts, flat.
   Lowering* const levels = plan.levels ? hierarchy(backends, key, store, deadline_ns) : nullptr;
@@ -98,8 +98,8 @@ bool SetComms::splits(const Backends& backends, const Layout& part) const {
 void SetComms::take_part(const Backends& backends, const Layout& part, const std::string& key, plugins::Store& store,
                          int64_t deadline_ns) {
   for (const auto& [kind, comm] : split_off(backends, part))
-    split_comm(part, false, *comm, key + "/" + kind, store, deadline_ns, {}, records_);
-  for (const auto& [type, device] : devices_) device->take_part(part, key + "/device", store, deadline_ns, records_);
+    split_comm(part, false, *comm, key + "/" + kind, store, deadline_ns, {}, driver_);
+  for (const auto& [type, device] : devices_) device->take_part(part, key + "/device", store, deadline_ns, driver_);
 }
 
 SetComms::~SetComms() = default;
@@ -109,7 +109,7 @@ std::unique_ptr<plugins::Communicator> create_comm(const Layout& layout,
                                                    const std::vector<int32_t>& set_ranks, const std::string& key,
                                                    plugins::Store& store, int64_t deadline_ns,
                                                    const plugins::OpenDevice& device,
-                                                   std::shared_ptr<plugins::CallRecords> records) {
+                                                   std::shared_ptr<plugins::DriverRecord> driver) {
   std::vector<int32_t> ranks, hosts;
   int32_t me = -1;
   for (int32_t r : set_ranks) {
@@ -117,24 +117,24 @@ std::unique_ptr<plugins::Communicator> create_comm(const Layout& layout,
     ranks.push_back(layout.members[static_cast<size_t>(r)]);
     hosts.push_back(layout.host_of[static_cast<size_t>(r)]);
   }
-  return backend->create_comm(key, store, ranks, hosts, me, deadline_ns, nullptr, device, std::move(records));
+  return backend->create_comm(key, store, ranks, hosts, me, deadline_ns, nullptr, device, std::move(driver));
 }
 
 std::unique_ptr<plugins::Communicator> split_comm(const Layout& layout, bool member, plugins::Communicator& parent,
                                                   const std::string& key, plugins::Store& store, int64_t deadline_ns,
                                                   const plugins::OpenDevice& device,
-                                                  std::shared_ptr<plugins::CallRecords> records) {
+                                                  std::shared_ptr<plugins::DriverRecord> driver) {
   // The layout of a set is equal on all its members; `me` of another rank means nothing.
   const int32_t me = member ? layout.me : 0;
   std::vector<int32_t> ranks, hosts;
   if (member) ranks = layout.members, hosts = layout.host_of;
   auto backend = parent.shared_backend();
-  return backend->split_comm(parent, key, store, ranks, hosts, me, deadline_ns, device, std::move(records));
+  return backend->split_comm(parent, key, store, ranks, hosts, me, deadline_ns, device, std::move(driver));
 }
 
 plugins::Communicator* SetComms::keep(std::unique_ptr<plugins::Communicator> made) {
   std::lock_guard lock(mutex_);
-  if (aborted_) made->abort(records_ ? &records_->creating : nullptr);
+  if (aborted_) made->abort();
   comms_.push_back(std::move(made));
   return comms_.back().get();
 }
@@ -142,14 +142,14 @@ plugins::Communicator* SetComms::keep(std::unique_ptr<plugins::Communicator> mad
 plugins::Communicator* SetComms::create(const std::shared_ptr<plugins::Backend>& backend,
                                         const std::vector<int32_t>& set_ranks, const std::string& key,
                                         plugins::Store& store, int64_t deadline_ns) {
-  return keep(create_comm(layout_, backend, set_ranks, key, store, deadline_ns, {}, records_));
+  return keep(create_comm(layout_, backend, set_ranks, key, store, deadline_ns, {}, driver_));
 }
 
 plugins::Communicator* SetComms::create_whole(const std::shared_ptr<plugins::Backend>& backend, const std::string& kind,
                                               const std::string& key, plugins::Store& store, int64_t deadline_ns) {
   if (parent_ && backend->splits())
     if (const auto of_parent = parent_->whole_.find(kind); of_parent != parent_->whole_.end())
-      if (auto made = split_comm(layout_, true, *of_parent->second, key + "/" + kind, store, deadline_ns, {}, records_))
+      if (auto made = split_comm(layout_, true, *of_parent->second, key + "/" + kind, store, deadline_ns, {}, driver_))
         return whole_[kind] = keep(std::move(made));
   std::vector<int32_t> all_ranks;
   for (int32_t r = 0; r < layout_.size(); ++r) all_ranks.push_back(r);
@@ -211,18 +211,18 @@ bool SetComms::sends(int32_t dtype) const {
   return t == lowering_of_[HVD_RECV] && t->serves_message(HVD_SEND, dtype) && t->serves_message(HVD_RECV, dtype);
 }
 
-void SetComms::abort(plugins::CallRecord* record) noexcept {
+void SetComms::abort() noexcept {
   const auto next = [this](size_t n) {  // those that are added later are aborted by the thread that adds them
     std::lock_guard lock(mutex_);
     aborted_ = true;
     return n < comms_.size() ? comms_[n].get() : nullptr;
   };
-  for (size_t n = 0; plugins::Communicator* const comm = next(n); ++n) comm->abort(record);
+  for (size_t n = 0; plugins::Communicator* const comm = next(n); ++n) comm->abort();
   std::unique_lock lock(mutex_);
   for (const auto& [type, device] : devices_) {  // the elements of a map stay where they are
     const std::shared_ptr<SetDevice> kept = device;
     lock.unlock();
-    kept->abort(record);
+    kept->abort();
     lock.lock();
   }
 }
@@ -234,7 +234,7 @@ SetDevice* SetComms::device(const std::string& type) const {
 
 void SetComms::add_device(const std::string& type, std::shared_ptr<SetDevice> made) {
   std::lock_guard lock(mutex_);
-  if (aborted_) made->abort(records_ ? &records_->driving : nullptr);
+  if (aborted_) made->abort();
   devices_[type] = std::move(made);
 }
 

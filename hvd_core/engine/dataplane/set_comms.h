@@ -37,7 +37,7 @@ struct Backends {
   // By HVD_* collective: a backend that serves this collective alone, flat over all members; null: the usual one.
   std::array<std::shared_ptr<plugins::Backend>, HVD_COLL_COUNT> host_routes{};
   std::shared_ptr<DeviceTypes> devices = std::make_shared<DeviceTypes>();
-  std::shared_ptr<plugins::CallRecords> records;  // of the calls into them; null: not recorded
+  std::shared_ptr<plugins::DriverRecord> driver;  // of their operations; null: not recorded
   std::shared_ptr<ServiceNotes> notes = std::make_shared<ServiceNotes>();
 };
 
@@ -54,14 +54,14 @@ std::unique_ptr<plugins::Communicator> create_comm(const Layout& layout,
                                                    const std::vector<int32_t>& set_ranks, const std::string& key,
                                                    plugins::Store& store, int64_t deadline_ns,
                                                    const plugins::OpenDevice& device = {},
-                                                   std::shared_ptr<plugins::CallRecords> records = nullptr);
+                                                   std::shared_ptr<plugins::DriverRecord> driver = nullptr);
 
 // The same over all ranks of `layout`, as a part of `parent`. A rank that is not in it (`member` is false) takes part
 // and gets null. Members get null where the backend answers UNSUPPORTED, on all ranks alike.
 std::unique_ptr<plugins::Communicator> split_comm(const Layout& layout, bool member, plugins::Communicator& parent,
                                                   const std::string& key, plugins::Store& store, int64_t deadline_ns,
                                                   const plugins::OpenDevice& device,
-                                                  std::shared_ptr<plugins::CallRecords> records);
+                                                  std::shared_ptr<plugins::DriverRecord> driver);
 
 class SetComms final : public Lowering {
  public:
@@ -104,7 +104,7 @@ class SetComms final : public Lowering {
   void add_device(const std::string& type, std::shared_ptr<SetDevice> made);
 
   // `record`: where the calls are noted. A call that does not come back keeps no lock of this object.
-  void abort(plugins::CallRecord* record) noexcept;
+  void abort() noexcept;
 
  private:
   plugins::Communicator* create(const std::shared_ptr<plugins::Backend>& backend, const std::vector<int32_t>& set_ranks,
@@ -120,7 +120,7 @@ class SetComms final : public Lowering {
 
   Layout layout_;
   const std::shared_ptr<SetComms> parent_;  // outlives the communicators that were split off; null: there is no parent
-  const std::shared_ptr<plugins::CallRecords> records_;
+  const std::shared_ptr<plugins::DriverRecord> driver_;
   std::mutex mutex_;  // comms_ and devices_ grow while another thread may call abort()
   bool aborted_ = false;
   // Declared before the lowerings, so destroyed after them: lowerings use communicators.

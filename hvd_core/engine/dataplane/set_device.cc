@@ -149,15 +149,15 @@ void SetDevice::open_route(Route& route, const Backends& backends, const std::sh
     std::unique_ptr<plugins::Communicator> comm;
     if (of_parent != parent.end())
       comm = split_comm(host_.layout(), true, *of_parent->second, key, store, deadline_ns, device_->opened(),
-                        backends.records);
+                        backends.driver);
     if (!comm)
-      comm = create_comm(host_.layout(), backend, ranks, key, store, deadline_ns, device_->opened(), backends.records);
+      comm = create_comm(host_.layout(), backend, ranks, key, store, deadline_ns, device_->opened(), backends.driver);
     route.on_device = std::make_unique<Route::OnDevice>(std::move(comm), device_, *backends.math, on_device);
   }
   const bool takes_host = (backend->comm_caps() & HVD_CAP_MEM_HOST) && (backend->comm_caps() & HVD_CAP_REQUEST);
   if (foreign_device && takes_host)
     route.host_staging = std::make_unique<HostStaging>(
-        create_comm(host_.layout(), backend, ranks, key + "/staged", store, deadline_ns, {}, backends.records), device_,
+        create_comm(host_.layout(), backend, ranks, key + "/staged", store, deadline_ns, {}, backends.driver), device_,
         *backends.math, policy);
   if (route.on_device || route.host_staging) return;
   throw plugins::BackendError(HVD_E_UNSUPPORTED, 0, 0,
@@ -284,16 +284,16 @@ Whole SetDevice::whole() const {
 }
 
 void SetDevice::take_part(const Layout& part, const std::string& key, plugins::Store& store, int64_t deadline_ns,
-                          const std::shared_ptr<plugins::CallRecords>& records) const {
+                          const std::shared_ptr<plugins::DriverRecord>& driver) const {
   for (const auto& route : routes_) {  // in the order of the constructor
     if (!route->on_device || !route->backend.splits()) continue;
     split_comm(part, false, *route->on_device->comm, key + "/" + type_ + "/" + route->backend.name(), store,
-               deadline_ns, device_->opened(), records);
+               deadline_ns, device_->opened(), driver);
   }
 }
 
-void SetDevice::abort(plugins::CallRecord* record) noexcept {
-  for_each_comm([record](plugins::Communicator& comm) { comm.abort(record); });
+void SetDevice::abort() noexcept {
+  for_each_comm([](plugins::Communicator& comm) { comm.abort(); });
 }
 
 }  // namespace hvd::dataplane

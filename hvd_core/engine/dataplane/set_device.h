@@ -48,13 +48,13 @@ class SetDevice final : public Lowering {
   const std::shared_ptr<plugins::Device>& device() const { return device_; }
   // Throws plugins::BackendError if a communicator was aborted or reports a failure.
   void check();
-  void abort(plugins::CallRecord* record) noexcept;
+  void abort() noexcept;
 
   // The communicators on the device that a part of this set splits off: those whose backends can do that.
   Whole whole() const;
   // On the parent, for a rank that is not in the part; see SetComms.
   void take_part(const Layout& part, const std::string& key, plugins::Store& store, int64_t deadline_ns,
-                 const std::shared_ptr<plugins::CallRecords>& records) const;
+                 const std::shared_ptr<plugins::DriverRecord>& driver) const;
 
  private:
   struct Route;

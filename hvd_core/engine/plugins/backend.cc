@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "engine/base/clock.h"
-#include "engine/plugins/call_record.h"
+#include "engine/plugins/backend_call.h"
 #include "engine/plugins/host_api.h"
 #include "engine/plugins/loader.h"
 
@@ -106,7 +106,7 @@ std::optional<std::string> Backend::fact(const std::string& key) const {
   for (;;) {
     uint64_t n = text.size();
     const hvd_rc rc =
-        answer_of(name_, "info", &error, [&] { return api_->info(key.c_str(), text.data(), &n, &error); });
+        answer_of(Call::backend_info, name_, &error, [&] { return api_->info(key.c_str(), text.data(), &n, &error); });
     if (rc == HVD_OK) return clean_text(text.data(), text.size());
     if (rc == HVD_E_UNAVAILABLE || rc == HVD_E_UNSUPPORTED) return std::nullopt;
     if (rc != HVD_E_INVALID || n <= text.size() || n > kMaxFactBytes) throw_backend_error(name_, "info", rc, error);
@@ -122,7 +122,8 @@ hvd_coll_caps Backend::query(hvd_comm comm, const hvd_coll_args& args, std::stri
   out.hdr = {sizeof(out), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
   if (!has_comm()) return out;
   hvd_error error = empty_error();
-  const hvd_rc rc = answer_of(name_, "query", &error, [&] { return api_->comm->query(comm, &in, &out, &error); });
+  const hvd_rc rc =
+      answer_of(Call::comm_query, name_, &error, [&] { return api_->comm->query(comm, &in, &out, &error); });
   if (rc == HVD_E_UNSUPPORTED) {
     out.support = HVD_UNSERVED;
     if (why) *why = clean_text(error.text, sizeof(error.text));
@@ -140,7 +141,7 @@ std::string Backend::exchange_id(const std::string& prefix, Store& store, int32_
   uint64_t bytes = 0;
   if (HVD_HAS(comm, hvd_comm_api, id_bytes)) {
     hvd_error thrown = empty_error();
-    const hvd_rc rc = answer_of(&thrown, [&] {
+    const hvd_rc rc = answer_of(Call::comm_id_bytes, name_, &thrown, [&] {
       bytes = comm->id_bytes();
       return hvd_rc{HVD_OK};
     });
@@ -158,7 +159,8 @@ std::string Backend::exchange_id(const std::string& prefix, Store& store, int32_
   if (rank == 0) {
     std::string id(bytes, '\0');
     hvd_error error = empty_error();
-    const hvd_rc rc = answer_of(&error, [&] { return comm->id_create(id.data(), &error); });
+    const hvd_rc rc =
+        answer_of(Call::comm_id_create, name_, &error, [&] { return comm->id_create(id.data(), &error); });
     if (rc == HVD_OK) {
       if (size > 1) store.set(id_key, "+" + id);
       return id;
@@ -189,7 +191,8 @@ void Backend::await_creation(hvd_comm handle, int64_t deadline_ns) const {
   hvd_rc rc = HVD_E_ABI;
   if (HVD_HAS(comm, hvd_comm_api, create_test)) {
     int64_t pause_ns = 20'000;
-    while ((rc = answer_of(&error, [&] { return comm->create_test(handle, &error); })) == HVD_INPROGRESS) {
+    while ((rc = answer_of(Call::comm_create_test, name_, &error, [&] { return comm->create_test(handle, &error); })) ==
+           HVD_INPROGRESS) {
       if (now_ns() >= deadline_ns) {
         rc = fill_error(&error, HVD_E_TIMEOUT, "the members did not all arrive in time");
         break;
@@ -203,16 +206,16 @@ void Backend::await_creation(hvd_comm handle, int64_t deadline_ns) const {
   }
   if (rc == HVD_OK) return;
   hvd_error ignored = empty_error();
-  if (HVD_HAS(comm, hvd_comm_api, abort)) answer_of(&ignored, [&] { return comm->abort(handle, &ignored); });
-  answer_of(&ignored, [&] { return comm->destroy(handle, &ignored); });
+  if (HVD_HAS(comm, hvd_comm_api, abort))
+    answer_of(Call::comm_abort, name_, &ignored, [&] { return comm->abort(handle, &ignored); });
+  answer_of(Call::comm_destroy, name_, &ignored, [&] { return comm->destroy(handle, &ignored); });
   throw_backend_error(name_, "create", rc, error);
 }
 
 std::unique_ptr<Communicator> Backend::create_comm(const std::string& key, Store& store,
                                                    const std::vector<int32_t>& ranks, const std::vector<int32_t>& hosts,
                                                    int32_t my_rank_in_comm, int64_t deadline_ns, void* notify_token,
-                                                   const OpenDevice& device, std::shared_ptr<CallRecords> records) {
-  const CallScope noted(records ? &records->creating : nullptr, Call::Create, name_);
+                                                   const OpenDevice& device, std::shared_ptr<DriverRecord> driver) {
   const auto refuse = [&](int32_t code, const std::string& text) {
     throw BackendError(code, 0, 0, name_ + ": create: " + text + " (" + rc_name(code) + ")");
   };
@@ -235,28 +238,29 @@ std::unique_ptr<Communicator> Backend::create_comm(const std::string& key, Store
   args.notify_token = notify_token;
   hvd_comm handle = nullptr;
   hvd_error error = empty_error();
-  const hvd_rc rc = answer_of(&error, [&] { return api_->comm->create(&args, &handle, &error); });
-  return ready("create", rc, error, handle, args, std::move(records));
+  const hvd_rc rc =
+      answer_of(Call::comm_create, name_, &error, [&] { return api_->comm->create(&args, &handle, &error); });
+  return ready("create", rc, error, handle, args, std::move(driver));
 }
 
 std::unique_ptr<Communicator> Backend::split_comm(Communicator& parent, const std::string& key, Store& store,
                                                   const std::vector<int32_t>& ranks, const std::vector<int32_t>& hosts,
                                                   int32_t my_rank_in_comm, int64_t deadline_ns,
-                                                  const OpenDevice& device, std::shared_ptr<CallRecords> records) {
-  const CallScope noted(records ? &records->creating : nullptr, Call::Split, name_);
+                                                  const OpenDevice& device, std::shared_ptr<DriverRecord> driver) {
   StoreScope scope{&store, key + "/", deadline_ns};
   const hvd_comm_args args = comm_args(key, scope, ranks, hosts, my_rank_in_comm, device);
   hvd_comm handle = nullptr;
   hvd_error error = empty_error();
-  const hvd_rc rc = answer_of(&error, [&] { return api_->comm->split(parent.handle(), &args, &handle, &error); });
+  const hvd_rc rc = answer_of(Call::comm_split, name_, &error,
+                              [&] { return api_->comm->split(parent.handle(), &args, &handle, &error); });
   if (rc == HVD_OK && ranks.empty() && handle == nullptr) return nullptr;
   if (rc == HVD_E_UNSUPPORTED) return nullptr;  // its library cannot; the members create the part anew
-  return ready("split", rc, error, handle, args, std::move(records));
+  return ready("split", rc, error, handle, args, std::move(driver));
 }
 
 // The communicator that create or split has answered with, when its creation has ended.
 std::unique_ptr<Communicator> Backend::ready(const char* what, hvd_rc rc, const hvd_error& error, hvd_comm handle,
-                                             const hvd_comm_args& args, std::shared_ptr<CallRecords> records) {
+                                             const hvd_comm_args& args, std::shared_ptr<DriverRecord> driver) {
   if (rc != HVD_OK && rc != HVD_INPROGRESS) throw_backend_error(name_, what, rc, error);
   if (handle == nullptr || args.size == 0) {
     throw BackendError(HVD_E_ABI, 0, 0,
@@ -265,7 +269,7 @@ std::unique_ptr<Communicator> Backend::ready(const char* what, hvd_rc rc, const 
                                               : "and returned a communicator to a rank that is in no part (ABI)"));
   }
   if (rc == HVD_INPROGRESS) await_creation(handle, args.deadline_ns);
-  return std::make_unique<Communicator>(shared_from_this(), handle, args.rank, args.size, std::move(records));
+  return std::make_unique<Communicator>(shared_from_this(), handle, args.rank, args.size, std::move(driver));
 }
 
 }  // namespace hvd::plugins

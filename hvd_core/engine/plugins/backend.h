@@ -67,19 +67,19 @@ class Backend : public std::enable_shared_from_this<Backend> {
   // All `ranks` (world ranks in order; hosts[i] is the host index of ranks[i]) call this with the same key, which is
   // unique in the job. Waits for the members until deadline_ns (absolute CLOCK_MONOTONIC). `device`: the device whose
   // memory the communicator uses; it may be a foreign device. Throws BackendError: TIMEOUT, REMOTE, or the backend's
-  // own error. `records`: of the calls of this creation and of the communicator.
+  // own error. `driver`: of the engine that uses the communicator; null: its operations are not recorded.
   std::unique_ptr<Communicator> create_comm(const std::string& key, Store& store, const std::vector<int32_t>& ranks,
                                             const std::vector<int32_t>& hosts, int32_t my_rank_in_comm,
                                             int64_t deadline_ns, void* notify_token = nullptr,
                                             const OpenDevice& device = {},
-                                            std::shared_ptr<CallRecords> records = nullptr);
+                                            std::shared_ptr<DriverRecord> driver = nullptr);
 
   // The same by the backend's split. All ranks of `parent` call this, one that is in no part with empty lists (the
   // result is null then). `parent` has no operation in flight. Only if splits().
   std::unique_ptr<Communicator> split_comm(Communicator& parent, const std::string& key, Store& store,
                                            const std::vector<int32_t>& ranks, const std::vector<int32_t>& hosts,
                                            int32_t my_rank_in_comm, int64_t deadline_ns, const OpenDevice& device = {},
-                                           std::shared_ptr<CallRecords> records = nullptr);
+                                           std::shared_ptr<DriverRecord> driver = nullptr);
   bool splits() const { return HVD_HAS(api_->comm, hvd_comm_api, split); }
 
   // How a collective would be served, without a communicator. support is HVD_UNSERVED if the backend answers
@@ -93,7 +93,7 @@ class Backend : public std::enable_shared_from_this<Backend> {
                           int64_t deadline_ns) const;
   void await_creation(hvd_comm comm, int64_t deadline_ns) const;
   std::unique_ptr<Communicator> ready(const char* what, hvd_rc rc, const hvd_error& error, hvd_comm handle,
-                                      const hvd_comm_args& args, std::shared_ptr<CallRecords> records);
+                                      const hvd_comm_args& args, std::shared_ptr<DriverRecord> driver);
 
   const hvd_backend_api* api_;
   std::string origin_, name_, tag_, version_, vendor_lib_;

@@ -6,7 +6,7 @@
 
 #include "engine/base/operations.h"
 #include "engine/plugins/backend.h"
-#include "engine/plugins/call_record.h"
+#include "engine/plugins/backend_call.h"
 #include "engine/plugins/host_api.h"
 
 namespace hvd::plugins {
@@ -58,9 +58,9 @@ hvd_coll_args Collective::args() const {
 }
 
 Communicator::Communicator(std::shared_ptr<Backend> backend, hvd_comm handle, int32_t rank, int32_t size,
-                           std::shared_ptr<CallRecords> records)
+                           std::shared_ptr<DriverRecord> driver)
     : backend_(std::move(backend)),
-      records_(std::move(records)),
+      driver_(std::move(driver)),
       api_(backend_->comm_api()),
       handle_(handle),
       rank_(rank),
@@ -68,16 +68,13 @@ Communicator::Communicator(std::shared_ptr<Backend> backend, hvd_comm handle, in
 
 Communicator::~Communicator() {
   if (in_flight()) {
-    abort(records_ ? &records_->ending : nullptr);
+    abort();
     free_request();
     free_group();
   }
   hvd_error error = empty_error();
-  hvd_rc rc;
-  {
-    const CallScope scope(records_ ? &records_->ending : nullptr, Call::Destroy, backend_->name());
-    rc = answer_of(&error, [&] { return api_->destroy(handle_, &error); });
-  }
+  const hvd_rc rc =
+      answer_of(Call::comm_destroy, backend_->name(), &error, [&] { return api_->destroy(handle_, &error); });
   if (rc == HVD_OK) return;
   try {
     throw_backend_error(backend_->name(), "destroy", rc, error);
@@ -88,19 +85,18 @@ Communicator::~Communicator() {
 
 void Communicator::free(hvd_req request) noexcept {
   if (request == nullptr) return;
-  const CallScope scope(driving(), Call::Free, backend_->name());
-  answer_of(nullptr, [&] { return api_->req_free(request); });
+  answer_of(Call::comm_req_free, backend_->name(), nullptr, [&] { return api_->req_free(request); });
 }
 
 void Communicator::begin_operation(std::span<const Collective> members) noexcept {
-  if (!records_) return;
+  if (!driver_) return;
   uint64_t bytes = 0;
   for (const Collective& c : members) bytes += bytes_of(c);
-  recorded_ = records_->driving.begin_operation(members[0].coll, bytes);
+  recorded_ = driver_->begin_operation(backend_->name(), members[0].coll, bytes);
 }
 
 void Communicator::end_operation() noexcept {
-  if (const int place = std::exchange(recorded_, -1); place >= 0) records_->driving.end_operation(place);
+  if (const int place = std::exchange(recorded_, -1); place >= 0) driver_->end_operation(place);
 }
 
 // The operation is in flight until its requests are free, so that a req_free that does not return is reported.
@@ -157,11 +153,10 @@ hvd_rc Communicator::submit(const Collective& c, hvd_req* request, hvd_error* er
   // The log has ordered all collectives, one at a time. Of overlapped ones each rank chooses which it calls first.
   if (!c.overlapped) args.flags = HVD_COLL_AGREED;
   coll_ = c.coll;
-  CallRecord* const record = driving();
-  if (record && args.deadline_ns == HVD_NO_DEADLINE && record->deadline_after > 0)
-    args.deadline_ns = record->clock.load(std::memory_order_relaxed) + record->deadline_after;
-  const CallScope scope(record, Call::Collective, backend_->name());
-  const hvd_rc rc = answer_of(error, [&] { return api_->collective(handle_, &args, request, error); });
+  if (driver_ && args.deadline_ns == HVD_NO_DEADLINE && driver_->deadline_after > 0)
+    args.deadline_ns = driver_->clock.load(std::memory_order_relaxed) + driver_->deadline_after;
+  const hvd_rc rc = answer_of(Call::comm_collective, backend_->name(), error,
+                              [&] { return api_->collective(handle_, &args, request, error); });
   if (rc != HVD_INPROGRESS || *request != nullptr) return rc;
   return fill_error(error, HVD_E_ABI, "the backend answered INPROGRESS without a request");
 }
@@ -189,11 +184,8 @@ bool Communicator::start_group(const std::vector<Collective>& members) {
   begin_operation(members);
   hvd_error error = empty_error();
   const char* what = "group_begin";
-  hvd_rc rc;
-  {
-    const CallScope scope(driving(), Call::Group, backend_->name());
-    rc = answer_of(&error, [&] { return api_->group_begin(handle_, &error); });
-  }
+  hvd_rc rc =
+      answer_of(Call::comm_group_begin, backend_->name(), &error, [&] { return api_->group_begin(handle_, &error); });
   const bool begun = rc == HVD_OK;
   for (size_t i = 0; i < members.size() && (rc == HVD_OK || rc == HVD_INPROGRESS); ++i) {
     what = base::collective_name(members[i].coll);
@@ -205,24 +197,23 @@ bool Communicator::start_group(const std::vector<Collective>& members) {
     // Also after a failure, so that the backend does not stay inside the group. The first error is the one that counts.
     const bool well = rc == HVD_OK || rc == HVD_INPROGRESS;
     hvd_error second = empty_error();
-    const CallScope scope(driving(), Call::Group, backend_->name());
-    const hvd_rc ended =
-        answer_of(well ? &error : &second, [&] { return api_->group_end(handle_, well ? &error : &second); });
+    const hvd_rc ended = answer_of(Call::comm_group_end, backend_->name(), well ? &error : &second,
+                                   [&] { return api_->group_end(handle_, well ? &error : &second); });
     if (well) rc = ended, what = "group_end";
   }
   if (rc != HVD_OK) {
-    if (!group_.empty()) abort(driving());  // members that did start must not go on using their buffers
+    if (!group_.empty()) abort();  // members that did start must not go on using their buffers
     free_group();
     throw_backend_error(backend_->name(), what, rc, error);
   }
-  return settle_group(Call::Test, 0);
+  return settle_group(Call::comm_req_test, 0);
 }
 
 // Tests a request or waits for it, as `call` says.
 hvd_rc Communicator::progress(hvd_req request, Call call, int64_t deadline_ns, hvd_error* error) {
-  const CallScope scope(driving(), call, backend_->name());
-  if (call == Call::Test) return answer_of(error, [&] { return api_->req_test(request, error); });
-  return answer_of(error, [&] { return api_->req_wait(request, deadline_ns, error); });
+  return answer_of(call, backend_->name(), error, [&] {
+    return call == Call::comm_req_test ? api_->req_test(request, error) : api_->req_wait(request, deadline_ns, error);
+  });
 }
 
 // Goes over the requests of a group once.
@@ -238,7 +229,7 @@ bool Communicator::settle_group(Call call, int64_t deadline_ns) {
     }
     free(std::exchange(request, nullptr));
     if (rc == HVD_OK) continue;
-    abort(driving());
+    abort();
     free_group();
     throw_backend_error(backend_->name(), "group", rc, error);
   }
@@ -246,9 +237,9 @@ bool Communicator::settle_group(Call call, int64_t deadline_ns) {
   return all;
 }
 
-bool Communicator::test() { return progress_all(Call::Test, 0); }
+bool Communicator::test() { return progress_all(Call::comm_req_test, 0); }
 
-bool Communicator::wait(int64_t deadline_ns) { return progress_all(Call::Wait, deadline_ns); }
+bool Communicator::wait(int64_t deadline_ns) { return progress_all(Call::comm_req_wait, deadline_ns); }
 
 bool Communicator::progress_all(Call call, int64_t deadline_ns) {
   if (!in_flight()) return true;
@@ -259,19 +250,19 @@ bool Communicator::progress_all(Call call, int64_t deadline_ns) {
   return settle(base::collective_name(coll_), rc, error);
 }
 
-void Communicator::abort(CallRecord* record) noexcept {
+void Communicator::abort() noexcept {
   aborted_.store(true, std::memory_order_release);
   if (!HVD_HAS(api_, hvd_comm_api, abort)) return;
-  const CallScope scope(record, Call::Abort, backend_->name());
   hvd_error error = empty_error();
-  answer_of(&error, [&] { return api_->abort(handle_, &error); });  // its only failure would be "already aborted"
+  answer_of(Call::comm_abort, backend_->name(), &error,
+            [&] { return api_->abort(handle_, &error); });  // its only failure would be "already aborted"
 }
 
 hvd_rc Communicator::async_error(std::string* text) noexcept {
   if (!HVD_HAS(api_, hvd_comm_api, async_error)) return HVD_E_UNSUPPORTED;
   hvd_error error = empty_error();
   const hvd_rc rc =
-      answer_of(backend_->name(), "async_error", &error, [&] { return api_->async_error(handle_, &error); });
+      answer_of(Call::comm_async_error, backend_->name(), &error, [&] { return api_->async_error(handle_, &error); });
   if (rc == HVD_OK || rc == HVD_E_UNSUPPORTED || text == nullptr) return rc;
   try {
     throw_backend_error(backend_->name(), "async_error", rc, error);
@@ -284,16 +275,12 @@ hvd_rc Communicator::async_error(std::string* text) noexcept {
 void Communicator::finalize(int64_t deadline_ns) {
   if (!HVD_HAS(api_, hvd_comm_api, finalize)) return;
   hvd_error error = empty_error();
-  hvd_rc rc;
-  {
-    const CallScope scope(records_ ? &records_->ending : nullptr, Call::Finalize, backend_->name());
-    rc = answer_of(&error, [&] { return api_->finalize(handle_, deadline_ns, &error); });
-  }
+  const hvd_rc rc = answer_of(Call::comm_finalize, backend_->name(), &error,
+                              [&] { return api_->finalize(handle_, deadline_ns, &error); });
   if (rc != HVD_OK) throw_backend_error(backend_->name(), "finalize", rc, error);
 }
 
 hvd_coll_caps Communicator::query(const Collective& collective, std::string* why) const {
-  const CallScope scope(driving(), Call::Query, backend_->name());
   return backend_->query(handle_, collective.args(), why);
 }
 
@@ -301,7 +288,7 @@ void* Communicator::register_memory(const hvd_buf& buf) {
   if (!HVD_HAS(api_, hvd_comm_api, mem_register)) return nullptr;
   void* registered = nullptr;
   hvd_error error = empty_error();
-  const hvd_rc rc = answer_of(backend_->name(), "mem_register", &error,
+  const hvd_rc rc = answer_of(Call::comm_mem_register, backend_->name(), &error,
                               [&] { return api_->mem_register(handle_, buf, &registered, &error); });
   if (rc == HVD_E_UNSUPPORTED) return nullptr;
   if (rc != HVD_OK) throw_backend_error(backend_->name(), "mem_register", rc, error);
@@ -310,7 +297,7 @@ void* Communicator::register_memory(const hvd_buf& buf) {
 
 void Communicator::deregister_memory(void* registered) noexcept {
   hvd_error error = empty_error();
-  const hvd_rc rc = answer_of(backend_->name(), "mem_deregister", &error,
+  const hvd_rc rc = answer_of(Call::comm_mem_deregister, backend_->name(), &error,
                               [&] { return api_->mem_deregister(handle_, registered, &error); });
   if (rc != HVD_OK && rc != HVD_E_ABORTED) log(HVD_LOG_DEBUG, backend_->name(), __FILE__, __LINE__, error.text);
 }

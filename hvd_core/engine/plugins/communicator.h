@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/plugins/call_record.h"
+#include "engine/plugins/backend_call.h"
 #include "engine/plugins/errors.h"
 #include "engine/plugins/host_api.h"
 #include "engine/plugins/window.h"
@@ -58,9 +58,9 @@ struct Collective : CollectiveSettings {
 class Communicator {
  public:
   // `handle` is a communicator that is ready for use. Backend::create_comm calls this.
-  // `records`: where its calls are noted; null: nowhere.
+  // `driver`: where its operations are recorded; null: nowhere.
   Communicator(std::shared_ptr<Backend> backend, hvd_comm handle, int32_t rank, int32_t size,
-               std::shared_ptr<CallRecords> records = nullptr);
+               std::shared_ptr<DriverRecord> driver = nullptr);
   // Aborts the collective in flight, then destroys the communicator. Local and bounded in time; throws nothing.
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -80,8 +80,8 @@ class Communicator {
   bool in_flight() const { return request_ != nullptr || !group_.empty(); }
 
   // Makes pending and later calls fail with ABORTED, on all ranks if the backend can do that. Idempotent.
-  // Never blocks, unless the backend is wrong: `record` says where the call is noted; null: nowhere.
-  void abort(CallRecord* record = nullptr) noexcept;
+  // Never blocks, unless the backend is wrong.
+  void abort() noexcept;
   bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
   // HVD_OK, HVD_E_UNSUPPORTED if the backend cannot tell, or the code of a failure since creation, described by *text.
   hvd_rc async_error(std::string* text = nullptr) noexcept;
@@ -124,14 +124,13 @@ class Communicator {
   bool progress_all(Call call, int64_t deadline_ns);
   bool settle_group(Call call, int64_t deadline_ns);
   template <class F>
-  void call_for_window(const char* what, F&& call);
+  void call_for_window(Call call, F&& table_call);
 
-  CallRecord* driving() const { return records_ ? &records_->driving : nullptr; }
   void begin_operation(std::span<const Collective> members) noexcept;
   void end_operation() noexcept;
 
   std::shared_ptr<Backend> backend_;
-  const std::shared_ptr<CallRecords> records_;
+  const std::shared_ptr<DriverRecord> driver_;
   const hvd_comm_api* api_;
   hvd_comm handle_;
   const int32_t rank_, size_;

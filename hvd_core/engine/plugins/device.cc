@@ -46,7 +46,8 @@ Mark::~Mark() {
 bool Mark::reached() {
   if (reached_.load(std::memory_order_acquire)) return true;
   hvd_error error = empty_error();
-  const hvd_rc rc = device_->ask("event_query", &error, [&] { return device_->api_->event_query(event_, &error); });
+  const hvd_rc rc =
+      device_->ask(Call::device_event_query, &error, [&] { return device_->api_->event_query(event_, &error); });
   if (rc == HVD_INPROGRESS) return false;
   if (rc != HVD_OK) device_->fail("event_query", rc, error);
   reached_.store(true, std::memory_order_release);
@@ -57,8 +58,8 @@ bool Mark::wait(int64_t deadline_ns) {
   if (reached()) return true;
   if (HVD_HAS(device_->api_, hvd_device_api, event_wait)) {
     hvd_error error = empty_error();
-    const hvd_rc rc =
-        device_->ask("event_wait", &error, [&] { return device_->api_->event_wait(event_, deadline_ns, &error); });
+    const hvd_rc rc = device_->ask(Call::device_event_wait, &error,
+                                   [&] { return device_->api_->event_wait(event_, deadline_ns, &error); });
     // A timeout of this wait is no failure of the operation.
     if (rc != HVD_OK && rc != HVD_INPROGRESS && rc != HVD_E_TIMEOUT) device_->fail("event_wait", rc, error);
     return reached();
@@ -92,7 +93,7 @@ void Device::begin(int32_t ordinal) {
                            "needs for tensors on a device (UNSUPPORTED)");
   }
   hvd_error error = empty_error();
-  hvd_rc rc = ask("open", &error, [&] { return api_->open(ordinal, nullptr, &device_, &error); });
+  hvd_rc rc = ask(Call::device_open, &error, [&] { return api_->open(ordinal, nullptr, &device_, &error); });
   if (rc != HVD_OK) {
     device_ = nullptr;
     fail("open", rc, error);
@@ -100,13 +101,13 @@ void Device::begin(int32_t ordinal) {
   hvd_device_props props;
   std::memset(&props, 0, sizeof props);
   props.hdr = {sizeof props, HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
-  rc = ask("props", &error, [&] { return api_->props(device_, &props, &error); });
+  rc = ask(Call::device_props, &error, [&] { return api_->props(device_, &props, &error); });
   if (rc != HVD_OK) fail("props", rc, error);
   batch_limit_ = props.batch_limit ? props.batch_limit : UINT32_MAX;
   handles_ = props.flags & HVD_DEVICE_HANDLES;
   pool_bytes_ = std::max(kPoolBytes, props.total_bytes / kPoolPart);
   if (props.alignment > kAlignment) alignment_ = std::bit_ceil(uint64_t{props.alignment});
-  rc = ask("stream_create", &error, [&] { return api_->stream_create(device_, 0, &stream_, &error); });
+  rc = ask(Call::device_stream_create, &error, [&] { return api_->stream_create(device_, 0, &stream_, &error); });
   if (rc != HVD_OK) {
     stream_ = nullptr;
     fail("stream_create", rc, error);
@@ -118,7 +119,7 @@ int32_t Device::count(const Backend& backend) noexcept {
   hvd_error ignored = empty_error();
   int32_t n = 0;
   if (!HVD_HAS(api, hvd_device_api, count) ||
-      answer_of(backend.name(), "count", &ignored, [&] { return api->count(&n, &ignored); }) != HVD_OK)
+      answer_of(Call::device_count, backend.name(), &ignored, [&] { return api->count(&n, &ignored); }) != HVD_OK)
     return 0;
   return n;
 }
@@ -127,7 +128,7 @@ int32_t Device::owner(const Backend& backend, const void* data) noexcept {
   const hvd_device_api* const api = backend.device_api();
   hvd_error ignored = empty_error();
   int32_t kind = HVD_MEM_HOST, ordinal = -1;
-  if (!HVD_HAS(api, hvd_device_api, mem_query) || answer_of(backend.name(), "mem_query", &ignored, [&] {
+  if (!HVD_HAS(api, hvd_device_api, mem_query) || answer_of(Call::device_mem_query, backend.name(), &ignored, [&] {
                                                     return api->mem_query(data, &kind, &ordinal, &ignored);
                                                   }) != HVD_OK)
     return -1;
@@ -138,8 +139,8 @@ Device::~Device() {
   if (abandoned() || !device_) return;
   hvd_error ignored = empty_error();
   const int64_t deadline = now_ns() + kLastWaitNs;
-  bool quiet = !stream_ ||
-               ask("stream_sync", &ignored, [&] { return api_->stream_sync(stream_, deadline, &ignored); }) == HVD_OK;
+  bool quiet = !stream_ || ask(Call::device_stream_sync, &ignored,
+                               [&] { return api_->stream_sync(stream_, deadline, &ignored); }) == HVD_OK;
   // Callers' streams may not have reached some marks and copies yet.
   while (quiet && in_use()) {
     const timespec pause{0, 200'000};
@@ -155,11 +156,12 @@ Device::~Device() {
     return;
   }
   free_blocks();
-  for (hvd_event event : events_) ask("event_destroy", &ignored, [&] { return api_->event_destroy(event, &ignored); });
+  for (hvd_event event : events_)
+    ask(Call::device_event_destroy, &ignored, [&] { return api_->event_destroy(event, &ignored); });
   for (auto& [native, stream] : wrapped_)
-    ask("stream_destroy", &ignored, [&] { return api_->stream_destroy(stream, &ignored); });
-  if (stream_) ask("stream_destroy", &ignored, [&] { return api_->stream_destroy(stream_, &ignored); });
-  ask("close", &ignored, [&] { return api_->close(device_, &ignored); });
+    ask(Call::device_stream_destroy, &ignored, [&] { return api_->stream_destroy(stream, &ignored); });
+  if (stream_) ask(Call::device_stream_destroy, &ignored, [&] { return api_->stream_destroy(stream_, &ignored); });
+  ask(Call::device_close, &ignored, [&] { return api_->close(device_, &ignored); });
 }
 
 void Device::fail(const char* what, hvd_rc rc, const hvd_error& error) const {
@@ -182,7 +184,8 @@ hvd_stream Device::wrap(void* native) {
                            "pass no stream (UNSUPPORTED)");
   hvd_error error = empty_error();
   hvd_stream stream = nullptr;
-  const hvd_rc rc = ask("stream_wrap", &error, [&] { return api_->stream_wrap(device_, native, &stream, &error); });
+  const hvd_rc rc =
+      ask(Call::device_stream_wrap, &error, [&] { return api_->stream_wrap(device_, native, &stream, &error); });
   if (rc != HVD_OK) fail("stream_wrap", rc, error);
   return wrapped_[native] = stream;
 }
@@ -206,11 +209,11 @@ hvd_event Device::record(hvd_stream stream) {
     event = events_.back();
     events_.pop_back();
   } else if (const hvd_rc rc =
-                 ask("event_create", &error, [&] { return api_->event_create(device_, 0, &event, &error); });
+                 ask(Call::device_event_create, &error, [&] { return api_->event_create(device_, 0, &event, &error); });
              rc != HVD_OK) {
     fail("event_create", rc, error);
   }
-  const hvd_rc rc = ask("event_record", &error, [&] { return api_->event_record(event, stream, &error); });
+  const hvd_rc rc = ask(Call::device_event_record, &error, [&] { return api_->event_record(event, stream, &error); });
   if (rc == HVD_OK) return event;
   recycle(event);
   fail("event_record", rc, error);
@@ -222,20 +225,21 @@ void Device::set_aside(hvd_event event) noexcept { doubtful_.push_back(event); }
 
 bool Device::is_over(hvd_event event) noexcept {
   hvd_error ignored = empty_error();
-  return ask("event_query", &ignored, [&] { return api_->event_query(event, &ignored); }) == HVD_OK;
+  return ask(Call::device_event_query, &ignored, [&] { return api_->event_query(event, &ignored); }) == HVD_OK;
 }
 
 void Device::order_after(hvd_stream stream, const Mark& mark) {
   hvd_error error = empty_error();
   std::lock_guard lock(mutex_);
-  const hvd_rc rc =
-      ask("stream_wait_event", &error, [&] { return api_->stream_wait_event(stream, mark.event(), &error); });
+  const hvd_rc rc = ask(Call::device_stream_wait_event, &error,
+                        [&] { return api_->stream_wait_event(stream, mark.event(), &error); });
   if (rc != HVD_OK) fail("stream_wait_event", rc, error);
 }
 
 bool Device::drain(hvd_stream stream, int64_t deadline_ns) {
   hvd_error error = empty_error();
-  const hvd_rc rc = ask("stream_sync", &error, [&] { return api_->stream_sync(stream, deadline_ns, &error); });
+  const hvd_rc rc =
+      ask(Call::device_stream_sync, &error, [&] { return api_->stream_sync(stream, deadline_ns, &error); });
   if (rc == HVD_INPROGRESS || rc == HVD_E_TIMEOUT) return false;
   if (rc != HVD_OK) fail("stream_sync", rc, error);
   return true;
@@ -247,7 +251,7 @@ void Device::batched(hvd_stream stream, const std::vector<hvd_copy_item>& items)
   hvd_error error = empty_error();
   for (uint64_t at = 0; at < items.size(); at += batch_limit_) {
     const uint64_t n = std::min<uint64_t>(batch_limit_, items.size() - at);
-    const hvd_rc rc = ask("batched_copy_scale", &error,
+    const hvd_rc rc = ask(Call::device_batched_copy_scale, &error,
                           [&] { return api_->batched_copy_scale(stream, items.data() + at, n, &error); });
     if (rc != HVD_OK) fail("batched_copy_scale", rc, error);
   }
@@ -257,7 +261,7 @@ void Device::copy_each(hvd_stream stream, const std::vector<Copy>& list) {
   std::lock_guard lock(mutex_);
   hvd_error error = empty_error();
   for (const Copy& c : list) {
-    const hvd_rc rc = ask("copy", &error, [&] { return api_->copy(stream, c.dst, c.src, c.bytes, &error); });
+    const hvd_rc rc = ask(Call::device_copy, &error, [&] { return api_->copy(stream, c.dst, c.src, c.bytes, &error); });
     if (rc != HVD_OK) fail("copy", rc, error);
   }
 }
@@ -290,7 +294,8 @@ bool Device::scales(int32_t dtype) {
     hvd_rc rc;
     {
       std::lock_guard lock(mutex_);
-      rc = ask("batched_copy_scale", &error, [&] { return api_->batched_copy_scale(stream_, &item, 1, &error); });
+      rc = ask(Call::device_batched_copy_scale, &error,
+               [&] { return api_->batched_copy_scale(stream_, &item, 1, &error); });
     }
     if (rc != HVD_OK && rc != HVD_E_UNSUPPORTED && rc != HVD_E_INVALID) fail("batched_copy_scale", rc, error);
     able = rc == HVD_OK;
@@ -346,12 +351,12 @@ MemoryRef Device::allocate(int32_t kind, uint64_t bytes, uint64_t alignment) {
     free_bytes_ -= wanted;
   } else {
     hvd_error error = empty_error();
-    hvd_rc rc = ask("mem_alloc", &error,
+    hvd_rc rc = ask(Call::device_mem_alloc, &error,
                     [&] { return api_->mem_alloc(device_, kind, wanted, &block.mem, &block.all, &error); });
     if (rc != HVD_OK && !free_.empty()) {  // the free blocks may take the memory
       free_blocks();
       error = empty_error();
-      rc = ask("mem_alloc", &error,
+      rc = ask(Call::device_mem_alloc, &error,
                [&] { return api_->mem_alloc(device_, kind, wanted, &block.mem, &block.all, &error); });
     }
     if (rc != HVD_OK) fail(kind == HVD_MEM_PINNED ? "mem_alloc of pinned memory" : "mem_alloc", rc, error);
@@ -369,7 +374,7 @@ MemoryRef Device::allocate(int32_t kind, uint64_t bytes, uint64_t alignment) {
 void Device::give_back(Block block) noexcept {
   if (block.all.bytes > pool_bytes_) {
     hvd_error ignored = empty_error();
-    ask("mem_free", &ignored, [&] { return api_->mem_free(block.mem, &ignored); });
+    ask(Call::device_mem_free, &ignored, [&] { return api_->mem_free(block.mem, &ignored); });
     return;
   }
   // Frees the oldest blocks, so that sizes that are not used any more leave the pool.
@@ -411,14 +416,15 @@ void Device::free_oldest() noexcept {
   const auto oldest =
       std::min_element(free_.begin(), free_.end(), [](auto& a, auto& b) { return a.second.since < b.second.since; });
   hvd_error ignored = empty_error();
-  ask("mem_free", &ignored, [&] { return api_->mem_free(oldest->second.mem, &ignored); });
+  ask(Call::device_mem_free, &ignored, [&] { return api_->mem_free(oldest->second.mem, &ignored); });
   free_bytes_ -= oldest->second.all.bytes;
   free_.erase(oldest);
 }
 
 void Device::free_blocks() noexcept {
   hvd_error ignored = empty_error();
-  for (auto& [key, block] : free_) ask("mem_free", &ignored, [&] { return api_->mem_free(block.mem, &ignored); });
+  for (auto& [key, block] : free_)
+    ask(Call::device_mem_free, &ignored, [&] { return api_->mem_free(block.mem, &ignored); });
   free_.clear();
   free_bytes_ = 0;
 }

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "engine/plugins/backend.h"
-#include "engine/plugins/call_record.h"
+#include "engine/plugins/backend_call.h"
 
 namespace hvd::plugins {
 
@@ -149,10 +149,9 @@ class Device : public std::enable_shared_from_this<Device> {
 
   explicit Device(std::shared_ptr<Backend> backend) : backend_(std::move(backend)), api_(backend_->device_api()) {}
   void begin(int32_t ordinal);
-  // The answer of a call of this name into the table.
   template <class F>
-  hvd_rc ask(const char* name, hvd_error* error, F&& call) const {
-    return answer_of(backend_->name(), name, error, std::forward<F>(call));
+  hvd_rc ask(Call call, hvd_error* error, F&& table_call) const {
+    return answer_of(call, backend_->name(), error, std::forward<F>(table_call));
   }
   [[noreturn]] void fail(const char* what, hvd_rc rc, const hvd_error& error) const;
   void batched(hvd_stream stream, const std::vector<hvd_copy_item>& items);

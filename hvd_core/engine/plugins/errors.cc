@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "engine/base/text.h"
+
 namespace hvd::plugins {
 namespace {
 
@@ -12,42 +14,9 @@ constexpr const char* kNames[] = {"OK",      "INPROGRESS", "INVALID", "UNSUPPORT
                                   "TIMEOUT", "ABORTED",    "REMOTE",  "DEVICE",      "INTERNAL",    "ABI"};
 constexpr int32_t kKnown = sizeof(kNames) / sizeof(kNames[0]);
 
-// The length of the UTF-8 sequence at p (n bytes left); 0 if the bytes are not UTF-8.
-size_t utf8_length(const unsigned char* p, size_t n) {
-  size_t length = p[0] < 0x80                   ? 1
-                  : p[0] >= 0xC2 && p[0] < 0xE0 ? 2
-                  : p[0] >= 0xE0 && p[0] < 0xF0 ? 3
-                  : p[0] >= 0xF0 && p[0] < 0xF5 ? 4
-                                                : 0;
-  if (length == 0 || length > n) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((p[i] & 0xC0) != 0x80) return 0;
-  }
-  if (p[0] == 0xE0 && p[1] < 0xA0) return 0;
-  if (p[0] == 0xED && p[1] > 0x9F) return 0;
-  if (p[0] == 0xF0 && p[1] < 0x90) return 0;
-  if (p[0] == 0xF4 && p[1] > 0x8F) return 0;
-  return length;
-}
-
 }  // namespace
 
-std::string clean_text(const char* text, size_t capacity) {
-  const size_t n = strnlen(text, capacity);
-  const auto* p = reinterpret_cast<const unsigned char*>(text);
-  std::string out;
-  for (size_t i = 0; i < n;) {
-    const size_t length = utf8_length(p + i, n - i);
-    if (length == 0) {
-      out += '?';
-      ++i;
-    } else {
-      out.append(text + i, length);
-      i += length;
-    }
-  }
-  return out;
-}
+std::string clean_text(const char* text, size_t capacity) { return base::valid_utf8({text, strnlen(text, capacity)}); }
 
 std::string rc_name(hvd_rc rc) {
   if (rc >= 0 && rc < kKnown) return kNames[rc];

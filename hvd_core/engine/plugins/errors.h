@@ -1,8 +1,8 @@
-// A call into a backend, from construction to destruction: what the thread gets back as it was, and what an exit
-// handler must know of it. Every call of the engine into a backend's table is inside of one (answer_of()).
+// The exceptions of the plugin layer, and the translation of a backend's (hvd_rc, hvd_error) pair to an exception.
+//
+// LoadError: a library could not become a Backend. BackendError: a call into a loaded backend failed.
+// Any thread.
 #pragma once
-
-#include <cxxabi.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -11,63 +11,7 @@
 
 #include "hvd/backend_abi.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 namespace hvd::plugins {
-
-// Rounding, flush-to-zero and denormals-are-zero of the calling thread. A library that is linked with -ffast-math sets
-// the last two where it is loaded, and the thread may be the user's.
-class FloatingPoint {
- public:
-#if defined(__x86_64__)
-  static uint32_t get() noexcept { return _mm_getcsr() & ~kFlags; }
-  static void set(uint32_t control) noexcept { _mm_setcsr((_mm_getcsr() & kFlags) | control); }
-#elif defined(__aarch64__)
-  static uint64_t get() noexcept {
-    uint64_t control;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(control));
-    return control;
-  }
-  static void set(uint64_t control) noexcept { __asm__ volatile("msr fpcr, %0" : : "r"(control)); }
-#else
-  static uint32_t get() noexcept { return 0; }
-  static void set(uint32_t) noexcept {}
-#endif
-
-  FloatingPoint() noexcept : before_(get()) {}
-  ~FloatingPoint() {
-    if (get() != before_) [[unlikely]]
-      set(before_);
-  }
-  FloatingPoint(const FloatingPoint&) = delete;
-  FloatingPoint& operator=(const FloatingPoint&) = delete;
-
- private:
-  static constexpr uint32_t kFlags = 0x3f;  // exceptions that have occurred: results, not control
-  const decltype(get()) before_;
-};
-
-class Guest {
- public:
-  Guest() noexcept { ++depth_; }
-  ~Guest() { --depth_; }
-  Guest(const Guest&) = delete;
-  Guest& operator=(const Guest&) = delete;
-
-  // Whether the calling thread is inside of a backend's code.
-  static bool here() noexcept { return depth_ > 0; }
-
- private:
-  static inline thread_local int depth_ = 0;
-  FloatingPoint floating_point_;
-};
-
-// The exceptions of the plugin layer, and the translation of a backend's (hvd_rc, hvd_error) pair to an exception.
-//
-// LoadError: a library could not become a Backend. BackendError: a call into a loaded backend failed.
-// Any thread.
 
 // A library or its tables were refused; what() is the whole message for the user.
 struct LoadError : std::runtime_error {
@@ -104,22 +48,8 @@ std::string clean_text(const char* text, size_t capacity);
 [[noreturn]] void throw_backend_error(const std::string& who, const std::string& what, hvd_rc rc,
                                       const hvd_error& error);
 
-// The answer of a call into a backend's table. An exception that leaves the backend is its answer INTERNAL, with the
-// exception's text: the caller of a C table expects none, and the exception would pass for one of the engine.
+// Fills `error` for an exception that has left a backend (backend_call.h), and returns INTERNAL.
 hvd_rc escaped(hvd_error* error, const char* what);
-template <class Call>
-hvd_rc answer_of(hvd_error* error, Call&& call) {
-  const Guest guest;
-  try {
-    return call();
-  } catch (const abi::__forced_unwind&) {  // the end of the thread
-    throw;
-  } catch (const std::exception& e) {
-    return escaped(error, e.what());
-  } catch (...) {
-    return escaped(error, "of a type that is no std::exception");
-  }
-}
 
 // Fills a caller's hvd_error, which may be a shorter, older struct, or null. Returns `rc`.
 hvd_rc fill_error(hvd_error* error, hvd_rc rc, const std::string& text, int32_t flags = 0, int64_t vendor_code = 0);

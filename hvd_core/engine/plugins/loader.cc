@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/plugins/backend_call.h"
 #include "engine/plugins/host_api.h"
 
 namespace hvd::plugins {
@@ -159,7 +160,8 @@ void check_options(const hvd_backend_api* api, const std::string& name, const st
 }  // namespace
 
 hvd_backend_entry_fn open_library(const std::string& path, const std::string& name) {
-  const Guest guest;
+  const CallScope scope(Call::load, name);
+  const FloatingPoint floating_point;
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* cause = dlerror();
@@ -210,7 +212,8 @@ const hvd_backend_api* handshake(hvd_backend_entry_fn entry, const std::string& 
   hvd_error error = empty_error();
   hvd_rc rc;
   try {
-    const Guest guest;
+    const CallScope scope(Call::load, name);
+    const FloatingPoint floating_point;
     rc = entry(host, &api, &error);
   } catch (const std::exception& e) {
     refuse(name, origin, std::string("its entry function threw a C++ exception: ") + e.what());

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "engine/plugins/backend.h"
-#include "engine/plugins/call_record.h"
+#include "engine/plugins/backend_call.h"
 #include "engine/plugins/communicator.h"
 #include "engine/plugins/errors.h"
 #include "engine/plugins/host_api.h"
@@ -14,7 +14,7 @@ namespace hvd::plugins {
 
 Window::~Window() {
   hvd_error error = empty_error();
-  if (answer_of(backend_->name(), "window_free", &error,
+  if (answer_of(Call::comm_window_free, backend_->name(), &error,
                 [&] { return backend_->comm_api()->window_free(handle_, &error); }) == HVD_OK)
     return;
   log(HVD_LOG_WARN, backend_->name(), __FILE__, __LINE__, error.text);
@@ -24,14 +24,10 @@ bool Communicator::has_windows() const { return HVD_HAS(api_, hvd_comm_api, wind
 
 // Throws BackendError if `call` does not answer HVD_OK. The thread that makes communicators makes these calls.
 template <class F>
-void Communicator::call_for_window(const char* what, F&& call) {
+void Communicator::call_for_window(Call call, F&& table_call) {
   hvd_error error = empty_error();
-  hvd_rc rc;
-  {
-    const CallScope scope(records_ ? &records_->creating : nullptr, Call::Window, backend_->name());
-    rc = answer_of(&error, [&] { return call(&error); });
-  }
-  if (rc != HVD_OK) throw_backend_error(backend_->name(), what, rc, error);
+  const hvd_rc rc = answer_of(call, backend_->name(), &error, [&] { return table_call(&error); });
+  if (rc != HVD_OK) throw_backend_error(backend_->name(), name_of(call), rc, error);
 }
 
 WindowRef Communicator::create_window(const std::string& key, Store& store, uint64_t bytes, int64_t deadline_ns) {
@@ -45,7 +41,7 @@ WindowRef Communicator::create_window(const std::string& key, Store& store, uint
   args.deadline_ns = deadline_ns;
   hvd_window handle = nullptr;
   hvd_buf part{};
-  call_for_window("window_create", [&](hvd_error* error) {
+  call_for_window(Call::comm_window_create, [&](hvd_error* error) {
     const hvd_rc rc = api_->window_create(handle_, &args, &handle, &part, error);
     const bool whole = handle != nullptr && part.base != nullptr && part.bytes >= bytes;
     if (rc != HVD_OK || whole) return rc;
@@ -55,7 +51,7 @@ WindowRef Communicator::create_window(const std::string& key, Store& store, uint
 }
 
 void Communicator::destroy_window(Window& window, int64_t deadline_ns) {
-  call_for_window("window_destroy",
+  call_for_window(Call::comm_window_destroy,
                   [&](hvd_error* error) { return api_->window_destroy(handle_, window.handle(), deadline_ns, error); });
 }
 

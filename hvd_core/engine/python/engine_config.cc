@@ -137,6 +137,7 @@ void read_choice(const py::dict& d, EngineConfig& c) {
 }
 
 EngineConfig config_of(const py::dict& d) {
+  const auto settings = d["settings"].cast<py::dict>();
   EngineConfig c;
   c.rank = d["rank"].cast<int32_t>();
   c.size = d["size"].cast<int32_t>();
@@ -144,7 +145,7 @@ EngineConfig config_of(const py::dict& d) {
   c.host_names = d["host_names"].cast<std::vector<std::string>>();
   c.job = d["job"].cast<std::string>();
   c.elastic = d["elastic"].cast<bool>();
-  c.bereaved_key = d["bereaved_key"].cast<std::string>();
+  c.secondary_failure_key = d["secondary_failure_key"].cast<std::string>();
   for (auto l : d["links"].cast<py::list>()) c.links.push_back(link_of(l.cast<py::dict>()));
   c.segment_fd = d["segment_fd"].cast<int>();
   c.segment_bytes = d["segment_bytes"].cast<uint64_t>();
@@ -154,24 +155,24 @@ EngineConfig config_of(const py::dict& d) {
   c.math_backend = library_of(d["math_backend"]);
   c.find_device = search_by(d["find_device"].cast<py::function>());
   read_choice(d, c);
-  c.emulation = d["emulation"].cast<bool>();
-  c.overlap_levels = d["overlap_levels"].cast<bool>();
-  c.fusion_threshold = d["fusion_threshold"].cast<uint64_t>();
-  c.coalesce_ns = c.dissolve_after_ns = ns_of(d["cycle_time_ms"], 1e6);
+  c.emulation = settings["emulation"].cast<bool>();
+  c.overlap_levels = settings["hierarchical_overlap"].cast<bool>();
+  c.fusion_threshold = settings["fusion_threshold"].cast<uint64_t>();
+  c.coalesce_ns = c.dissolve_after_ns = ns_of(settings["cycle_time_ms"], 1e6);
   if (d.contains("autotune")) c.autotune = autotune_of(d["autotune"].cast<py::dict>(), c.autotune_log);
-  c.cache_capacity = d["cache_capacity"].cast<uint32_t>();
-  c.stall_warn_ns = ns_of(d["stall_warn_s"], 1e9);
-  c.stall_abort_ns = ns_of(d["stall_abort_s"], 1e9);
+  c.cache_capacity = settings["cache_capacity"].cast<uint32_t>();
+  c.stall_warn_ns = ns_of(settings["stall_warn_s"], 1e9);
+  c.stall_abort_ns = ns_of(settings["stall_abort_s"], 1e9);
   if (d.contains("doctor"))
     std::tie(c.doctor_socket, c.doctor_facts) = d["doctor"].cast<std::pair<std::string, std::string>>();
-  c.stall_json_path = d["stall_json"].cast<std::string>();
-  c.operation_ns = ns_of(d["operation_timeout_s"], 1e9);
+  c.stall_json_path = settings["stall_json"].cast<std::string>();
+  c.operation_ns = ns_of(settings["operation_timeout_s"], 1e9);
   if (c.operation_ns > 0) c.end_ns = std::clamp(c.operation_ns, kLeastEndNs, c.end_ns);
   c.last_calls = reinterpret_cast<void*>(d["last_calls"].cast<uintptr_t>());
-  c.start_ns = ns_of(d["start_timeout_s"], 1e9);
+  c.start_ns = ns_of(settings["start_timeout_s"], 1e9);
   c.first_handle = d["first_handle"].cast<uint64_t>();
   c.spin_ns = ns_of(d["spin_us"], 1e3);
-  c.check_consistency = d["check_consistency"].cast<bool>();
+  c.check_consistency = settings["check_consistency"].cast<bool>();
   c.engine_core = d["engine_core"].cast<int32_t>();
   c.observe = observe_of(d["observe"].cast<py::dict>());
   return c;
@@ -184,7 +185,8 @@ std::shared_ptr<plugins::Store> store_of(const py::dict& d) {
 }
 
 void set_log_from(const py::dict& d) {
-  base::set_log(static_cast<base::Level>(d["log_level"].cast<int>()), d["log_with_time"].cast<bool>(),
+  const auto settings = d["settings"].cast<py::dict>();
+  base::set_log(static_cast<base::Level>(settings["log_level"].cast<int>()), settings["log_with_time"].cast<bool>(),
                 d["rank"].cast<int32_t>());
   plugins::set_log_sink([](int32_t level, const std::string& backend, const char*, int32_t, const std::string& text) {
     base::log(static_cast<base::Level>(level), backend + ": " + text);

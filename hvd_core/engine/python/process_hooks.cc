@@ -22,9 +22,9 @@
 #include "engine/base/log.h"
 #include "engine/core/engine.h"
 #include "engine/frontend/frontend.h"
-#include "engine/plugins/errors.h"
+#include "engine/plugins/backend_call.h"
 #include "engine/python/bindings.h"
-#include "engine/watch/call_watch.h"
+#include "engine/watch/watch_thread.h"
 
 namespace py = pybind11;
 
@@ -51,7 +51,7 @@ struct State {
   std::atomic<pid_t> process{0};  // that this belongs to: in a forked child the mutex may stay locked
   std::mutex mutex;
   std::optional<Phase> phase;
-  std::unique_ptr<watch::Watch> watch;                                    // while there is a phase
+  std::unique_ptr<watch::WatchThread> watch;                              // while there is a phase
   std::optional<decltype(plugins::FloatingPoint::get())> floating_point;  // of the thread, before the first phase
   std::mutex engines_mutex;  // held during a fork, so that the child finds the list whole
   std::vector<Engine*> engines;
@@ -70,7 +70,7 @@ State& state() {
 
 int64_t check_phase(int64_t now) {
   std::unique_lock lock(state().mutex);
-  if (!state().phase) return watch::Watch::kNever;
+  if (!state().phase) return watch::WatchThread::kNever;
   Phase& phase = *state().phase;
   phase.deadline_ns += std::max<int64_t>(0, now - phase.last_check_ns - 2 * kLongestPauseNs);
   phase.last_check_ns = now;
@@ -83,7 +83,7 @@ int64_t check_phase(int64_t now) {
 }
 
 void limit_phase(std::string text, double seconds, int segment_fd, uint64_t segment_bytes, int32_t rank) {
-  std::unique_ptr<watch::Watch> ended;  // joins its thread, which takes the lock
+  std::unique_ptr<watch::WatchThread> ended;  // joins its thread, which takes the lock
   std::lock_guard lock(state().mutex);
   auto& before = state().floating_point;
   if (text.empty()) {
@@ -96,7 +96,7 @@ void limit_phase(std::string text, double seconds, int segment_fd, uint64_t segm
   if (!before) before = plugins::FloatingPoint::get();
   const int64_t now = base::now_ns(), deadline = now + static_cast<int64_t>(seconds * 1e9);
   state().phase = Phase{std::move(text), seconds, deadline, now, segment_fd, segment_bytes, rank, ::getpid()};
-  if (!state().watch) state().watch = std::make_unique<watch::Watch>(check_phase);
+  if (!state().watch) state().watch = std::make_unique<watch::WatchThread>(check_phase);
   state().watch->wake();
 }
 
@@ -135,6 +135,7 @@ void in_parent() {
 }
 
 void in_child() {
+  plugins::CallMemory::in_forked_child();
   frontend::in_forked_child();
   for (Engine* engine : state().engines) engine->in_forked_child();
   state().engines_mutex.unlock();

@@ -39,41 +39,28 @@ void put(std::string& out, T v) {
 
 }  // namespace
 
-StoreClient::StoreClient(int fd, const std::string& key) : fd_(::fcntl(fd, F_DUPFD_CLOEXEC, 0)) {
-  if (fd_ < 0) throw std::system_error(errno, std::generic_category(), "duplicating the store's connection");
-  cancel_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  const int error = errno;
-  try {
-    if (cancel_fd_ < 0)
-      throw std::system_error(error, std::generic_category(), "an eventfd for the store's connection");
-    using enum rendezvous::FrameSeal::Kind;
-    if (!key.empty())
-      seals_.reset(new rendezvous::Seals{rendezvous::FrameSeal(key, rendezvous::kToStore, kEncrypted),
-                                         rendezvous::FrameSeal(key, rendezvous::kFromStore, kEncrypted)});
-  } catch (...) {
-    ::close(fd_);
-    if (cancel_fd_ >= 0) ::close(cancel_fd_);
-    throw;
-  }
-}
-
-StoreClient::~StoreClient() {
-  ::close(fd_);
-  ::close(cancel_fd_);
+StoreClient::StoreClient(int fd, const std::string& key)
+    : fd_(::fcntl(fd, F_DUPFD_CLOEXEC, 0)), cancel_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!fd_ || !cancel_fd_)
+    throw std::system_error(errno, std::generic_category(), "descriptors for the store's client");
+  using enum rendezvous::FrameSeal::Kind;
+  if (!key.empty())
+    seals_.reset(new rendezvous::Seals{rendezvous::FrameSeal(key, rendezvous::kToStore, kEncrypted),
+                                       rendezvous::FrameSeal(key, rendezvous::kFromStore, kEncrypted)});
 }
 
 void StoreClient::cancel() {
   cancelled_ = true;
   const uint64_t one = 1;
-  [[maybe_unused]] const auto n = ::write(cancel_fd_, &one, sizeof one);
+  [[maybe_unused]] const auto n = ::write(cancel_fd_.get(), &one, sizeof one);
 }
 
 void StoreClient::send_all(std::string_view bytes) {
   while (!bytes.empty()) {
-    ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    ssize_t n = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      pollfd p{fd_, POLLOUT, 0};
+      pollfd p{fd_.get(), POLLOUT, 0};
       if (::poll(&p, 1, kAnswerTimeoutMs) == 0) lost("it does not take a request");
       continue;
     }
@@ -84,12 +71,12 @@ void StoreClient::send_all(std::string_view bytes) {
 
 void StoreClient::recv_all(char* into, size_t n) {
   while (n > 0) {
-    pollfd p[] = {{fd_, POLLIN, 0}, {cancel_fd_, POLLIN, 0}};
+    pollfd p[] = {{fd_.get(), POLLIN, 0}, {cancel_fd_.get(), POLLIN, 0}};
     int ready = ::poll(p, 2, kAnswerTimeoutMs);
     if (ready < 0 && errno == EINTR) continue;
     if (ready == 0) lost("no answer within 30 s");
     if (p[1].revents) cancelled();  // the answer stays unread: no call follows
-    ssize_t got = ::recv(fd_, into, n, 0);
+    ssize_t got = ::recv(fd_.get(), into, n, 0);
     if (got < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK)) continue;
     if (got < 0) lost(std::strerror(errno));
     if (got == 0) lost("it closed the connection");
@@ -175,11 +162,11 @@ void StoreClient::count(const std::string& key) noexcept {
   }
   if (!lock) return;
   // A sealed request that is not sent would break the order of the records, so that is found out before.
-  pollfd ready = {fd_, POLLOUT, 0};
+  pollfd ready = {fd_.get(), POLLOUT, 0};
   if (::poll(&ready, 1, 0) != 1 || (ready.revents & POLLOUT) == 0) return;
   const std::string request = request_text(kAdd, key, payload);
   // So few bytes are sent whole, or not at all if the store's process takes no more bytes.
-  if (::send(fd_, request.data(), request.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0) ++unread_;
+  if (::send(fd_.get(), request.data(), request.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0) ++unread_;
 }
 
 void StoreClient::del(const std::string& key) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/base/fd.h"
 #include "engine/plugins/host_api.h"
 #include "engine/rendezvous/seal.h"
 
@@ -22,7 +23,6 @@ class StoreClient final : public plugins::Store {
   // a communicator may still wait here after that. `key`: of the connection if it is encrypted. Throws
   // std::system_error, and std::runtime_error if the system has no library for the encryption.
   explicit StoreClient(int fd, const std::string& key = {});
-  ~StoreClient() override;
   StoreClient(const StoreClient&) = delete;
 
   void set(const std::string& key, std::string_view value) override;
@@ -43,7 +43,7 @@ class StoreClient final : public plugins::Store {
   void send_all(std::string_view bytes);
   void recv_all(char* into, size_t n);
 
-  int fd_, cancel_fd_ = -1;  // cancel_fd_ is readable after cancel()
+  base::Fd fd_, cancel_fd_;  // cancel_fd_ is readable after cancel()
   std::mutex mutex_;
   std::unique_ptr<rendezvous::Seals> seals_;  // of an encrypted connection; with the mutex held
   int unread_ = 0;                            // answers to count() that are still to come

@@ -21,7 +21,7 @@ StoreServer::StoreServer(int listener, std::string secret, int64_t handshake_ns)
   static const int hooks =
       ::pthread_atfork(&Service::before_fork, &Service::after_fork_in_parent, &Service::after_fork_in_child);
   (void)hooks;
-  service_ = std::make_unique<Service>(listener, std::move(secret), handshake_ns);
+  service_ = std::make_unique<Service>(base::Fd(listener), std::move(secret), handshake_ns);
   // The program's signals are for its other threads.
   sigset_t all, before;
   ::sigfillset(&all);

@@ -37,11 +37,6 @@ Registry& registry() {
   return *r;
 }
 
-void close_descriptor(int& fd) {
-  if (fd >= 0) ::close(fd);
-  fd = -1;
-}
-
 // Whether the other end of a connection is on this host's loopback, which no network carries.
 bool stays_here(int fd) {
   sockaddr_storage peer = {};
@@ -66,26 +61,20 @@ bool more_descriptors() {
 
 }  // namespace
 
-Service::Service(int listener, std::string secret, int64_t handshake_ns)
+Service::Service(base::Fd listener, std::string secret, int64_t handshake_ns)
     : secret_(std::move(secret)),
       handshake_ns_(handshake_ns),
       encrypts_(wire_security::encryption_wanted()),
-      listener_(listener) {
-  try {
-    epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
-    if (epoll_ < 0) lack("epoll_create1 for the store");
-    wake_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (wake_ < 0) lack("eventfd for the store");
-    for (int* fd : {&listener_, &wake_}) {
-      epoll_event event{EPOLLIN, {.ptr = fd}};
-      if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, *fd, &event) != 0) lack("epoll_ctl for the store");
-    }
-    std::lock_guard lock(registry().mutex);
-    registry().all.push_back(this);
-  } catch (...) {
-    close_all();
-    throw;
+      listener_(std::move(listener)),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (!epoll_ || !wake_) lack("epoll_create1 and eventfd for the store");
+  for (base::Fd* fd : {&listener_, &wake_}) {
+    epoll_event event{EPOLLIN, {.ptr = fd}};
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd->get(), &event) != 0) lack("epoll_ctl for the store");
   }
+  std::lock_guard lock(registry().mutex);
+  registry().all.push_back(this);
 }
 
 Service::~Service() {
@@ -104,8 +93,8 @@ void Service::close_all() {
 
 void Service::close_descriptors() {
   for (auto* list : {&unproven_, &proven_list_})
-    for (auto& c : *list) close_descriptor(c->fd);
-  for (int* fd : {&listener_, &wake_, &epoll_}) close_descriptor(*fd);
+    for (auto& c : *list) c->fd.reset();
+  for (base::Fd* fd : {&listener_, &wake_, &epoll_}) fd->reset();
 }
 
 void Service::before_fork() {
@@ -131,7 +120,7 @@ void Service::after_fork_in_child() {
 void Service::stop() {
   stopping_ = true;
   const uint64_t one = 1;
-  [[maybe_unused]] const auto n = ::write(wake_, &one, sizeof one);
+  [[maybe_unused]] const auto n = ::write(wake_.get(), &one, sizeof one);
 }
 
 void Service::run() {
@@ -142,7 +131,7 @@ void Service::run() {
       std::lock_guard lock(mutex_);
       timeout = wait_ms();
     }
-    const int n = ::epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), timeout);
+    const int n = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout);
     if (n < 0 && errno != EINTR) {
       // The program has closed descriptors that are not its own; another turn would fail alike, without a pause.
       base::log(base::Level::Error,
@@ -154,25 +143,16 @@ void Service::run() {
       const epoll_event& event = events[static_cast<size_t>(i)];
       turn(event.data.ptr, event.events);
     }
-    turn(nullptr, 0);
+    run_timers();
     dropped_.clear();
   }
 }
 
-// One event, or the timers where `of` is NULL. Without memory a connection is lost, and not the store.
 void Service::turn(void* of, uint32_t events) {
-  if (of == &wake_) return;
-  try {
-    if (of == nullptr)
-      run_timers();
-    else if (of == &listener_)
-      accept_one();
-    else
-      serve(*static_cast<Connection*>(of), events);
-  } catch (const std::exception& e) {
-    base::log(base::Level::Error, std::string("store: ") + e.what());
-    if (of != nullptr && of != &listener_) drop(*static_cast<Connection*>(of), e.what());
-  }
+  if (of == &listener_)
+    accept_one();
+  else if (of != &wake_)
+    serve(*static_cast<Connection*>(of), events);
 }
 
 int Service::wait_ms() const {
@@ -201,13 +181,13 @@ void Service::run_timers() {
 
 void Service::pause_listener(int64_t until) {
   epoll_event event{0, {.ptr = &listener_}};
-  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, listener_, &event);
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
   listen_again_ = until;
 }
 
 void Service::watch_listener() {
   epoll_event event{EPOLLIN, {.ptr = &listener_}};
-  if (::epoll_ctl(epoll_, EPOLL_CTL_MOD, listener_, &event) == 0) listen_again_ = 0;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event) == 0) listen_again_ = 0;
   full_ = false;
 }
 
@@ -222,8 +202,8 @@ void Service::accept_one() {
     full_ = true;
     return pause_listener(unproven_.front()->since + kPlaceNs);
   }
-  const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-  if (fd < 0) {
+  base::Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!fd) {
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
     if (errno == EMFILE && more_descriptors()) return;
     // Without a pause the listener would stay readable, and the thread would spin.
@@ -231,33 +211,25 @@ void Service::accept_one() {
               std::string("store: could not accept a connection: ") + std::strerror(errno) + "; trying again");
     return pause_listener(now + kListenAgainNs);
   }
-  std::unique_ptr<Connection> made;
-  try {
-    const int one = 1;
-    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    if (unproven_.size() >= kMostUnproven)
-      drop(*unproven_.front(), "too many connections that have not proved the secret");
-    made = std::make_unique<Connection>();
-    made->handshake.emplace(encrypts_ && !stays_here(fd));
-    made->unsent = made->handshake->challenge();
-    unproven_.push_back(std::move(made));
-  } catch (...) {
-    ::close(fd);
-    throw;
-  }
-  Connection& c = *unproven_.back();
-  c.fd = fd;
+  const int one = 1;
+  ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  if (unproven_.size() >= kMostUnproven)
+    drop(*unproven_.front(), "too many connections that have not proved the secret");
+  Connection& c = *unproven_.emplace_back(std::make_unique<Connection>());
+  c.handshake.emplace(encrypts_ && !stays_here(fd.get()));
+  c.unsent = c.handshake->challenge();
+  c.fd = std::move(fd);
   c.since = now;
   c.place = std::prev(unproven_.end());
   c.events = EPOLLIN;
   epoll_event event{EPOLLIN, {.ptr = &c}};
-  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) return drop(c, "no memory for it");
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, c.fd.get(), &event) != 0) return drop(c, "no memory for it");
   set_timer(c, base::now_ns() + handshake_ns_);
   serve(c, EPOLLOUT);
 }
 
 void Service::serve(Connection& c, uint32_t events) {
-  if (c.fd < 0) return;  // dropped earlier in this turn
+  if (!c.fd) return;  // dropped earlier in this turn
   why_ = "closed by the peer";
   if ((events & (EPOLLIN | EPOLLERR | EPOLLHUP)) && !read(c)) return drop(c, why_);
   go_on(c);
@@ -271,7 +243,7 @@ void Service::go_on(Connection& c) {
 bool Service::read(Connection& c) {
   if (c.handshake) return prove(c);
   char data[1 << 16];
-  const ssize_t n = ::recv(c.fd, data, sizeof data, 0);
+  const ssize_t n = ::recv(c.fd.get(), data, sizeof data, 0);
   if (n < 0) return errno == EAGAIN || errno == EINTR;
   if (n == 0) return false;
   c.received.append(data, static_cast<size_t>(n));
@@ -281,7 +253,7 @@ bool Service::read(Connection& c) {
 
 bool Service::prove(Connection& c) {
   char data[Handshake::kAnswerBytes];
-  const ssize_t n = ::recv(c.fd, data, c.handshake->missing(), 0);
+  const ssize_t n = ::recv(c.fd.get(), data, c.handshake->missing(), 0);
   if (n < 0) return errno == EAGAIN || errno == EINTR;
   if (n == 0) return false;
   std::string confirmation;
@@ -310,7 +282,7 @@ bool Service::prove(Connection& c) {
 
 bool Service::flush(Connection& c) {
   while (c.sent < c.unsent.size()) {
-    const ssize_t n = ::send(c.fd, c.unsent.data() + c.sent, c.unsent.size() - c.sent, MSG_NOSIGNAL);
+    const ssize_t n = ::send(c.fd.get(), c.unsent.data() + c.sent, c.unsent.size() - c.sent, MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno != EAGAIN) {
       why_ = "closed by the peer";
@@ -340,7 +312,7 @@ void Service::watch(Connection& c, uint32_t events) {
   if (c.events == events) return;
   c.events = events;
   epoll_event event{events, {.ptr = &c}};
-  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, c.fd, &event);
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, c.fd.get(), &event);
 }
 
 void Service::set_timer(Connection& c, int64_t when) {
@@ -354,14 +326,14 @@ void Service::clear_timer(Connection& c) {
 }
 
 void Service::drop(Connection& c, const char* why) {
-  if (c.fd < 0) return;
+  if (!c.fd) return;
   if (c.handshake && base::log_enabled(base::Level::Info))
     base::log(base::Level::Info, std::string("store: refused a connection: ") + why);
   clear_timer(c);
   if (c.waits) stop_waiting(c);
   // A process that is just being started may have a copy of the descriptor, which would keep it in the epoll.
-  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, c.fd, nullptr);
-  close_descriptor(c.fd);
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, c.fd.get(), nullptr);
+  c.fd.reset();
   if (!c.handshake) --proven_;
   c.received = {};
   c.unsent = {};

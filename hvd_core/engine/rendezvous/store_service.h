@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/base/fd.h"
 #include "engine/rendezvous/gather.h"
 #include "engine/rendezvous/handshake.h"
 #include "engine/rendezvous/seal.h"
@@ -24,8 +25,8 @@ namespace hvd::rendezvous {
 
 class Service {
  public:
-  // Takes over `listener`. Throws std::system_error.
-  Service(int listener, std::string secret, int64_t handshake_ns);
+  // Throws std::system_error.
+  Service(base::Fd listener, std::string secret, int64_t handshake_ns);
   ~Service();
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
@@ -49,7 +50,7 @@ class Service {
   using Timers = std::multimap<int64_t, Connection*>;
 
   struct Connection {
-    int fd = -1;
+    base::Fd fd;
     std::optional<Handshake> handshake;        // until the proof
     std::unique_ptr<rendezvous::Seals> seals;  // of an encrypted connection
     std::string received, unsent;
@@ -99,7 +100,7 @@ class Service {
   const std::string secret_;
   const int64_t handshake_ns_;
   const bool encrypts_;  // HOROVOD_TLS in this process
-  int listener_, epoll_ = -1, wake_ = -1;
+  base::Fd listener_, epoll_, wake_;
   int64_t listen_again_ = 0;  // when the listener is watched again after a pause; 0: it is watched
   bool full_ = false;         // the pause is for lack of places in unproven_
   std::atomic<bool> stopping_{false};

@@ -2,68 +2,17 @@
 #include "engine/watch/call_watch.h"
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
-#include <string>
-#include <utility>
 
 #include "engine/base/log.h"
 #include "engine/base/operations.h"
-#include "engine/base/threads.h"
+#include "engine/watch/snapshot.h"
 
 namespace hvd::watch {
 
-namespace {
-// wake() loads without a fence. After this time everything that was stored before a load that missed is visible.
-constexpr int64_t kSecondLookNs = 200'000'000;
-}  // namespace
-
-Watch::~Watch() {
-  {
-    std::lock_guard lock(mutex_);
-    quit_ = true;
-  }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
-}
-
-void Watch::rouse() noexcept {
-  try {
-    std::lock_guard lock(mutex_);
-    asleep_.store(false);
-    if (thread_.joinable())
-      changed_.notify_all();
-    else if (!failed_ && !quit_)
-      thread_ = base::start_thread("hvd-watch", [this] { run(); });
-  } catch (const std::exception& e) {
-    failed_ = true;
-    base::log(base::Level::Warning, std::string("calls into backends are not watched: ") + e.what());
-  }
-}
-
-void Watch::run() {
-  std::unique_lock lock(mutex_);
-  bool quiet = false;  // the last look found nothing, and wake() rouses
-  while (!quit_) {
-    lock.unlock();
-    const int64_t now = base::now_ns(), next = look_(now);
-    lock.lock();
-    if (quit_) return;
-    if (next == kNever && quiet && asleep_.load()) {
-      changed_.wait(lock, [this] { return quit_ || !asleep_.load(); });
-      quiet = false;
-      continue;
-    }
-    quiet = next == kNever;
-    asleep_.store(quiet);
-    const int64_t pause = quiet ? kSecondLookNs : next - now;
-    changed_.wait_for(lock, std::chrono::nanoseconds(pause),
-                      [this, quiet] { return quit_ || (quiet && !asleep_.load()); });
-  }
-}
-
 using plugins::Call;
-using plugins::CallRecord;
+using plugins::CallMemory;
+using plugins::CallSlot;
 
 namespace {
 
@@ -71,22 +20,37 @@ constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kShortestPause = 10'000'000, kLongestPause = kSecond;
 // A call that is interrupted by the abort of its communicator comes back within this time.
 constexpr int64_t kGraceNs = 3 * kSecond;
+// How much later than a rank that is inside of a call the others report an operation, which may wait for that rank.
+constexpr int64_t kPatience = 3 * kSecond;
 
-std::string in_seconds(int64_t ns) {
-  const std::string text = std::to_string(static_cast<double>(ns) / 1e9);
-  return text.substr(0, text.find('.') + 2) + " s";
+bool running(uint64_t call) { return CallSlot::which(call) != Call::none; }
+
+std::string describe_call(const std::string& backend, uint64_t call, int64_t age) {
+  return "the backend '" + backend + "' has not returned from " + name_of(CallSlot::which(call)) + " for " +
+         seconds_of(age);
 }
 
-bool running(uint64_t call) { return CallRecord::which(call) != Call::None; }
+// Calls that wait for other ranks, or for a library. The others are the driver's, which belong to an operation, and
+// calls of any thread for devices, of which no limit is known.
+enum class Kind { Other, Create, End };
 
-std::string quoted_backend(const CallRecord& record) {
-  const std::string* name = record.backend();
-  return "the backend '" + (name ? *name : std::string("?")) + "'";
-}
-
-std::string describe_call(const CallRecord& record, uint64_t call, int64_t age) {
-  return quoted_backend(record) + " has not returned from " + name_of(CallRecord::which(call)) + " for " +
-         in_seconds(age);
+Kind kind_of(Call call) {
+  switch (call) {
+    case Call::load:
+    case Call::comm_id_create:
+    case Call::comm_create:
+    case Call::comm_create_test:
+    case Call::comm_split:
+    case Call::comm_window_create:
+    case Call::comm_window_destroy:
+    case Call::comm_query:
+      return Kind::Create;
+    case Call::comm_finalize:
+    case Call::comm_destroy:
+      return Kind::End;
+    default:
+      return Kind::Other;
+  }
 }
 
 }  // namespace
@@ -105,19 +69,29 @@ int64_t CallWatch::Lasting::known_age(uint64_t current, int64_t now) const {
   return current == seen ? std::max<int64_t>(0, now - since) : 0;
 }
 
+CallWatch::CallWatch(const plugins::DriverRecord& driver, const Limits& limits, Host& host)
+    : driver_(driver),
+      limits_(limits),
+      host_(host),
+      thread_(std::make_unique<WatchThread>([this](int64_t now) { return look(now); })) {
+  for (size_t i = 0; i < kSlots; ++i) foreign_[i] = CallMemory::here().slots[i].call.load();
+}
+
+// The call in a slot, if it has a limit of its own; 0: no such call.
+uint64_t CallWatch::limited_call(size_t index) const {
+  const uint64_t call = CallMemory::here().slots[index].call.load(std::memory_order_acquire);
+  return call == foreign_[index] || kind_of(CallSlot::which(call)) == Kind::Other ? 0 : call;
+}
+
 int64_t CallWatch::look(int64_t time) {
   if (pause_ > 0) unobserved_ += std::max<int64_t>(0, time - last_look_ - 2 * pause_);
   last_look_ = time;
   const int64_t now = time - unobserved_;
-  const CallRecord& driving = records_.driving;
-  const bool same = driving.call() == call_.seen && driving.operation() == operation_.seen;
-  look_at_operation(now);
-  look_at_call(records_.loading, loading_, limits_.create_ns, now, true);
-  look_at_call(records_.creating, creating_, limits_.create_ns, now, false);
-  look_at_call(records_.ending, ending_, limits_.end_ns, now, host_.is_closing());
-  const bool idle = same && !(driving.operation() & 1) && !running(driving.call()) &&
-                    !running(records_.creating.call()) && !running(records_.loading.call()) &&
-                    !running(records_.ending.call());
+  const bool same = driver_.call() == call_.seen && driver_.operation() == operation_.seen;
+  look_at_driver(now);
+  bool idle = same && !(driver_.operation() & 1) && !running(driver_.call());
+  for (size_t i = 0; i < kSlots; ++i)
+    if (look_at_slot(i, now)) idle = false;
   pause_ = 0;
   if (idle) return std::numeric_limits<int64_t>::max();
   int64_t shortest = kLongestPause * 8;
@@ -127,58 +101,51 @@ int64_t CallWatch::look(int64_t time) {
   return time + pause_;
 }
 
-int64_t CallWatch::patience(int64_t operation_ns) { return std::min(3 * kSecond, operation_ns); }
-
-void CallWatch::look_at_operation(int64_t now) {
-  const CallRecord& record = records_.driving;
-  const uint64_t operation = record.operation(), call = record.call();
+void CallWatch::look_at_driver(int64_t now) {
+  const uint64_t operation = driver_.operation(), call = driver_.call();
   const int64_t age = operation_.age(operation, now), call_age = call_.age(call, now);
-  if (running(call) && call_age >= limits_.end_ns && limits_.end_ns > 0 && host_.is_closing()) {
-    host_.end_process(describe_call(record, call, call_age));
-    return;
-  }
+  if (running(call) && call_age >= limits_.end_ns && limits_.end_ns > 0 && host_.is_closing())
+    return host_.end_process(describe_call(driver_.backend(), call, call_age));
   if (ended_at_ != 0) {
     const bool late = now - ended_at_ >= kGraceNs && !host_.stopped();
     if (late && running(call) && call_age >= kGraceNs / 2 && host_.leave_driver_behind(call, cause_)) ended_at_ = now;
     return;
   }
-  if (host_.stopped()) return;
-  if (CallRecord::which(call) == Call::Query) {  // before the operation that asks
-    const std::string text = describe_call(record, call, call_age);
-    report(call_, call_age, text);
-    if (limits_.create_ns > 0 && call_age >= limits_.create_ns) end_job(text + " (HOROVOD_START_TIMEOUT)", now);
-    return;
-  }
-  if (!(operation & 1)) return;
+  if (!(operation & 1) || host_.stopped()) return;
   const std::string text = describe_operation(running(call) && call_age > 0 ? call : 0, age);
   report(operation_, age, text);
   if (limits_.operation_ns <= 0) return;
   // A rank that is inside of a call has more to say than a rank that waits for it, and reports first.
   const bool inside = running(call) && call_age >= std::min(limits_.operation_ns / 2, kSecond / 2);
-  if (age < limits_.operation_ns + (inside ? 0 : patience(limits_.operation_ns))) return;
+  if (age < limits_.operation_ns + (inside ? 0 : std::min(kPatience, limits_.operation_ns))) return;
   end_job(text + " (" + limits_.operation_setting + ")", now);
+}
+
+// Returns whether a call with a limit of its own is under way.
+bool CallWatch::look_at_slot(size_t index, int64_t now) {
+  const uint64_t word = limited_call(index);
+  if (!word) return false;
+  const Call call = CallSlot::which(word);
+  const Kind kind = kind_of(call);
+  Lasting& lasting = calls_[index];
+  const int64_t age = lasting.age(word, now);
+  const std::string text = describe_call(CallMemory::here().slots[index].backend.load(), word, age);
+  report(lasting, age, text);
+  const int64_t limit = kind == Kind::End ? limits_.end_ns : limits_.create_ns;
+  if (limit <= 0 || age < limit) return true;
+  const std::string cause = text + (kind == Kind::End ? "" : " (HOROVOD_START_TIMEOUT)");
+  if (call == Call::load || (kind == Kind::End && host_.is_closing()))
+    host_.end_process(cause);
+  else if (!lasting.over && !host_.stopped())
+    end_job(cause, now);
+  lasting.over = true;
+  return true;
 }
 
 void CallWatch::end_job(const std::string& cause, int64_t now) {
   cause_ = cause;
   ended_at_ = now;
   host_.end_job(cause_);
-}
-
-void CallWatch::look_at_call(const CallRecord& record, Lasting& lasting, int64_t limit_ns, int64_t now,
-                             bool ends_process) {
-  const uint64_t call = record.call();
-  const int64_t age = lasting.age(call, now);
-  if (!running(call)) return;
-  const std::string text = describe_call(record, call, age);
-  report(lasting, age, text);
-  if (limit_ns <= 0 || age < limit_ns) return;
-  const std::string cause = text + (&record == &records_.ending ? "" : " (HOROVOD_START_TIMEOUT)");
-  if (ends_process)
-    host_.end_process(cause);
-  else if (!lasting.over && !host_.stopped())
-    end_job(cause, now);
-  lasting.over = true;
 }
 
 void CallWatch::report(Lasting& lasting, int64_t age, const std::string& text) {
@@ -189,29 +156,39 @@ void CallWatch::report(Lasting& lasting, int64_t age, const std::string& text) {
 
 std::string CallWatch::under_way(int64_t time) const {
   const int64_t now = time - unobserved_;
-  const CallRecord& driving = records_.driving;
-  const uint64_t operation = driving.operation(), call = driving.call();
+  const uint64_t operation = driver_.operation(), call = driver_.call();
   if (operation & 1) {
-    const int64_t call_age = call_.known_age(call, now);
-    return describe_operation(running(call) && call_age > 0 ? call : 0, operation_.known_age(operation, now));
+    const bool known = running(call) && call_.known_age(call, now) > 0;
+    return describe_operation(known ? call : 0, operation_.known_age(operation, now));
   }
-  for (const auto& [record, lasting] :
-       {std::pair{&records_.creating, &creating_}, std::pair{&records_.ending, &ending_}})
-    if (const uint64_t one = record->call(); running(one))
-      return describe_call(*record, one, lasting->known_age(one, now));
+  for (size_t i = 0; i < kSlots; ++i)
+    if (const uint64_t one = limited_call(i))
+      return describe_call(CallMemory::here().slots[i].backend.load(), one, calls_[i].known_age(one, now));
   return "";
 }
 
+std::string CallWatch::inside() const {
+  std::string text;
+  const bool in_flight = driver_.operation() & 1;
+  if (const Call call = CallSlot::which(driver_.call()); call != Call::none && in_flight)
+    text = std::string(" in the call ") + name_of(call) + " of backend '" + driver_.backend() + "'";
+  for (size_t i = 0; i < kSlots && text.empty(); ++i)
+    if (const uint64_t one = limited_call(i))
+      text = std::string(" in the call ") + name_of(CallSlot::which(one)) + " of backend '" +
+             CallMemory::here().slots[i].backend.load() + "'";
+  if (in_flight) text += " while an operation of backend '" + driver_.backend() + "' was in flight";
+  return text;
+}
+
 std::string CallWatch::describe_operation(uint64_t call, int64_t age) const {
-  const CallRecord& record = records_.driving;
-  std::string text = quoted_backend(record);
-  text += call ? std::string(" has not returned from ") + name_of(CallRecord::which(call))
+  std::string text = "the backend '" + driver_.backend() + "'";
+  text += call ? std::string(" has not returned from ") + name_of(CallSlot::which(call))
                : std::string(" has not completed an operation");
-  text += " for " + in_seconds(age) + ": " + base::collective_name(record.coll());
-  const uint32_t tensors = record.tensors.load(std::memory_order_relaxed);
-  if (tensors > 0) text += " of '" + record.first_tensor.load() + "'";
+  text += " for " + seconds_of(age) + ": " + base::collective_name(driver_.coll());
+  const uint32_t tensors = driver_.tensors.load(std::memory_order_relaxed);
+  if (tensors > 0) text += " of '" + driver_.first_tensor.load() + "'";
   if (tensors > 1) text += " and " + std::to_string(tensors - 1) + " more";
-  text += ", " + std::to_string(record.bytes()) + " bytes, ranks " + record.ranks.load();
+  text += ", " + std::to_string(driver_.bytes()) + " bytes, ranks " + driver_.ranks.load();
   return text;
 }
 

@@ -16,6 +16,7 @@
 namespace {
 
 using hvd::plugins::Call;
+using hvd::plugins::CallScope;
 
 constexpr int64_t kSecond = 1'000'000'000, kHour = 3600 * kSecond, kLimit = 600 * kSecond, kEnd = 60 * kSecond;
 const std::string kName = "x";
@@ -26,8 +27,8 @@ bool has(const std::string& text, const char* part) { return text.find(part) != 
 struct Engine final : hvd::watch::CallWatch::Host {
   bool ended = false, closing = false;
   std::string job_end, left, process_end;
-  hvd::plugins::CallRecords records;
-  hvd::watch::CallWatch watch{records, {0, kLimit, 30 * kSecond, kEnd}, *this};
+  hvd::plugins::DriverRecord driver;
+  hvd::watch::CallWatch watch{driver, {0, kLimit, 30 * kSecond, kEnd}, *this};
   int64_t time = kHour;
 
   bool stopped() const override { return ended; }
@@ -48,13 +49,18 @@ struct Engine final : hvd::watch::CallWatch::Host {
       time = next;
     }
   }
+  // This thread drives, and makes the calls.
+  void begin_operation() {
+    driver.note_driver();
+    driver.begin_operation(kName, 0, 8);
+  }
   bool asked() const { return !job_end.empty() || !left.empty() || !process_end.empty(); }
 };
 
 void time_in_which_the_process_was_stopped_does_not_count() {
   Engine e;
-  e.records.driving.begin_operation(0, 8);
-  e.records.driving.begin(Call::Wait, kName);
+  e.begin_operation();
+  const CallScope call(Call::comm_req_wait, kName);
   for (int part = 0; part < 4; ++part) {
     e.pass(kLimit / 5);
     e.time += kHour;
@@ -68,7 +74,7 @@ void time_in_which_the_process_was_stopped_does_not_count() {
 
 void an_operation_ends_the_job_at_its_limit() {
   Engine e;
-  e.records.driving.begin_operation(0, 8);
+  e.begin_operation();
   e.pass(kLimit - kSecond);
   EXPECT(!e.asked());
   e.pass(10 * kSecond);
@@ -79,20 +85,21 @@ void idle_time_counts_for_no_call() {
   Engine e;
   EXPECT(e.watch.look(e.time) == INT64_MAX);
   e.time += kHour;
-  e.records.driving.begin_operation(0, 8);
-  e.records.driving.begin(Call::Free, kName);
-  e.pass(kLimit / 2);
-  EXPECT(!e.asked());
-  e.records.driving.end();
-  e.records.driving.end_operation();
+  e.begin_operation();
+  {
+    const CallScope call(Call::comm_req_free, kName);
+    e.pass(kLimit / 2);
+    EXPECT(!e.asked());
+  }
+  e.driver.end_operation();
   e.watch.look(e.time);
   EXPECT(e.watch.look(e.time += kSecond) == INT64_MAX);
 }
 
 void a_process_set_that_is_not_destroyed_ends_the_job() {
   Engine e;
-  e.records.driving.begin(Call::Destroy, kName);
-  e.records.ending.begin(Call::Destroy, kName);
+  e.driver.note_driver();
+  const CallScope call(Call::comm_destroy, kName);
   e.pass(kEnd - kSecond);
   EXPECT(!e.asked());
   e.pass(3 * kSecond);
@@ -106,7 +113,7 @@ void a_process_set_that_is_not_destroyed_ends_the_job() {
 void a_destruction_at_the_end_ends_the_process() {
   Engine e;
   e.ended = true;
-  e.records.ending.begin(Call::Destroy, kName);
+  const CallScope call(Call::comm_destroy, kName);
   e.pass(2 * kEnd);
   EXPECT(!e.asked());  // the program goes on
   e.closing = true;
@@ -118,8 +125,8 @@ void a_destruction_at_the_end_ends_the_process() {
 void a_driver_that_is_stuck_after_the_end_ends_the_process_that_closes() {
   Engine e;
   e.ended = true;
-  e.records.driving.begin_operation(0, 8);
-  e.records.driving.begin(Call::Free, kName);
+  e.begin_operation();
+  const CallScope call(Call::comm_req_free, kName);
   e.pass(2 * kEnd);
   EXPECT(!e.asked());
   e.closing = true;
@@ -127,10 +134,30 @@ void a_driver_that_is_stuck_after_the_end_ends_the_process_that_closes() {
   EXPECT(has(e.process_end, "has not returned from req_free for 120"));
 }
 
+void a_call_of_an_earlier_engine_is_not_watched() {
+  const CallScope call(Call::comm_destroy, kName);
+  Engine e;
+  e.closing = true;
+  e.watch.look(e.time);
+  EXPECT(e.watch.look(e.time + 2 * kEnd) == INT64_MAX && !e.asked() && e.watch.inside().empty());
+}
+
+void a_nested_call_gives_the_slot_back_to_the_outer_one() {
+  EXPECT(!CallScope::here());
+  {
+    const CallScope outer(Call::comm_create, kName);
+    {
+      const CallScope inner(Call::comm_abort, kName);
+    }
+    EXPECT(CallScope::slot().running() == Call::comm_create && CallScope::here());
+  }
+  EXPECT(!CallScope::here());
+}
+
 // Either the call is left for good, or it has returned: whenever it ends meanwhile.
 void a_call_that_is_left_behind_does_not_return() {
   struct Shared {
-    hvd::plugins::CallRecord record;
+    std::atomic<hvd::plugins::CallSlot*> slot{nullptr};
     std::atomic<uint64_t> call{0};
     std::atomic<bool> returned{false};
   };
@@ -139,16 +166,18 @@ void a_call_that_is_left_behind_does_not_return() {
   for (int round = 0; round < 200; ++round) {
     auto* const shared = new Shared;
     std::thread thread([shared, round] {
-      shared->record.begin(Call::Wait, kName);
-      shared->call = shared->record.call();
-      for (std::atomic<int> n = 0; n < round * 40;) ++n;
-      shared->record.end();
+      {
+        const CallScope call(Call::comm_req_wait, kName);
+        shared->slot = &CallScope::slot();
+        shared->call = CallScope::slot().call.load();
+        for (std::atomic<int> n = 0; n < round * 40;) ++n;
+      }
       shared->returned = true;
     });
     while (shared->call == 0) {
     }
     for (std::atomic<int> n = 0; n < (round % 20) * 400;) ++n;
-    all.emplace_back(shared, shared->record.abandon(shared->call));
+    all.emplace_back(shared, shared->slot.load()->abandon(shared->call));
     ++(all.back().second ? left : returned);
     all.back().second ? thread.detach() : thread.join();
   }
@@ -163,6 +192,8 @@ const named_checks::List kChecks = {
     CHECK(a_process_set_that_is_not_destroyed_ends_the_job),
     CHECK(a_destruction_at_the_end_ends_the_process),
     CHECK(a_driver_that_is_stuck_after_the_end_ends_the_process_that_closes),
+    CHECK(a_call_of_an_earlier_engine_is_not_watched),
+    CHECK(a_nested_call_gives_the_slot_back_to_the_outer_one),
     CHECK(a_call_that_is_left_behind_does_not_return),
 };
 
