@@ -17,16 +17,13 @@ LAYOUTS = {
     "2x2": "0 0 1 1",
     "2+1": "0 0 1",
     "1+3": "0 1 1 1",
-    "three_hosts": "0 1 2",
     "round_robin": "0 1 0 1",
     "round_robin_uneven": "0 1 0",
-    "one_host": "0 0 0",
-    "one_rank": "0",
     "2+3": "0 0 1 1 1",
     "round_robin_3+2": "0 1 0 1 0",
     "mixed_2+2+3": "2 0 0 1 2 1 2",
 }
-QUICK = ("2x2", "2+1", "three_hosts", "round_robin", "one_rank", "round_robin_3+2")
+QUICK = ("2x2", "2+1", "round_robin", "round_robin_3+2")
 MINIMAL = native_program.ROOT / "tests" / "backends" / "minimal" / "minimal.cc"
 
 

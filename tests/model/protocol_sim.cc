@@ -14,6 +14,7 @@
 #include "engine/agreement/node.h"
 #include "engine/base/log.h"
 #include "engine/base/operations.h"
+#include "engine/calls/request.h"
 
 namespace py = pybind11;
 
@@ -56,6 +57,14 @@ py::str text_of(const std::string& s) {
   return py::reinterpret_steal<py::str>(text);
 }
 
+// The test's number of a request; 0: the rank has none.
+RequestRef make_request(uint64_t number) {
+  auto request = std::make_shared<calls::Request>();
+  request->handle = number;
+  return request;
+}
+uint64_t number_of(const RequestRef& request) { return request ? request->handle : 0; }
+
 // The events of a rank, in order: (kind, details...).
 struct Recorder final : Node::Host {
   py::list events;
@@ -67,20 +76,20 @@ struct Recorder final : Node::Host {
     py::list names, tokens;
     for (const auto& x : items) {
       names.append(text_of(*x.item.name));
-      tokens.append(x.token);
+      tokens.append(number_of(x.request));
     }
     events.append(py::make_tuple("execute", set, names, tokens));
   }
-  void fail(RequestToken request, base::Failure, const std::string& text) override {
-    events.append(py::make_tuple("fail", request, text_of(text)));
+  void fail(const RequestRef& request, base::Failure, const std::string& text) override {
+    events.append(py::make_tuple("fail", number_of(request), text_of(text)));
   }
   void joined(Rank last) override { events.append(py::make_tuple("joined", last)); }
   void closed(Rank by, const std::string& text) override { events.append(py::make_tuple("closed", by, text_of(text))); }
-  void set_added(SetId set, const std::vector<Rank>& members, RequestToken request, const NameRef&) override {
-    events.append(py::make_tuple("set_added", set, py::cast(members), request));
+  void set_added(SetId set, const std::vector<Rank>& members, RequestRef request, const NameRef&) override {
+    events.append(py::make_tuple("set_added", set, py::cast(members), number_of(request)));
   }
-  void set_removed(SetId set, RequestToken request) override {
-    events.append(py::make_tuple("set_removed", set, request));
+  void set_removed(SetId set, RequestRef request) override {
+    events.append(py::make_tuple("set_removed", set, number_of(request)));
   }
   void aborted(const std::string& cause) override { events.append(py::make_tuple("aborted", text_of(cause))); }
   void link_lost(Rank, const std::string&) override {}
@@ -128,7 +137,7 @@ class Sim {
     f.repeats = repeats;
     f.tensors.push_back({7, {sig}});
     Item item{std::make_shared<const std::string>(name), std::make_shared<const Signature>(std::move(f))};
-    return node(r).submit(set, std::move(item), token, hurry_if(urgent), now_);
+    return node(r).submit(set, std::move(item), make_request(token), hurry_if(urgent), now_);
   }
   bool add_set(Rank r, const std::vector<int32_t>& ranks, uint64_t token) {
     SignatureFields f;
@@ -177,7 +186,7 @@ class Sim {
     for (Rank r = 0; r < static_cast<Rank>(nodes_.size()); ++r) {
       const int64_t begin = base::now_ns();
       for (size_t i = 0; i < keys.size(); ++i)
-        if (!node(r).submit(0, Item{keys[i], signature}, ++last_token_, hurry_if(i + 1 == keys.size()), now_))
+        if (!node(r).submit(0, Item{keys[i], signature}, nullptr, hurry_if(i + 1 == keys.size()), now_))
           throw py::value_error("'" + names[i] + "' is in flight already");
       busy_ns_[at(r)] += base::now_ns() - begin;
     }
@@ -286,12 +295,11 @@ class Sim {
   bool change_sets(Rank r, SignatureFields f, uint64_t token, std::string name = kSetsName) {
     f.repeats = false;
     Item item{std::make_shared<const std::string>(std::move(name)), std::make_shared<const Signature>(std::move(f))};
-    return node(r).submit(0, std::move(item), token, Hurry::Waits, now_);
+    return node(r).submit(0, std::move(item), make_request(token), Hurry::Waits, now_);
   }
   Node& node(Rank r) { return *nodes_.at(at(r)); }
 
   int64_t now_ = 0;
-  uint64_t last_token_ = 0;       // of submit_everywhere()
   std::vector<int64_t> busy_ns_;  // of each node, in submit_everywhere() and settle()
   std::vector<Recorder> hosts_;
   std::vector<std::unique_ptr<Pipe>> up_, down_;  // by the lower end's rank

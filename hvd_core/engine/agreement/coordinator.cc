@@ -39,7 +39,8 @@ bool Coordinator::is_of_ended_set(const SetState& s, const std::string& name) {
 
 void Coordinator::receive(const UpMessage& m, int64_t now) {
   if (closed_) return;
-  if (m.type != UpMessage::Want && m.type != UpMessage::Join && m.type != UpMessage::Dissolved) heard_at_ = now;
+  if (m.type != UpMessage::Want && m.type != UpMessage::Join && m.type != UpMessage::Dissolved)
+    last_submission_at_ = now;
   if (m.ranks.last() >= config_.world) throw WireError("control message: rank out of range");
   switch (m.type) {
     case UpMessage::Ready:
@@ -65,9 +66,9 @@ void Coordinator::receive(const UpMessage& m, int64_t now) {
 
 bool Coordinator::complete(const SetState& s, const Round& round) const {
   if (round.askers.empty())
-    return joined_.empty() ? round.said.size() == s.members.size() : s.member_set.within(round.said, joined_);
+    return joined_.empty() ? round.submitted.size() == s.members.size() : s.member_set.within(round.submitted, joined_);
   return std::all_of(round.askers.begin(), round.askers.end(),
-                     [&](Rank r) { return round.said.contains(r) || joined_.contains(r); });
+                     [&](Rank r) { return round.submitted.contains(r) || joined_.contains(r); });
 }
 
 // The first round of this name that the rank has not submitted yet (R2). From here on it counts as submitted.
@@ -75,7 +76,7 @@ Coordinator::Round& Coordinator::round_of(SetId set, const NameRef& name, Rank r
   if (!find_set(set)->member_set.contains(rank)) throw WireError("control message: from outside the process set");
   Round* round = &first_round(set, name, now);
   check_asker(*round, rank);
-  while (!round->said.insert(rank)) {
+  while (!round->submitted.insert(rank)) {
     if (!round->next) {
       round->next = std::make_unique<Round>();
       round->next->since = now;
@@ -120,9 +121,9 @@ void Coordinator::ready(SetId set, const Item& item, const RankSet& ranks, bool 
     throw WireError("control message: '" + *item.name + "' is " + (reserved ? "" : "not ") +
                     "a name for changes of the process sets");
   Round& round = first_round(set, item.name, now);
-  if (round.askers.empty() && !round.said.intersects(ranks) && !joined_.intersects(ranks)) {
+  if (round.askers.empty() && !round.submitted.intersects(ranks) && !joined_.intersects(ranks)) {
     // The common case: all of them are about one round, which is complete with the last of them at the earliest.
-    round.said.insert_all(ranks);
+    round.submitted.insert_all(ranks);
     count(set, round, item, ranks, urgent, now);
     return decide_while_complete(set, *item.name, now);
   }
@@ -136,9 +137,9 @@ void Coordinator::ready(SetId set, const Item& item, const RankSet& ranks, bool 
   });
 }
 
-// Takes note of what `ranks`, which are in round.said, have submitted.
+// Takes note of what `ranks`, which are in round.submitted, have submitted.
 void Coordinator::count(SetId set, Round& round, const Item& item, const RankSet& ranks, bool urgent, int64_t now) {
-  tell_ready(set, item, ranks, now);
+  observe_ready(set, item, ranks, now);
   round.urgent |= urgent;
   if (item.sig->has_weights())
     ranks.for_each([&](Rank r) { round.weights.emplace_back(r, item.sig); });
@@ -199,24 +200,24 @@ void Coordinator::want(const UpMessage& m) {
 // Why a request that all ranks submit alike cannot be carried out. Empty if it can.
 std::string Coordinator::refusal(const SetState& s, const Round& round) {
   const auto& f = round.sig->fields();
-  if (f.kind == OpKind::Broadcast && !round.said.contains(f.root))
+  if (f.kind == OpKind::Broadcast && !round.submitted.contains(f.root))
     return "Broadcast of '" + *round.name + "': root rank " + std::to_string(f.root) +
            " has joined and has nothing to send. Broadcast is not supported with Join at this time.";
-  if (f.kind == OpKind::Allreduce && f.root >= 0 && !round.said.contains(f.root))
+  if (f.kind == OpKind::Allreduce && f.root >= 0 && !round.submitted.contains(f.root))
     return "Reduce of '" + *round.name + "': root rank " + std::to_string(f.root) +
            " has joined, and has no tensor for the result.";
-  if (f.kind == OpKind::Send && round.said.size() < s.members.size()) {
-    const Rank gone = round.said.contains(s.members.front()) ? s.members.back() : s.members.front();
+  if (f.kind == OpKind::Send && round.submitted.size() < s.members.size()) {
+    const Rank gone = round.submitted.contains(s.members.front()) ? s.members.back() : s.members.front();
     return "Send of '" + *round.name + "': rank " + std::to_string(gone) +
            " has joined, and neither sends nor receives.";
   }
   // The factor would change the neutral data of a joined rank, which must not change the result.
   const bool others = f.reduce_op == HVD_PROD || f.reduce_op == HVD_MIN || f.reduce_op == HVD_MAX;
   if ((f.kind == OpKind::Allreduce || f.kind == OpKind::Reducescatter) && others && f.prescale != 1.0 &&
-      round.said.size() < s.members.size())
+      round.submitted.size() < s.members.size())
     return std::string(op_label(f.kind)) + " of '" + *round.name + "': a prescale factor with reduction " +
            base::reduce_op_name(f.reduce_op) + " is not supported while ranks have joined.";
-  if (base::sizes_vary(f.kind) && f.reduce_op != 0 && round.said.size() < s.members.size())
+  if (base::sizes_vary(f.kind) && f.reduce_op != 0 && round.submitted.size() < s.members.size())
     return std::string(op_label(f.kind)) + " of '" + *round.name +
            "': the ranks have agreed on its sizes, and a rank that has joined has no data of that size.";
   if (base::sizes_vary(f.kind))
@@ -284,10 +285,7 @@ void Coordinator::change_sets(const Round& round, int64_t now) {
 }
 
 void Coordinator::fail(SetId set, Round& round, const std::string& text) {
-  Entry e;
-  e.type = Entry::Fail;
-  e.set = set;
-  e.name = round.name;
+  Entry e{.type = Entry::Fail, .set = set, .name = round.name};
   if (!text.empty()) {
     e.text = text;
   } else if (!round.poison.empty()) {
@@ -330,21 +328,14 @@ void Coordinator::join(Rank rank, int64_t now) {
   if (static_cast<Rank>(joined_.size()) < config_.world) return;
   form_all_batches(now);  // they come before the end of the join
   joined_.clear();
-  Entry e;
-  e.type = Entry::Joined;
-  e.rank = rank;
-  log_.append(std::move(e));
+  log_.append({.type = Entry::Joined, .rank = rank});
 }
 
 void Coordinator::leave(const UpMessage& m, int64_t now) {
   for (const std::string& text : weights_.take_all()) log_.warn(text);
   form_all_batches(now);
-  Entry e;
-  e.type = Entry::Close;
-  e.rank = m.rank();
-  e.text = m.text;
   closed_ = true;
-  log_.append(std::move(e));
+  log_.append({.type = Entry::Close, .text = m.text, .rank = m.rank()});
 }
 
 Stalled Coordinator::stalled_join(int64_t since) const {
@@ -355,7 +346,7 @@ Stalled Coordinator::stalled_join(int64_t since) const {
 
 bool Coordinator::still_waits(const Stalled& s) const {
   if (closed_) return false;
-  if (s.kind == OpKind::Join) return !joined_.empty() && std::max(joined_at_, heard_at_) == s.since;
+  if (s.kind == OpKind::Join) return !joined_.empty() && std::max(joined_at_, last_submission_at_) == s.since;
   const auto set = sets_.find(s.set);
   if (set == sets_.end()) return false;
   const auto round = set->second.rounds.find(s.name);
@@ -365,17 +356,13 @@ bool Coordinator::still_waits(const Stalled& s) const {
 void Coordinator::observe(uint32_t flags, const std::string& path, int64_t now) {
   if (closed_) return;
   form_all_batches(now);  // of requests that were decided before
-  Entry e;
-  e.type = Entry::Observe;
-  e.batch = flags;
-  e.text = path;
-  log_.append(std::move(e));
+  log_.append({.type = Entry::Observe, .batch = flags, .text = path});
 }
 
 bool Coordinator::waiting() const {
   return !joined_.empty() ||
          std::any_of(sets_.begin(), sets_.end(), [](const auto& s) { return !s.second.rounds.empty(); }) ||
-         std::any_of(known_.begin(), known_.end(), [](const Known& k) { return !k.arrived.empty(); });
+         std::any_of(known_.begin(), known_.end(), [](const KnownBatch& k) { return !k.arrived.empty(); });
 }
 
 std::vector<Stalled> Coordinator::stalled(int64_t before, int64_t* oldest) {
@@ -398,7 +385,7 @@ std::vector<Stalled> Coordinator::stalled(int64_t before, int64_t* oldest) {
       Stalled s{set, name, round.since, {}, {}, {}};
       if (round.sig) s.kind = round.sig->fields().kind;
       for (Rank r : round.askers.empty() ? state.members : round.askers) {
-        if (round.said.contains(r))
+        if (round.submitted.contains(r))
           s.waiting.push_back(r);
         else if (!joined_.contains(r))
           s.missing.push_back(r);
@@ -407,7 +394,7 @@ std::vector<Stalled> Coordinator::stalled(int64_t before, int64_t* oldest) {
     }
   }
   // A rank that has joined may wait for long while the others work. It is stalled when they submit nothing.
-  if (const int64_t quiet_since = std::max(joined_at_, heard_at_); !joined_.empty()) {
+  if (const int64_t quiet_since = std::max(joined_at_, last_submission_at_); !joined_.empty()) {
     if (quiet_since > before)
       *oldest = std::min(*oldest, quiet_since);
     else
@@ -458,23 +445,18 @@ void Coordinator::retune(const FusionConfig& setting, int64_t now) {
   form_all_batches(now);
   dissolve_all(now);  // batches that have become known just now
   fusion_.configure(setting);
-  Entry e;
-  e.type = Entry::Tune;
-  e.coalesce_ns = setting.coalesce_ns;
-  log_.append(std::move(e));
+  log_.append({.type = Entry::Tune, .coalesce_ns = setting.coalesce_ns});
 }
 
 void Coordinator::append_exec(SetId set, std::vector<Item> items, int64_t now) {
   if (autotune_ && joined_.empty()) autotune_->executed(items, now);
-  Entry e;
-  e.type = Entry::Exec;
-  e.set = set;
+  Entry e{.type = Entry::Exec, .set = set};
   if (becomes_known(set, items)) {
     if (const auto number = free_number(now)) {
       e.defines = true;
       e.batch = *number;
-      Known& k = known_[e.batch];
-      k.state = Known::Alive;
+      KnownBatch& k = known_[e.batch];
+      k.state = KnownBatch::Alive;
       k.set = set;
       k.items = items;
       k.last_run = now;
@@ -495,8 +477,8 @@ std::optional<uint32_t> Coordinator::free_number(int64_t now) {
     return static_cast<uint32_t>(known_.size() - 1);
   }
   if (now - oldest_run_ < kIdleNs) return std::nullopt;
-  const auto is_ending = [](const Known& k) { return k.state == Known::Dissolved; };
-  const auto ran_before = [](const Known& a, const Known& b) { return a.last_run < b.last_run; };
+  const auto is_ending = [](const KnownBatch& k) { return k.state == KnownBatch::Dissolved; };
+  const auto ran_before = [](const KnownBatch& a, const KnownBatch& b) { return a.last_run < b.last_run; };
   if (std::any_of(known_.begin(), known_.end(), is_ending)) return std::nullopt;
   const auto oldest = std::min_element(known_.begin(), known_.end(), ran_before);
   oldest_run_ = oldest->last_run;
@@ -525,15 +507,15 @@ bool Coordinator::becomes_known(SetId set, const std::vector<Item>& items) {
 }
 
 // The known batch that a message is about. Throws WireError if the root has no such batch.
-Coordinator::Known& Coordinator::known(const UpMessage& m, const char* what) {
-  if (m.batch >= known_.size() || known_[m.batch].state == Known::Free)
+Coordinator::KnownBatch& Coordinator::known(const UpMessage& m, const char* what) {
+  if (m.batch >= known_.size() || known_[m.batch].state == KnownBatch::Free)
     throw WireError("control message: " + std::string(what) + " an unknown batch");
   return known_[m.batch];
 }
 
 void Coordinator::arrive(const UpMessage& m, int64_t now) {
-  Known& k = known(m, "ARRIVE at");
-  if (k.state != Known::Alive || k.gen != m.gen) {
+  KnownBatch& k = known(m, "ARRIVE at");
+  if (k.state != KnownBatch::Alive || k.gen != m.gen) {
     // The message crossed the dissolution on its way: it counts as READY of each member (R6).
     const auto items = k.items;
     const SetId set = k.set;
@@ -542,19 +524,15 @@ void Coordinator::arrive(const UpMessage& m, int64_t now) {
   }
   if (!m.ranks.within(sets_.at(k.set).member_set)) throw WireError("control message: from outside the process set");
   if (k.arrived.empty()) k.since = now;
-  tell_arrived(k, m.ranks, now);
+  observe_arrived(k, m.ranks, now);
   k.arrived.insert_all(m.ranks);
   if (k.arrived.size() < sets_.at(k.set).members.size()) return;
-  Entry e;
-  e.type = Entry::Run;
-  e.set = k.set;
-  e.batch = m.batch;
-  e.gen = k.gen;
+  Entry run{.type = Entry::Run, .set = k.set, .batch = m.batch, .gen = k.gen};
   ++k.gen;
   k.last_run = now;
   k.arrived.clear();
   if (k.gen % kRunsThatForgive == 0) history_of(k.set, *k.items[0].name).penalty /= 2;
-  log_.append(std::move(e));
+  log_.append(std::move(run));
   if (autotune_ && joined_.empty()) autotune_->executed(k.items, now);
 }
 
@@ -563,34 +541,34 @@ void Coordinator::arrive(const UpMessage& m, int64_t now) {
 
 namespace {
 // The timeline shows ranks by their number in the process set, whose members are in ascending order.
-int32_t number_in(const std::vector<Rank>& members, Rank rank) {
+int32_t index_in(const std::vector<Rank>& members, Rank rank) {
   return static_cast<int32_t>(std::lower_bound(members.begin(), members.end(), rank) - members.begin());
 }
 }  // namespace
 
-void Coordinator::tell_ready(SetId set, const Item& item, const RankSet& ranks, int64_t now) {
+void Coordinator::observe_ready(SetId set, const Item& item, const RankSet& ranks, int64_t now) {
   recorder::Observer* const o = config_.observer;
   if (!o || !o->timeline_on()) return;
   const auto& f = item.sig->fields();
   const auto name = o->name_of(*item.name, f.repeats);
-  ranks.for_each([&](Rank r) { o->ready(set, name, f.kind, number_in(sets_.at(set).members, r), now); });
+  ranks.for_each([&](Rank r) { o->ready(set, name, f.kind, index_in(sets_.at(set).members, r), now); });
 }
 
-void Coordinator::tell_arrived(Known& k, const RankSet& ranks, int64_t now) {
+void Coordinator::observe_arrived(KnownBatch& k, const RankSet& ranks, int64_t now) {
   recorder::Observer* const o = config_.observer;
   if (!o || !o->timeline_on()) return;
   if (k.names.empty())
     for (const Item& item : k.items) k.names.push_back(o->name_of(*item.name, true).name);
   const base::OpKind kind = k.items[0].sig->fields().kind;
   ranks.for_each([&](Rank r) {
-    const int32_t number = number_in(sets_.at(k.set).members, r);
+    const int32_t number = index_in(sets_.at(k.set).members, r);
     for (const uint32_t name : k.names) o->ready(k.set, {name, 0}, kind, number, now);
   });
 }
 
 void Coordinator::ask_dissolve(const UpMessage& m, int64_t now) {
-  const Known& k = known(m, "DISSOLVE of");
-  if (k.state != Known::Alive || k.gen != m.gen) return;  // idempotent (R5)
+  const KnownBatch& k = known(m, "DISSOLVE of");
+  if (k.state != KnownBatch::Alive || k.gen != m.gen) return;  // idempotent (R5)
   // The members did not come together, so that the batch should not become known again soon.
   History& h = history_of(k.set, *k.items[0].name);
   h.penalty = std::min(kMaxPenalty, h.penalty * 2 + 2);
@@ -598,15 +576,10 @@ void Coordinator::ask_dissolve(const UpMessage& m, int64_t now) {
 }
 
 void Coordinator::dissolve(uint32_t batch, int64_t now) {
-  Known& k = known_[batch];
-  Entry e;
-  e.type = Entry::Dissolve;
-  e.batch = batch;
-  e.gen = k.gen;
-  e.set = k.set;
-  log_.append(std::move(e));
+  KnownBatch& k = known_[batch];
+  log_.append({.type = Entry::Dissolve, .set = k.set, .batch = batch, .gen = k.gen});
   // R6. The definition stays for an ARRIVE that is still under way: see dissolved().
-  k.state = Known::Dissolved;
+  k.state = KnownBatch::Dissolved;
   k.unaware = sets_.at(k.set).member_set;
   RankSet arrived;
   std::swap(arrived, k.arrived);
@@ -618,30 +591,30 @@ void Coordinator::dissolve(uint32_t batch, int64_t now) {
 // These ranks have replayed the end of the batch. After the last of them nothing about it is under way any more, and
 // its number is free.
 void Coordinator::dissolved(const UpMessage& m) {
-  Known& k = known(m, "DISSOLVED of");
-  if (k.state != Known::Dissolved || k.gen != m.gen || !m.ranks.within(k.unaware))
+  KnownBatch& k = known(m, "DISSOLVED of");
+  if (k.state != KnownBatch::Dissolved || k.gen != m.gen || !m.ranks.within(k.unaware))
     throw WireError("control message: DISSOLVED out of turn");
   k.unaware.erase_all(m.ranks);
   if (!k.unaware.empty()) return;
-  k = Known{};
+  k = KnownBatch{};
   free_.insert(m.batch);
 }
 
 void Coordinator::dissolve_all_of(SetId set, int64_t now) {
   for (uint32_t i = 0; i < known_.size(); ++i)
-    if (known_[i].state == Known::Alive && known_[i].set == set) dissolve(i, now);
+    if (known_[i].state == KnownBatch::Alive && known_[i].set == set) dissolve(i, now);
 }
 
 void Coordinator::dissolve_all(int64_t now) {
   for (uint32_t i = 0; i < known_.size(); ++i)
-    if (known_[i].state == Known::Alive) dissolve(i, now);
+    if (known_[i].state == KnownBatch::Alive) dissolve(i, now);
 }
 
 void Coordinator::dissolve_batches_with(SetId set, const std::string& name, int64_t now) {
   const auto has_name = [&](const Item& item) { return *item.name == name; };
   for (uint32_t i = 0; i < known_.size(); ++i) {
-    const Known& k = known_[i];
-    if (k.state == Known::Alive && k.set == set && std::any_of(k.items.begin(), k.items.end(), has_name))
+    const KnownBatch& k = known_[i];
+    if (k.state == KnownBatch::Alive && k.set == set && std::any_of(k.items.begin(), k.items.end(), has_name))
       dissolve(i, now);
   }
 }

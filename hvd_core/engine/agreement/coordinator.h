@@ -67,7 +67,7 @@ class Coordinator {
   // Appends an entry that switches the timeline on all ranks.
   void observe(uint32_t flags, const std::string& path, int64_t now);
 
-  // Names that have been waiting since before `before`. Known batches that some ranks arrived at so long ago are
+  // Names that have been waiting since before `before`. KnownBatch batches that some ranks arrived at so long ago are
   // dissolved, so that the next call can name their members. `oldest` becomes the start of the oldest other wait.
   std::vector<Stalled> stalled(int64_t before, int64_t* oldest);
 
@@ -80,8 +80,8 @@ class Coordinator {
  private:
   // The n-th call of a name on every rank (R2).
   struct Round {
-    RankSet said;  // ranks that have submitted or poisoned it
-    SigRef sig;    // the first signature
+    RankSet submitted;  // ranks that have submitted or poisoned it
+    SigRef sig;         // the first signature
     NameRef name;
     std::vector<Rank> askers;                      // R15: the members who change a set of theirs; empty: all of the set
     RankSet agreed;                                // ranks with that signature
@@ -99,7 +99,7 @@ class Coordinator {
     RankSet member_set;
     StringMap<Round> rounds;
   };
-  struct Known {
+  struct KnownBatch {
     enum State : uint8_t { Free, Alive, Dissolved } state = Free;
     SetId set = 0;
     uint32_t gen = 0;
@@ -130,8 +130,8 @@ class Coordinator {
   // Throws WireError if only the members of a new set submit the round, and the rank is not one of them.
   static void check_asker(const Round& round, Rank rank);
   bool complete(const SetState& s, const Round& round) const;
-  void tell_ready(SetId set, const Item& item, const RankSet& ranks, int64_t now);
-  void tell_arrived(Known& k, const RankSet& ranks, int64_t now);
+  void observe_ready(SetId set, const Item& item, const RankSet& ranks, int64_t now);
+  void observe_arrived(KnownBatch& k, const RankSet& ranks, int64_t now);
   void decide_while_complete(SetId set, const std::string& name, int64_t now);
   std::string refusal(const SetState& s, const Round& round);
   std::string refuse_new_set(const std::vector<Rank>& ranks, const Round& round) const;
@@ -150,7 +150,7 @@ class Coordinator {
   void retune(const FusionConfig& setting, int64_t now);
   void append_exec(SetId set, std::vector<Item> items, int64_t now);
   std::optional<uint32_t> free_number(int64_t now);
-  Known& known(const UpMessage& m, const char* what);
+  KnownBatch& known(const UpMessage& m, const char* what);
   bool becomes_known(SetId set, const std::vector<Item>& items);
   History& history_of(SetId set, const std::string& name);
   void arrive(const UpMessage& m, int64_t now);
@@ -165,16 +165,16 @@ class Coordinator {
   Log& log_;
   std::map<SetId, SetState> sets_;  // those that exist; a number is not used again
   SetId next_set_ = 1;
-  std::deque<Known> known_;  // by number; references stay valid when one is added
-  std::set<uint32_t> free_;  // numbers of Free ones
-  int64_t oldest_run_ = 0;   // no living batch has run last before this time
+  std::deque<KnownBatch> known_;  // by number; references stay valid when one is added
+  std::set<uint32_t> free_;       // numbers of Free ones
+  int64_t oldest_run_ = 0;        // no living batch has run last before this time
   base::OwnPages pages_;
   std::pmr::unordered_map<uint64_t, History> history_{pages_.get()};  // by a hash of the set and the name
   WeightsCheck weights_;
   Fusion fusion_;  // requests that all ranks have submitted
   std::optional<Autotune> autotune_;
   RankSet joined_;
-  int64_t joined_at_ = 0, heard_at_ = 0;  // the last JOIN; the last submission of any rank
+  int64_t joined_at_ = 0, last_submission_at_ = 0;  // the last JOIN; the last submission of any rank
   bool closed_ = false;
 };
 

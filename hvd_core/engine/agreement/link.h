@@ -82,7 +82,7 @@ class Link {
   bool unfinished() const { return !inbox_.empty(); }
   // For how long this side has looked for the rest of a frame in vain. To be called after receive(). A pause of this
   // process, stopped by a debugger for instance, counts as one second: the bytes may be there.
-  int64_t in_vain_ns(int64_t now) {
+  int64_t stalled_frame_ns(int64_t now) {
     constexpr int64_t kSecond = 1'000'000'000;
     const bool waits = unfinished() && !progress_;
     in_vain_ = waits ? in_vain_ + std::min(now - looked_, kSecond) : 0;

@@ -2,6 +2,8 @@
 #include "engine/agreement/messages.h"
 
 #include <charconv>
+#include <concepts>
+#include <type_traits>
 #include <utility>
 
 namespace hvd::agreement {
@@ -53,6 +55,11 @@ RankSet get_ranks(Reader& r) {
   if (ranks.empty()) throw WireError("control message: without a sender");
   return ranks;
 }
+
+template <typename M>
+constexpr auto kLastType = UpMessage::Dissolved;
+template <>
+constexpr auto kLastType<Entry> = Entry::Tune;
 
 template <typename T>
 T checked(uint8_t v, T last) {
@@ -152,7 +159,9 @@ class Get {
 
 // The fields of each message, in their order on the wire: `M` is const for Put.
 template <typename Codec, typename M>
-void up_fields(Codec c, M& m) {
+void fields(Codec c, M& m)
+  requires std::same_as<std::remove_const_t<M>, UpMessage>
+{
   switch (m.type) {
     case UpMessage::Ready:
       c.number(m.set), c.flag(m.urgent), c.item(m.item);
@@ -180,7 +189,9 @@ void up_fields(Codec c, M& m) {
 }
 
 template <typename Codec, typename E>
-void entry_fields(Codec c, E& e) {
+void fields(Codec c, E& e)
+  requires std::same_as<std::remove_const_t<E>, Entry>
+{
   switch (e.type) {
     case Entry::Exec:
       c.number(e.set), c.definition(e.defines, e.batch), c.items(e.items);
@@ -277,32 +288,26 @@ std::string shown_name(base::OpKind kind, const std::string& name) {
   return "first message of ranks " + std::to_string(two.front()) + " and " + std::to_string(two.back());
 }
 
-void UpEncoder::put(std::string& out, const UpMessage& m) {
+template <typename M>
+void Encoder<M>::put(std::string& out, const M& m) {
   Writer w(out);
   w.u8(m.type);
-  put_ranks(w, m.ranks);
-  up_fields(Put(w, names_, sigs_), m);
+  if constexpr (std::same_as<M, UpMessage>) put_ranks(w, m.ranks);
+  fields(Put(w, names_, sigs_), m);
 }
 
-UpMessage UpDecoder::get(Reader& r) {
-  UpMessage m;
-  m.type = checked(r.u8(), UpMessage::Dissolved);
-  m.ranks = get_ranks(r);
-  up_fields(Get(r, names_, sigs_), m);
+template <typename M>
+M Decoder<M>::get(Reader& r) {
+  M m;
+  m.type = checked(r.u8(), kLastType<M>);
+  if constexpr (std::same_as<M, UpMessage>) m.ranks = get_ranks(r);
+  fields(Get(r, names_, sigs_), m);
   return m;
 }
 
-void EntryEncoder::put(std::string& out, const Entry& e) {
-  Writer w(out);
-  w.u8(e.type);
-  entry_fields(Put(w, names_, sigs_), e);
-}
-
-Entry EntryDecoder::get(Reader& r) {
-  Entry e;
-  e.type = checked(r.u8(), Entry::Tune);
-  entry_fields(Get(r, names_, sigs_), e);
-  return e;
-}
+template class Encoder<UpMessage>;
+template class Decoder<UpMessage>;
+template class Encoder<Entry>;
+template class Decoder<Entry>;
 
 }  // namespace hvd::agreement

@@ -49,8 +49,8 @@ std::string shown_name(base::OpKind kind, const std::string& name);
 inline constexpr size_t kLongestReport = size_t{64} << 10;
 
 struct Item {
-  NameRef name;
-  SigRef sig;
+  NameRef name = {};
+  SigRef sig = {};
 };
 
 struct UpMessage {
@@ -66,15 +66,19 @@ struct UpMessage {
     Dissolved = 8
   };
   Type type = Ready;
-  RankSet ranks;  // the senders: one rank, or several in a READY, ARRIVE or DISSOLVED that a Merger has put together
+  RankSet ranks =
+      {};  // the senders: one rank, or several in a READY, ARRIVE or DISSOLVED that a Merger has put together
   SetId set = 0;
-  Item item;                    // Ready; Poison, Want: name only
+  Item item = {};               // Ready; Poison, Want: name only
   bool urgent = false;          // Ready: a caller waits already
-  std::string text;             // Poison, Leave; Told: a snapshot (watch/snapshot.h)
+  std::string text = {};        // Poison, Leave; Told: a snapshot (watch/snapshot.h)
   uint32_t batch = 0, gen = 0;  // Arrive, AskDissolve, Dissolved; Told: `batch` is the number of the LOOK
 
-  UpMessage() = default;
-  UpMessage(Type t, Rank from) : type(t) { ranks.insert(from); }
+  static UpMessage of(Type type, Rank from) {
+    UpMessage m{.type = type};
+    m.ranks.insert(from);
+    return m;
+  }
   Rank rank() const { return ranks.first(); }
 };
 
@@ -95,56 +99,38 @@ struct Entry {
     Tune = 12
   };
   Type type = Exec;
-  SetId set = 0;            // AddSet: its new number
-  std::vector<Item> items;  // Exec
-  bool defines = false;     // Exec: the items become known batch `batch`, generation 0
+  SetId set = 0;                 // AddSet: its new number
+  std::vector<Item> items = {};  // Exec
+  bool defines = false;          // Exec: the items become known batch `batch`, generation 0
   // Exec that defines, Run, Dissolve; Look: `batch` is its number; Observe: `batch` has flags
   uint32_t batch = 0, gen = 0;
-  NameRef name;                 // Fail; AddSet, RemoveSet: null unless the members alone have asked for it (R15)
-  std::string text;             // Fail, Close, Report; Observe: the path of a timeline; Shown: a snapshot
-  std::vector<Rank> poisoners;  // Fail
+  NameRef name = {};                 // Fail; AddSet, RemoveSet: null unless the members alone have asked for it (R15)
+  std::string text = {};             // Fail, Close, Report; Observe: the path of a timeline; Shown: a snapshot
+  std::vector<Rank> poisoners = {};  // Fail
   // AddSet; Look: ranks that shall answer; Report: ranks that shall log the text; Shown: the rank that has asked
-  std::vector<Rank> members;
+  std::vector<Rank> members = {};
   Rank rank = 0;  // Joined: the rank that joined last; Close: the rank that left; Shown: the rank of the snapshot
   int64_t coalesce_ns = 0;  // Tune: the coalescing delay and the dissolve delay from here on
 };
 
-class UpEncoder {
+// The codec of one direction of a link, for M = UpMessage or Entry: its dictionaries remember what was sent.
+template <typename M>
+class Encoder {
  public:
-  explicit UpEncoder(uint32_t capacity, std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+  explicit Encoder(uint32_t capacity, std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : names_(capacity, memory), sigs_(capacity, memory) {}
-  void put(std::string& out, const UpMessage& m);
+  void put(std::string& out, const M& m);
 
  private:
   DictionaryEncoder names_, sigs_;
 };
 
-class UpDecoder {
+template <typename M>
+class Decoder {
  public:
-  explicit UpDecoder(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+  explicit Decoder(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : names_(memory), sigs_(memory) {}
-  UpMessage get(Reader& r);
-
- private:
-  DictionaryDecoder<NameRef> names_;
-  DictionaryDecoder<SigRef> sigs_;
-};
-
-class EntryEncoder {
- public:
-  explicit EntryEncoder(uint32_t capacity, std::pmr::memory_resource* memory = std::pmr::get_default_resource())
-      : names_(capacity, memory), sigs_(capacity, memory) {}
-  void put(std::string& out, const Entry& e);
-
- private:
-  DictionaryEncoder names_, sigs_;
-};
-
-class EntryDecoder {
- public:
-  explicit EntryDecoder(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
-      : names_(memory), sigs_(memory) {}
-  Entry get(Reader& r);
+  M get(Reader& r);
 
  private:
   DictionaryDecoder<NameRef> names_;

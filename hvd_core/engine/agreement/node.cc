@@ -36,7 +36,7 @@ Node::Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::uni
       for (auto& c : children_) subtree.insert(subtree.end(), c->subtree.begin(), c->subtree.end());
       std::sort(subtree.begin(), subtree.end());
       merger_ =
-          std::make_unique<Merger>(std::move(subtree), config.merge_ns, [this](const UpMessage& m) { say_up(m); });
+          std::make_unique<Merger>(std::move(subtree), config.merge_ns, [this](const UpMessage& m) { send_up(m); });
     }
   }
   for (auto& c : children_) {
@@ -46,9 +46,9 @@ Node::Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::uni
   }
 }
 
-bool Node::submit(SetId set, Item item, RequestToken request, Hurry hurry, int64_t now) {
+bool Node::submit(SetId set, Item item, RequestRef request, Hurry hurry, int64_t now) {
   now_ = now;
-  return me_.submit(set, std::move(item), request, hurry, now);
+  return me_.submit(set, std::move(item), std::move(request), hurry, now);
 }
 
 void Node::towards_root(UpMessage m, int64_t now) {
@@ -57,10 +57,10 @@ void Node::towards_root(UpMessage m, int64_t now) {
   else if (merger_)
     merger_->receive(std::move(m), now);
   else
-    say_up(m);
+    send_up(m);
 }
 
-void Node::say_up(const UpMessage& m) {
+void Node::send_up(const UpMessage& m) {
   up_urgent_ |= (m.type != UpMessage::Ready && m.type != UpMessage::Dissolved) || m.urgent;
   up_encoder_.put(up_frame_, m);
   ++messages_up_;
@@ -71,7 +71,7 @@ int64_t Node::next_deadline() const {
   int64_t t = me_.next_deadline();
   if (coordinator_) t = std::min(t, coordinator_->next_deadline());
   if (merger_) t = std::min(t, merger_->next_deadline());
-  if (unheard_since_ != kNever) t = std::min(t, unheard_since_ + config_.fusion.coalesce_ns / 2);
+  if (parent_asleep_since_ != kNever) t = std::min(t, parent_asleep_since_ + config_.fusion.coalesce_ns / 2);
   for (const Link* link : links_)
     if (!link->lost && link->unfinished()) t = std::min(t, now_ + kLookNs);
   return t;
@@ -83,38 +83,25 @@ void Node::append(Entry e) {
 }
 
 void Node::look(uint32_t number, std::vector<Rank> ranks) {
-  Entry e;
-  e.type = Entry::Look;
-  e.batch = number;
-  e.members = std::move(ranks);
-  append(std::move(e));
+  append({.type = Entry::Look, .batch = number, .members = std::move(ranks)});
 }
 
 void Node::report(std::vector<Rank> ranks, std::string text) {
-  Entry e;
-  e.type = Entry::Report;
-  e.members = std::move(ranks);
-  e.text = std::move(text);
-  append(std::move(e));
+  append({.type = Entry::Report, .text = std::move(text), .members = std::move(ranks)});
 }
 
 void Node::show(Rank asker, Rank from, std::string text) {
-  Entry e;
-  e.type = Entry::Shown;
-  e.members = {asker};
-  e.rank = from;
-  e.text = std::move(text);
-  append(std::move(e));
+  append({.type = Entry::Shown, .text = std::move(text), .members = {asker}, .rank = from});
 }
 
 void Node::tell(uint32_t number, std::string text) {
-  UpMessage m(UpMessage::Told, config_.rank);
+  UpMessage m = UpMessage::of(UpMessage::Told, config_.rank);
   m.batch = number;
   m.text = std::move(text);
   towards_root(std::move(m), now_);
 }
 
-void Node::hear(const Entry& e) {
+void Node::answer_host(const Entry& e) {
   if (is_closed() || std::find(e.members.begin(), e.members.end(), config_.rank) == e.members.end()) return;
   if (e.type == Entry::Look)
     host_.snapshot_requested(e.batch);
@@ -176,7 +163,7 @@ bool Node::drain(int64_t now) {
     sender_ = 0;
     if (merger_) merger_->see(e);
     me_.replay(e);
-    if (e.type == Entry::Look || e.type == Entry::Report || e.type == Entry::Shown) hear(e);
+    if (e.type == Entry::Look || e.type == Entry::Report || e.type == Entry::Shown) answer_host(e);
     if (e.type == Entry::Tune) {
       config_.fusion.coalesce_ns = e.coalesce_ns;
       me_.set_dissolve_delay(e.coalesce_ns);
@@ -208,12 +195,12 @@ void Node::flush(int64_t now) {
     // No caller waits yet. The parent finds the message by itself if it submits as often as this rank does. It is woken
     // when half of the coalescing delay has passed.
     if (!up_urgent_ && config_.fusion.coalesce_ns > 1)
-      unheard_since_ = std::min(unheard_since_, now);
+      parent_asleep_since_ = std::min(parent_asleep_since_, now);
     else
       urgent = true;
     up_urgent_ = false;
   }
-  const bool wake_parent = urgent || unheard_since_ == kNever;
+  const bool wake_parent = urgent || parent_asleep_since_ == kNever;
   for (Link* link : links_) {
     if (link->lost) continue;
     try {
@@ -222,11 +209,11 @@ void Node::flush(int64_t now) {
       lose(*link, e.what());
     }
   }
-  if (unheard_since_ == kNever) return;
+  if (parent_asleep_since_ == kNever) return;
   if (!parent_ || parent_->lost || parent_->channel().peer_has_read_all()) {
-    unheard_since_ = kNever;
-  } else if (urgent || now >= unheard_since_ + config_.fusion.coalesce_ns / 2) {
-    unheard_since_ = kNever;
+    parent_asleep_since_ = kNever;
+  } else if (urgent || now >= parent_asleep_since_ + config_.fusion.coalesce_ns / 2) {
+    parent_asleep_since_ = kNever;
     parent_->channel().wake_peer();
   }
 }
@@ -254,7 +241,7 @@ bool Node::read(Link& link, int64_t now, OnFrame&& on_frame) {
   };
   try {
     const bool any = link.receive(on_frame, [&](std::string_view text) { abort(std::string(text)); });
-    if (link.in_vain_ns(now) >= config_.unfinished_frame_ns)
+    if (link.stalled_frame_ns(now) >= config_.unfinished_frame_ns)
       refuse("it has sent " + link.unfinished_text() + " of a control message, and nothing for " +
              std::to_string(config_.unfinished_frame_ns / 1'000'000'000) + " s");
     return any;

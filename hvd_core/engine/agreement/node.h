@@ -37,7 +37,7 @@ struct NodeConfig {
 
 class Node final : private Participant::Outbox, private Coordinator::Log {
  public:
-  // The node's owner: hears the participant's events, and the two of the node itself.
+  // The node's owner: receives the participant's events, and the two of the node itself.
   struct Host : Participant::Events {
     // The first cause of an abort that this node learns of, once (R12).
     virtual void aborted(const std::string& cause) = 0;
@@ -56,7 +56,7 @@ class Node final : private Participant::Outbox, private Coordinator::Log {
   Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::unique_ptr<Link>> children, Host& host);
 
   // As Participant's functions of these names.
-  bool submit(SetId set, Item item, RequestToken request, Hurry hurry, int64_t now);
+  bool submit(SetId set, Item item, RequestRef request, Hurry hurry, int64_t now);
   void poison(SetId set, const std::string& name, const std::string& text) { me_.poison(set, name, text); }
   void wanted(SetId set, const std::string& name) { me_.wanted(set, name); }
   void join() { me_.join(); }
@@ -77,7 +77,7 @@ class Node final : private Participant::Outbox, private Coordinator::Log {
   bool flushed() const;
   int64_t next_deadline() const;
 
-  // Tells all neighbours, once; the host hears aborted() unless it already has.
+  // Tells all neighbours, once; the host receives aborted() unless it already has.
   void abort(const std::string& cause);
   bool is_aborted() const { return aborted_; }
   bool is_closed() const { return me_.is_closed(); }
@@ -98,8 +98,8 @@ class Node final : private Participant::Outbox, private Coordinator::Log {
   void warn(const std::string& text) override { host_.warn(text); }
 
   void towards_root(UpMessage m, int64_t now);
-  void say_up(const UpMessage& m);
-  void hear(const Entry& e);
+  void send_up(const UpMessage& m);
+  void answer_host(const Entry& e);
   bool read_links(int64_t now);
   template <typename OnFrame>
   bool read(Link& link, int64_t now, OnFrame&& on_frame);
@@ -121,13 +121,13 @@ class Node final : private Participant::Outbox, private Coordinator::Log {
   std::vector<Link*> links_;
 
   base::OwnPages pages_;  // of the encoders and decoders
-  UpEncoder up_encoder_;
-  std::vector<UpDecoder> up_decoders_;  // one per child
-  EntryEncoder entry_encoder_;
-  EntryDecoder entry_decoder_;
+  Encoder<UpMessage> up_encoder_;
+  std::vector<Decoder<UpMessage>> up_decoders_;  // one per child
+  Encoder<Entry> entry_encoder_;
+  Decoder<Entry> entry_decoder_;
   std::string up_frame_, down_frame_;
-  bool up_urgent_ = false;          // the parent must be woken for up_frame_ at once
-  int64_t unheard_since_ = kNever;  // sent to the parent without waking it
+  bool up_urgent_ = false;                // the parent must be woken for up_frame_ at once
+  int64_t parent_asleep_since_ = kNever;  // sent to the parent without waking it
   std::deque<UpMessage> to_coordinator_;
   std::deque<Entry> to_replay_;
   int64_t now_ = 0;  // of the call under way

@@ -93,20 +93,21 @@ bool Participant::is_of_ended_set(const SetState& s, const std::string& name) co
   return given < next_set_ && !sets_.contains(given);
 }
 
-void Participant::announce(SetId set, const Item& item, bool urgent) {
-  UpMessage m(UpMessage::Ready, me_);
-  m.urgent = urgent;
-  m.set = set;
-  m.item = item;
+void Participant::send(UpMessage m) {
+  m.ranks.insert(me_);
   outbox_.send(std::move(m));
 }
 
-void Participant::announce_held(const Batch& b) {
+void Participant::announce(SetId set, const Item& item, bool urgent) {
+  send({.type = UpMessage::Ready, .set = set, .item = item, .urgent = urgent});
+}
+
+void Participant::announce_held(const KnownBatch& b) {
   for (size_t i = 0; i < b.members.size(); ++i)
     if (b.holds[i]) announce(b.set, b.members[i], true);  // urgent: it has waited already
 }
 
-bool Participant::submit(SetId set, Item item, RequestToken request, Hurry hurry, int64_t now) {
+bool Participant::submit(SetId set, Item item, RequestRef request, Hurry hurry, int64_t now) {
   const bool urgent = hurry != Hurry::None;
   auto& s = state(set);
   if (s.ended || is_of_ended_set(s, *item.name)) {  // the removal was replayed after the call was made
@@ -115,7 +116,7 @@ bool Participant::submit(SetId set, Item item, RequestToken request, Hurry hurry
   }
   if (item.sig->fields().kind == OpKind::RemoveProcessSet)
     ask_dissolve_partly_held(static_cast<SetId>(item.sig->fields().root));  // R10
-  if (!s.pending.try_emplace(*item.name, Pending{item, request, urgent}).second) return false;
+  if (!s.pending.try_emplace(*item.name, Pending{item, std::move(request), urgent}).second) return false;
 
   auto known = s.known.find(*item.name);
   if (known == s.known.end()) {
@@ -123,7 +124,7 @@ bool Participant::submit(SetId set, Item item, RequestToken request, Hurry hurry
     return true;
   }
   const Place place = known->second;
-  Batch& b = batches_[place.batch];
+  KnownBatch& b = batches_[place.batch];
   if (b.asked) {  // the batch is being dissolved: members are announced singly
     announce(set, item, urgent);
     return true;
@@ -141,10 +142,7 @@ bool Participant::submit(SetId set, Item item, RequestToken request, Hurry hurry
   if (b.held == b.members.size()) {
     held_since_.erase({b.since, place.batch});
     b.arrived = true;
-    UpMessage m(UpMessage::Arrive, me_);
-    m.batch = place.batch;
-    m.gen = b.gen;
-    outbox_.send(std::move(m));
+    send({.type = UpMessage::Arrive, .batch = place.batch, .gen = b.gen});
   } else if (hurry == Hurry::Waits) {
     ask_dissolve(place.batch);
   }
@@ -152,13 +150,10 @@ bool Participant::submit(SetId set, Item item, RequestToken request, Hurry hurry
 }
 
 void Participant::ask_dissolve(uint32_t id) {
-  Batch& b = batches_[id];
+  KnownBatch& b = batches_[id];
   if (!b.alive || b.asked || b.arrived) return;  // R6: an arrival is never said twice
   b.asked = true;
-  UpMessage m(UpMessage::AskDissolve, me_);
-  m.batch = id;
-  m.gen = b.gen;
-  outbox_.send(std::move(m));
+  send({.type = UpMessage::AskDissolve, .batch = id, .gen = b.gen});
   announce_held(b);
   stop_holding(id);
 }
@@ -175,7 +170,7 @@ void Participant::ask_dissolve_partly_held(SetId set) {
 }
 
 void Participant::stop_holding(uint32_t id) {
-  Batch& b = batches_[id];
+  KnownBatch& b = batches_[id];
   held_since_.erase({b.since, id});
   std::fill(b.holds.begin(), b.holds.end(), false);
   b.held = 0;
@@ -183,22 +178,21 @@ void Participant::stop_holding(uint32_t id) {
 }
 
 void Participant::forget_batch(uint32_t id) {
-  Batch& b = batches_[id];
+  KnownBatch& b = batches_[id];
   auto& known = state(b.set).known;
   for (const auto& m : b.members) known.erase(*m.name);
   stop_holding(id);
-  b = Batch{};
+  b = KnownBatch{};
 }
 
 void Participant::poison(SetId set, const std::string& name, const std::string& text) {
   if (state(set).ended || is_of_ended_set(state(set), name)) return;
   auto& known = state(set).known;
   if (auto it = known.find(name); it != known.end()) ask_dissolve(it->second.batch);
-  UpMessage m(UpMessage::Poison, me_);
-  m.set = set;
-  m.item.name = std::make_shared<const std::string>(name);
-  m.text = text;
-  outbox_.send(std::move(m));
+  send({.type = UpMessage::Poison,
+        .set = set,
+        .item = {std::make_shared<const std::string>(name), nullptr},
+        .text = text});
 }
 
 void Participant::wanted(SetId set, const std::string& name) {
@@ -206,29 +200,23 @@ void Participant::wanted(SetId set, const std::string& name) {
   auto pending = s.pending.find(name);
   if (pending == s.pending.end()) return;
   if (auto it = s.known.find(name); it != s.known.end()) {
-    const Batch& b = batches_[it->second.batch];
+    const KnownBatch& b = batches_[it->second.batch];
     if (b.holds[it->second.index]) return ask_dissolve(it->second.batch);
   }
   if (std::exchange(pending->second.urgent, true)) return;
-  UpMessage m(UpMessage::Want, me_);
-  m.set = set;
-  m.item.name = pending->second.item.name;
-  outbox_.send(std::move(m));
+  send({.type = UpMessage::Want, .set = set, .item = {pending->second.item.name, nullptr}});
 }
 
 void Participant::join() {
   ask_dissolve_partly_held();
   joined_ = true;
-  UpMessage m(UpMessage::Join, me_);
-  outbox_.send(std::move(m));
+  send({.type = UpMessage::Join});
 }
 
 void Participant::leave(const std::string& text) {
   ask_dissolve_partly_held();
   left_ = true;
-  UpMessage m(UpMessage::Leave, me_);
-  m.text = text;
-  outbox_.send(std::move(m));
+  send({.type = UpMessage::Leave, .text = text});
 }
 
 void Participant::on_time(int64_t now) {
@@ -279,10 +267,10 @@ void Participant::execute(SetId set, const std::vector<Item>& items) {
   std::vector<BatchItem> run;
   run.reserve(items.size());
   for (const auto& item : items) {
-    BatchItem x{item, 0, nullptr};
+    BatchItem x{item, nullptr};
     if (auto it = s.pending.find(*item.name); it != s.pending.end()) {
       check_agreed(item, it->second);
-      x.token = it->second.request;
+      x.request = std::move(it->second.request);
       s.pending.erase(it);
     } else if (!joined_) {
       throw std::logic_error("the log says to execute '" + *item.name + "', which this rank has not submitted");
@@ -300,7 +288,7 @@ void Participant::replay_exec(const Entry& e) {
     // The root takes free numbers first, so that no message can make this rank hold more batches than are alive.
     if (e.batch > batches_.size()) absurd("a known batch out of turn");
     if (e.batch == batches_.size()) batches_.emplace_back();
-    Batch& b = batches_[e.batch];
+    KnownBatch& b = batches_[e.batch];
     if (b.alive) absurd("a known batch takes the number of another one");
     b.alive = true;
     b.set = e.set;
@@ -321,7 +309,7 @@ void Participant::replay_exec(const Entry& e) {
 void Participant::replay_run(const Entry& e) {
   if (e.batch >= batches_.size() || !batches_[e.batch].alive || batches_[e.batch].gen != e.gen)
     throw std::logic_error("the log says to run a batch that is not known here");
-  Batch& b = batches_[e.batch];
+  KnownBatch& b = batches_[e.batch];
   const bool member = state(b.set).member;
   // R7, also on a rank that has joined: no known batch runs without its arrival (R9).
   if (member && !b.arrived) throw std::logic_error("the log runs a batch at which this rank has not arrived");
@@ -332,53 +320,48 @@ void Participant::replay_run(const Entry& e) {
 
 void Participant::replay_dissolve(const Entry& e) {
   if (e.batch >= batches_.size() || !batches_[e.batch].alive || batches_[e.batch].gen != e.gen) return;
-  Batch& b = batches_[e.batch];
+  KnownBatch& b = batches_[e.batch];
   // The root counts a rank that has arrived (R6); a rank that asked has announced its members already (R5).
   if (!b.arrived && !b.asked) announce_held(b);
   const bool member = state(b.set).member;
   forget_batch(e.batch);
   if (!member) return;
-  UpMessage m(UpMessage::Dissolved, me_);
-  m.batch = e.batch;
-  m.gen = e.gen;
-  outbox_.send(std::move(m));
+  send({.type = UpMessage::Dissolved, .batch = e.batch, .gen = e.gen});
 }
 
-RequestToken Participant::take_sets_request(const Entry& e, OpKind kind) {
+RequestRef Participant::take_sets_request(const Entry& e, OpKind kind) {
   auto& pending = state(0).pending;
   auto it = pending.find(e.name ? *e.name : kSetsName);
   if (it == pending.end()) {
     // R15: a rank that is no member has not asked for it, and need not know of it.
     const auto askers = e.name ? members_that_ask(*e.name) : std::vector<Rank>{};
-    if (!askers.empty() && !std::binary_search(askers.begin(), askers.end(), me_)) return 0;
+    if (!askers.empty() && !std::binary_search(askers.begin(), askers.end(), me_)) return nullptr;
     if (!joined_) throw std::logic_error("the log changes the process sets, which this rank has not asked for");
-    return 0;
+    return nullptr;
   }
   const SignatureFields& asked = it->second.item.sig->fields();
   if (asked.kind != kind ||
       (kind == OpKind::AddProcessSet ? asked.ranks != e.members : asked.root != static_cast<int32_t>(e.set)))
     throw std::logic_error("the log changes the process sets in another way than this rank has asked for");
-  const RequestToken request = it->second.request;
-  pending.erase(it);
-  return request;
+  return std::move(pending.extract(it).mapped().request);
 }
 
 void Participant::replay_add_set(const Entry& e) {
   // All ranks replay all additions, so the set's number is the next index. A number from a peer never sizes the table.
   if (e.set != next_set_) absurd("a new process set out of turn");
   check_set(e);
-  const RequestToken request = take_sets_request(e, OpKind::AddProcessSet);
+  RequestRef request = take_sets_request(e, OpKind::AddProcessSet);
   SetState& s = sets_[next_set_++];
   s.pair = is_pair(e.name);
   s.members = e.members;
   s.member = std::ranges::binary_search(e.members, me_);
-  events_.set_added(e.set, e.members, request, e.name);
+  events_.set_added(e.set, e.members, std::move(request), e.name);
 }
 
 void Participant::replay_remove_set(const Entry& e) {
   SetState& s = state(e.set);
   if (e.set == 0 || s.ended) absurd("the end of a process set that does not exist");
-  const RequestToken request = take_sets_request(e, OpKind::RemoveProcessSet);
+  RequestRef request = take_sets_request(e, OpKind::RemoveProcessSet);
   const auto pending = std::move(s.pending);
   sets_.erase(e.set);
   for (auto& [name, p] : pending) events_.fail(p.request, Failure::SetRemoved, kSetRemoved);
@@ -391,7 +374,7 @@ void Participant::replay_remove_set(const Entry& e) {
       return gone;
     });
   }
-  events_.set_removed(e.set, request);
+  events_.set_removed(e.set, std::move(request));
 }
 
 void Participant::replay_fail(const Entry& e) {
@@ -400,7 +383,7 @@ void Participant::replay_fail(const Entry& e) {
   auto& s = state(e.set);
   auto it = s.pending.find(*e.name);
   if (it == s.pending.end()) return;  // this rank is not a member, or has joined
-  RequestToken request = it->second.request;
+  const RequestRef request = std::move(it->second.request);
   s.pending.erase(it);
   events_.fail(request, e.poisoners.empty() ? Failure::Disagreement : Failure::Mistake, e.text);
 }

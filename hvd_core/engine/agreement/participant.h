@@ -31,16 +31,16 @@ class Participant {
     virtual ~Outbox() = default;
     virtual void send(UpMessage m) = 0;  // towards the root
   };
-  // Decisions of the log, in log order. `request` is the token of this rank's request, 0 if this rank has joined.
+  // Decisions of the log, in log order. `request` is this rank's request; null if this rank has joined.
   struct Events {
     virtual ~Events() = default;
     virtual void execute(SetId set, std::vector<BatchItem> items) = 0;
-    virtual void fail(RequestToken request, base::Failure failure, const std::string& text) = 0;
+    virtual void fail(const RequestRef& request, base::Failure failure, const std::string& text) = 0;
     virtual void joined(Rank last) = 0;                         // all ranks have called join()
     virtual void closed(Rank by, const std::string& text) = 0;  // the job has ended in good order; no event follows
     // `name`: of the key under which the members alone have asked for the set (R15); null: all ranks have.
-    virtual void set_added(SetId set, const std::vector<Rank>& members, RequestToken request, const NameRef& name) = 0;
-    virtual void set_removed(SetId set, RequestToken request) = 0;
+    virtual void set_added(SetId set, const std::vector<Rank>& members, RequestRef request, const NameRef& name) = 0;
+    virtual void set_removed(SetId set, RequestRef request) = 0;
     // Rank 0 switches the timeline at this point of the log (Coordinator::observe).
     virtual void observe(uint32_t /*flags*/, const std::string& /*path*/) {}
   };
@@ -49,7 +49,7 @@ class Participant {
 
   // Returns false if a request of this name is still in flight: then this one is not submitted (R2). A request for a
   // set that has ended fails at once.
-  bool submit(SetId set, Item item, RequestToken request, Hurry hurry, int64_t now);
+  bool submit(SetId set, Item item, RequestRef request, Hurry hurry, int64_t now);
   // A call with this name failed on this rank: the matching calls of the other ranks shall fail too (R8).
   void poison(SetId set, const std::string& name, const std::string& text);
   // A caller waits for this name or polls it: it must not stay in a partly held batch (R5), nor be coalesced (R3).
@@ -72,11 +72,11 @@ class Participant {
  private:
   struct Pending {
     Item item;
-    RequestToken request = 0;
+    RequestRef request;
     bool urgent = false;  // the root knows that a caller waits
   };
   // A known batch. It is held in part from the first submitted member on, until all are (arrived) or it is dissolved.
-  struct Batch {
+  struct KnownBatch {
     bool alive = false;
     bool arrived = false;  // this rank has submitted all members, and has said so
     bool asked = false;    // this rank has asked to dissolve it, and has announced the members that it holds
@@ -104,8 +104,9 @@ class Participant {
   void check_executable(const SetState& s, const Item& item) const;
   void check_set(const Entry& e) const;
   void check_agreed(const Item& item, const Pending& mine) const;
+  void send(UpMessage m);
   void announce(SetId set, const Item& item, bool urgent);
-  void announce_held(const Batch& b);
+  void announce_held(const KnownBatch& b);
   void ask_dissolve(uint32_t id);
   void ask_dissolve_partly_held();
   void ask_dissolve_partly_held(SetId set);
@@ -119,7 +120,7 @@ class Participant {
   void replay_add_set(const Entry& e);
   void replay_remove_set(const Entry& e);
   bool is_of_ended_set(const SetState& s, const std::string& name) const;
-  RequestToken take_sets_request(const Entry& e, base::OpKind kind);
+  RequestRef take_sets_request(const Entry& e, base::OpKind kind);
 
   const Rank me_, world_;
   int64_t dissolve_after_ns_;
@@ -129,7 +130,7 @@ class Participant {
   std::map<SetId, SetState> sets_;  // those that exist; a number is not used again
   SetId next_set_ = 1;
   SetState ended_;  // takes the place of each that does not exist any more
-  std::vector<Batch> batches_;
+  std::vector<KnownBatch> batches_;
   std::set<std::pair<int64_t, uint32_t>> held_since_;  // partly held batches, oldest first
 };
 

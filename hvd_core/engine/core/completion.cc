@@ -37,25 +37,20 @@ void Engine::enqueued(const RequestRef& request, const plugins::MarkRef& mark) {
 }
 
 void Engine::execute(agreement::SetId set, std::vector<agreement::BatchItem> items) {
-  for (auto& item : items)
-    if (auto it = live_.find(item.token); it != live_.end()) item.request = it->second;
   ++batches_;
   if (observer_->on()) observe_entry(set, items);
   executor_->execute(set, std::move(items));
   call_watch_->wake();
 }
 
-void Engine::fail(agreement::RequestToken token, Failure failure, const std::string& text) {
-  auto it = live_.find(token);
-  if (it == live_.end()) return;
-  auto request = std::move(it->second);
-  live_.erase(it);
+void Engine::fail(const RequestRef& request, Failure failure, const std::string& text) {
+  if (live_.erase(request) == 0) return;
   observer_->failed(request->set, request->observed, failure, text);
   end(request, failure, text);
 }
 
 void Engine::completed(const RequestRef& request) {
-  live_.erase(request->handle);
+  live_.erase(request);
   end(request);
 }
 
@@ -63,13 +58,13 @@ void Engine::completed(const std::vector<agreement::BatchItem>& items) {
   inbox_.free_names(items);
   for (const auto& item : items) {
     if (!item.request) continue;
-    live_.erase(item.token);
+    live_.erase(item.request);
     item.request->complete();
   }
 }
 
 void Engine::refused(const RequestRef& request, const std::string& why) {
-  live_.erase(request->handle);
+  live_.erase(request);
   end(request, Failure::Disagreement, why);
 }
 
@@ -82,18 +77,12 @@ void Engine::joined(agreement::Rank last) {
   join_request_.reset();
 }
 
-RequestRef Engine::live_request(agreement::RequestToken token) {
-  auto it = live_.find(token);
-  return it == live_.end() ? nullptr : it->second;
-}
-
 // The number is assigned here, in log order, so that it is the same on all ranks. On members the request completes when
 // the set's communicators exist; on other ranks when the members need them no longer.
-void Engine::set_added(agreement::SetId set, const std::vector<int32_t>& members, agreement::RequestToken token,
+void Engine::set_added(agreement::SetId set, const std::vector<int32_t>& members, RequestRef request,
                        const agreement::NameRef& name) {
   const int32_t number = sets_.add(set, members, name != nullptr);
   observer_->set_added(set, members.size());
-  auto request = live_request(token);
   if (request) request->process_set = number;
   auto own = request ? request->call.backends : nullptr;
   const bool member = std::ranges::find(members, config_.rank) != members.end();
@@ -104,11 +93,11 @@ void Engine::set_added(agreement::SetId set, const std::vector<int32_t>& members
   if (member && agreement::is_pair(name)) inbox_.open_pair(other_of(members[0], members[1]), set);
 }
 
-void Engine::set_removed(agreement::SetId set, agreement::RequestToken token) {
+void Engine::set_removed(agreement::SetId set, RequestRef request) {
   sets_.remove(set);
   observer_->set_removed(set);
   for (const RequestRef& message : inbox_.messages_of(set)) end(message, Failure::SetRemoved, agreement::kSetRemoved);
-  executor_->remove(set, live_request(token));
+  executor_->remove(set, std::move(request));
   call_watch_->wake();
 }
 

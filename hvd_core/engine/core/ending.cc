@@ -151,7 +151,7 @@ void Engine::fail_in_flight(const std::string& message) {
   std::vector<RequestRef> requests = inbox_.close();
   for (const Command& c : taking_)
     if (c.request) requests.push_back(c.request);
-  for (auto& [token, request] : live_) requests.push_back(std::move(request));
+  requests.insert(requests.end(), live_.begin(), live_.end());
   live_.clear();
   if (join_request_) requests.push_back(std::move(join_request_));
   join_request_.reset();
@@ -214,7 +214,7 @@ bool Engine::leave_driver_behind(uint64_t call, const std::string& cause) {
   // The thread keeps the driver's mutex, and never comes back to what that protects. So this thread may use it.
   const std::string text = abort_raised() ? segment_->abort_text() : describe(config_.rank) + ": " + cause;
   base::log(Level::Error, "a thread of the engine stays in a backend's call; the tensors of its operation are kept");
-  for (auto& [token, request] : live_) request->lingers = true;
+  for (const RequestRef& request : live_) request->lingers = true;
   stop(State::LeftBehind, "Horovod's engine was aborted: " + text);
   for (const LinkConfig& link : config_.links)
     if (link.sock_fd >= 0) ::shutdown(link.sock_fd, SHUT_RDWR);

@@ -95,7 +95,7 @@ void Engine::check_neighbours() {
 
 std::vector<calls::RequestRef> Engine::live_requests() const {
   std::vector<calls::RequestRef> requests;
-  for (const auto& [token, request] : live_)
+  for (const calls::RequestRef& request : live_)
     if (request != startup_) requests.push_back(request);
   return requests;
 }

@@ -17,6 +17,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "engine/agreement/node.h"
@@ -243,13 +244,13 @@ class Engine final : private agreement::Node::Host,
  private:
   // agreement::Node::Host
   void execute(agreement::SetId set, std::vector<agreement::BatchItem> items) override;
-  void fail(agreement::RequestToken request, base::Failure failure, const std::string& text) override;
+  void fail(const calls::RequestRef& request, base::Failure failure, const std::string& text) override;
   void joined(agreement::Rank last) override;
   void closed(agreement::Rank by, const std::string& text) override;
   void aborted(const std::string& cause) override;
-  void set_added(agreement::SetId set, const std::vector<int32_t>& members, agreement::RequestToken request,
+  void set_added(agreement::SetId set, const std::vector<int32_t>& members, calls::RequestRef request,
                  const agreement::NameRef& name) override;
-  void set_removed(agreement::SetId set, agreement::RequestToken request) override;
+  void set_removed(agreement::SetId set, calls::RequestRef request) override;
   void link_lost(agreement::Rank peer, const std::string& why) override;
   void warn(const std::string& text) override;
   void snapshot_requested(uint32_t id) override { reports_.snapshot_requested(id); }
@@ -293,7 +294,6 @@ class Engine final : private agreement::Node::Host,
   calls::RequestRef new_request(agreement::SetId set, std::string name, calls::Call&& call = {}) override;
   void observe_submission(calls::Request& request) override;
 
-  calls::RequestRef live_request(agreement::RequestToken token);
   // recording.cc
   void make_observer();
   void observe_entry(agreement::SetId set, const std::vector<agreement::BatchItem>& items);
@@ -381,7 +381,7 @@ class Engine final : private agreement::Node::Host,
 
   // From here on: by the driver. So are node_ and executor_.
   std::vector<Command> taking_;
-  std::unordered_map<uint64_t, calls::RequestRef> live_;
+  std::unordered_set<calls::RequestRef> live_;
   calls::RequestRef join_request_;
   uint64_t batches_ = 0;  // entries that the executor has got
   std::vector<recorder::RequestName> batch_names_;

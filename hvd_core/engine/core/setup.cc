@@ -80,7 +80,7 @@ void Engine::set_up() {
   for (int32_t r = 0; r < config_.size; ++r) all.push_back(r);
   sets_.add(0, all);
   startup_ = new_request(0, "startup");
-  live_[startup_->handle] = startup_;
+  live_.insert(startup_);
   executor_->create(0, all, startup_, false);
   call_watch_->wake();  // the first communicators are about to be made
   reports_.start_doctor();

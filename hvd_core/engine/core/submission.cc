@@ -282,10 +282,10 @@ int64_t Engine::take_inbox() {
     }
     switch (c.type) {
       case Command::Submit:
-        live_[c.request->handle] = c.request;  // first, because submit() may report a failure
-        if (!node_->submit(c.set, c.request->item, c.request->handle, hurry_of(*c.request), now)) {
+        live_.insert(c.request);  // first, because submit() may report a failure
+        if (!node_->submit(c.set, c.request->item, c.request, hurry_of(*c.request), now)) {
           // An unnamed operation and a named one have got the same name.
-          live_.erase(c.request->handle);
+          live_.erase(c.request);
           node_->poison(c.set, *c.request->item.name, calls::kDuplicateText);
           const std::string text = std::string(calls::kDuplicateText) + " Name: '" + *c.request->item.name + "'.";
           end(c.request, Failure::Mistake, text);
@@ -303,7 +303,7 @@ int64_t Engine::take_inbox() {
         break;
       case Command::Observe:
         timeline_requests_.push_back(c.request);
-        live_[c.request->handle] = c.request;
+        live_.insert(c.request);
         node_->coordinator()->observe(c.set, c.text, now);
         break;
       case Command::Leave:

@@ -413,22 +413,21 @@ void Adasum::write_level(const Self& self, Schedule& schedule, Lowering& lowerin
 
 }  // namespace
 
-void write_adasum(Schedule& schedule, Lowering& lowering, const HostMath& math, const plugins::Collective& c,
-                  uint64_t local_bytes) {
+void AdasumLowering::write_steps(Schedule& schedule, const plugins::Collective& c) {
   if (!adasum_serves(c.dtype))
     throw plugins::BackendError(
         HVD_E_UNSUPPORTED, 0, 0,
         std::string("Adasum of ") + base::dtype_name(c.dtype) +
             " is not supported: it works on float16, bfloat16, float32 and float64. Convert the "
             "tensor, or use Sum or Average (UNSUPPORTED)");
-  const auto self = std::make_shared<Adasum>(lowering, math, c);
+  const auto self = std::make_shared<Adasum>(inner_, math_, c);
   if (self->total() == 0) return;
   if (self->ranks() == 1)
     Adasum::write_alone(self, schedule);
-  else if (self->bytes(self->total()) <= local_bytes / self->ranks())
-    Adasum::write_gathered(self, schedule, lowering);
+  else if (self->bytes(self->total()) <= local_bytes_ / self->ranks())
+    Adasum::write_gathered(self, schedule, inner_);
   else
-    Adasum::write_halving(self, schedule, lowering);
+    Adasum::write_halving(self, schedule, inner_);
 }
 
 }  // namespace hvd::dataplane

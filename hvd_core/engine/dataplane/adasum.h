@@ -53,12 +53,23 @@ void adasum_combine(const HostMath& math, void* dst, const void* a, const void* 
 // alone: one collective instead of two for each doubling of ranks. The bits of the result are the same.
 constexpr uint64_t kAdasumLocalBytes = 64 * 1024;
 
-// Appends the steps of an allreduce `c` by Adasum (c.op is ignored). Each buffer, in host memory, is a tensor with
-// scalar products of its own. The result has the same bits on all ranks. prescale is applied before, postscale after;
-// 16-bit floats are rounded once per combination. The lowering must serve alltoall and allgather of any size. The
-// lowering and `math` must outlive the run of the schedule. Throws plugins::BackendError, UNSUPPORTED, for types other
-// than float16, bfloat16, float32, float64.
-void write_adasum(Schedule& schedule, Lowering& lowering, const HostMath& math, const plugins::Collective& c,
-                  uint64_t local_bytes = kAdasumLocalBytes);
+// A Lowering for an allreduce by Adasum in host memory (c.op is ignored). Each buffer is a tensor with scalar products
+// of its own. The result has the same bits on all ranks. prescale is applied before, postscale after; 16-bit floats are
+// rounded once per combination. `inner` must serve alltoall and allgather of any size. It and `math` must outlive the
+// run of the schedule. Types other than float16, bfloat16, float32, float64: plugins::BackendError, UNSUPPORTED.
+class AdasumLowering final : public Lowering {
+ public:
+  AdasumLowering(Lowering& inner, const HostMath& math, uint64_t local_bytes = kAdasumLocalBytes)
+      : inner_(inner), math_(math), local_bytes_(local_bytes) {}
+
+  void write_steps(Schedule& schedule, const plugins::Collective& c) override;
+  int32_t rank() const override { return inner_.rank(); }
+  int32_t size() const override { return inner_.size(); }
+
+ private:
+  Lowering& inner_;
+  const HostMath& math_;
+  const uint64_t local_bytes_;
+};
 
 }  // namespace hvd::dataplane

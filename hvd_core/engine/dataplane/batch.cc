@@ -18,8 +18,8 @@ namespace hvd::dataplane {
 using base::OpKind;
 using calls::Output;
 
-void Batch::write_schedule(Schedule& schedule, SetComms& set, SetDevice* device, const HostMath& math,
-                           std::vector<agreement::BatchItem>& work, uint64_t seq) {
+void BatchWriter::write_schedule(Schedule& schedule, SetComms& set, SetDevice* device, const HostMath& math,
+                                 std::vector<agreement::BatchItem>& work, uint64_t seq) {
   set_ = &set;
   device_ = device;
   math_ = &math;
@@ -41,7 +41,7 @@ void Batch::write_schedule(Schedule& schedule, SetComms& set, SetDevice* device,
   }
 }
 
-void Batch::collect(Schedule& schedule) {
+void BatchWriter::collect(Schedule& schedule) {
   tensors_.clear();
   for (size_t w = 0; w < work_->size(); ++w) {
     const auto& f = (*work_)[w].item.sig->fields();
@@ -67,7 +67,7 @@ void Batch::collect(Schedule& schedule) {
 }
 
 // The input of a rank that has joined, and a place for the result; `apart`: not the place of the input.
-void Batch::add_neutral(Schedule& schedule, Tensor& t, int32_t op, bool apart) {
+void BatchWriter::add_neutral(Schedule& schedule, Tensor& t, int32_t op, bool apart) {
   const uint64_t bytes = t.count * base::dtype_bytes(t.dtype);
   const hvd_buf host = schedule.scratch_buf(bytes);
   fill_neutral(host.base, bytes, t.dtype, op);
@@ -76,12 +76,12 @@ void Batch::add_neutral(Schedule& schedule, Tensor& t, int32_t op, bool apart) {
   if (apart) t.out = scratch(schedule, bytes);
 }
 
-hvd_buf Batch::scratch(Schedule& schedule, uint64_t bytes) const {
+hvd_buf BatchWriter::scratch(Schedule& schedule, uint64_t bytes) const {
   return device_ ? scratch_on(schedule, *device_->device(), bytes) : schedule.scratch_buf(bytes);
 }
 
 // One collective per dtype. A batch has one dtype, unless it is a group that mixes dtypes.
-void Batch::write_by_dtype(Schedule& schedule) {
+void BatchWriter::write_by_dtype(Schedule& schedule) {
   const auto& first = (*work_)[0].item.sig->fields();
   const bool to_one = first.kind == OpKind::Allreduce && first.root >= 0;
   const int32_t coll = to_one ? HVD_REDUCE : base::collective_of(first.kind);
@@ -106,7 +106,7 @@ double share_of(double factor, size_t ranks) {
   return share != 0.0 ? share : std::copysign(std::numeric_limits<double>::denorm_min(), factor);
 }
 
-plugins::Collective& Batch::begin(int32_t coll, int32_t dtype) {
+plugins::Collective& BatchWriter::begin(int32_t coll, int32_t dtype) {
   const auto& f = (*work_)[0].item.sig->fields();
   auto& c = collective_;
   c.reset();
@@ -124,13 +124,13 @@ plugins::Collective& Batch::begin(int32_t coll, int32_t dtype) {
 }
 
 // R17: a set of two ranks carries a message. Both ranks come to the same answer.
-int32_t Batch::message_collective(int32_t dtype) const {
+int32_t BatchWriter::message_collective(int32_t dtype) const {
   if (!(device_ ? device_->sends(dtype) : set_->sends(dtype))) return HVD_BROADCAST;
   const int32_t me = set_->layout().members[static_cast<size_t>(set_->rank())];
   return me == (*work_)[0].item.sig->fields().root ? HVD_SEND : HVD_RECV;
 }
 
-void Batch::add(const Tensor& t, uint64_t out_count) {
+void BatchWriter::add(const Tensor& t, uint64_t out_count) {
   const uint64_t width = base::dtype_bytes(t.dtype);
   const hvd_buf in{t.in.base, t.in.offset, t.count * width}, out{t.out.base, t.out.offset, out_count * width};
   collective_.in.push_back(collective_.coll == HVD_RECV ? hvd_buf{} : in);
@@ -138,7 +138,7 @@ void Batch::add(const Tensor& t, uint64_t out_count) {
   collective_.counts.push_back(t.count);
 }
 
-void Batch::emit(Schedule& schedule, int32_t coll, const std::vector<size_t>& tensors) {
+void BatchWriter::emit(Schedule& schedule, int32_t coll, const std::vector<size_t>& tensors) {
   const int32_t dtype = tensors_[tensors[0]].dtype;
   auto& c = begin(coll == HVD_SEND ? message_collective(dtype) : coll, dtype);
   const auto ranks = static_cast<size_t>(set_->size());
@@ -171,13 +171,13 @@ void Batch::emit(Schedule& schedule, int32_t coll, const std::vector<size_t>& te
   if (device_)
     adasum ? device_->write_adasum(schedule, c) : device_->write_steps(schedule, c);
   else if (adasum)
-    write_adasum(schedule, *set_, *math_, c);
+    AdasumLowering(*set_, *math_).write_steps(schedule, c);
   else
     set_->write_steps(schedule, c);
 }
 
 // Allocates the outputs of requests that have none yet.
-void Batch::write_reducescatter(Schedule& schedule) {
+void BatchWriter::write_reducescatter(Schedule& schedule) {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const calls::Request* r = request(tensors_[i]);
     if (!r || !r->call.out.empty()) continue;
@@ -188,7 +188,7 @@ void Batch::write_reducescatter(Schedule& schedule) {
 }
 
 // Exchanges `n` numbers of this rank, in host memory.
-void Batch::exchange_sizes(Schedule& schedule, int32_t coll, int64_t* mine, uint64_t n, int64_t* all) {
+void BatchWriter::exchange_sizes(Schedule& schedule, int32_t coll, int64_t* mine, uint64_t n, int64_t* all) {
   const uint64_t received = coll == HVD_ALLGATHER ? n * static_cast<uint64_t>(set_->size()) : n;
   auto& c = begin(coll, HVD_INT64);
   c.stream = nullptr;
@@ -199,7 +199,7 @@ void Batch::exchange_sizes(Schedule& schedule, int32_t coll, int64_t* mine, uint
 }
 
 // The first dimensions may change from step to step, so they are exchanged here and are not part of the signature.
-void Batch::write_allgather(Schedule& schedule) {
+void BatchWriter::write_allgather(Schedule& schedule) {
   const uint64_t n = tensors_.size();
   int64_t* mine = schedule.scratch_array<int64_t>(n);
   for (size_t i = 0; i < n; ++i) {
@@ -221,7 +221,7 @@ void Batch::write_allgather(Schedule& schedule) {
       "ALLOCATE_OUTPUT");
 }
 
-void Batch::write_alltoall(Schedule& schedule) {
+void BatchWriter::write_alltoall(Schedule& schedule) {
   const uint64_t n = tensors_.size();
   const auto ranks = static_cast<uint64_t>(set_->size());
   rows_out_ = schedule.scratch_array<int64_t>(n * ranks);
@@ -261,7 +261,7 @@ void Batch::write_alltoall(Schedule& schedule) {
 
 // Each rank knows the rows that it sends and those that it expects. All ranks come to the same result, so that all of
 // them refuse the batch, or none.
-void Batch::compare_splits(Schedule& schedule) {
+void BatchWriter::compare_splits(Schedule& schedule) {
   const uint64_t n = tensors_.size();
   const auto ranks = static_cast<uint64_t>(set_->size());
   const uint64_t each = 2 * n * ranks;
@@ -289,7 +289,7 @@ void Batch::compare_splits(Schedule& schedule) {
 // The numbers of rows come from the other ranks. What one of them may be wrong about must not decide where this rank
 // writes: no number is negative, nor more than memory has place for, and that of this rank is what it has sent. `mine`:
 // the rows that this rank gives itself.
-int64_t Batch::announced_rows(size_t tensor, int64_t mine) const {
+int64_t BatchWriter::announced_rows(size_t tensor, int64_t mine) const {
   const Tensor& t = tensors_[tensor];
   const uint64_t row_bytes = t.row * base::dtype_bytes(t.dtype);
   const auto refuse = [&](size_t rank, const std::string& why) {
@@ -312,14 +312,14 @@ int64_t Batch::announced_rows(size_t tensor, int64_t mine) const {
 }
 
 // The rank that has announced most of the rows.
-size_t Batch::most_rows(size_t tensor) const {
+size_t BatchWriter::most_rows(size_t tensor) const {
   size_t most = 0;
   for (size_t r = 1; r < set_->layout().members.size(); ++r)
     if (rows_in_[r * tensors_.size() + tensor] > rows_in_[most * tensors_.size() + tensor]) most = r;
   return most;
 }
 
-void Batch::allocate_announced(Schedule& schedule, size_t tensor, int64_t mine) {
+void BatchWriter::allocate_announced(Schedule& schedule, size_t tensor, int64_t mine) {
   const int64_t rows = announced_rows(tensor, mine);
   const auto no_memory = [&] {
     const size_t most = most_rows(tensor);
@@ -339,7 +339,7 @@ void Batch::allocate_announced(Schedule& schedule, size_t tensor, int64_t mine) 
   }
 }
 
-void Batch::allocate_output(Schedule& schedule, size_t tensor, int64_t rows) {
+void BatchWriter::allocate_output(Schedule& schedule, size_t tensor, int64_t rows) {
   Tensor& t = tensors_[tensor];
   const uint64_t bytes = static_cast<uint64_t>(rows) * t.row * base::dtype_bytes(t.dtype);
   calls::Request* r = request(t);

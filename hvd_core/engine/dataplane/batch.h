@@ -12,7 +12,7 @@
 
 namespace hvd::dataplane {
 
-class Batch {
+class BatchWriter {
  public:
   // Writes the steps that carry out `work` on the set. `work` and `set` must live until the schedule has run. The
   // members of this object are reused, so that a batch like the last one allocates nothing. `device`: the set's

@@ -54,7 +54,7 @@ void DeviceLevels::write_steps(Schedule& schedule, const plugins::Collective& c)
     in.add(part_of(c.in[i], 0, c.counts[i] * width));
     out.add(part_of(c.out[i], 0, c.counts[i] * width));
   }
-  packer_.copy(schedule, in.pack(0, in.bytes(), packed), c.dtype);
+  packer_.copy(schedule, in.pack(packed), c.dtype);
 
   plugins::Collective step = scatter_of(c);
   step.in = {packs ? packed : c.in[0]};
@@ -73,7 +73,7 @@ void DeviceLevels::write_steps(Schedule& schedule, const plugins::Collective& c)
   step.out = {packs ? packed : c.out[0]};
   step.counts = {slice};
   within_.write_steps(schedule, step);
-  packer_.copy(schedule, out.unpack(0, out.bytes(), packed), c.dtype);
+  packer_.copy(schedule, out.unpack(packed), c.dtype);
 }
 
 }  // namespace hvd::dataplane

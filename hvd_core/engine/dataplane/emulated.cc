@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "engine/base/dtypes.h"
@@ -123,36 +124,41 @@ void EmulatedLowering::write_steps(Schedule& schedule, const plugins::Collective
 
 namespace {
 
-// The place in the output of the bytes [begin, begin + bytes) of the reduced data.
-struct Target {
-  uint64_t begin, bytes;
-  char* out;
-};
-
-std::shared_ptr<ByteList> list_of(const std::vector<hvd_buf>& buffers, const std::vector<uint64_t>& counts,
-                                  uint64_t width) {
-  auto list = std::make_shared<ByteList>();
+ByteList list_of(const std::vector<hvd_buf>& buffers, const std::vector<uint64_t>& counts, uint64_t width) {
+  ByteList list;
   for (size_t i = 0; i < counts.size(); ++i)
-    if (buffers[i].base) list->add(part_of(buffers[i], 0, counts[i] * width));
+    if (buffers[i].base) list.add(part_of(buffers[i], 0, counts[i] * width));
   return list;
 }
 
 // By rank: the places of its parts of all buffers. The parts of a buffer follow one another in the order of ranks, and
 // have elements(i, rank) elements.
 template <class Elements>
-ByteLists lists_by_rank(const std::vector<hvd_buf>& buffers, int32_t ranks, uint64_t width, Elements elements) {
-  ByteLists lists;
-  std::vector<uint64_t> at(buffers.size(), 0);
-  for (int32_t r = 0; r < ranks; ++r) {
-    auto list = std::make_shared<ByteList>();
-    for (size_t i = 0; i < buffers.size(); ++i) {
+std::vector<ByteList> lists_by_rank(const std::vector<hvd_buf>& buffers, int32_t ranks, uint64_t width,
+                                    Elements elements) {
+  std::vector<ByteList> lists(static_cast<size_t>(ranks));
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    uint64_t at = 0;
+    for (int32_t r = 0; r < ranks; ++r) {
       const uint64_t bytes = elements(i, r) * width;
-      list->add(part_of(buffers[i], at[i], bytes));
-      at[i] += bytes;
+      lists[static_cast<size_t>(r)].add(part_of(buffers[i], at, bytes));
+      at += bytes;
     }
-    lists.push_back(std::move(list));
   }
   return lists;
+}
+
+std::vector<uint64_t> sizes_of(const std::vector<ByteList>& lists) {
+  std::vector<uint64_t> sizes;
+  for (const ByteList& list : lists) sizes.push_back(list.bytes());
+  return sizes;
+}
+
+// The next bytes of each list.
+std::vector<ByteList> parts_of(const std::vector<ByteList>& lists, uint64_t at, uint64_t bytes) {
+  std::vector<ByteList> parts;
+  for (const ByteList& list : lists) parts.push_back(list.part(at, bytes));
+  return parts;
 }
 
 // The bytes of one round: a multiple of 64 elements, so that slices divide evenly into elements of any carrier.
@@ -190,68 +196,73 @@ void EmulatedLowering::sum_and_divide(Schedule& schedule, const plugins::Collect
 void EmulatedLowering::widened(Schedule& schedule, const plugins::Collective& c) {
   const Widening wide = compositions_.widening(c.dtype, c.op);
   const uint64_t width = base::dtype_bytes(c.dtype), w = base::dtype_bytes(wide.dtype);
-  const auto in = list_of(c.in, c.counts, width), out = list_of(c.out, c.counts, width);
+  const ByteList in = list_of(c.in, c.counts, width), out = list_of(c.out, c.counts, width);
   const uint64_t round = round_bytes(scratch_limit(c) / w * width, width);
   Scratch room;
-  for (uint64_t at = 0; at < in->bytes(); at += round) {
-    const uint64_t bytes = std::min(round, in->bytes() - at), n = bytes / width;
+  for (uint64_t at = 0; at < in.bytes(); at += round) {
+    const ByteList from = in.part(at, round), to = out.part(at, round);
+    const uint64_t n = from.bytes() / width;
     char* const sums = room.at_least(schedule, n * w);
-    schedule.compute(
-        [this, in, at, bytes, sums, dtype = c.dtype, to = wide.dtype, width, w, pre = c.prescale](Schedule&) {
-          in->walk(at, bytes, [&](const hvd_buf& b, uint64_t offset) {
-            math_.load_partial(sums + offset / width * w, to, address(b), dtype, b.bytes / width, pre);
-          });
-        });
+    schedule.compute([this, from, sums, dtype = c.dtype, wide = wide.dtype, width, w, pre = c.prescale](Schedule&) {
+      from.walk([&](const hvd_buf& b, uint64_t offset) {
+        math_.load_partial(sums + offset / width * w, wide, address(b), dtype, b.bytes / width, pre);
+      });
+    });
     plugins::Collective s = settings(c, HVD_ALLREDUCE, wide.dtype);
     s.op = wide.op;
     s.prescale = s.postscale = 1.0;
     s.in = s.out = {{sums, 0, n * w}};
     s.counts = {n};
     inner_.write_steps(schedule, s);
-    if (out->bytes() == 0) continue;
+    if (to.bytes() == 0) continue;
     const uint32_t divisor = c.op == HVD_AVG ? static_cast<uint32_t>(size()) : 1;
-    schedule.compute([this, out, at, bytes, sums, dtype = c.dtype, from = wide.dtype, width, w, divisor,
-                      post = c.postscale](Schedule&) {
-      out->walk(at, bytes, [&](const hvd_buf& b, uint64_t offset) {
-        math_.store_result(address(b), dtype, sums + offset / width * w, from, b.bytes / width, divisor, post);
-      });
-    });
+    schedule.compute(
+        [this, to, sums, dtype = c.dtype, wide = wide.dtype, width, w, divisor, post = c.postscale](Schedule&) {
+          to.walk([&](const hvd_buf& b, uint64_t offset) {
+            math_.store_result(address(b), dtype, sums + offset / width * w, wide, b.bytes / width, divisor, post);
+          });
+        });
   }
+}
+
+// Adds the reduction of all ranks' blocks, in rank order. `out`: the place of each result; null for those that this
+// rank does not need.
+void EmulatedLowering::write_reduction(Schedule& schedule, const plugins::Collective& c, const Blocks& blocks,
+                                       ByteList out) {
+  if (out.bytes() == 0) return;
+  schedule.compute([this, blocks, out = std::move(out), width = base::dtype_bytes(c.dtype), dtype = c.dtype, op = c.op,
+                    pre = c.prescale, post = c.postscale](Schedule&) {
+    std::vector<const void*> sources(blocks.size());
+    out.walk([&](const hvd_buf& b, uint64_t offset) {
+      if (!b.base) return;
+      for (size_t r = 0; r < blocks.size(); ++r) sources[r] = blocks[r] + offset;
+      math_.reduce_all(address(b), sources.data(), static_cast<uint32_t>(sources.size()), b.bytes / width, dtype, op,
+                       pre, post);
+    });
+  });
 }
 
 // ALLREDUCE and REDUCESCATTER: every rank gathers all data of a round and reduces the part that it needs.
 void EmulatedLowering::gather_reduce(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype);
-  const auto in = list_of(c.in, c.counts, width);
-  auto targets = std::make_shared<std::vector<Target>>();
-  uint64_t begin = 0;
+  const ByteList in = list_of(c.in, c.counts, width);
+  ByteList out;  // as long as `in`
   for (size_t i = 0; i < c.counts.size(); ++i) {
     uint64_t skip = 0, bytes = c.counts[i] * width;
     if (c.coll == HVD_REDUCESCATTER) {
       skip = out_start(c, i, rank(), size()) * width;
       bytes = out_part(c, i, rank(), size()) * width;
     }
-    if (bytes && c.out[i].base) targets->push_back({begin + skip, bytes, address(c.out[i])});
-    begin += c.counts[i] * width;
+    out.add({nullptr, 0, skip});
+    out.add(part_of(c.out[i], 0, bytes));
+    out.add({nullptr, 0, c.counts[i] * width - skip - bytes});
   }
   const uint64_t round = round_bytes(scratch_limit(c) / static_cast<uint64_t>(size()), width);
   Scratch from, to;
-  for (uint64_t at = 0; at < in->bytes(); at += round) {
-    const uint64_t bytes = std::min(round, in->bytes() - at);
-    const Blocks blocks =
-        gather(schedule, c, c.dtype, {in, at, bytes}, Sizes(static_cast<size_t>(size()), bytes), from, to);
-    if (targets->empty()) continue;
-    schedule.compute([this, blocks, targets, at, bytes, width, dtype = c.dtype, op = c.op, pre = c.prescale,
-                      post = c.postscale](Schedule&) {
-      std::vector<const void*> sources(blocks.size());
-      for (const Target& t : *targets) {
-        const uint64_t first = std::max(at, t.begin), last = std::min(at + bytes, t.begin + t.bytes);
-        if (first >= last) continue;
-        for (size_t r = 0; r < blocks.size(); ++r) sources[r] = blocks[r] + (first - at);
-        math_.reduce_all(t.out + (first - t.begin), sources.data(), static_cast<uint32_t>(sources.size()),
-                         (last - first) / width, dtype, op, pre, post);
-      }
-    });
+  for (uint64_t at = 0; at < in.bytes(); at += round) {
+    const ByteList mine = in.part(at, round);
+    const Sizes sizes(static_cast<size_t>(size()), mine.bytes());
+    write_reduction(schedule, c, gather(schedule, c, c.dtype, mine, sizes, from, to), out.part(at, round));
   }
 }
 
@@ -267,37 +278,25 @@ uint64_t EmulatedLowering::exchange_limit(int32_t dtype) {
 void EmulatedLowering::exchange_reduce(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype);
   const auto ranks = static_cast<uint64_t>(size()), me = static_cast<uint64_t>(rank());
-  const auto in = list_of(c.in, c.counts, width), out = list_of(c.out, c.counts, width);
+  const ByteList in = list_of(c.in, c.counts, width), out = list_of(c.out, c.counts, width);
   const uint64_t round = round_bytes(std::min(scratch_limit(c), exchange_limit(c.dtype)), width);
   Scratch from, to, results, mine, all;
-  for (uint64_t at = 0; at < in->bytes(); at += round) {
-    const uint64_t bytes = std::min(round, in->bytes() - at);
+  for (uint64_t at = 0; at < in.bytes(); at += round) {
+    const uint64_t bytes = std::min(round, in.bytes() - at);
     const uint64_t slice = ((bytes / width + ranks - 1) / ranks + 63) / 64 * 64 * width;
-    std::vector<Slice> give;
-    Sizes sizes;
-    for (uint64_t r = 0; r < ranks; ++r) {
-      const uint64_t first = std::min(bytes, r * slice);
-      sizes.push_back(std::min(bytes, (r + 1) * slice) - first);
-      give.push_back({in, at + first, sizes.back()});
+    std::vector<ByteList> give, places;
+    for (uint64_t first = 0; give.size() < ranks; first = std::min(bytes, first + slice)) {
+      const uint64_t n = std::min(slice, bytes - first);
+      give.push_back(in.part(at + first, n));
+      places.push_back(out.part(at + first, n));
     }
+    const Sizes sizes = sizes_of(give);
     const uint64_t own = sizes[me];
     const Blocks blocks = exchange(schedule, c, c.dtype, give, Sizes(ranks, own), from, to);
-    char* const result = results.at_least(schedule, own);
-    if (own) {
-      schedule.compute([this, blocks, result, n = own / width, dtype = c.dtype, op = c.op, pre = c.prescale,
-                        post = c.postscale](Schedule&) {
-        const std::vector<const void*> sources(blocks.begin(), blocks.end());
-        math_.reduce_all(result, sources.data(), static_cast<uint32_t>(sources.size()), n, dtype, op, pre, post);
-      });
-    }
-    auto result_list = std::make_shared<ByteList>();
-    result_list->add({result, 0, own});
-    const Blocks parts = gather(schedule, c, c.dtype, {result_list, 0, own}, sizes, mine, all);
-    if (out->bytes() == 0) continue;
-    schedule.compute([parts, sizes, out, at, slice](Schedule&) {
-      for (size_t r = 0; r < parts.size(); ++r)
-        if (sizes[r]) out->write(at + r * slice, sizes[r], parts[r]);
-    });
+    ByteList result;
+    result.add({results.at_least(schedule, own), 0, own});
+    write_reduction(schedule, c, blocks, result);
+    write_blocks(schedule, gather(schedule, c, c.dtype, result, sizes, mine, all), std::move(places));
   }
 }
 
@@ -305,28 +304,17 @@ void EmulatedLowering::exchange_reduce_scatter(Schedule& schedule, const plugins
   const uint64_t width = base::dtype_bytes(c.dtype);
   const auto ranks = static_cast<size_t>(size());
   const auto to = lists_by_rank(c.in, size(), width, [&](size_t i, int32_t r) { return out_part(c, i, r, size()); });
-  auto out = std::make_shared<ByteList>();
-  for (size_t i = 0; i < c.counts.size(); ++i) out->add(part_of(c.out[i], 0, out_part(c, i, rank(), size()) * width));
-  uint64_t longest = 0;
-  for (const auto& list : to) longest = std::max(longest, list->bytes());
+  ByteList out;
+  for (size_t i = 0; i < c.counts.size(); ++i) out.add(part_of(c.out[i], 0, out_part(c, i, rank(), size()) * width));
+  const Sizes sizes = sizes_of(to);
+  const uint64_t longest = *std::ranges::max_element(sizes);
   const uint64_t round = round_bytes(std::min(scratch_limit(c), exchange_limit(c.dtype)) / ranks, width);
   Scratch room_in, room_out;
   for (uint64_t at = 0; at < longest; at += round) {
-    std::vector<Slice> give;
-    const auto this_round = [&](uint64_t bytes) { return at < bytes ? std::min(round, bytes - at) : 0; };
-    for (const auto& list : to) give.push_back({list, at, this_round(list->bytes())});
-    const uint64_t own = this_round(out->bytes());
-    const Blocks blocks = exchange(schedule, c, c.dtype, give, Sizes(ranks, own), room_in, room_out);
-    if (own == 0) continue;
-    schedule.compute([this, blocks, out, at, own, width, dtype = c.dtype, op = c.op, pre = c.prescale,
-                      post = c.postscale](Schedule&) {
-      std::vector<const void*> sources(blocks.size());
-      out->walk(at, own, [&](const hvd_buf& b, uint64_t offset) {
-        for (size_t r = 0; r < blocks.size(); ++r) sources[r] = blocks[r] + offset;
-        math_.reduce_all(address(b), sources.data(), static_cast<uint32_t>(sources.size()), b.bytes / width, dtype, op,
-                         pre, post);
-      });
-    });
+    ByteList own = out.part(at, round);
+    const Blocks blocks =
+        exchange(schedule, c, c.dtype, parts_of(to, at, round), Sizes(ranks, own.bytes()), room_in, room_out);
+    write_reduction(schedule, c, blocks, std::move(own));
   }
 }
 
@@ -372,10 +360,10 @@ void EmulatedLowering::barrier(Schedule& schedule, const plugins::Collective& c)
     s.counts = {1};
     return inner_.write_steps(schedule, s);
   }
-  auto byte = std::make_shared<ByteList>();
-  byte->add(schedule.scratch_buf(1));
+  ByteList byte;
+  byte.add(schedule.scratch_buf(1));
   Scratch in, out;
-  gather(schedule, c, HVD_UINT8, {byte, 0, 1}, Sizes(static_cast<size_t>(size()), 1), in, out);
+  gather(schedule, c, HVD_UINT8, byte, Sizes(static_cast<size_t>(size()), 1), in, out);
 }
 
 // Broadcast, allgather and alltoall from other types and other collectives. See emulated.h.
@@ -403,20 +391,14 @@ uint64_t ceil_div(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit; }
 
 bool aligned(const char* p, uint64_t width) { return reinterpret_cast<uintptr_t>(p) % width == 0; }
 
-hvd_buf part_or_null(const hvd_buf& b, uint64_t skip, uint64_t bytes) {
-  return b.base == nullptr ? hvd_buf{} : part_of(b, skip, bytes);
-}
-
-// The address of consecutive slices if they lie in one block that the carrier accepts; null if they have to be packed.
-template <class Slice>
-char* contiguous_slices(const std::vector<Slice>& slices, bool same_type, uint64_t width) {
-  uint64_t total = 0;
-  for (const Slice& s : slices) {
-    if (s.bytes % width || s.list != slices[0].list || s.at != slices[0].at + total) return nullptr;
-    total += s.bytes;
+// The addresses of blocks of so many units that follow one another.
+std::vector<char*> blocks_at(char* p, const std::vector<uint64_t>& units, uint64_t width) {
+  std::vector<char*> blocks;
+  for (uint64_t n : units) {
+    blocks.push_back(p);
+    p += n * width;
   }
-  char* p = total ? slices[0].list->contiguous(slices[0].at, total) : nullptr;
-  return p && (same_type || aligned(p, width)) ? p : nullptr;
+  return blocks;
 }
 
 }  // namespace
@@ -430,29 +412,23 @@ char* EmulatedLowering::Scratch::at_least(Schedule& schedule, uint64_t n) {
 }
 
 EmulatedLowering::Blocks EmulatedLowering::gather(Schedule& schedule, const plugins::Collective& c, int32_t dtype,
-                                                  const Slice& mine, const Sizes& bytes, Scratch& in, Scratch& out) {
+                                                  const ByteList& mine, const Sizes& bytes, Scratch& in, Scratch& out) {
   const Carrier carrier = compositions_.carrier(HVD_ALLGATHER, dtype);
   const uint64_t w = carrier.width;
   Sizes units;
   for (uint64_t n : bytes) units.push_back(ceil_div(n, w));
   const uint64_t longest = *std::max_element(units.begin(), units.end());
   if (!carrier.varying) std::fill(units.begin(), units.end(), longest);
-  uint64_t total = 0;
-  for (uint64_t n : units) total += n;
+  const uint64_t total = std::accumulate(units.begin(), units.end(), uint64_t{0});
   char* const all = out.at_least(schedule, total * w);
-  Blocks blocks;
-  char* p = all;
-  for (uint64_t n : units) {
-    blocks.push_back(p);
-    p += n * w;
-  }
+  Blocks blocks = blocks_at(all, units, w);
   if (total == 0) return blocks;
   const uint64_t own = units[static_cast<size_t>(rank())];
-  char* from = mine.bytes == own * w && own ? mine.list->contiguous(mine.at, mine.bytes) : nullptr;
+  char* from = mine.bytes() == own * w ? mine.contiguous() : nullptr;
   if (from && dtype != carrier.dtype && !aligned(from, w)) from = nullptr;
   if (!from) {
     from = in.at_least(schedule, own * w);
-    if (mine.bytes) schedule.compute([mine, from](Schedule&) { mine.list->read(mine.at, mine.bytes, from); });
+    if (mine.bytes()) schedule.compute([mine, from](Schedule&) { mine.read(from); });
   }
   plugins::Collective s = settings(c, HVD_ALLGATHER, carrier.dtype);
   s.in = {{from, 0, own * w}};
@@ -464,43 +440,40 @@ EmulatedLowering::Blocks EmulatedLowering::gather(Schedule& schedule, const plug
 }
 
 EmulatedLowering::Blocks EmulatedLowering::exchange(Schedule& schedule, const plugins::Collective& c, int32_t dtype,
-                                                    const std::vector<Slice>& to, const Sizes& from, Scratch& in,
+                                                    const std::vector<ByteList>& to, const Sizes& from, Scratch& in,
                                                     Scratch& out) {
   const Carrier carrier = compositions_.carrier(HVD_ALLTOALL, dtype);
   const uint64_t w = carrier.width;
   plugins::Collective s = settings(c, HVD_ALLTOALL, carrier.dtype);
   uint64_t sent = 0, received = 0;
-  for (const Slice& slice : to) sent += s.in_counts.emplace_back(ceil_div(slice.bytes, w));
+  ByteList all;
+  for (const ByteList& list : to) {
+    sent += s.in_counts.emplace_back(ceil_div(list.bytes(), w));
+    for (const hvd_buf& b : list.buffers()) all.add(b);
+  }
   for (uint64_t n : from) received += s.out_counts.emplace_back(ceil_div(n, w));
-  char* source = contiguous_slices(to, carrier.dtype == dtype, w);
+  const bool whole = std::ranges::all_of(to, [w](const ByteList& list) { return list.bytes() % w == 0; });
+  char* source = whole ? all.contiguous() : nullptr;
+  if (source && dtype != carrier.dtype && !aligned(source, w)) source = nullptr;
   if (!source) {
     source = in.at_least(schedule, sent * w);
-    schedule.compute([to, source, w](Schedule&) {
-      char* p = source;
-      for (const Slice& slice : to) {
-        if (slice.bytes) slice.list->read(slice.at, slice.bytes, p);
-        p += ceil_div(slice.bytes, w) * w;
-      }
+    schedule.compute([to, blocks = blocks_at(source, s.in_counts, w)](Schedule&) {
+      for (size_t r = 0; r < to.size(); ++r) to[r].read(blocks[r]);
     });
   }
   char* const target = out.at_least(schedule, received * w);
   s.in = {{source, 0, sent * w}};
   s.out = {{target, 0, received * w}};
   s.counts = {sent};
-  Blocks blocks;
-  char* p = target;
-  for (uint64_t n : s.out_counts) {
-    blocks.push_back(p);
-    p += n * w;
-  }
   inner_.write_steps(schedule, s);
-  return blocks;
+  return blocks_at(target, s.out_counts, w);
 }
 
 // Adds the copies of gathered or exchanged bytes to their places.
-void EmulatedLowering::write_blocks(Schedule& schedule, const Blocks& blocks, ByteLists places) {
+void EmulatedLowering::write_blocks(Schedule& schedule, const Blocks& blocks, std::vector<ByteList> places) {
+  if (std::ranges::all_of(places, [](const ByteList& list) { return list.bytes() == 0; })) return;
   schedule.compute([blocks, places = std::move(places)](Schedule&) {
-    for (size_t r = 0; r < places.size(); ++r) places[r]->write(0, places[r]->bytes(), blocks[r]);
+    for (size_t r = 0; r < places.size(); ++r) places[r].write(blocks[r]);
   });
 }
 
@@ -532,37 +505,35 @@ void EmulatedLowering::broadcast_bytes(Schedule& schedule, const plugins::Collec
   char* packed = nullptr;
   if (tails) {
     packed = schedule.scratch(ceil_div(tails, w) * w);
-    if (c.root == rank()) schedule.compute([in_tails, tails, packed](Schedule&) { in_tails.read(0, tails, packed); });
+    if (c.root == rank()) schedule.compute([in_tails, packed](Schedule&) { in_tails.read(packed); });
     s.in.push_back({packed, 0, ceil_div(tails, w) * w});
     s.out.push_back(s.in.back());
     s.counts.push_back(ceil_div(tails, w));
   }
   if (s.counts.empty()) return;
   write_inner(schedule, s, w);
-  if (out_tails.bytes())
-    schedule.compute([out_tails, packed](Schedule&) { out_tails.write(0, out_tails.bytes(), packed); });
+  if (out_tails.bytes()) schedule.compute([out_tails, packed](Schedule&) { out_tails.write(packed); });
 }
 
 // An allgather to which only the root contributes bytes.
 void EmulatedLowering::broadcast_gathered(Schedule& schedule, const plugins::Collective& c) {
   const uint64_t width = base::dtype_bytes(c.dtype);
-  auto in = std::make_shared<ByteList>(), out = std::make_shared<ByteList>();
+  const auto root = static_cast<size_t>(c.root);
+  ByteList in, out;
   for (size_t i = 0; i < c.counts.size(); ++i) {
-    if (c.root == rank()) in->add(part_of(c.in[i], 0, c.counts[i] * width));
-    if (c.out[i].base) out->add(part_of(c.out[i], 0, c.counts[i] * width));
+    if (c.root == rank()) in.add(part_of(c.in[i], 0, c.counts[i] * width));
+    if (c.out[i].base) out.add(part_of(c.out[i], 0, c.counts[i] * width));
   }
-  const bool wants = out->bytes() > 0 && (c.root != rank() || c.in[0].base != c.out[0].base);
+  if (c.root == rank() && c.in[0].base == c.out[0].base) out = {};
   const uint64_t total = total_bytes(c);
   Scratch from, to;
   const uint64_t chunk = std::max<uint64_t>(64, scratch_limit(c) / 64 * 64);
   for (uint64_t at = 0; at < total; at += chunk) {
-    const uint64_t n = std::min(chunk, total - at);
     Sizes bytes(static_cast<size_t>(size()), 0);
-    bytes[static_cast<size_t>(c.root)] = n;
-    const Slice mine{in, at, c.root == rank() ? n : 0};
-    const Blocks blocks = gather(schedule, c, c.dtype, mine, bytes, from, to);
-    if (!wants) continue;
-    schedule.compute([out, at, n, p = blocks[static_cast<size_t>(c.root)]](Schedule&) { out->write(at, n, p); });
+    bytes[root] = std::min(chunk, total - at);
+    std::vector<ByteList> places(bytes.size());
+    places[root] = out.part(at, chunk);
+    write_blocks(schedule, gather(schedule, c, c.dtype, in.part(at, chunk), bytes, from, to), std::move(places));
   }
 }
 
@@ -571,13 +542,13 @@ void EmulatedLowering::allgather(Schedule& schedule, const plugins::Collective& 
   const uint64_t width = base::dtype_bytes(c.dtype), w = carrier.width;
   const auto part = [&](size_t i, int32_t r) { return out_part(c, i, r, size()); };
   auto parts = lists_by_rank(c.out, size(), width, part);
-  auto mine = std::make_shared<ByteList>();
+  ByteList mine;
   bool whole = carrier.varying;
   for (size_t i = 0; i < c.counts.size(); ++i) {
     for (int32_t r = 0; r < size(); ++r) whole = whole && part(i, r) * width % w == 0;
     // In place, this rank's part lies at its place in the output.
     const uint64_t skip = same_place(c.in[i], c.out[i]) ? out_start(c, i, rank(), size()) * width : 0;
-    mine->add(part_of(c.in[i], skip, part(i, rank()) * width));
+    mine.add(part_of(c.in[i], skip, part(i, rank()) * width));
   }
   if (whole) {
     plugins::Collective s = settings(c, HVD_ALLGATHER, carrier.dtype);
@@ -590,10 +561,8 @@ void EmulatedLowering::allgather(Schedule& schedule, const plugins::Collective& 
     return write_inner(schedule, s, carrier.dtype == c.dtype ? 1 : w);
   }
   // All buffers at once, packed.
-  Sizes bytes;
-  for (const auto& list : parts) bytes.push_back(list->bytes());
   Scratch in, out;
-  const Blocks blocks = gather(schedule, c, c.dtype, {mine, 0, mine->bytes()}, bytes, in, out);
+  const Blocks blocks = gather(schedule, c, c.dtype, mine, sizes_of(parts), in, out);
   write_blocks(schedule, blocks, std::move(parts));
 }
 
@@ -618,44 +587,39 @@ void EmulatedLowering::alltoall(Schedule& schedule, const plugins::Collective& c
   const auto to = lists_by_rank(sources, size(), width, [&](size_t i, int32_t r) { return in_part(c, i, r, size()); });
   const auto from = lists_by_rank(c.out, size(), width, [&](size_t i, int32_t r) { return out_part(c, i, r, size()); });
   for (size_t r = 0; whole && r < ranks; ++r)
-    whole = to[r]->bytes() % carrier.width == 0 && from[r]->bytes() % carrier.width == 0;
+    whole = to[r].bytes() % carrier.width == 0 && from[r].bytes() % carrier.width == 0;
   if (whole) {
     plugins::Collective s = settings(c, HVD_ALLTOALL, carrier.dtype);
     s.in = c.in;
     s.out = c.out;
     s.counts = {c.counts[0] * width / carrier.width};
     for (size_t r = 0; r < ranks; ++r) {
-      s.in_counts.push_back(to[r]->bytes() / carrier.width);
-      s.out_counts.push_back(from[r]->bytes() / carrier.width);
+      s.in_counts.push_back(to[r].bytes() / carrier.width);
+      s.out_counts.push_back(from[r].bytes() / carrier.width);
     }
     return write_inner(schedule, s, carrier.dtype == c.dtype ? 1 : carrier.width);
   }
-  std::vector<Slice> slices;
-  Sizes bytes;
-  for (size_t r = 0; r < ranks; ++r) {
-    slices.push_back({to[r], 0, to[r]->bytes()});
-    bytes.push_back(from[r]->bytes());
-  }
-  if (gathered) return alltoall_gathered(schedule, c, slices, from);
-  if (limit != UINT64_MAX) return alltoall_rounds(schedule, c, slices, from, carrier.width, limit);
+  if (gathered) return alltoall_gathered(schedule, c, to, from);
+  if (limit != UINT64_MAX) return alltoall_rounds(schedule, c, to, from, carrier.width, limit);
   Scratch in, out;
-  write_blocks(schedule, exchange(schedule, c, c.dtype, slices, bytes, in, out), from);
+  const Blocks blocks = exchange(schedule, c, c.dtype, to, sizes_of(from), in, out);
+  write_blocks(schedule, blocks, from);
 }
 
 // Only pairs of ranks know the sizes of their parts, so all ranks first agree on the number of rounds.
-void EmulatedLowering::alltoall_rounds(Schedule& schedule, const plugins::Collective& c, const std::vector<Slice>& to,
-                                       ByteLists from, uint64_t unit, uint64_t max_count) {
+void EmulatedLowering::alltoall_rounds(Schedule& schedule, const plugins::Collective& c,
+                                       const std::vector<ByteList>& to, const std::vector<ByteList>& from,
+                                       uint64_t unit, uint64_t max_count) {
   auto* const longest = schedule.scratch_array<uint64_t>(1);
-  *longest = 0;
-  for (const Slice& s : to) *longest = std::max(*longest, s.bytes);
-  auto word = std::make_shared<ByteList>();
-  word->add({longest, 0, sizeof *longest});
+  *longest = std::ranges::max(sizes_of(to));
+  ByteList word;
+  word.add({longest, 0, sizeof *longest});
   Scratch in, out;
-  const Blocks sizes = gather(schedule, c, HVD_UINT64, {word, 0, sizeof *longest},
-                              Sizes(static_cast<size_t>(size()), sizeof *longest), in, out);
+  const Blocks sizes =
+      gather(schedule, c, HVD_UINT64, word, Sizes(static_cast<size_t>(size()), sizeof *longest), in, out);
   const uint64_t slice =
       std::clamp<uint64_t>(max_count / static_cast<uint64_t>(size()), 1, base::kMostBytes / unit) * unit;
-  schedule.compute([this, c = settings(c, c.coll, c.dtype), to, from = std::move(from), sizes, slice](Schedule& p) {
+  schedule.compute([this, c = settings(c, c.coll, c.dtype), to, from, sizes, slice](Schedule& p) {
     uint64_t most = 0;
     for (size_t r = 0; r < sizes.size(); ++r) {
       uint64_t n;
@@ -665,70 +629,63 @@ void EmulatedLowering::alltoall_rounds(Schedule& schedule, const plugins::Collec
     }
     Scratch round_in, round_out;
     const auto round = [=, this](Schedule& q, uint64_t at) mutable {
-      std::vector<Slice> give;
-      Sizes get;
-      const auto this_round = [&](uint64_t bytes) { return at < bytes ? std::min(slice, bytes - at) : 0; };
-      for (const Slice& s : to) give.push_back({s.list, at, this_round(s.bytes)});
-      for (const auto& list : from) get.push_back(this_round(list->bytes()));
-      const Blocks blocks = exchange(q, c, c.dtype, give, get, round_in, round_out);
-      q.compute([blocks, from, get, at](Schedule&) {
-        for (size_t r = 0; r < from.size(); ++r) from[r]->write(at, get[r], blocks[r]);
-      });
+      std::vector<ByteList> places = parts_of(from, at, slice);
+      const Blocks blocks = exchange(q, c, c.dtype, parts_of(to, at, slice), sizes_of(places), round_in, round_out);
+      write_blocks(q, blocks, std::move(places));
     };
     write_rounds(p, 0, most, slice, std::make_shared<const Round>(round));
   });
 }
 
 // Every rank gathers all data, a chunk at a time, and takes the part for itself.
-void EmulatedLowering::alltoall_gathered(Schedule& schedule, const plugins::Collective& c, const std::vector<Slice>& to,
-                                         ByteLists from) {
+void EmulatedLowering::alltoall_gathered(Schedule& schedule, const plugins::Collective& c,
+                                         const std::vector<ByteList>& to, const std::vector<ByteList>& from) {
   const auto ranks = static_cast<size_t>(size());
   auto* const row = schedule.scratch_array<uint64_t>(ranks);
-  auto all = std::make_shared<ByteList>();
+  ByteList all;
   for (size_t r = 0; r < ranks; ++r) {
-    row[r] = to[r].bytes;
-    to[r].list->walk(0, to[r].bytes, [&](const hvd_buf& b, uint64_t) { all->add(b); });
+    row[r] = to[r].bytes();
+    for (const hvd_buf& b : to[r].buffers()) all.add(b);
   }
-  auto words = std::make_shared<ByteList>();
-  words->add({row, 0, ranks * sizeof *row});
+  ByteList words;
+  words.add({row, 0, ranks * sizeof *row});
   Scratch in, out;
-  const Blocks table =
-      gather(schedule, c, HVD_UINT64, {words, 0, words->bytes()}, Sizes(ranks, words->bytes()), in, out);
+  const Blocks table = gather(schedule, c, HVD_UINT64, words, Sizes(ranks, words.bytes()), in, out);
   const uint64_t chunk = std::max<uint64_t>(64, scratch_limit(c) / ranks / 64 * 64);
-  schedule.compute(
-      [this, c = settings(c, c.coll, c.dtype), all, from = std::move(from), table, chunk, ranks](Schedule& p) {
-        const auto me = static_cast<size_t>(rank());
-        Sizes totals(ranks, 0), starts(ranks, 0);  // bytes that rank r sends; where this rank's part of them starts
-        for (size_t r = 0; r < ranks; ++r) {
-          for (size_t d = 0; d < ranks; ++d) {
-            uint64_t n;
-            std::memcpy(&n, table[r] + d * sizeof n, sizeof n);
-            check_announced(r, n);
-            if (d < me) starts[r] += n;
-            if (d == me && n != from[r]->bytes())
-              throw plugins::BackendError(HVD_E_INVALID, 0, 0,
-                                          "alltoall: rank " + std::to_string(r) + " sends " + std::to_string(n) +
-                                              " bytes, this rank (" + std::to_string(me) + ") expects " +
-                                              std::to_string(from[r]->bytes()));
-            totals[r] += n;
-          }
-        }
-        const uint64_t most = *std::max_element(totals.begin(), totals.end());
-        Scratch round_in, round_out;
-        const auto round = [=, this](Schedule& q, uint64_t at) mutable {
-          Sizes bytes;
-          for (uint64_t n : totals) bytes.push_back(at < n ? std::min(chunk, n - at) : 0);
-          const Blocks blocks = gather(q, c, c.dtype, {all, at, bytes[me]}, bytes, round_in, round_out);
-          q.compute([blocks, bytes, from, starts, at](Schedule&) {
-            for (size_t r = 0; r < from.size(); ++r) {
-              const uint64_t begin = std::max(at, starts[r]);
-              const uint64_t end = std::min(at + bytes[r], starts[r] + from[r]->bytes());
-              if (begin < end) from[r]->write(begin - starts[r], end - begin, blocks[r] + (begin - at));
-            }
-          });
-        };
-        write_rounds(p, 0, most, chunk, std::make_shared<const Round>(round));
-      });
+  schedule.compute([this, c = settings(c, c.coll, c.dtype), all, from, table, chunk, ranks](Schedule& p) {
+    const auto me = static_cast<size_t>(rank());
+    Sizes totals(ranks, 0), starts(ranks, 0);  // bytes that rank r sends; where this rank's part of them starts
+    for (size_t r = 0; r < ranks; ++r) {
+      for (size_t d = 0; d < ranks; ++d) {
+        uint64_t n;
+        std::memcpy(&n, table[r] + d * sizeof n, sizeof n);
+        check_announced(r, n);
+        if (d < me) starts[r] += n;
+        if (d == me && n != from[r].bytes())
+          throw plugins::BackendError(HVD_E_INVALID, 0, 0,
+                                      "alltoall: rank " + std::to_string(r) + " sends " + std::to_string(n) +
+                                          " bytes, this rank (" + std::to_string(me) + ") expects " +
+                                          std::to_string(from[r].bytes()));
+        totals[r] += n;
+      }
+    }
+    const uint64_t most = *std::max_element(totals.begin(), totals.end());
+    Scratch round_in, round_out;
+    const auto round = [=, this](Schedule& q, uint64_t at) mutable {
+      Sizes bytes;
+      for (uint64_t n : totals) bytes.push_back(at < n ? std::min(chunk, n - at) : 0);
+      Blocks blocks = gather(q, c, c.dtype, all.part(at, bytes[me]), bytes, round_in, round_out);
+      std::vector<ByteList> places(ranks);
+      for (size_t r = 0; r < ranks; ++r) {
+        const uint64_t begin = std::max(at, starts[r]), end = at + bytes[r];
+        if (begin >= end) continue;
+        places[r] = from[r].part(begin - starts[r], end - begin);
+        blocks[r] += begin - at;
+      }
+      write_blocks(q, blocks, std::move(places));
+    };
+    write_rounds(p, 0, most, chunk, std::make_shared<const Round>(round));
+  });
 }
 
 }  // namespace hvd::dataplane

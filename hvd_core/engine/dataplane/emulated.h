@@ -57,11 +57,6 @@ class EmulatedLowering final : public Lowering {
     uint64_t bytes = 0;
     char* at_least(Schedule& schedule, uint64_t n);
   };
-  // Consecutive bytes of a list: the data for one rank.
-  struct Slice {
-    std::shared_ptr<const ByteList> list;
-    uint64_t at = 0, bytes = 0;
-  };
   using Blocks = std::vector<char*>;  // one address per rank
 
   Composition choose(const plugins::Collective& c);
@@ -70,25 +65,25 @@ class EmulatedLowering final : public Lowering {
   void log_once(const plugins::Collective& c, Composition composition);
   plugins::Collective settings(const plugins::Collective& c, int32_t coll, int32_t dtype) const;
 
-  // emulated.cc: writes an allgather. Returns, for each rank r, the address where its bytes[r] bytes will be. The
+  // Writes an allgather. Returns, for each rank r, the address where its bytes[r] bytes will be. The
   // bytes travel as the carrier of `dtype`.
-  Blocks gather(Schedule& schedule, const plugins::Collective& c, int32_t dtype, const Slice& mine, const Sizes& bytes,
-                Scratch& in, Scratch& out);
+  Blocks gather(Schedule& schedule, const plugins::Collective& c, int32_t dtype, const ByteList& mine,
+                const Sizes& bytes, Scratch& in, Scratch& out);
   // Writes an alltoall; returns the addresses in the same way.
-  Blocks exchange(Schedule& schedule, const plugins::Collective& c, int32_t dtype, const std::vector<Slice>& to,
+  Blocks exchange(Schedule& schedule, const plugins::Collective& c, int32_t dtype, const std::vector<ByteList>& to,
                   const Sizes& from, Scratch& in, Scratch& out);
-  static void write_blocks(Schedule& schedule, const Blocks& blocks, ByteLists places);
+  static void write_blocks(Schedule& schedule, const Blocks& blocks, std::vector<ByteList> places);
+  void write_reduction(Schedule& schedule, const plugins::Collective& c, const Blocks& blocks, ByteList out);
   void write_inner(Schedule& schedule, const plugins::Collective& c, uint64_t alignment);
   void broadcast_bytes(Schedule& schedule, const plugins::Collective& c);
   void broadcast_gathered(Schedule& schedule, const plugins::Collective& c);
   void allgather(Schedule& schedule, const plugins::Collective& c);
   void alltoall(Schedule& schedule, const plugins::Collective& c, bool gathered);
-  void alltoall_rounds(Schedule& schedule, const plugins::Collective& c, const std::vector<Slice>& to, ByteLists from,
-                       uint64_t unit, uint64_t max_count);
-  void alltoall_gathered(Schedule& schedule, const plugins::Collective& c, const std::vector<Slice>& to,
-                         ByteLists from);
+  void alltoall_rounds(Schedule& schedule, const plugins::Collective& c, const std::vector<ByteList>& to,
+                       const std::vector<ByteList>& from, uint64_t unit, uint64_t max_count);
+  void alltoall_gathered(Schedule& schedule, const plugins::Collective& c, const std::vector<ByteList>& to,
+                         const std::vector<ByteList>& from);
 
-  // emulated.cc
   uint64_t exchange_limit(int32_t dtype);
   void native(Schedule& schedule, const plugins::Collective& c);
   void sum_and_divide(Schedule& schedule, const plugins::Collective& c);

@@ -49,16 +49,16 @@ Executor::~Executor() {
 }
 
 void Executor::execute(agreement::SetId set, std::vector<agreement::BatchItem> batch) {
-  queue_.push_back({Entry::Execute, set, std::move(batch), {}, nullptr, false, nullptr});
+  queue_.push_back({Task::Execute, set, std::move(batch), {}, nullptr, false, nullptr});
 }
 
 void Executor::create(agreement::SetId set, const std::vector<int32_t>& members, calls::RequestRef request, bool by_all,
                       std::shared_ptr<const Backends> own) {
-  queue_.push_back({Entry::Create, set, {}, members, std::move(request), by_all, std::move(own)});
+  queue_.push_back({Task::Create, set, {}, members, std::move(request), by_all, std::move(own)});
 }
 
 void Executor::remove(agreement::SetId set, calls::RequestRef request) {
-  queue_.push_back({Entry::Remove, set, {}, {}, std::move(request), false, nullptr});
+  queue_.push_back({Task::Remove, set, {}, {}, std::move(request), false, nullptr});
 }
 
 bool Executor::progress() {
@@ -92,55 +92,55 @@ bool Executor::progress() {
 recorder::Observer* Executor::observed() const { return observer_ && observer_->on() ? observer_ : nullptr; }
 
 // Returns true when the entry is complete.
-bool Executor::carry_out(Entry& entry) {
-  switch (entry.type) {
-    case Entry::Create:
-      return carry_out_create(entry);
-    case Entry::Remove: {
-      if (!outstanding_.empty() && busy(entry.set)) return false;
+bool Executor::carry_out(Task& task) {
+  switch (task.type) {
+    case Task::Create:
+      return carry_out_create(task);
+    case Task::Remove: {
+      if (!outstanding_.empty() && busy(task.set)) return false;
       std::shared_ptr<SetComms> gone;
       {
         std::lock_guard lock(sets_mutex_);
-        if (auto it = sets_.find(entry.set); it != sets_.end()) {
+        if (auto it = sets_.find(task.set); it != sets_.end()) {
           gone = std::move(it->second);
           sets_.erase(it);
         }
       }
       gone.reset();
-      own_backends_.erase(entry.set);
+      own_backends_.erase(task.set);
       return true;
     }
-    case Entry::Execute:
+    case Task::Execute:
       break;
   }
   if (!begun_) {
-    auto it = sets_.find(entry.set);
+    auto it = sets_.find(task.set);
     if (it == sets_.end()) throw plugins::BackendError(HVD_E_INTERNAL, 0, 0, "no communicator for this process set");
-    const agreement::SignatureFields& fields = entry.work[0].item.sig->fields();
+    const agreement::SignatureFields& fields = task.work[0].item.sig->fields();
     if (!fields.on_host()) {
-      if (!begin_on_device(entry, it->second, fields.device_type)) return false;
+      if (!begin_on_device(task, it->second, fields.device_type)) return false;
     } else {
       begun_ = true;
       if (auto* o = observed()) o->begin(seq_ + 1);
-      note_batch(entry, it->second->layout());
+      note_batch(task, it->second->layout());
       ++seq_;
       if (fields.kind == base::OpKind::CreateWindow)
-        write_window(entry, it->second);
+        write_window(task, it->second);
       else
-        batch_.write_schedule(*schedule_, *it->second, nullptr, *backends_.math, entry.work, seq_);
+        batch_writer_.write_schedule(*schedule_, *it->second, nullptr, *backends_.math, task.work, seq_);
     }
   }
   return schedule_->advance(observed(), seq_);
 }
 
 // For the reports about calls that do not come back.
-void Executor::note_batch(const Entry& entry, const Layout& layout) {
+void Executor::note_batch(const Task& task, const Layout& layout) {
   if (!backends_.driver) return;
   plugins::DriverRecord& record = *backends_.driver;
-  record.first_tensor.store(*entry.work[0].item.name);
-  record.tensors.store(static_cast<uint32_t>(entry.work.size()), std::memory_order_relaxed);
-  if (entry.set != noted_set_) {
-    noted_set_ = entry.set;
+  record.first_tensor.store(*task.work[0].item.name);
+  record.tensors.store(static_cast<uint32_t>(task.work.size()), std::memory_order_relaxed);
+  if (task.set != noted_set_) {
+    noted_set_ = task.set;
     record.ranks.store(base::rank_list(layout.members));
   }
 }
@@ -149,9 +149,9 @@ void Executor::start_creation(std::function<std::shared_ptr<void>()> make) {
   creation_ = std::make_unique<Creation>(std::move(make), store_, cores_);
 }
 
-std::shared_ptr<SetComms> Executor::parent_of(const Entry& entry, const Layout& layout) const {
+std::shared_ptr<SetComms> Executor::parent_of(const Task& task, const Layout& layout) const {
   const auto global = sets_.find(0);
-  if (!entry.by_all || entry.own || entry.set == 0 || global == sets_.end()) return nullptr;
+  if (!task.by_all || task.own || task.set == 0 || global == sets_.end()) return nullptr;
   return global->second->splits(backends_, layout) ? global->second : nullptr;
 }
 
@@ -160,16 +160,16 @@ const Backends& Executor::backends_of(agreement::SetId set) const {
   return own == own_backends_.end() ? backends_ : *own->second;
 }
 
-bool Executor::carry_out_create(Entry& entry) {
-  const bool member = std::ranges::find(entry.members, rank_) != entry.members.end();
+bool Executor::carry_out_create(Task& task) {
+  const bool member = std::ranges::find(task.members, rank_) != task.members.end();
   if (!creation_) {
-    Layout layout = make_layout(entry.members, hosts_, rank_);
-    const auto parent = parent_of(entry, layout);
+    Layout layout = make_layout(task.members, hosts_, rank_);
+    const auto parent = parent_of(task, layout);
     if (!parent && !member) return true;
-    if (entry.own && member) own_backends_[entry.set] = entry.own;
+    if (task.own && member) own_backends_[task.set] = task.own;
     if (parent && !outstanding_.empty() && busy(0)) return false;  // libraries split an idle communicator only
-    start_creation([backends = backends_of(entry.set), layout = std::move(layout), member, parent,
-                    key = job_ + "/set/" + std::to_string(entry.set), store = store_, create_ns = create_ns_,
+    start_creation([backends = backends_of(task.set), layout = std::move(layout), member, parent,
+                    key = job_ + "/set/" + std::to_string(task.set), store = store_, create_ns = create_ns_,
                     ranks = hosts_.size()]() -> std::shared_ptr<void> {
       if (parent) meet(*store, key, ranks);
       const int64_t deadline_ns = base::now_ns() + create_ns;
@@ -184,25 +184,25 @@ bool Executor::carry_out_create(Entry& entry) {
   if (!member) return true;
   std::lock_guard lock(sets_mutex_);
   if (aborted_) comms->abort();
-  sets_[entry.set] = std::move(comms);
+  sets_[task.set] = std::move(comms);
   return true;
 }
 
 void Executor::finish(const std::string* refusal) {
   if (device_) return finish_on_device(refusal);
-  Entry entry = std::move(queue_.front());
+  Task task = std::move(queue_.front());
   queue_.pop_front();
   if (auto* o = observed(); o && begun_) o->done(seq_);
   begun_ = false;
   schedule_->clear();
   if (!refusal) {
-    events_.completed(entry.work);
-    if (entry.request) events_.completed(entry.request);
+    events_.completed(task.work);
+    if (task.request) events_.completed(task.request);
     return;
   }
-  for (auto& w : entry.work)
+  for (auto& w : task.work)
     if (w.request) events_.refused(w.request, *refusal);
-  if (entry.request) events_.refused(entry.request, *refusal);
+  if (task.request) events_.refused(task.request, *refusal);
 }
 
 void Executor::wait(int64_t deadline_ns) {
@@ -261,12 +261,12 @@ constexpr int64_t kFirstPauseNs = 100'000, kLongestPauseNs = 2'000'000;
 
 // Returns false while the set's communicators for the device are being created. All members create them here, in log
 // order.
-bool Executor::begin_on_device(Entry& entry, const std::shared_ptr<SetComms>& set, const std::string& type) {
+bool Executor::begin_on_device(Task& task, const std::shared_ptr<SetComms>& set, const std::string& type) {
   SetDevice* device = set->device(type);
   if (!device) {
     if (!creation_) {
-      start_creation([backends = backends_of(entry.set), type, set,
-                      key = job_ + "/set/" + std::to_string(entry.set) + "/device", store = store_,
+      start_creation([backends = backends_of(task.set), type, set,
+                      key = job_ + "/set/" + std::to_string(task.set) + "/device", store = store_,
                       create_ns = create_ns_] {
         const auto routes = backends.devices->find(type);  // searches on a rank that has joined
         if (!routes)
@@ -289,7 +289,7 @@ bool Executor::begin_on_device(Entry& entry, const std::shared_ptr<SetComms>& se
   device_set_ = set;
   settled_ = false;
   plugins::Device& d = *device->device();
-  for (const agreement::BatchItem& w : entry.work) {
+  for (const agreement::BatchItem& w : task.work) {
     if (!w.request) continue;
     for (const plugins::MarkRef& ready : w.request->call.ready) {
       if (d.orders_streams())
@@ -299,8 +299,8 @@ bool Executor::begin_on_device(Entry& entry, const std::shared_ptr<SetComms>& se
     }
   }
   if (auto* o = observed()) o->begin(seq_ + 1);
-  note_batch(entry, set->layout());
-  batch_.write_schedule(*schedule_, *set, device, *backends_.math, entry.work, ++seq_);
+  note_batch(task, set->layout());
+  batch_writer_.write_schedule(*schedule_, *set, device, *backends_.math, task.work, ++seq_);
   return true;
 }
 
@@ -530,7 +530,7 @@ calls::Output output_of(const agreement::TensorSpec& spec) {
 }
 
 // Ordinary memory for all members, or for none of them. `why`: they have no window. `request` is null on a rank that
-// has joined, and `spec` lives as long as the entry.
+// has joined, and `spec` lives as long as the task.
 void write_ordinary(Schedule& schedule, SetComms& set, calls::Request* request, const agreement::TensorSpec& spec,
                     std::string why, uint64_t seq) {
   struct Allocating {
@@ -562,10 +562,10 @@ void write_ordinary(Schedule& schedule, SetComms& set, calls::Request* request, 
 
 }  // namespace
 
-void Executor::write_window(Entry& entry, const std::shared_ptr<SetComms>& set) {
+void Executor::write_window(Task& task, const std::shared_ptr<SetComms>& set) {
   // An entry of its own, so that there is one request, with one tensor.
-  calls::Request* const request = entry.work[0].request.get();
-  const agreement::TensorSpec& spec = entry.work[0].item.sig->fields().tensors[0];
+  calls::Request* const request = task.work[0].request.get();
+  const agreement::TensorSpec& spec = task.work[0].item.sig->fields().tensors[0];
   std::string why;
   plugins::Communicator* const comm = set->window_comm(&why);
   if (!comm)
@@ -576,7 +576,7 @@ void Executor::write_window(Entry& entry, const std::shared_ptr<SetComms>& set) 
   for (const plugins::WindowRef& window : set->windows) state->ended.push_back(window.use_count() == 1);
   if (!state->ended.empty()) write_least(*schedule_, *set, state->ended.data(), state->ended.size(), seq_);
   const std::string key =
-      job_ + "/set/" + std::to_string(entry.set) + "/window/" + std::to_string(set->windows_asked_for++);
+      job_ + "/set/" + std::to_string(task.set) + "/window/" + std::to_string(set->windows_asked_for++);
   schedule_->compute([=, this, &spec](Schedule& then) {
     start_creation([=, store = store_, deadline_ns = base::now_ns() + create_ns_, bytes = bytes_of(spec)] {
       for (size_t i = state->ended.size(); i-- > 0;) {

@@ -48,7 +48,7 @@ class Executor {
   // Is told about batches, which it knows by their numbers: the n-th call of execute() appends batch n.
   void observe(recorder::Observer& observer) { observer_ = &observer; }
 
-  // Append an entry to the queue. `request` may be null; it completes with the entry.
+  // Append an entry to the queue. `request` may be null; it completes with the task.
   void execute(agreement::SetId set, std::vector<agreement::BatchItem> batch);
   // `by_all`: all ranks of the job append this entry, members or not, so that the set can be split off the global one.
   // `own`: the set's own backends; null: the job's.
@@ -94,7 +94,7 @@ class Executor {
   void clear();
 
  private:
-  struct Entry {
+  struct Task {
     enum Type { Execute, Create, Remove } type;
     agreement::SetId set = 0;
     std::vector<agreement::BatchItem> work;
@@ -117,18 +117,18 @@ class Executor {
   };
 
   recorder::Observer* observed() const;  // null while it is off
-  bool carry_out(Entry& entry);
-  bool carry_out_create(Entry& entry);
+  bool carry_out(Task& task);
+  bool carry_out_create(Task& task);
   // executor.cc
-  void write_window(Entry& entry, const std::shared_ptr<SetComms>& set);
-  void note_batch(const Entry& entry, const Layout& layout);
+  void write_window(Task& task, const std::shared_ptr<SetComms>& set);
+  void note_batch(const Task& task, const Layout& layout);
   void finish(const std::string* refusal);
   // The set that a new one is split off; null if it is made without one.
-  std::shared_ptr<SetComms> parent_of(const Entry& entry, const Layout& layout) const;
+  std::shared_ptr<SetComms> parent_of(const Task& task, const Layout& layout) const;
   const Backends& backends_of(agreement::SetId set) const;
   void start_creation(std::function<std::shared_ptr<void>()> make);
   // executor.cc
-  bool begin_on_device(Entry& entry, const std::shared_ptr<SetComms>& set, const std::string& type);
+  bool begin_on_device(Task& task, const std::shared_ptr<SetComms>& set, const std::string& type);
   void finish_on_device(const std::string* refusal);
   bool check_outstanding();
   void check_age(Outstanding& o, int64_t now);
@@ -154,10 +154,10 @@ class Executor {
   bool aborted_ = false;
   AbortRun abort_run_;
 
-  std::deque<Entry> queue_;
+  std::deque<Task> queue_;
   // The state of the entry at the front of the queue.
   bool begun_ = false, halted_ = false;
-  Batch batch_;
+  BatchWriter batch_writer_;
   std::unique_ptr<Schedule> schedule_ = std::make_unique<Schedule>();
   std::unique_ptr<Creation> creation_, cancelled_;
   std::shared_ptr<SetComms> device_set_;  // of a running entry on a device

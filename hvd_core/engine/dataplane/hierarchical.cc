@@ -1,4 +1,4 @@
-// Sizes derived from the layout, the choice of the algorithm, barrier, and sets of one rank. See hierarchical.h.
+// Sizes derived from the layout, the choice of the algorithm, and the collectives that move data. See hierarchical.h.
 #include "engine/dataplane/hierarchical.h"
 
 #include <algorithm>
@@ -14,20 +14,6 @@
 
 namespace hvd::dataplane {
 
-namespace {
-
-void check(const Lowering* t, const char* name, size_t rank, size_t size) {
-  const bool fits = t ? static_cast<size_t>(t->rank()) == rank && static_cast<size_t>(t->size()) == size : size == 1;
-  if (fits) return;
-  const std::string found =
-      t ? "it is rank " + std::to_string(t->rank()) + " of " + std::to_string(t->size()) : "it is missing";
-  throw plugins::BackendError(HVD_E_INVALID, 0, 0,
-                              std::string("the lowering ") + name + " hosts must be rank " + std::to_string(rank) +
-                                  " of " + std::to_string(size) + " for this layout; " + found);
-}
-
-}  // namespace
-
 HierarchicalLowering::HierarchicalLowering(Layout layout, Lowering* local, Lowering* cross, const HostMath& math,
                                            Settings settings)
     : layout_(std::move(layout)),
@@ -41,14 +27,11 @@ HierarchicalLowering::HierarchicalLowering(Layout layout, Lowering* local, Lower
       my_host_(static_cast<size_t>(layout_.my_host())),
       my_local_(static_cast<size_t>(layout_.my_local())),
       neighbours_(layout_.neighbours().size()) {
-  check(local_, "within", my_local_, neighbours_);
-  check(cross_, "between", my_host_, my_local_ < lanes_ ? hosts_ : 1);
   spread_ = {static_cast<uint32_t>(hosts_), static_cast<uint32_t>(neighbours_), 0};
   of_.resize(lanes_);
   runs_.resize(hosts_);
   place_.resize(ranks_);
   for (size_t h = 0; h < hosts_; ++h) {
-    several_somewhere_ = several_somewhere_ || members(h).size() > 1;
     spread_.most = std::max(spread_.most, static_cast<uint32_t>(members(h).size()));
     for (int32_t r : members(h)) {
       const auto rank = static_cast<size_t>(r);
@@ -75,9 +58,6 @@ uint64_t HierarchicalLowering::chunk_bytes_for(const Layout& layout) {
 void HierarchicalLowering::write_steps(Schedule& schedule, const plugins::Collective& c) {
   if (c.coll == HVD_SEND || c.coll == HVD_RECV)  // Batch asks for them in sets of two ranks, which have one level
     throw plugins::BackendError(HVD_E_UNSUPPORTED, 0, 0, "send and receive are not served over two levels of hosts");
-  if (ranks_ == 1) return alone(schedule, c);
-  if (hosts_ == 1) return local_->write_steps(schedule, c);
-  if (!several_somewhere_) return cross_->write_steps(schedule, c);
   switch (c.coll) {
     case HVD_ALLREDUCE:
       return allreduce(schedule, c);
@@ -96,27 +76,6 @@ void HierarchicalLowering::write_steps(Schedule& schedule, const plugins::Collec
     default:
       throw plugins::BackendError(HVD_E_INVALID, 0, 0, "there is no collective number " + std::to_string(c.coll));
   }
-}
-
-// A set of one rank: every collective is a copy; a reduction also applies the factors.
-void HierarchicalLowering::alone(Schedule& schedule, const plugins::Collective& c) {
-  const bool reduction = base::has_reduction(c.coll);
-  if (reduction && !base::is_reducible(c.dtype, c.op))
-    throw plugins::BackendError(
-        HVD_E_UNSUPPORTED, 0, 0,
-        std::string(base::reduce_op_name(c.op)) + " of " + base::dtype_name(c.dtype) + " does not exist");
-  if (c.counts.empty()) return;
-  schedule.compute([this, reduction, in = c.in, out = c.out, counts = c.counts, dtype = c.dtype, op = c.op,
-                    pre = c.prescale, post = c.postscale](Schedule&) {
-    for (size_t i = 0; i < counts.size(); ++i) {
-      if (counts[i] == 0) continue;
-      const void* from = address(in[i]);
-      if (reduction)
-        math_.reduce_all(address(out[i]), &from, 1, counts[i], dtype, op, pre, post);
-      else if (!same_place(in[i], out[i]) && out[i].base)
-        std::memcpy(address(out[i]), from, counts[i] * base::dtype_bytes(dtype));
-    }
-  });
 }
 
 // No rank leaves the first barrier before all ranks of its host have arrived, nor the second before all hosts have.
@@ -203,11 +162,18 @@ void HierarchicalLowering::broadcast(Schedule& schedule, const plugins::Collecti
   if (here) within(root_local);
   between();
   if (here) return;
+  gather_slices(schedule, c, slices,
+                [&](size_t i, uint64_t n) { return part_of(c.out[i], slices.start(i, my_local_) * width, n * width); });
+}
+
+// The lanes' slices of all buffers go to all ranks of the host. mine(i, elements): this rank's part of buffer i.
+void HierarchicalLowering::gather_slices(Schedule& schedule, const plugins::Collective& c, const Slices& slices,
+                                         const std::function<hvd_buf(size_t, uint64_t)>& mine) {
   auto& s = step(c, HVD_ALLGATHER);
   for (size_t i = 0; i < c.counts.size(); ++i) {
     if (c.counts[i] == 0) continue;
-    const uint64_t m = slices.count(i, my_local_);
-    add(s, part_of(c.out[i], slices.start(i, my_local_) * width, m * width), c.out[i], m);
+    const uint64_t n = slices.count(i, my_local_);
+    add(s, mine(i, n), c.out[i], n);
     uint64_t* row = add_row(s.out_counts, neighbours_);
     for (size_t lane = 0; lane < slices.lanes(); ++lane) row[lane] = slices.count(i, lane);
   }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -128,9 +129,9 @@ class HierarchicalLowering final : public Lowering {
     std::string phase;         // of an allreduce that overlaps its levels, in a timeline
   };
 
-  // `local` spans layout.neighbours(), in that order; null if this rank is alone on its host. `cross` spans the
-  // members of this rank's lane, in host order; null if the rank is in no lane, or all ranks are on one host. All must
-  // outlive this object and its schedules. Throws plugins::BackendError if they do not fit the layout.
+  // The layout has several hosts, one of which has several members. `local` spans layout.neighbours(), in that order;
+  // null if this rank is alone on its host. `cross` spans the members of this rank's lane, in host order; null if the
+  // rank is in no lane. All must outlive this object and its schedules.
   HierarchicalLowering(Layout layout, Lowering* local, Lowering* cross, const HostMath& math, Settings settings);
 
   // An alltoall has in_counts and out_counts on all ranks or on no rank. Reducescatter and alltoall do not work in
@@ -148,7 +149,6 @@ class HierarchicalLowering final : public Lowering {
 
   struct Reduction;  // hierarchical_reduce.cc
 
-  void alone(Schedule& schedule, const plugins::Collective& c);
   void barrier(Schedule& schedule, const plugins::Collective& c);
   void allreduce(Schedule& schedule, const plugins::Collective& c);
   void allreduce_in_chunks(Schedule& schedule, const plugins::Collective& c, uint64_t number);
@@ -164,6 +164,8 @@ class HierarchicalLowering final : public Lowering {
                       hvd_buf to);
   hvd_buf finish(Schedule& schedule, const TwoLevels& levels, hvd_buf sums, uint64_t n, hvd_buf out);
   void spread(Schedule& schedule, const plugins::Collective& c, const Slices& slices, hvd_buf result);
+  void gather_slices(Schedule& schedule, const plugins::Collective& c, const Slices& slices,
+                     const std::function<hvd_buf(size_t, uint64_t)>& mine);
   void scatter_first(Schedule& schedule, const plugins::Collective& c, const TwoLevels& levels,
                      const std::vector<uint64_t>& at, hvd_buf kept);
   void exchange_counts(Schedule& schedule, const std::shared_ptr<Exchange>& x);
@@ -194,7 +196,6 @@ class HierarchicalLowering final : public Lowering {
   bool connected_ = false;  // a chunked allreduce has run: the communicators' first operations are over
   // Derived from the layout.
   const size_t ranks_, lanes_, hosts_, my_host_, my_local_, neighbours_;
-  bool several_somewhere_ = false;  // some host has more than one member
   Hosts spread_{};
   std::vector<int32_t> host_order_;       // set ranks, host by host
   bool in_order_ = true;                  // host order is rank order

@@ -16,7 +16,7 @@ namespace hvd::dataplane {
 
 namespace {
 
-constexpr uint64_t kScaledTile = 1024;  // elements worked on at a time, so that they stay in the first-level cache
+constexpr uint64_t kTile = 1024;  // elements worked on at a time, so that they stay in the first-level cache
 
 // memcpy, because a tensor need not be aligned.
 template <class T>
@@ -80,23 +80,14 @@ TwoLevels::TwoLevels(const HostMath& math, const plugins::Collective& c, uint32_
 uint64_t TwoLevels::bytes() const { return base::dtype_bytes(dtype_); }
 
 void TwoLevels::expand(const void* in, uint64_t n, void* to) const {
-  const uint64_t width = base::dtype_bytes(dtype_);
-  alignas(64) char scaled[kScaledTile * 8];
-  for (uint64_t done = 0; done < n; done += kScaledTile) {
-    const uint64_t m = std::min(kScaledTile, n - done);
-    const void* from = static_cast<const char*>(in) + done * width;
-    char* const wide = static_cast<char*>(to) + done * wire_bytes;
-    if (prescale_ != 1.0) {
-      // An integer is scaled within its own type, as in a backend.
-      math_->convert(scaled, dtype_, from, dtype_, m, prescale_);
-      from = scaled;
-    }
-    if (dtype_ == HVD_INT64)
-      split<int64_t>(from, m, ranks_, wide);
-    else if (dtype_ == HVD_UINT64)
-      split<uint64_t>(from, m, ranks_, wide);
-    else
-      math_->convert(wide, wire, from, dtype_, m);
+  if (per == 1) return math_->load_partial(to, wire, in, dtype_, n, prescale_);
+  alignas(64) char scaled[kTile * sizeof(int64_t)];
+  for (uint64_t done = 0; done < n; done += kTile) {
+    const uint64_t m = std::min(kTile, n - done);
+    // Scaled within its own type, as in a backend.
+    math_->load_partial(scaled, dtype_, static_cast<const char*>(in) + done * sizeof(int64_t), dtype_, m, prescale_);
+    char* const pairs = static_cast<char*>(to) + done * wire_bytes;
+    dtype_ == HVD_INT64 ? split<int64_t>(scaled, m, ranks_, pairs) : split<uint64_t>(scaled, m, ranks_, pairs);
   }
 }
 
@@ -112,14 +103,11 @@ void TwoLevels::lone(const void* in, uint64_t n, void* to) const {
 
 void TwoLevels::finish(void* sums, uint64_t n, void* out) const {
   if (n == 0) return;
-  if (dtype_ == HVD_INT64) {
+  if (per == 1) return math_->store_result(out, dtype_, sums, wire, n, ranks_, post_);
+  if (dtype_ == HVD_INT64)
     join<int64_t, __int128>(sums, n, ranks_, out);
-  } else if (dtype_ == HVD_UINT64) {
+  else
     join<uint64_t, unsigned __int128>(sums, n, ranks_, out);
-  } else {
-    math_->divide(sums, n, wire, ranks_);
-    if (out != sums) math_->convert(out, dtype_, sums, wire, n);
-  }
   if (post_ != 1.0) math_->convert(out, dtype_, out, dtype_, n, post_);
 }
 
@@ -135,18 +123,9 @@ constexpr uint64_t kMostChunks = 16;
 
 // `c` in `number` collectives that follow one another in its list of buffers, of about equal size.
 std::vector<plugins::Collective> chunks_of(const plugins::Collective& c, uint64_t number) {
-  const Slices parts(c.counts, number);
-  const uint64_t width = base::dtype_bytes(c.dtype);
-  std::vector<plugins::Collective> chunks(number, plugins::Collective(c.settings()));
-  for (size_t k = 0; k < number; ++k) {
-    for (size_t i = 0; i < c.counts.size(); ++i) {
-      const uint64_t n = parts.count(i, k);
-      if (n == 0) continue;
-      chunks[k].in.push_back(part_of(c.in[i], parts.start(i, k) * width, n * width));
-      chunks[k].out.push_back(part_of(c.out[i], parts.start(i, k) * width, n * width));
-      chunks[k].counts.push_back(n);
-    }
-  }
+  const Slices slices({total_elements(c)}, number);
+  std::vector<plugins::Collective> chunks;
+  for (size_t k = 0; k < number; ++k) chunks.push_back(elements_of(c, slices.begin(k), slices.size(k)));
   return chunks;
 }
 
@@ -323,21 +302,17 @@ void HierarchicalLowering::spread(Schedule& schedule, const plugins::Collective&
     if (c.counts.size() == 1 && same_place(result, c.out[0])) return;
     ByteList out;
     for (size_t i = 0; i < c.counts.size(); ++i) out.add(part_of(c.out[i], 0, c.counts[i] * width));
-    copy_on_host(schedule, out.unpack(0, out.bytes(), result));
+    copy_on_host(schedule, out.unpack(result));
     return;
   }
-  auto& s = step(c, slices.lanes() == 1 ? HVD_BROADCAST : HVD_ALLGATHER);
+  if (slices.lanes() > 1)
+    return gather_slices(schedule, c, slices, [&](size_t i, uint64_t n) {
+      return n ? part_of(result, slices.position(i, my_local_) * width, n * width) : part_of(c.out[i], 0, 0);
+    });
+  auto& s = step(c, HVD_BROADCAST);
   for (size_t i = 0; i < c.counts.size(); ++i) {
     if (c.counts[i] == 0) continue;
-    if (slices.lanes() == 1) {
-      add(s, mine ? part_of(result, slices.offset(i) * width, c.counts[i] * width) : c.out[i], c.out[i], c.counts[i]);
-      continue;
-    }
-    const uint64_t n = mine ? slices.count(i, my_local_) : 0;
-    add(s, n ? part_of(result, slices.position(i, my_local_) * width, n * width) : part_of(c.out[i], 0, 0), c.out[i],
-        n);
-    uint64_t* row = add_row(s.out_counts, neighbours_);
-    for (size_t lane = 0; lane < slices.lanes(); ++lane) row[lane] = slices.count(i, lane);
+    add(s, mine ? part_of(result, slices.offset(i) * width, c.counts[i] * width) : c.out[i], c.out[i], c.counts[i]);
   }
   local_->write_steps(schedule, s);
 }

@@ -1,6 +1,8 @@
 // See packing.h.
 #include "engine/dataplane/packing.h"
 
+#include <algorithm>
+
 #include "engine/base/dtypes.h"
 #include "engine/dataplane/abilities.h"
 
@@ -20,18 +22,38 @@ bool has_result(const plugins::Collective& c, size_t i, int32_t rank) {
 
 }  // namespace
 
-Copies ByteList::pack(uint64_t at, uint64_t bytes, const hvd_buf& packed) const {
+ByteList ByteList::part(uint64_t at, uint64_t bytes) const {
+  ByteList found;
+  for (const hvd_buf& b : buffers_) {
+    if (bytes == 0) break;
+    if (at < b.bytes) {
+      const uint64_t n = std::min(b.bytes - at, bytes);
+      found.add(part_of(b, at, n));
+      bytes -= n;
+    }
+    at -= std::min(at, b.bytes);
+  }
+  return found;
+}
+
+Copies ByteList::pack(const hvd_buf& packed) const {
   Copies copies;
-  walk(at, bytes, [&](const hvd_buf& b, uint64_t offset) {
+  walk([&](const hvd_buf& b, uint64_t offset) {
     if (b.base) copies.push_back({part_of(packed, offset, b.bytes), b, b.bytes});
   });
   return copies;
 }
 
-Copies ByteList::unpack(uint64_t at, uint64_t bytes, const hvd_buf& packed) const {
-  Copies copies = pack(at, bytes, packed);
+Copies ByteList::unpack(const hvd_buf& packed) const {
+  Copies copies = pack(packed);
   for (auto& c : copies) std::swap(c.dst, c.src);
   return copies;
+}
+
+char* ByteList::contiguous() const {
+  for (size_t i = 1; i < buffers_.size(); ++i)
+    if (address(buffers_[i]) != address(buffers_[i - 1]) + buffers_[i - 1].bytes) return nullptr;
+  return buffers_.empty() ? nullptr : address(buffers_[0]);
 }
 
 bool misaligned(const hvd_buf& b, uint64_t alignment) {
@@ -141,9 +163,9 @@ void Packer::write_packed(Schedule& schedule, const plugins::Collective& c, uint
     in.add(part_of(c.in[i], 0, bytes));
     out.add(has_result(c, i, rank_) ? hvd_buf{nullptr, 0, bytes} : part_of(c.out[i], 0, bytes));
   }
-  if (c.coll != HVD_BROADCAST || c.root == rank_) copy(schedule, in.pack(0, in.bytes(), packed), c.dtype, pre, kIn);
+  if (c.coll != HVD_BROADCAST || c.root == rank_) copy(schedule, in.pack(packed), c.dtype, pre, kIn);
   emit(one);
-  if (c.coll != HVD_REDUCE || c.root == rank_) copy(schedule, out.unpack(0, out.bytes(), packed), c.dtype, post, kOut);
+  if (c.coll != HVD_REDUCE || c.root == rank_) copy(schedule, out.unpack(packed), c.dtype, post, kOut);
 }
 
 void Packer::write_moved(Schedule& schedule, const plugins::Collective& c, uint64_t alignment, double pre, double post,
@@ -191,14 +213,8 @@ void Packer::write_split(Schedule& schedule, const plugins::Collective& c, uint6
   // A multiple of the alignment, so that each part is aligned if the buffer is.
   const uint64_t unit = std::max<uint64_t>(1, alignment / width);
   const uint64_t most = max_count < unit ? max_count : max_count / unit * unit;
-  plugins::Collective one = c;
-  for (uint64_t at = 0; at < c.counts[0]; at += most) {
-    const uint64_t n = std::min(most, c.counts[0] - at);
-    one.in[0] = part_of(c.in[0], at * width, n * width);
-    if (c.out[0].base) one.out[0] = part_of(c.out[0], at * width, n * width);
-    one.counts[0] = n;
-    write_moved(schedule, one, alignment, 1.0, 1.0, emit);
-  }
+  for (uint64_t at = 0; at < c.counts[0]; at += most)
+    write_moved(schedule, elements_of(c, at, most), alignment, 1.0, 1.0, emit);
 }
 
 // ALLGATHER, REDUCESCATTER: each call has the next few elements of every rank's part.
@@ -235,9 +251,9 @@ void Packer::write_slices(Schedule& schedule, const plugins::Collective& c, uint
     one.in[0] = gathers ? mine : all;
     one.out[0] = gathers ? all : mine;
     one.counts[0] = one.in[0].bytes / width;
-    if (!gathers) copy(schedule, places.pack(0, places.bytes(), packed), c.dtype);
+    if (!gathers) copy(schedule, places.pack(packed), c.dtype);
     write_moved(schedule, one, alignment, 1.0, 1.0, emit);
-    if (gathers) copy(schedule, places.unpack(0, places.bytes(), packed), c.dtype);
+    if (gathers) copy(schedule, places.unpack(packed), c.dtype);
   }
   if (in_place && !gathers && own_bytes) copy(schedule, {{part_of(c.out[0], 0, own_bytes), own, own_bytes}}, c.dtype);
 }

@@ -3,7 +3,6 @@
 // the driver.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -24,53 +23,42 @@ using Copies = std::vector<plugins::Device::Copy>;
 // A list of buffers, seen as one run of bytes. It does not own the memory. A value; one thread at a time.
 class ByteList {
  public:
-  // A buffer without memory keeps its place: it is visited, and not copied.
+  // A buffer without memory keeps its place: it is visited, and not copied by pack() and unpack().
   void add(const hvd_buf& buffer) {
     if (buffer.bytes == 0) return;
-    blocks_.push_back({buffer, total_});
-    total_ += buffer.bytes;
+    buffers_.push_back(buffer);
+    bytes_ += buffer.bytes;
   }
-  uint64_t bytes() const { return total_; }
-
-  // Calls visit(buffer, offset from `at`) for each contiguous part of [at, at + bytes).
+  uint64_t bytes() const { return bytes_; }
+  const std::vector<hvd_buf>& buffers() const { return buffers_; }
+  // The bytes [at, at + bytes), or as many of them as there are.
+  ByteList part(uint64_t at, uint64_t bytes) const;
+  // Calls visit(buffer, bytes before it).
   template <class Visit>
-  void walk(uint64_t at, uint64_t bytes, Visit visit) const {
-    auto it = std::upper_bound(blocks_.begin(), blocks_.end(), at,
-                               [](uint64_t value, const Block& b) { return value < b.start; });
-    for (uint64_t done = 0; done < bytes; ++it) {
-      const Block& b = *(it - 1);
-      const uint64_t skip = at + done - b.start, n = std::min(b.buffer.bytes - skip, bytes - done);
-      visit(part_of(b.buffer, skip, n), done);
-      done += n;
+  void walk(Visit visit) const {
+    uint64_t before = 0;
+    for (const hvd_buf& b : buffers_) {
+      visit(b, before);
+      before += b.bytes;
     }
   }
-  // The copies of [at, at + bytes) to contiguous memory, and from there.
-  Copies pack(uint64_t at, uint64_t bytes, const hvd_buf& packed) const;
-  Copies unpack(uint64_t at, uint64_t bytes, const hvd_buf& packed) const;
+  // The copies to contiguous memory, and from there.
+  Copies pack(const hvd_buf& packed) const;
+  Copies unpack(const hvd_buf& packed) const;
   // The same at once. Host memory only, like contiguous().
-  void read(uint64_t at, uint64_t bytes, char* to) const {
-    walk(at, bytes, [&](const hvd_buf& b, uint64_t offset) { std::memcpy(to + offset, address(b), b.bytes); });
+  void read(char* to) const {
+    walk([&](const hvd_buf& b, uint64_t offset) { std::memcpy(to + offset, address(b), b.bytes); });
   }
-  void write(uint64_t at, uint64_t bytes, const char* from) const {
-    walk(at, bytes, [&](const hvd_buf& b, uint64_t offset) { std::memcpy(address(b), from + offset, b.bytes); });
+  void write(const char* from) const {
+    walk([&](const hvd_buf& b, uint64_t offset) { std::memcpy(address(b), from + offset, b.bytes); });
   }
-  // The address of [at, at + bytes); null if that range lies in several buffers.
-  char* contiguous(uint64_t at, uint64_t bytes) const {
-    char* found = nullptr;
-    walk(at, bytes, [&](const hvd_buf& b, uint64_t) { found = b.bytes == bytes ? address(b) : nullptr; });
-    return found;
-  }
+  // The address of the first byte if the others follow it in memory; else null.
+  char* contiguous() const;
 
  private:
-  struct Block {
-    hvd_buf buffer;
-    uint64_t start;
-  };
-  std::vector<Block> blocks_;
-  uint64_t total_ = 0;
+  std::vector<hvd_buf> buffers_;
+  uint64_t bytes_ = 0;
 };
-
-using ByteLists = std::vector<std::shared_ptr<const ByteList>>;
 
 bool misaligned(const hvd_buf& b, uint64_t alignment);
 // Whether the backend accepts the addresses of all buffers.

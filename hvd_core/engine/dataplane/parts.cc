@@ -1,6 +1,7 @@
 // See parts.h.
 #include "engine/dataplane/parts.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "engine/base/dtypes.h"
@@ -18,6 +19,22 @@ uint64_t total_elements(const plugins::Collective& c) {
 }
 
 uint64_t total_bytes(const plugins::Collective& c) { return total_elements(c) * base::dtype_bytes(c.dtype); }
+
+plugins::Collective elements_of(const plugins::Collective& c, uint64_t at, uint64_t n) {
+  const uint64_t width = base::dtype_bytes(c.dtype);
+  plugins::Collective part(c.settings());
+  for (size_t i = 0; i < c.counts.size() && n > 0; ++i) {
+    const uint64_t count = at < c.counts[i] ? std::min(c.counts[i] - at, n) : 0;
+    if (count > 0) {
+      part.in.push_back(part_or_null(c.in[i], at * width, count * width));
+      part.out.push_back(part_or_null(c.out[i], at * width, count * width));
+      part.counts.push_back(count);
+    }
+    at -= std::min(at, c.counts[i]);
+    n -= count;
+  }
+  return part;
+}
 
 plugins::Collective single_buffer(const plugins::Collective& c, size_t i, size_t ranks) {
   const auto row = [&](const std::vector<uint64_t>& all) {

@@ -13,6 +13,11 @@ inline char* address(const hvd_buf& b) { return static_cast<char*>(b.base) + b.o
 // The part of `b` that begins `skip` bytes into it.
 inline hvd_buf part_of(const hvd_buf& b, uint64_t skip, uint64_t bytes) { return {b.base, b.offset + skip, bytes}; }
 
+// The same; no memory stays no memory.
+inline hvd_buf part_or_null(const hvd_buf& b, uint64_t skip, uint64_t bytes) {
+  return b.base ? part_of(b, skip, bytes) : hvd_buf{};
+}
+
 inline bool same_place(const hvd_buf& a, const hvd_buf& b) { return a.base == b.base && a.offset == b.offset; }
 
 // Whether element k of the results depends on element k of the inputs alone, so that lists of buffers can be packed and
@@ -24,6 +29,10 @@ inline bool is_elementwise(int32_t coll) {
 // Elements of all buffers of `c`, and their bytes.
 uint64_t total_elements(const plugins::Collective& c);
 uint64_t total_bytes(const plugins::Collective& c);
+
+// Elements [at, at + n) of the list of buffers of `c`, for collectives that is_elementwise() names. Buffers without
+// elements are left out.
+plugins::Collective elements_of(const plugins::Collective& c, uint64_t at, uint64_t n);
 
 // The collective `c` for buffer i alone; `ranks`: the communicator's size.
 plugins::Collective single_buffer(const plugins::Collective& c, size_t i, size_t ranks);

@@ -5,7 +5,6 @@
 
 #include "engine/base/log.h"
 #include "engine/base/operations.h"
-#include "engine/dataplane/adasum.h"
 #include "engine/dataplane/device_levels.h"
 #include "engine/dataplane/direct.h"
 #include "engine/dataplane/parts.h"
@@ -88,18 +87,6 @@ struct SetDevice::Levels {
   bool composes = true;  // whether steps may be EMULATED
   std::unique_ptr<Lane> lane;
   std::unique_ptr<DeviceLevels> lowering;
-};
-
-// Makes a Lowering of Adasum, so that a StagedLowering can write it like any other collective.
-struct SetDevice::AdasumLowering final : Lowering {
-  AdasumLowering(SetComms& host, const HostMath& math) : host(host), math(math) {}
-  void write_steps(Schedule& schedule, const plugins::Collective& c) override {
-    dataplane::write_adasum(schedule, host, math, c);
-  }
-  int32_t rank() const override { return host.rank(); }
-  int32_t size() const override { return host.size(); }
-  SetComms& host;
-  const HostMath& math;
 };
 
 SetDevice::SetDevice(const Backends& backends, std::shared_ptr<DeviceRoutes> device, SetComms& host,

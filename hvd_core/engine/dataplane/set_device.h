@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/dataplane/adasum.h"
 #include "engine/dataplane/device_direct.h"
 #include "engine/dataplane/device_types.h"
 #include "engine/dataplane/emulated.h"
@@ -64,7 +65,6 @@ class SetDevice final : public Lowering {
     Lowering* lowering;
     Served served;
   };
-  struct AdasumLowering;
   // Over the `ranks` of the set, which call it with the same key.
   void open_route(Route& route, const Backends& backends, const std::shared_ptr<plugins::Backend>& backend,
                   const std::vector<int32_t>& ranks, const std::string& key, plugins::Store& store, int64_t deadline_ns,

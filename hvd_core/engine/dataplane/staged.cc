@@ -78,7 +78,7 @@ void StagedLowering::write_in_chunks(Schedule& schedule, const plugins::Collecti
   const auto record = [this](const Pipeline& x, uint64_t k) { *x.marks[k % kSlots] = device_->mark(x.c.stream); };
   const auto fetch = [this, record](const Pipeline& x, uint64_t k) {
     if (k >= x.chunks()) return;
-    if (x.reads) device_->copy(x.c.stream, x.in.pack(k * x.chunk, x.bytes(k), x.slot(k)));
+    if (x.reads) device_->copy(x.c.stream, x.in.part(k * x.chunk, x.chunk).pack(x.slot(k)));
     record(x, k);
   };
   for (uint64_t k = 0; k < kSlots; ++k) fetch(*all, k);
@@ -91,7 +91,7 @@ void StagedLowering::write_in_chunks(Schedule& schedule, const plugins::Collecti
     inner_.write_steps(schedule, one);
     schedule.compute([this, all, fetch, record, k](Schedule&) {
       const Pipeline& x = *all;
-      if (x.writes) device_->copy(x.c.stream, x.out.unpack(k * x.chunk, x.bytes(k), x.slot(k)));
+      if (x.writes) device_->copy(x.c.stream, x.out.part(k * x.chunk, x.chunk).unpack(x.slot(k)));
       if (k + kSlots < x.chunks())
         fetch(x, k + kSlots);
       else

@@ -105,7 +105,7 @@ void run_rank(Job& job, int32_t rank) try {
 
   dataplane::Schedule schedule;
   for (int round = 0; round < (job.inplace ? 1 : 2); ++round) {  // a schedule that is used again does the same again
-    dataplane::write_adasum(schedule, lowering, math, c, job.local_bytes);
+    dataplane::AdasumLowering(lowering, math, job.local_bytes).write_steps(schedule, c);
     while (!schedule.advance())
       if (schedule.in_flight()) schedule.wait(HVD_NO_DEADLINE);
     schedule.clear();

@@ -87,7 +87,7 @@ struct Root final : Coordinator::Log {
     }
   }
   void ready(Rank r, const Item& x, bool urgent = false, int64_t now = 0) {
-    UpMessage m(UpMessage::Ready, r);
+    UpMessage m = UpMessage::of(UpMessage::Ready, r);
     m.item = x;
     m.urgent = urgent;
     coordinator.receive(m, now);
@@ -96,13 +96,13 @@ struct Root final : Coordinator::Log {
     for (Rank r = 0; r < world; ++r) ready(r, x, urgent, now);
   }
   void batch(UpMessage::Type type, Rank r, uint32_t id, uint32_t gen, int64_t now = 0) {
-    UpMessage m(type, r);
+    UpMessage m = UpMessage::of(type, r);
     m.batch = id;
     m.gen = gen;
     coordinator.receive(m, now);
   }
   void named(UpMessage::Type type, Rank r, const std::string& name) {
-    UpMessage m(type, r);
+    UpMessage m = UpMessage::of(type, r);
     m.item.name = std::make_shared<const std::string>(name);
     coordinator.receive(m, 0);
   }

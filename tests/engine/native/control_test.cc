@@ -13,6 +13,7 @@
 
 #include "control_helpers.h"
 #include "engine/agreement/participant.h"
+#include "engine/calls/request.h"
 
 using namespace hvd;
 using namespace hvd::native;
@@ -322,13 +323,15 @@ struct Rank1 final : Participant::Outbox, Participant::Events {
 
   void send(UpMessage m) override { sent.push_back(std::move(m)); }
   void execute(SetId, std::vector<BatchItem> items) override { executed += items.size(); }
-  void fail(RequestToken, base::Failure, const std::string&) override {}
+  void fail(const RequestRef&, base::Failure, const std::string&) override {}
   void joined(Rank) override {}
   void closed(Rank, const std::string&) override {}
-  void set_added(SetId, const std::vector<Rank>&, RequestToken, const NameRef&) override {}
-  void set_removed(SetId, RequestToken) override {}
+  void set_added(SetId, const std::vector<Rank>&, RequestRef, const NameRef&) override {}
+  void set_removed(SetId, RequestRef) override {}
 
-  void submit(const std::string& name) { participant.submit(0, item(name), ++token_, Hurry::None, 0); }
+  void submit(const std::string& name) {
+    participant.submit(0, item(name), std::make_shared<calls::Request>(), Hurry::None, 0);
+  }
   void define() {
     for (const char* name : {"a", "b"}) submit(name);
     Entry e;
@@ -349,7 +352,6 @@ struct Rank1 final : Participant::Outbox, Participant::Events {
   }
 
  private:
-  RequestToken token_ = 0;
 };
 
 void participant_runs_a_known_batch_only_after_its_arrival() {
@@ -385,9 +387,9 @@ void known_batch_ends_with_poison_and_with_join() {
   Root other(2);
   other.learn();
   other.batch(UpMessage::Arrive, 0, 0, 0);
-  other.coordinator.receive(UpMessage(UpMessage::Join, 1), 0);
+  other.coordinator.receive(UpMessage::of(UpMessage::Join, 1), 0);
   EXPECT((other.entries() == Log{"DISSOLVE 0.0", "EXEC a b"}));  // rank 1 stands in with neutral data
-  other.coordinator.receive(UpMessage(UpMessage::Join, 0), 0);
+  other.coordinator.receive(UpMessage::of(UpMessage::Join, 0), 0);
   EXPECT((other.entries() == Log{"JOINED 0"}));
 }
 
@@ -395,7 +397,7 @@ void coordinator_executes_decided_requests_before_the_end() {
   Root root(2);
   root.all_ready(item("a"));
   root.ready(0, item("b"));
-  root.coordinator.receive(UpMessage(UpMessage::Leave, 1), 0);
+  root.coordinator.receive(UpMessage::of(UpMessage::Leave, 1), 0);
   EXPECT((root.entries() == Log{"EXEC a", "CLOSE"}));
   root.ready(1, item("b"));
   EXPECT(root.entries().empty());
@@ -468,7 +470,7 @@ void rank_sets_are_sets() {
 void coordinator_takes_a_merged_message_about_two_rounds() {
   Root root(3);
   root.ready(0, item("a"));
-  UpMessage merged(UpMessage::Ready, 0);
+  UpMessage merged = UpMessage::of(UpMessage::Ready, 0);
   merged.item = item("a");
   merged.ranks.insert_range(0, 3);
   root.coordinator.receive(merged, 0);

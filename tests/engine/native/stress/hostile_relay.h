@@ -52,10 +52,10 @@ class HostileRelay {
   std::array<int, 4> fds_;  // two pairs: the first end of each is a rank's, the second this object's
   std::atomic<uint64_t> one_in_{0};
   std::atomic<bool> over_{false}, muted_{false};
-  agreement::UpDecoder up_in_;
-  agreement::UpEncoder up_out_;
-  agreement::EntryDecoder down_in_;
-  agreement::EntryEncoder down_out_;
+  agreement::Decoder<agreement::UpMessage> up_in_;
+  agreement::Encoder<agreement::UpMessage> up_out_;
+  agreement::Decoder<agreement::Entry> down_in_;
+  agreement::Encoder<agreement::Entry> down_out_;
   std::vector<agreement::Item> seen_;  // some of the requests that have gone by
   std::thread thread_;
 };

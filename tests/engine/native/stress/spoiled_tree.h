@@ -10,6 +10,7 @@
 #include "check.h"
 #include "engine/agreement/node.h"
 #include "engine/base/operations.h"
+#include "engine/calls/request.h"
 #include "hvd/backend_abi.h"
 #include "rng.h"
 #include "spoiled_pipe.h"
@@ -21,32 +22,32 @@ using namespace hvd::agreement;
 // The rules that the engine relies on, also with spoiled messages.
 struct Host final : Node::Host {
   int world = 0;
-  std::set<RequestToken> open;
+  std::set<RequestRef> open;
   std::set<SetId> sets;  // besides that of all ranks
   bool spoiled = false;
   int ends = 0, aborts = 0;
 
-  void over(RequestToken token) {
-    if (token != 0) require(open.erase(token) == 1, "a request was reported that is not under way");
+  void over(const RequestRef& request) {
+    if (request) require(open.erase(request) == 1, "a request was reported that is not under way");
   }
   void execute(SetId, std::vector<BatchItem> items) override {
     require(!items.empty(), "an empty batch");
     for (const auto& x : items) {
       require(x.item.name && x.item.sig, "a batch without names or signatures");
-      over(x.token);
+      over(x.request);
     }
   }
-  void fail(RequestToken token, base::Failure, const std::string&) override { over(token); }
+  void fail(const RequestRef& request, base::Failure, const std::string&) override { over(request); }
   void joined(Rank last) override { require(last >= 0 && last < world, "joined by a rank that does not exist"); }
   void closed(Rank, const std::string&) override { require(++ends == 1, "closed twice"); }
-  void set_added(SetId set, const std::vector<Rank>& members, RequestToken token, const NameRef&) override {
+  void set_added(SetId set, const std::vector<Rank>& members, RequestRef request, const NameRef&) override {
     sets.insert(set);
     for (Rank r : members) require(r >= 0 && r < world, "a process set with a rank that does not exist");
-    over(token);
+    over(request);
   }
-  void set_removed(SetId set, RequestToken token) override {
+  void set_removed(SetId set, RequestRef request) override {
     sets.erase(set);
-    over(token);
+    over(request);
   }
   void aborted(const std::string& cause) override {
     require(++aborts == 1, "aborted twice");
@@ -153,17 +154,16 @@ class Grove {
     }
   }
   void submit(Node& node, size_t r, SetId set, const std::string& name, SignatureFields f, bool urgent) {
-    const RequestToken token = ++tokens_;
-    hosts_[r].open.insert(token);
+    const auto request = std::make_shared<calls::Request>();
+    hosts_[r].open.insert(request);
     Item item{std::make_shared<const std::string>(name), std::make_shared<const Signature>(std::move(f))};
-    if (!node.submit(set, std::move(item), token, urgent ? Hurry::Waits : Hurry::None, now_))
-      hosts_[r].open.erase(token);
+    if (!node.submit(set, std::move(item), request, urgent ? Hurry::Waits : Hurry::None, now_))
+      hosts_[r].open.erase(request);
   }
 
   Rng& rng_;
   const bool spoil_;
   int64_t now_ = 0;
-  RequestToken tokens_ = 0;
   std::vector<Host> hosts_;
   std::vector<Pipe> up_, down_;  // by the lower end's rank
   std::vector<std::unique_ptr<Node>> nodes_;

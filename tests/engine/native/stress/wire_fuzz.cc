@@ -52,7 +52,7 @@ Item draw_item(Rng& rng, const std::vector<SigRef>& signatures) {
 }
 
 UpMessage draw_message(Rng& rng, const std::vector<SigRef>& signatures) {
-  UpMessage m(static_cast<UpMessage::Type>(rng.below(9)), static_cast<Rank>(rng.below(200)));
+  UpMessage m = UpMessage::of(static_cast<UpMessage::Type>(rng.below(9)), static_cast<Rank>(rng.below(200)));
   for (uint64_t n = rng.below(3); n > 0; --n) m.ranks.insert(static_cast<Rank>(rng.below(200)));
   m.set = static_cast<SetId>(rng.below(4));
   m.item = draw_item(rng, signatures);
@@ -177,8 +177,8 @@ int main(int argc, char** argv) {
     Rng rng(seed);
     std::vector<SigRef> signatures;
     for (int i = 0; i < 6; ++i) signatures.push_back(draw_signature(rng));
-    codec<UpEncoder, UpDecoder>(rng, [&] { return draw_message(rng, signatures); }, tally);
-    codec<EntryEncoder, EntryDecoder>(rng, [&] { return draw_entry(rng, signatures); }, tally);
+    codec<Encoder<UpMessage>, Decoder<UpMessage>>(rng, [&] { return draw_message(rng, signatures); }, tally);
+    codec<Encoder<Entry>, Decoder<Entry>>(rng, [&] { return draw_entry(rng, signatures); }, tally);
     link(rng, rounds % 2 == 1, tally);
     if (messages > 0) continue;
     const bool spoil_some = rounds % 4 != 0;
