@@ -27,7 +27,7 @@ COMMON = [
     *parts("base", "log", "rank_list", "text"),
     *parts("recorder", "event_ring", "observer", "timeline", "timeline_format"),
     *parts("agreement", "signature"),
-    *parts("dataplane", "abilities", "aligned", "direct", "host_math", "parts", "schedule"),
+    *parts("dataplane", "abilities", "direct", "host_math", "packing", "parts", "schedule"),
 ]
 # The further parts of the engine that each program needs.
 _EMULATED = parts("dataplane", "composition", "emulated")
@@ -39,7 +39,7 @@ PROGRAMS = {
     "control_test": _AGREEMENT,
     "autotune_test": _AGREEMENT,
     "stall_test": parts("watch", "snapshot", "stack_sampler", "stall_report"),
-    "call_watch_test": parts("watch", "call_watch"),
+    "call_watch_test": parts("watch", "call_watch", "watch_thread"),
     "request_test": parts("calls", "request"),
     "lifecycle_test": parts("core", "lifecycle"),
     "observer_test": [],
