@@ -39,7 +39,7 @@ PROGRAMS = {
     "control_test": _AGREEMENT,
     "autotune_test": _AGREEMENT,
     "stall_test": parts("watch", "snapshot", "stack_sampler", "stall_report"),
-    "call_watch_test": parts("watch", "call_watch", "watch_thread"),
+    "call_watch_test": parts("watch", "call_watch", "snapshot", "watch_thread"),
     "request_test": parts("calls", "request"),
     "lifecycle_test": parts("core", "lifecycle"),
     "observer_test": [],
