@@ -47,7 +47,8 @@ class Toolchain:
 
     def program(self, source: Path, include: Path | None = None) -> Path:
         """A test program linked with the plugin layer, both compiled against one version of the headers."""
-        sources = [source, *sorted((PACKAGE / "engine" / "plugins").glob("*.cc"))]
+        engine = PACKAGE / "engine"
+        sources = [source, engine / "base" / "text.cc", *sorted((engine / "plugins").glob("*.cc"))]
         with ThreadPoolExecutor(2) as pool:
             objects = list(pool.map(lambda s: self._object(s, include), sources))
         words = [self.cxx, *self.sanitize]
