@@ -1,6 +1,6 @@
 // Autotune: searches, while a job trains, for the fusion threshold and the coalescing delay with the shortest steps.
 //
-// It is told of each batch that the root logs. A step lasts from one execution of a repeating request, the marker, to
+// It is notified of each batch that the root logs. A step lasts from one execution of a repeating request, the marker, to
 // the next; its time is divided by its bytes. After steps that count for nothing the search measures the best setting
 // that it knows, tries a neighbour of it, and keeps the faster one. A trial ends early, also within a step, when it has
 // cost more than some steps of the best setting; afterwards the job rests at the best setting for 40 times the loss. So

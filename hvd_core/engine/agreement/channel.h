@@ -26,7 +26,7 @@ class Channel {
   virtual size_t recv(char* into, size_t room) = 0;
   // To be called once after a series of sends: the neighbour may be asleep.
   virtual void wake_peer() = 0;
-  // Whether recv() would return bytes, as far as can be told without a system call.
+  // Whether recv() would return bytes, as far as is known without a system call.
   virtual bool readable() const { return false; }
   // Whether the neighbour has read everything that was sent, or learns of it without being woken.
   virtual bool peer_has_read_all() const { return true; }

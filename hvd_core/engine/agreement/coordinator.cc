@@ -59,7 +59,7 @@ void Coordinator::receive(const UpMessage& m, int64_t now) {
       return leave(m, now);
     case UpMessage::Want:
       return want(m);
-    case UpMessage::Told:
+    case UpMessage::Snapshot:
       return;  // Node's
   }
 }

@@ -80,15 +80,15 @@ class Link {
 
   // A frame has begun and has not ended.
   bool unfinished() const { return !inbox_.empty(); }
-  // For how long this side has looked for the rest of a frame in vain. To be called after receive(). A pause of this
+  // For how long the rest of a frame has been missing. To be called after receive(). A pause of this
   // process, stopped by a debugger for instance, counts as one second: the bytes may be there.
   int64_t stalled_frame_ns(int64_t now) {
     constexpr int64_t kSecond = 1'000'000'000;
     const bool waits = unfinished() && !progress_;
-    in_vain_ = waits ? in_vain_ + std::min(now - looked_, kSecond) : 0;
-    looked_ = now;
+    stalled_ns_ = waits ? stalled_ns_ + std::min(now - checked_at_, kSecond) : 0;
+    checked_at_ = now;
     progress_ = false;
-    return in_vain_;
+    return stalled_ns_;
   }
   // "12 of 300 bytes", of the frame that has begun.
   std::string unfinished_text() const {
@@ -148,7 +148,7 @@ class Link {
   std::unique_ptr<rendezvous::Seals> seals_;
   std::string outbox_, inbox_;
   size_t sent_ = 0;
-  int64_t looked_ = 0, in_vain_ = 0;
+  int64_t checked_at_ = 0, stalled_ns_ = 0;
   bool progress_ = false;
 };
 

@@ -54,7 +54,7 @@ void Merger::receive(UpMessage m, int64_t now) {
     case UpMessage::Poison:
     case UpMessage::AskDissolve:
     case UpMessage::Leave:
-    case UpMessage::Told:
+    case UpMessage::Snapshot:
       flush();
       return forward_(m);
   }
@@ -89,9 +89,9 @@ void Merger::see(const Entry& e) {
     case Entry::Run:
     case Entry::Fail:
     case Entry::Close:
-    case Entry::Look:
+    case Entry::SnapshotRequest:
     case Entry::Report:
-    case Entry::Shown:
+    case Entry::SnapshotOf:
     case Entry::Observe:
     case Entry::Tune:
       return;

@@ -182,7 +182,7 @@ void fields(Codec c, M& m)
     case UpMessage::Leave:
       c.text(m.text);
       break;
-    case UpMessage::Told:
+    case UpMessage::Snapshot:
       c.number(m.batch), c.report(m.text);
       break;
   }
@@ -215,7 +215,7 @@ void fields(Codec c, E& e)
     case Entry::RemoveSet:
       c.number(e.set), c.optional_name(e.name);
       break;
-    case Entry::Look:
+    case Entry::SnapshotRequest:
       c.number(e.batch), c.members(e.members);
       break;
     case Entry::Report:
@@ -224,7 +224,7 @@ void fields(Codec c, E& e)
     case Entry::Observe:
       c.number(e.batch), c.text(e.text);
       break;
-    case Entry::Shown:
+    case Entry::SnapshotOf:
       c.members(e.members), c.number(e.rank), c.report(e.text);
       break;
     case Entry::Tune:

@@ -45,7 +45,7 @@ bool is_pair(const NameRef& name);
 // A request's name in reports: that of a change of the process sets means nothing to users.
 std::string shown_name(base::OpKind kind, const std::string& name);
 
-// The longest text of a Told or a Report.
+// The longest text of a Snapshot or a Report.
 inline constexpr size_t kLongestReport = size_t{64} << 10;
 
 struct Item {
@@ -62,7 +62,7 @@ struct UpMessage {
     Join = 4,
     Leave = 5,
     Want = 6,
-    Told = 7,
+    Snapshot = 7,
     Dissolved = 8
   };
   Type type = Ready;
@@ -71,8 +71,8 @@ struct UpMessage {
   SetId set = 0;
   Item item = {};               // Ready; Poison, Want: name only
   bool urgent = false;          // Ready: a caller waits already
-  std::string text = {};        // Poison, Leave; Told: a snapshot (watch/snapshot.h)
-  uint32_t batch = 0, gen = 0;  // Arrive, AskDissolve, Dissolved; Told: `batch` is the number of the LOOK
+  std::string text = {};        // Poison, Leave; Snapshot: a snapshot (watch/snapshot.h)
+  uint32_t batch = 0, gen = 0;  // Arrive, AskDissolve, Dissolved; Snapshot: `batch` is the number of the SNAPSHOT?
 
   static UpMessage of(Type type, Rank from) {
     UpMessage m{.type = type};
@@ -92,24 +92,25 @@ struct Entry {
     Close = 5,
     AddSet = 6,
     RemoveSet = 7,
-    Look = 8,
+    SnapshotRequest = 8,
     Report = 9,
     Observe = 10,
-    Shown = 11,
+    SnapshotOf = 11,
     Tune = 12
   };
   Type type = Exec;
   SetId set = 0;                 // AddSet: its new number
   std::vector<Item> items = {};  // Exec
   bool defines = false;          // Exec: the items become known batch `batch`, generation 0
-  // Exec that defines, Run, Dissolve; Look: `batch` is its number; Observe: `batch` has flags
+  // Exec that defines, Run, Dissolve; SnapshotRequest: `batch` is its number; Observe: `batch` has flags
   uint32_t batch = 0, gen = 0;
   NameRef name = {};                 // Fail; AddSet, RemoveSet: null unless the members alone have asked for it (R15)
-  std::string text = {};             // Fail, Close, Report; Observe: the path of a timeline; Shown: a snapshot
+  std::string text = {};             // Fail, Close, Report; Observe: the path of a timeline; SnapshotOf: a snapshot
   std::vector<Rank> poisoners = {};  // Fail
-  // AddSet; Look: ranks that shall answer; Report: ranks that shall log the text; Shown: the rank that has asked
+  // AddSet; SnapshotRequest: ranks that shall answer; Report: ranks that shall log the text; SnapshotOf: the rank that
+  // has asked
   std::vector<Rank> members = {};
-  Rank rank = 0;  // Joined: the rank that joined last; Close: the rank that left; Shown: the rank of the snapshot
+  Rank rank = 0;  // Joined: the rank that joined last; Close: the rank that left; SnapshotOf: the rank of the snapshot
   int64_t coalesce_ns = 0;  // Tune: the coalescing delay and the dissolve delay from here on
 };
 

@@ -82,20 +82,20 @@ void Node::append(Entry e) {
   to_replay_.push_back(std::move(e));
 }
 
-void Node::look(uint32_t number, std::vector<Rank> ranks) {
-  append({.type = Entry::Look, .batch = number, .members = std::move(ranks)});
+void Node::request_snapshots(uint32_t number, std::vector<Rank> ranks) {
+  append({.type = Entry::SnapshotRequest, .batch = number, .members = std::move(ranks)});
 }
 
 void Node::report(std::vector<Rank> ranks, std::string text) {
   append({.type = Entry::Report, .text = std::move(text), .members = std::move(ranks)});
 }
 
-void Node::show(Rank asker, Rank from, std::string text) {
-  append({.type = Entry::Shown, .text = std::move(text), .members = {asker}, .rank = from});
+void Node::forward_snapshot(Rank asker, Rank from, std::string text) {
+  append({.type = Entry::SnapshotOf, .text = std::move(text), .members = {asker}, .rank = from});
 }
 
-void Node::tell(uint32_t number, std::string text) {
-  UpMessage m = UpMessage::of(UpMessage::Told, config_.rank);
+void Node::send_snapshot(uint32_t number, std::string text) {
+  UpMessage m = UpMessage::of(UpMessage::Snapshot, config_.rank);
   m.batch = number;
   m.text = std::move(text);
   towards_root(std::move(m), now_);
@@ -103,9 +103,9 @@ void Node::tell(uint32_t number, std::string text) {
 
 void Node::answer_host(const Entry& e) {
   if (is_closed() || std::find(e.members.begin(), e.members.end(), config_.rank) == e.members.end()) return;
-  if (e.type == Entry::Look)
+  if (e.type == Entry::SnapshotRequest)
     host_.snapshot_requested(e.batch);
-  else if (e.type == Entry::Shown)
+  else if (e.type == Entry::SnapshotOf)
     host_.snapshot_for_doctor(e.rank, e.text);
   else
     host_.report_received(e.text);
@@ -146,7 +146,7 @@ bool Node::drain(int64_t now) {
       UpMessage m = std::move(to_coordinator_.front());
       to_coordinator_.pop_front();
       sender_ = m.rank();
-      if (m.type != UpMessage::Told)
+      if (m.type != UpMessage::Snapshot)
         coordinator_->receive(m, now);
       else if (m.rank() < config_.world)
         host_.snapshot_received(m.rank(), m.batch, m.text);
@@ -163,7 +163,7 @@ bool Node::drain(int64_t now) {
     sender_ = 0;
     if (merger_) merger_->see(e);
     me_.replay(e);
-    if (e.type == Entry::Look || e.type == Entry::Report || e.type == Entry::Shown) answer_host(e);
+    if (e.type == Entry::SnapshotRequest || e.type == Entry::Report || e.type == Entry::SnapshotOf) answer_host(e);
     if (e.type == Entry::Tune) {
       config_.fusion.coalesce_ns = e.coalesce_ns;
       me_.set_dissolve_delay(e.coalesce_ns);

@@ -43,8 +43,8 @@ class Node final : private Participant::Outbox, private Coordinator::Log {
     virtual void aborted(const std::string& cause) = 0;
     virtual void link_lost(Rank peer, const std::string& why) = 0;
     virtual void warn(const std::string&) {}  // a warning for the user, on the root
-    // For stall reports (R14): the root asks what this rank does, and wants tell() with this number; another rank has
-    // told (on the root); the root's report is to be logged here.
+    // For stall reports (R14): the root asks what this rank does, and wants send_snapshot() with this number; another
+    // rank has answered (on the root); the root's report is to be logged here.
     virtual void snapshot_requested(uint32_t) {}
     virtual void snapshot_received(Rank, uint32_t, const std::string&) {}
     virtual void report_received(const std::string&) {}
@@ -65,11 +65,11 @@ class Node final : private Participant::Outbox, private Coordinator::Log {
 
   // For stall reports (R14). On the root: asks `ranks` for their snapshots, and has `ranks` log a text. On any rank:
   // answers.
-  void look(uint32_t number, std::vector<Rank> ranks);
+  void request_snapshots(uint32_t number, std::vector<Rank> ranks);
   void report(std::vector<Rank> ranks, std::string text);
   // On the root: passes the snapshot of `from` on to `asker`.
-  void show(Rank asker, Rank from, std::string text);
-  void tell(uint32_t number, std::string text);
+  void forward_snapshot(Rank asker, Rank from, std::string text);
+  void send_snapshot(uint32_t number, std::string text);
 
   // Reads all links, lets the coordinator decide, sends messages, replays entries. Returns whether anything happened.
   bool step(int64_t now);

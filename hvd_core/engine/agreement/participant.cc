@@ -254,9 +254,9 @@ void Participant::replay(const Entry& e) {
       closed_ = true;
       events_.closed(e.rank, e.text);
       return;
-    case Entry::Look:
+    case Entry::SnapshotRequest:
     case Entry::Report:
-    case Entry::Shown:
+    case Entry::SnapshotOf:
     case Entry::Tune:
       return;  // Node's
   }

@@ -123,7 +123,7 @@ bool Reports::answer_requests(int64_t now) {
       s.last.clear(), s.waiting.resize(s.waiting.size() / 2);
     text = watch::encode(s);
   }
-  for (uint32_t id : requests) node_->tell(id, text);
+  for (uint32_t id : requests) node_->send_snapshot(id, text);
   return true;
 }
 
@@ -257,7 +257,7 @@ std::string Reports::silence(int64_t silent_ns) const {
 // On the root: any entry of the log is a sign of life, and this one has no other effect.
 bool Reports::send_signs_of_life() {
   if (wants_sign_.empty() || node_->is_aborted() || node_->is_closed()) return false;
-  node_->look(watch::RootWatch::kSignOfLife, std::exchange(wants_sign_, {}));
+  node_->request_snapshots(watch::RootWatch::kSignOfLife, std::exchange(wants_sign_, {}));
   return true;
 }
 
@@ -274,7 +274,7 @@ void Reports::received(agreement::Rank rank, uint32_t id, const std::string& tex
   if (asker == config_.rank) {
     received_for_doctor(rank, text);
   } else if (asker < config_.size && !node_->is_aborted() && !node_->is_closed()) {
-    text.empty() ? request_snapshots(asker, id) : node_->show(asker, rank, text);
+    text.empty() ? request_snapshots(asker, id) : node_->forward_snapshot(asker, rank, text);
   }
 }
 
@@ -286,7 +286,7 @@ void Reports::request_snapshots(agreement::Rank asker, uint32_t id) {
   std::vector<agreement::Rank> others;
   for (agreement::Rank r = 0; r < config_.size; ++r)
     if (r != asker) others.push_back(r);
-  node_->look(id, std::move(others));
+  node_->request_snapshots(id, std::move(others));
 }
 
 void Reports::start_doctor() {
@@ -308,7 +308,7 @@ void Reports::answer_doctor(bool all_ranks) {
   if (node_->coordinator())
     request_snapshots(config_.rank, id);
   else
-    node_->tell(id, "");  // rank 0 requests them
+    node_->send_snapshot(id, "");  // rank 0 requests them
 }
 
 }  // namespace hvd

@@ -45,7 +45,7 @@ class Executor {
            std::shared_ptr<plugins::Store> store, Events& events);
   ~Executor();
 
-  // Is told about batches, which it knows by their numbers: the n-th call of execute() appends batch n.
+  // The observer is notified of batches, which it knows by their numbers: the n-th call of execute() appends batch n.
   void observe(recorder::Observer& observer) { observer_ = &observer; }
 
   // Append an entry to the queue. `request` may be null; it completes with the task.

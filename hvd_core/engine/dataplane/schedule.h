@@ -63,7 +63,7 @@ class Schedule {
 
   // Runs as many steps as it can and returns true when all are done. Never sleeps; it returns false after a few
   // microseconds of testing one collective. Throws the exception of a failed step (plugins::BackendError, ...).
-  // The observer is told about the steps of batch `batch`.
+  // The observer is notified of the steps of batch `batch`.
   bool advance(recorder::Observer* observer = nullptr, uint64_t batch = 0);
   // Sleeps in the backend until the running step is complete, or until the deadline. Only while in_flight().
   void wait(int64_t deadline_ns);

@@ -74,7 +74,7 @@ class Texts {
     *what = entry.what;
     return entry.id;
   }
-  // The number of the last text, which is told to `added` in any case: where kMost texts are known, it is kLast.
+  // The number of the last text, which goes to `added` in any case: where kMost texts are known, it is kLast.
   uint32_t id_of_last(std::string_view text, const Added& added) {
     std::lock_guard lock(mutex_);
     const uint32_t known = intern(text).id;

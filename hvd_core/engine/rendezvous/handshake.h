@@ -26,8 +26,8 @@ class Handshake {
   // Takes at most missing() bytes. Returns false as soon as they are wrong. When nothing is missing, the client has
   // proved `secret`, and the owner sends it *confirmation.
   bool feed(std::string_view bytes, const std::string& secret, std::string* confirmation);
-  // After the proof: the connection's key if the client has asked for encryption, else nothing. A client that asks in
-  // vain is told so by the confirmation.
+  // After the proof: the connection's key if the client has asked for encryption, else nothing. The confirmation
+  // tells a client whose request is not met.
   const std::string& encryption_key() const { return encryption_key_; }
   // After the proof: the confirmation says that there is no encryption here that suits both, and nothing may follow.
   bool refused() const { return refused_; }

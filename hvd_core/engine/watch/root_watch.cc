@@ -40,7 +40,7 @@ bool RootWatch::examine(int64_t now) {
   examined_at_ = now;
   silent_ns_ = 0;
   next_ = now + kPauseNs;
-  node_.tell(kSignOfLife, "");
+  node_.send_snapshot(kSignOfLife, "");
   return true;
 }
 

@@ -14,7 +14,7 @@ namespace hvd::watch {
 
 class RootWatch {
  public:
-  // The id of the TOLD that asks for a sign of life, and of the LOOK that is one.
+  // The id of the SNAPSHOT that asks for a sign of life, and of the SNAPSHOT? that is one.
   static constexpr uint32_t kSignOfLife = UINT32_MAX;
 
   class Host {

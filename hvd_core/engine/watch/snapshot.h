@@ -187,7 +187,7 @@ class Program {
   virtual bool is_library(const std::string& file) const = 0;
 };
 
-// A rank's snapshot as the text of a TOLD message. The size is bounded. Any thread.
+// A rank's snapshot as the text of a SNAPSHOT message. The size is bounded. Any thread.
 std::string encode(const Snapshot& snapshot);
 // Throws WireError.
 Snapshot decode(std::string_view text);

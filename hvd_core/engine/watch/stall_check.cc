@@ -101,7 +101,7 @@ void StallCheck::request_snapshots(int64_t now) {
   requested_ = true;
   requested_at_ = now;
   next_ = answers_due_ = now + kAnswerNs;
-  node_.look(++request_id_, asked_);
+  node_.request_snapshots(++request_id_, asked_);
 }
 
 void StallCheck::received(Rank rank, uint32_t id, const std::string& text) {

@@ -80,9 +80,9 @@ struct Root final : Coordinator::Log {
         return log.push_back("REMOVESET " + std::to_string(e.set));
       case Entry::Tune:
         return log.push_back("TUNE " + std::to_string(e.coalesce_ns));
-      case Entry::Look:
+      case Entry::SnapshotRequest:
       case Entry::Report:
-      case Entry::Shown:
+      case Entry::SnapshotOf:
         return;  // not the coordinator's
     }
   }
