@@ -93,7 +93,7 @@ void OhclComm::abort() { ohclInterrupt(comm_.get()); }
 void OhclComm::async_error() { worker_->check(); }
 
 hvd::Work OhclComm::post(const hvd::Coll& c, std::function<int(ohclComm_t, double)> call) {
-  const int64_t deadline = c.args().deadline_ns > 0 ? c.args().deadline_ns : now_ns() + hvd::kDefaultWaitNs;
+  const int64_t deadline = c.args().deadline_ns > 0 ? c.args().deadline_ns : hvd::now_ns() + hvd::kDefaultWaitNs;
   auto job = worker_->post([comm = comm_.get(), deadline, call = std::move(call)] {
     check(call(comm, left(deadline)), "a collective of OHCL");
   });
