@@ -82,8 +82,8 @@ void TcpComm::abort() {
   {
     const std::lock_guard<std::mutex> lock(death_mutex_);
     if (dead_.load() == HVD_OK) {
+      dead_.store(HVD_E_ABORTED);  // whoever reads death_ takes the mutex
       death_ = "the communicator was aborted by this rank (" + std::to_string(rank_) + " of it)";
-      dead_.store(HVD_E_ABORTED);
     }
   }
   shut_down_links();

@@ -32,7 +32,7 @@ from horovod._runner.hosts import (
     parse_hosts,
     read_hostfile,
 )
-from hvd_core._config.settings import positive_seconds, seconds_of
+from hvd_core._config.settings import positive_seconds, read, seconds_of
 
 _INIT_S = 600.0  # for workers of elastic jobs to come to init()
 
@@ -221,9 +221,7 @@ def _hosts(options: argparse.Namespace, slots_here: int) -> list[HostInfo]:
 
 def _preemption_grace_s(options: argparse.Namespace) -> float | None:
     given: int | None = options.preemption_grace
-    if given is not None or not os.environ.get(GRACE):
-        return given
-    return positive_seconds(os.environ[GRACE], GRACE)
+    return read(GRACE) if given is None else given
 
 
 def _limits(options: argparse.Namespace, start_s: float, grace_s: float | None) -> Limits:

@@ -88,7 +88,10 @@ def find_template(kind: str = DEVICE) -> Template:
     packages = package_folders()
     for package in packages:
         for folder in (*sorted(package.glob("template*")), *sorted((package.parent / "backends").glob("*"))):
-            if (folder / DESCRIPTION).is_file() and (found := read_template(folder)).kind == kind:
+            if not (folder / DESCRIPTION).is_file():
+                continue
+            found = read_template(folder)
+            if found.kind == kind and found.simulator.is_dir():
                 return found
     raise FileNotFoundError(
         "the template is not in this installation.\n"

@@ -317,6 +317,7 @@ OTHERS = (
     Setting("HOROVOD_GLOO_TIMEOUT_SECONDS", 30.0, positive_seconds),
     Setting("HOROVOD_ELASTIC_TIMEOUT", 600.0, positive_seconds),
     Setting("HOROVOD_ELASTIC_GRACE", 600.0, positive_seconds),
+    Setting("HOROVOD_PREEMPTION_GRACE", None, positive_seconds),
     Setting("HOROVOD_SPARK_START_TIMEOUT", 600.0, positive_seconds),
 )
 """The variables of launchers and of the start of a job."""

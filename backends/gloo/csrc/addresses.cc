@@ -68,6 +68,8 @@ std::string choose_address(const std::vector<std::string>& lists, const std::vec
     if (neighbours > most) most = neighbours, best = i;
   }
   if (best < mine.size()) return to_text(mine[best].endpoint);
+  for (const Interface& i : mine)
+    if (wanted && !i.endpoint.loopback) return to_text(i.endpoint);
   if (wanted && !mine.empty()) return to_text(mine.front().endpoint);
   for (size_t r = 0; r < lists.size(); ++r) {
     if (!elsewhere(r)) continue;

@@ -9,7 +9,7 @@ namespace hvd::gloo_backend {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::milliseconds kForever = std::chrono::hours(100);
+constexpr std::chrono::milliseconds kNoLimit = std::chrono::hours(100);
 // The peers of a job that takes longer are checked.
 constexpr std::chrono::milliseconds kLong{100};
 
@@ -26,7 +26,7 @@ Failure too_late(const char* what) {
 
 Worker::Worker(std::shared_ptr<Mesh> mesh, int32_t timeout_s, void* notify_token)
     : mesh_(std::move(mesh)),
-      patience_(timeout_s > 0 ? std::chrono::milliseconds(std::chrono::seconds(timeout_s)) : kForever),
+      patience_(timeout_s > 0 ? std::chrono::milliseconds(std::chrono::seconds(timeout_s)) : kNoLimit),
       notify_token_(notify_token) {
   const SignalsBlocked blocked;
   thread_ = std::thread([this] { main(); });

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <hvd/backend_reduce.hpp>
 #include <mutex>
+#include <system_error>
 
 #include "mpi_api.h"
 #include "mpi_process.h"
@@ -163,13 +164,17 @@ void Channel::make_blocking(Operation& o) {
     return finish(o, result);
   }
   const std::shared_ptr<Operation> self = row_.front();
-  made_ = thread_.post(
-      [self, comm = comm_] {
-        mpi_call_is_stuck(+1);
-        self->result_code = self->call.make(comm);
-        mpi_call_is_stuck(-1);
-      },
-      [token = notify_token_] { hvd::host->notify(token); });
+  try {
+    made_ = thread_.post(
+        [self, comm = comm_] {
+          mpi_call_is_stuck(+1);
+          self->result_code = self->call.make(comm);
+          mpi_call_is_stuck(-1);
+        },
+        [token = notify_token_] { hvd::host->notify(token); });
+  } catch (const std::system_error& e) {
+    throw hvd::Error(HVD_E_NOMEM, std::string("no thread for a blocking collective: ") + e.what());
+  }
 }
 
 // True when the MPI request is complete.

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(hidden)
 namespace hvd {
 
 inline int64_t clock_ns(clockid_t clock) {
@@ -17,5 +18,6 @@ inline int64_t clock_ns(clockid_t clock) {
 inline int64_t now_ns() { return clock_ns(CLOCK_MONOTONIC); }
 
 }  // namespace hvd
+#pragma GCC visibility pop
 
 #endif  // HVD_BACKEND_CLOCK_HPP_

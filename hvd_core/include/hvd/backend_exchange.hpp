@@ -79,8 +79,12 @@ inline std::vector<std::string> exchange(const CommInit& init, const std::string
   if (init.size == 1) return {mine};
   const std::string first = detail::job_rank(init, 0);
   if (init.rank == 0) {
+    // A little earlier than the other ranks give up, so that the reason reaches them.
+    const int64_t now = now_ns();
+    const bool limited = deadline_ns > now && deadline_ns != HVD_NO_DEADLINE;
+    const int64_t until = limited ? deadline_ns - (deadline_ns - now) / 16 : deadline_ns;
     try {
-      const std::vector<std::string> values = detail::collect(init, key, mine, deadline_ns);
+      const std::vector<std::string> values = detail::collect(init, key, mine, until);
       init.store.set(key.c_str(), detail::table_of(values));
       return values;
     } catch (const Error& error) {
