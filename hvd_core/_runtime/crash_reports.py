@@ -148,6 +148,7 @@ _OPERATION = struct.Struct("<QQiI48sII")
 # padding
 _CALL = struct.Struct("<Q48sIIII")
 _CALLS = 48
+_OF_EARLIER_ENGINE = 4
 _IN_AN_OPERATION = ("collective", "group_begin", "group_end", "req_test", "req_wait", "req_free")
 
 _page: mmap.mmap | None = None  # of this process, once it follows the phases
@@ -213,9 +214,9 @@ def describe_last_call(page: bytes, killed: bool) -> str:
     details = f" ({_collective(collective)}, {size} bytes)" if operation & 1 else ""
     names = _names_of_calls()
     begin = _BEGIN + _OPERATION.size
-    for word, name, name_length, *_ in _CALL.iter_unpack(page[begin : begin + _CALLS * _CALL.size]):
+    for word, name, name_length, _, state, _ in _CALL.iter_unpack(page[begin : begin + _CALLS * _CALL.size]):
         number = word & 0xFF
-        if 0 < number < len(names):
+        if 0 < number < len(names) and state != _OF_EARLIER_ENGINE:
             call, backend = names[number], name[:name_length].decode(errors="replace")
             about = details if call in _IN_AN_OPERATION else ""
             found.append(f"in the call {call} of backend '{backend}'{about}")

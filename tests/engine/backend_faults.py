@@ -56,6 +56,7 @@ FAULTS = [
     Fault("end", "destroy throws", "destroy", "throw", "", True),
     Fault("end", "destroy crashes", "destroy", "crash", f"{ENDED}in the call destroy of backend 'hanging'"),
     Fault("end", "destroy exits", "destroy", "exit", f"{ENDED}in the call destroy of backend 'hanging'"),
+    Fault("end", "destroy exits with code 0", "destroy", "exit0", f"{ENDED}in the call destroy of backend 'hanging'", True),
 ]  # fmt: skip
 
 # On a device, in the calls of its table and in async_error. Another thread of the rank may be in a call as well; so the

@@ -102,6 +102,11 @@ def test_what_was_printed_before_an_exit_is_not_lost():
     assert "last words\n" in said and "has called exit(0) in the call collective" in said, said
 
 
+def test_an_exit_in_a_job_of_one_rank():
+    said = run_to_the_end(1, work, init=None, code=1, env=faulty("collective", "exit0", "0"))
+    assert "has called exit(0) in the call collective of backend 'hanging'" in said, said
+
+
 def ends_in_a_library(code):
     hvd.allreduce(np.ones(4), name="first")
     if hvd.rank() == 1:

@@ -1,4 +1,5 @@
-// One request in a batch, on its way from the log to the data plane: the executor carries out the participant's list.
+// One request in a batch, on its way from the log to the data plane: the executor carries out the items that the
+// participant replays.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // A two-way byte stream to one neighbour in the control tree. Link makes frames of it, and Node reads their meaning.
 //
-// Implementations: shared memory and TCP (channel.h), and a queue for simulations (tests/model). No function blocks.
+// Implementations: shared memory and TCP (both here), and a queue for simulations (tests/model). No function blocks.
 // Used by the thread that drives the engine.
 #pragma once
 
@@ -34,9 +34,7 @@ class Channel {
   virtual int fd() const { return -1; }
 };
 
-// The two real channels of the control tree: a pair of rings in the host's control segment, and a TCP connection.
-// Used by the thread that drives the engine.
-
+// A pair of rings in the host's control segment, within a host.
 class ShmChannel final : public Channel {
  public:
   ShmChannel(Ring out, Ring in, Doorbell peer) : out_(out), in_(in), peer_(peer) {}
@@ -51,7 +49,7 @@ class ShmChannel final : public Channel {
   Doorbell peer_;
 };
 
-// `fd` is connected, non-blocking and authenticated. The caller closes it.
+// A TCP connection, between hosts. `fd` is connected, non-blocking and authenticated. The caller closes it.
 class TcpChannel final : public Channel {
  public:
   explicit TcpChannel(int fd) : fd_(fd) {}

@@ -67,7 +67,7 @@ class Coordinator {
   // Appends an entry that switches the timeline on all ranks.
   void observe(uint32_t flags, const std::string& path, int64_t now);
 
-  // Names that have been waiting since before `before`. KnownBatch batches that some ranks arrived at so long ago are
+  // Names that have been waiting since before `before`. Known batches that some ranks arrived at so long ago are
   // dissolved, so that the next call can name their members. `oldest` becomes the start of the oldest other wait.
   std::vector<Stalled> stalled(int64_t before, int64_t* oldest);
 
@@ -78,7 +78,7 @@ class Coordinator {
   bool waiting() const;
 
  private:
-  // The n-th call of a name on every rank (R2).
+  // The n-th submission of a name on every rank (R2). Not Driver::Host::round().
   struct Round {
     RankSet submitted;  // ranks that have submitted or poisoned it
     SigRef sig;         // the first signature
@@ -90,7 +90,7 @@ class Coordinator {
     std::vector<std::pair<Rank, std::string>> poison;
     int64_t since = 0;
     bool urgent = false;          // a caller waits on some rank
-    std::unique_ptr<Round> next;  // begun by ranks that are in `said` already
+    std::unique_ptr<Round> next;  // begun by ranks that are in `submitted` already
   };
   struct SetState {
     bool by_members = false;  // R15: only its members asked for it
@@ -118,7 +118,7 @@ class Coordinator {
     uint32_t streak = 0, penalty = 0;
   };
 
-  // coordinator.cc: counting and deciding.
+  // Counting and deciding.
   void ready(SetId set, const Item& item, const RankSet& ranks, bool urgent, int64_t now);
   void count(SetId set, Round& round, const Item& item, const RankSet& ranks, bool urgent, int64_t now);
   void want(const UpMessage& m);
@@ -145,7 +145,7 @@ class Coordinator {
   // Whether a request of this name in a set is a message that was given to a set that has ended (R17).
   bool is_of_ended_set(const SetState& s, const std::string& name);
 
-  // coordinator.cc: batches and known batches.
+  // Batches and known batches.
   void form_all_batches(int64_t now);
   void retune(const FusionConfig& setting, int64_t now);
   void append_exec(SetId set, std::vector<Item> items, int64_t now);

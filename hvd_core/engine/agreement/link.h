@@ -2,8 +2,7 @@
 //
 // A frame is a 32-bit little-endian head and a payload. The lower 31 bits of the head are the payload's length; the
 // upper bit says that the payload is the cause of an abort. Between hosts a tag follows, and the payload may be
-// encrypted (rendezvous/seal.h). Used by the thread
-// that drives the engine.
+// encrypted (rendezvous/seal.h). Used by the thread that drives the engine.
 #pragma once
 
 #include <algorithm>

@@ -1,10 +1,6 @@
-// How a sleeping engine is woken: a state word that neighbours can see (in shared memory; private in a job without
-// neighbours on its host) and two eventfds, one for the background thread and one for a caller that drives the engine
-// itself.
-//
-// Neighbours of a driver that is awake make no system call: they read the word and find it Awake. Protocol: the sleeper
-// stores its state, looks at its input once more, then polls; the sender writes its message, then looks at the word.
-// Both sides put a sequentially consistent fence in between, so one of them sees the other.
+// The control segment, which the ranks of a host share for the control plane, and the doorbell by which one rank wakes
+// another. No tensor lies here: the shm backend has a segment of its own for each communicator
+// (backends/shm/segment.h).
 #pragma once
 
 #include <unistd.h>
@@ -32,7 +28,13 @@ inline void drain_eventfd(int fd) {
   [[maybe_unused]] auto n = ::read(fd, &value, sizeof value);
 }
 
-// One engine's bell. fds: [background thread, caller].
+// How a sleeping engine is woken: a state word that neighbours can see (in shared memory; private in a job without
+// neighbours on its host) and two eventfds, fds: one for the background thread, then one for a caller that drives the
+// engine itself.
+//
+// Neighbours of a driver that is awake make no system call: they read the word and find it Awake. Protocol: the sleeper
+// stores its state, looks at its input once more, then polls; the sender writes its message, then looks at the word.
+// Both sides put a sequentially consistent fence in between, so one of them sees the other.
 class Doorbell {
  public:
   Doorbell(BellWord* word, std::array<int, 2> fds) : word_(word), fds_(fds) {}
@@ -99,7 +101,8 @@ class Segment {
   static const uint64_t kRecorderBytes;
   void* recorder(uint32_t slot) const;
 
-  // The host-wide abort flag: the first text is kept. Returns the text that is kept.
+  // The host-wide abort flag: the first text is kept. Returns the text that is kept. Wakes no rank: the caller sends
+  // the abort over its links, or wakes its neighbours.
   std::string raise_abort(const std::string& text) const;
   bool abort_raised() const;
   std::string abort_text() const;

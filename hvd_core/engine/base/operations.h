@@ -1,5 +1,5 @@
-// Collectives, which backends carry out: names, and which of them reduce or have a root. Made from the table
-// hvd/types.inc; the numbers are HVD_* of hvd/backend_abi.h.
+// Collectives, which backends carry out; operations, which callers ask for; and reductions. Made from the table
+// hvd/types.inc.
 #pragma once
 
 #include <hvd/backend_abi.h>
@@ -14,6 +14,8 @@ namespace hvd::base {
 enum class CollectiveKind : uint8_t { Moves, Reduces };
 enum class Root : uint8_t { Rootless, Rooted };
 
+// A collective of the table: its name, whether it reduces and whether it has a root; the numbers are HVD_* of
+// hvd/backend_abi.h. One that is to be carried out, with its buffers, is a plugins::Collective.
 struct Collective {
   int32_t number;
   const char* name;

@@ -1,4 +1,4 @@
-// What the kernel says of another process of this host: whether it is stopped. Any thread.
+// Other processes of this host: whether one is stopped, and a thread that tells when one ends. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,6 @@ bool is_seen_to_stand(int32_t pid);
 
 // Tells when another process ends: the launcher of the ranks, where it is known. A thread of its own waits for that, so
 // that a program whose threads are all busy hears of it too.
-
 class ProcessWatch {
  public:
   // `pidfd`: of the process; is duplicated. `ended` is called once, on the watch's thread. Throws std::exception

@@ -1,5 +1,5 @@
-// Text that another process, a backend or a file gave, made safe to show in a log, an exception or a terminal. Any
-// thread.
+// Text that another process, a backend or a file gave, made safe to show in a log, an exception or a terminal; and
+// JSON. Any thread.
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,6 @@ std::string printable(std::string text, size_t most = kLongestShown);
 std::string valid_utf8(std::string_view text);
 
 // Writes JSON: values are made bottom up and are text from the start. Plain values; any thread.
-
 class Json {
  public:
   static Json object() { return Json("{", "}"); }

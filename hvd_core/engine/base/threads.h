@@ -1,4 +1,4 @@
-// Starting a thread. The error of a start that fails names the limit.
+// Threads: starting one (the error of a start that fails names the limit), and the cores that it may run on.
 #pragma once
 
 #include <pthread.h>

@@ -1,4 +1,5 @@
-// An operation as a caller asks for it, in plain values. A front end makes it; the request of the operation holds it.
+// An operation as a caller asks for it, in plain values (a call into a backend is plugins::Call). A front end makes it;
+// the request of the operation holds it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,9 @@ struct Backends;
 
 namespace hvd::calls {
 
-// A dense tensor. The framework owns the memory, and keeps it until the request is done; for good if it lingers then.
+// A dense tensor. The framework owns the memory, and keeps it until the request is settled; after that a device's
+// memory until the work in its stream is over, for which the order of the caller's stream is enough. For good if it
+// lingers.
 struct Tensor {
   void* data = nullptr;
   int32_t dtype = 0;  // HVD_*

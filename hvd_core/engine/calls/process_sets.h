@@ -1,4 +1,5 @@
-// The names of the requests in flight, which are unique within a process set. Not thread-safe.
+// What an engine keeps by process set: the sets by the numbers that users see, the names in flight, and announced
+// weights.
 #pragma once
 
 #include <array>
@@ -24,6 +25,7 @@
 
 namespace hvd::calls {
 
+// The names of the requests in flight, which are unique within a process set. Not thread-safe.
 class NamesInFlight {
  public:
   // Returns false if the name is taken. Throws std::bad_alloc.
@@ -48,7 +50,6 @@ class NamesInFlight {
 
 // HOROVOD_CHECK_CONSISTENCY: digests of weights that front ends have announced for the next request of a name. That
 // request takes them with it (agreement/weights_check.h). Any thread.
-
 class AnnouncedWeights {
  public:
   void announce(std::string key, std::vector<agreement::WeightDigest> weights, std::string remedy) {
@@ -88,11 +89,7 @@ class AnnouncedWeights {
   std::atomic<bool> any_{false};
 };
 
-// The process sets of this job by the numbers that users see: small, given out in order, freed ones first.
-//
-// The log numbers sets for good (agreement::SetId); users see numbers that are used again, oldest freed first, as in
-// Horovod. All ranks replay the same log, so both are the same everywhere. Any thread.
-
+// One process set as this rank sees it. Any thread.
 struct ProcessSet {
   int32_t number = 0;  // as users see it
   agreement::SetId id = 0;
@@ -117,6 +114,10 @@ struct ProcessSet {
 };
 using ProcessSetRef = std::shared_ptr<ProcessSet>;
 
+// The process sets of this job by the numbers that users see: small, given out in order, freed ones first.
+//
+// The log numbers sets for good (agreement::SetId); users see numbers that are used again, oldest freed first, as in
+// Horovod. All ranks replay the same log, so both are the same everywhere. Any thread.
 class ProcessSets {
  public:
   explicit ProcessSets(int32_t my_rank) : my_rank_(my_rank) {}

@@ -1,4 +1,5 @@
-// What the engine throws at its callers. The binding makes Python exceptions of them (python/module.cc).
+// A request, from submission to completion; the results that the engine allocates; and what the engine throws at its
+// callers, of which the binding makes Python exceptions (python/module.cc).
 #pragma once
 
 #include <atomic>

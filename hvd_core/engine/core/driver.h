@@ -1,9 +1,10 @@
 // Who drives the engine, and how threads sleep and wake.
 //
-// There is one driver at a time: the thread that holds mutex_. A thread that submits drives the control plane for a
-// moment; a thread that waits drives everything until its request is done; the background thread drives when no other
-// thread does. No thread blocks on mutex_: a thread that cannot lock it leaves a message (inbox, bell) for the driver.
-// A driver looks for messages once more after it has unlocked mutex_, so that no message is overlooked.
+// There is one driver at a time: the thread that holds mutex_. A thread that submits and does not wait drives the
+// control plane for a moment; a thread that waits drives everything until its request is settled; the background thread
+// drives when no other thread does. No thread blocks on mutex_: a thread that cannot lock it leaves a message (inbox,
+// bell) for the driver. A driver looks for messages once more after it has unlocked mutex_, so that no message is
+// overlooked.
 #pragma once
 
 #include <array>
@@ -49,7 +50,7 @@ class Driver {
 
   // Before the first thread. `neighbours`: an epoll descriptor that is readable when a neighbour may have ended.
   void set_bell(agreement::BellWord* word, std::array<int, 2> eventfds, int neighbours);
-  // Starts the background thread, on `core` only if that is not negative.
+  // Starts the background thread ("hvd-engine"), on `core` only if that is not negative.
   void start(int core);
   // Ends the background thread. If it never returns from a backend's call, leave_behind() instead.
   void stop();

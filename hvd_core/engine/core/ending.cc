@@ -75,6 +75,7 @@ void Engine::close() noexcept {
   if (stopped()) lifecycle_.advance(State::Closed);
   call_watch_->wake();  // the driver may be stuck in a backend's call
   driver_.stop();
+  backends_.driver->note_driver();  // this thread makes the last calls
   reports_.close();
   // Threads that waited may still be returning, and use the engine until then.
   while (calls_under_way_.load() != 0) ::usleep(50);

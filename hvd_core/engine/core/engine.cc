@@ -33,7 +33,6 @@ bool Engine::round(bool execute) {
   const int64_t now = take_inbox();
   if (abort_raised()) node_->abort(segment_->abort_text());
   bool any = node_->step(now);
-  backends_.driver->note_driver();
   backends_.driver->clock.store(now, std::memory_order_relaxed);
   if (execute) any |= executor_->progress();
   any |= reports_.check(now, !live_.empty() || join_request_);

@@ -101,7 +101,7 @@ struct EngineConfig {
   std::string autotune_log;  // on rank 0: the file for the table of the settings that were tried; empty: no table
   uint32_t cache_capacity = 1024;
   int64_t stall_warn_ns = 60'000'000'000, stall_abort_ns = 0;  // 0: never
-  std::string doctor_socket, doctor_facts;                     // see doctor.h; empty: hvd doctor cannot ask
+  std::string doctor_socket, doctor_facts;                     // see watch/doctor.h; empty: nobody can ask
   std::string stall_json_path;                                 // HOROVOD_STALL_REPORT_JSON
   int64_t operation_ns = 600'000'000'000;  // how long a backend may take for an operation; 0: for ever
   int64_t end_ns = 60'000'000'000;         // how long it may take to destroy its communicators
@@ -229,7 +229,7 @@ class Engine final : private agreement::Node::Host,
   // ended already, because the other ranks would wait for this one, and lets the process continue.
   void process_exits(int code) noexcept;
 
-  // Also for the three hosts below.
+  // Also that of CallWatch::Host, Driver::Host and Reports::Host.
   bool stopped() const override { return lifecycle_.over(); }
   // The job did not end in good order. Valid once stopped().
   bool aborted() const { return lifecycle_.aborted(); }
@@ -262,6 +262,7 @@ class Engine final : private agreement::Node::Host,
     reports_.received_for_doctor(rank, text);
   }
   void observe(uint32_t flags, const std::string& path) override;
+  // Ends the job because a neighbour is gone: Node::abort(), after a line of the log. ending.cc
   void lost(const std::string& cause);
   // dataplane::Executor::Events
   void completed(const calls::RequestRef& request) override;

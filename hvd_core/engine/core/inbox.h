@@ -5,9 +5,8 @@
 //   deferred     a request whose data a front end still copies to host memory (begin(), give_up()), and the commands
 //                that must not overtake it: a failure under its name, a join, changes of process sets
 //   for a pair   a message between two ranks, until their process set exists (R17). All messages of two ranks go
-//   through
-//                one set of these two, which they add at their first message; a set of two ranks carries its own. A
-//                join waits until no message waits, because a rank that has joined announces nothing
+//                through one set of these two, which they add at their first message; a set of two ranks carries its
+//                own. A join waits until no message waits, because a rank that has joined announces nothing
 //
 // Such a request has its name, its handle and, without a name, its number from the time of the call on, so that ranks
 // agree on them, and no caller is held up. Any thread may call, except where a function is marked.

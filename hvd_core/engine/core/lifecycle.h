@@ -17,7 +17,7 @@ class Lifecycle {
     Closing,     // all ranks have agreed on the end of the job (CLOSE); agreed batches are still executed
     Stopped,     // the job has ended in good order
     Aborted,     // the job has ended by a failure
-    LeftBehind,  // as Aborted; the engine's thread never returns from a backend's call, and uses the engine
+    LeftBehind,  // as Aborted; the background thread never returns from a backend's call, and uses the engine
     Closed,      // no thread and no communicator is left
     Forked,      // this process is a forked child: the engine is its parent's
   };

@@ -1,4 +1,4 @@
-// Construction of an engine: backends, links to the neighbours, the observer, the engine's thread.
+// Construction of an engine: backends, links to the neighbours, the observer, the background thread.
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>

@@ -253,6 +253,7 @@ bool Engine::poll(calls::Request& request) {
 }
 
 int64_t Engine::take_inbox() {
+  backends_.driver->note_driver();
   if (!inbox_.filled()) return base::now_ns();
   inbox_.take(taking_);
   const int64_t now = base::now_ns();  // not earlier than any submission of these

@@ -1,9 +1,9 @@
-// The arithmetic of Adasum on parts of two vectors in host memory: scalar products, and the weighted sum they
-// determine.
+// Adasum: its Lowering, and its arithmetic on parts of two vectors in host memory: scalar products, and the weighted
+// sum they determine.
 //
-// float16, bfloat16, float32 and float64. Scalar products are added up in double, in an order that depends only on the
-// number of elements, so that all ranks get the same bits for the same sum. Weighted sums are computed in double
-// (16-bit types: in float32) and rounded once. Pointers are aligned to their elements. Any thread.
+// The arithmetic takes float16, bfloat16, float32 and float64. Scalar products are added up in double, in an order that
+// depends only on the number of elements, so that all ranks get the same bits for the same sum. Weighted sums are
+// computed in double (16-bit types: in float32) and rounded once. Pointers are aligned to their elements. Any thread.
 #pragma once
 
 #include <cstdint>

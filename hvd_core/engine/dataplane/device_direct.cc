@@ -109,7 +109,7 @@ void DeviceLowering::write_steps(Schedule& schedule, const plugins::Collective& 
   const Small small = is_elementwise(c.coll) ? small_buffers(c, below) : Small();
   if (!is_elementwise(c.coll) || !(all || small.buffers > 1))
     return packer_.write_moved(schedule, c, ability.alignment, pre, post, add);
-  const hvd_buf packed = fusion(schedule, small.bytes, ability.alignment);
+  const hvd_buf packed = packing_memory(schedule, small.bytes, ability.alignment);
   packer_.write_packed(schedule, c, below, packed, pre, post, [&](const plugins::Collective& one) {
     packer_.write_moved(schedule, one, ability.alignment, 1.0, 1.0, add);
   });
@@ -140,16 +140,16 @@ void DeviceLowering::enqueue(Schedule& schedule, std::vector<plugins::Collective
 // Memory for packing. If the backend registers memory, one buffer serves all packed collectives: the device's one
 // stream orders its uses. It grows with the packed sizes, which are equal on all ranks, so all ranks register the same
 // sizes. A buffer that has become too small may still be in use and is kept.
-hvd_buf DeviceLowering::fusion(Schedule& schedule, uint64_t bytes, uint64_t alignment) {
+hvd_buf DeviceLowering::packing_memory(Schedule& schedule, uint64_t bytes, uint64_t alignment) {
   constexpr uint64_t kLeast = uint64_t{4} << 20;
-  if (registers_ && (fusion_.empty() || fusion_.back().memory->buf.bytes < bytes)) {
+  if (registers_ && (packing_.empty() || packing_.back().memory->buf.bytes < bytes)) {
     auto memory = device_->allocate(HVD_MEM_DEVICE, std::bit_ceil(std::max(bytes, kLeast)), alignment);
     void* const registered = comm_.register_memory(memory->buf);
     registers_ = registered != nullptr;
-    if (registers_) fusion_.push_back({std::move(memory), registered});
+    if (registers_) packing_.push_back({std::move(memory), registered});
   }
   if (!registers_) return packer_.scratch(schedule, bytes, alignment);
-  const auto& memory = fusion_.back().memory;
+  const auto& memory = packing_.back().memory;
   if (misaligned(memory->buf, alignment)) return packer_.scratch(schedule, bytes, alignment);
   schedule.keep(memory);
   return part_of(memory->buf, 0, bytes);
@@ -157,8 +157,8 @@ hvd_buf DeviceLowering::fusion(Schedule& schedule, uint64_t bytes, uint64_t alig
 
 void DeviceLowering::release() noexcept {
   registers_ = false;
-  for (const Fusion& f : fusion_) comm_.deregister_memory(f.registered);
-  fusion_.clear();
+  for (const PackingMemory& f : packing_) comm_.deregister_memory(f.registered);
+  packing_.clear();
 }
 
 // -------------------------------------------------------------------------------------------------- BounceLowering

@@ -1,4 +1,5 @@
-// A Lowering for a device's memory over one communicator that reads and writes it: buffers stay on the device.
+// A Lowering for a device's memory over one communicator that reads and writes it: buffers stay on the device. Beside
+// it BounceLowering, for host memory over such a communicator.
 //
 // Copies within the device adapt the buffers to the communicator: they pack lists, move misaligned buffers, multiply by
 // factors, and turn sums into averages. Types that the communicator only lacks for movement travel as another type of
@@ -50,14 +51,14 @@ class DeviceLowering final : public Lowering {
   int32_t carrier(const plugins::Collective& c);
   void emit(Schedule& schedule, const plugins::Collective& c, const Ability& ability);
   void enqueue(Schedule& schedule, std::vector<plugins::Collective> members);
-  hvd_buf fusion(Schedule& schedule, uint64_t bytes, uint64_t alignment);
+  hvd_buf packing_memory(Schedule& schedule, uint64_t bytes, uint64_t alignment);
 
   // Memory for packing that is registered with the backend.
-  struct Fusion {
+  struct PackingMemory {
     plugins::MemoryRef memory;
     void* registered;
   };
-  std::vector<Fusion> fusion_;
+  std::vector<PackingMemory> packing_;
   bool registers_ = true;  // false once the backend has not registered a buffer
 
   plugins::Communicator& comm_;

@@ -69,7 +69,6 @@ class DeviceRoutes {
 
 // The device types that an engine serves, each with its backends. Those that a setting names are known from the start;
 // the backends of another type are looked for when the first tensor of that type comes. Any thread.
-
 class DeviceTypes {
  public:
   using Routes = std::shared_ptr<DeviceRoutes>;

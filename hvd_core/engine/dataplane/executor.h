@@ -75,7 +75,7 @@ class Executor {
     outstanding_abort_ns_ = abort_ns;
   }
 
-  // Returns within a few seconds, also if a backend's abort hangs (creation.h).
+  // Returns within a few seconds, also if a backend's abort hangs (abort_run.h).
   void abort() noexcept;
   // What abort() had to leave behind: see AbortRun::hanging().
   std::string hanging_abort() const { return abort_run_.hanging(); }
@@ -119,7 +119,7 @@ class Executor {
   recorder::Observer* observed() const;  // null while it is off
   bool carry_out(Task& task);
   bool carry_out_create(Task& task);
-  // executor.cc
+  // Windows, and what all batches have in common.
   void write_window(Task& task, const std::shared_ptr<SetComms>& set);
   void note_batch(const Task& task, const Layout& layout);
   void finish(const std::string* refusal);
@@ -127,7 +127,7 @@ class Executor {
   std::shared_ptr<SetComms> parent_of(const Task& task, const Layout& layout) const;
   const Backends& backends_of(agreement::SetId set) const;
   void start_creation(std::function<std::shared_ptr<void>()> make);
-  // executor.cc
+  // Batches on a device.
   bool begin_on_device(Task& task, const std::shared_ptr<SetComms>& set, const std::string& type);
   void finish_on_device(const std::string* refusal);
   bool check_outstanding();

@@ -1,7 +1,5 @@
-// Divides a list of buffers into one slice per lane. A value; any thread.
-//
-// HierarchicalLowering uses it: each lane carries a part of the elements. The list is seen as one run of elements, so
-// that a list of small tensors is divided as evenly as one large tensor.
+// Collectives of host memory on two levels, within hosts and between them: HierarchicalLowering, and the values that it
+// computes with.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +16,8 @@
 
 namespace hvd::dataplane {
 
+// Divides a list of buffers into one slice per lane: each lane carries a part of the elements. The list is seen as one
+// run of elements, so that a list of small tensors is divided as evenly as one large tensor. A value; any thread.
 class Slices {
  public:
   // `counts`: elements of each buffer.
@@ -53,6 +53,12 @@ class Slices {
   std::vector<uint64_t> offsets_, bounds_;
 };
 
+// How the ranks of a collective lie on hosts.
+struct Hosts {
+  uint32_t number;      // of hosts
+  uint32_t here, most;  // ranks on this host, and on the host that has the most
+};
+
 // How a reduction is divided into two levels: the type that both levels reduce, the factors of each level, and the
 // computation after the last level. A value; HierarchicalLowering copies it into its computations.
 //
@@ -63,13 +69,6 @@ class Slices {
 //   float32, float64         are summed and divided (by a power of two: in the last level's factor, which is as exact)
 //   float16, bfloat16        stay 16 bits wide between the levels, so they are rounded once per level. Their sum could
 //                            overflow, so both levels average; hosts with fewer ranks count less, by a factor
-
-// How the ranks of a collective lie on hosts.
-struct Hosts {
-  uint32_t number;      // of hosts
-  uint32_t here, most;  // ranks on this host, and on the host that has the most
-};
-
 class TwoLevels {
  public:
   // Throws plugins::BackendError for an average of booleans. `math` must outlive this object.
@@ -108,14 +107,13 @@ class TwoLevels {
 // computation reads them (averages, lists between the levels, hosts whose ranks are not consecutive).
 //
 // A reduction runs within each host first, then between hosts, in host order. The first level applies prescale, the
-// last one postscale; hierarchical.h says how averages are computed. All ranks get the same bits if the
+// last one postscale; TwoLevels says how averages are computed. All ranks get the same bits if the
 // lowerings below give all of their ranks the same bits.
 //
 // A large allreduce overlaps the levels: it runs in chunks, each of which is divided into slices, and while one chunk
 // is between the hosts, the next one is reduced within them. The other collectives run their levels one after another.
 //
 // Used by the driver.
-
 class HierarchicalLowering final : public Lowering {
  public:
   // A collective of up to this many bytes uses one lane: a link between hosts moves about this much in the latency of

@@ -18,7 +18,6 @@ void fill_neutral(void* data, uint64_t bytes, int32_t dtype, int32_t op);
 //
 // A backend's device table for "cpu" runs the loops (the embedded shm backend has one), so the engine has no kernels of
 // its own. Const and without state: any thread.
-
 class HostMath {
  public:
   // `cpu` must have a device table for "cpu" with local reductions. Throws plugins::BackendError if it does not.

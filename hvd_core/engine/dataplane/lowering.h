@@ -1,8 +1,10 @@
 // How a process set moves data: writes the steps of one collective over the set's ranks into a Schedule.
 //
-// Implementations: DirectLowering (one communicator), EmulatedLowering (composes what a communicator lacks),
-// StagedLowering (memory that the communicator cannot read), HierarchicalLowering (within hosts and between hosts).
-// They nest: each writes its steps through the lowering below. Used by the driver.
+// Implementations in host memory: DirectLowering (one communicator), EmulatedLowering (composes what a communicator
+// lacks), HierarchicalLowering (within hosts and between hosts), AdasumLowering. On a device: DeviceLowering (one
+// communicator, device_direct.h), BounceLowering (host memory by way of the device), StagedLowering (memory that the
+// communicator cannot read), DeviceLevels (within hosts and between hosts). SetComms and SetDevice choose one of them
+// for each collective. They nest: each writes its steps through the lowering below. Used by the driver.
 #pragma once
 
 #include <cstdint>

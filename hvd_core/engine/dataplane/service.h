@@ -1,4 +1,4 @@
-// How an operation is served. A value; any thread.
+// How operations are served, and the record of it for reports. Any thread.
 #pragma once
 
 #include <compare>
@@ -36,7 +36,6 @@ struct Served {
 };
 
 // How operations have been served so far, by device type, collective, dtype and reduction; for reports. Any thread.
-
 class ServiceNotes {
  public:
   struct Key {

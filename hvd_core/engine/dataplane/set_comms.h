@@ -103,7 +103,7 @@ class SetComms final : public Lowering {
   SetDevice* device(const std::string& type) const;
   void add_device(const std::string& type, std::shared_ptr<SetDevice> made);
 
-  // `record`: where the calls are noted. A call that does not come back keeps no lock of this object.
+  // An abort of a backend that does not come back keeps no lock of this object.
   void abort() noexcept;
 
  private:

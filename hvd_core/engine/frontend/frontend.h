@@ -1,7 +1,8 @@
 // The engine for front ends without Python: the table of hvd/frontend_abi.h, and the engine that it serves now.
 //
-// The table lives as long as the process and has to find the process's engine. So this is one of two places with state
-// that is global in the process; the fork hook of the binding is the other. Any thread, without Python's lock.
+// The table lives as long as the process and has to find the process's engine. So this is one of the few places with
+// state that is global in the process: the others are the log, loaded backends with their sinks (plugins/host_api.h)
+// and the record of calls (plugins/backend_call.h), and the hooks for forks. Any thread, without Python's lock.
 #pragma once
 
 #include <hvd/frontend_abi.h>

@@ -1,4 +1,4 @@
-// See call.h.
+// See submit.h.
 #include "engine/frontend/submit.h"
 
 #include <algorithm>

@@ -17,7 +17,7 @@
 
 namespace hvd::plugins {
 
-// One option that a backend declares; with its own texts; a missing text is "".
+// One option that a backend declares, in its own texts; a missing text is "".
 struct Option {
   std::string name, type, fallback, range, doc;
 };
@@ -83,8 +83,7 @@ class Backend : public std::enable_shared_from_this<Backend> {
   bool splits() const { return HVD_HAS(api_->comm, hvd_comm_api, split); }
 
   // How a collective would be served, without a communicator. support is HVD_UNSERVED if the backend answers
-  // UNSUPPORTED
-  // (*why, unless null, then has its text); other failures throw BackendError. Reads no addresses.
+  // UNSUPPORTED (*why, unless null, then has its text); other failures throw BackendError. Reads no addresses.
   hvd_coll_caps query(const hvd_coll_args& args) const { return query(nullptr, args); }
   hvd_coll_caps query(hvd_comm comm, const hvd_coll_args& args, std::string* why = nullptr) const;
 

@@ -31,7 +31,7 @@ bool CallSlot::abandon(uint64_t word) noexcept {
 
 void CallScope::stay() noexcept {
   while (slot_->state.load() == CallSlot::kAbandoning) ::usleep(1000);
-  while (slot_->state.load() == CallSlot::kAbandoned) ::pause();
+  while (slot_->state.load() >= CallSlot::kAbandoned) ::pause();
 }
 
 namespace {
@@ -56,7 +56,9 @@ void CallScope::take_slot() noexcept {
   // Frees the slot at the end of the thread.
   struct Release {
     ~Release() {
-      if (mine_.slot) mine_.slot->state.store(CallSlot::kFree, std::memory_order_release);
+      // exit() ends these objects first, also within a call: the slot must go on naming it.
+      if (!mine_.slot || here()) return;
+      mine_.slot->state.store(CallSlot::kFree, std::memory_order_release);
       mine_ = {};
     }
   };
@@ -79,7 +81,7 @@ DriverRecord::DriverRecord() : shared_(&CallMemory::here() == &own_memory ? own_
 
 int DriverRecord::begin_operation(const std::string& backend, int32_t coll, uint64_t bytes) noexcept {
   const int place = open_[0].in_flight ? 1 : 0;
-  open_[place] = {true, coll, bytes};
+  open_[place] = {true, coll, bytes, &backend};
   if (backend_ != &backend) {
     backend_ = &backend;
     shared_.backend.store(backend);
@@ -97,6 +99,10 @@ void DriverRecord::end_operation(int place) noexcept {
   if (const Open& other = open_[1 - place]; other.in_flight) {
     shared_.coll.store(other.coll, std::memory_order_relaxed);
     shared_.bytes.store(other.bytes, std::memory_order_relaxed);
+    if (backend_ != other.backend) {
+      backend_ = other.backend;
+      shared_.backend.store(*backend_);
+    }
     return;
   }
   shared_.operation.store(word_ & ~uint64_t{1}, std::memory_order_release);

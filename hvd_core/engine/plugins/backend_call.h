@@ -32,7 +32,8 @@
 
 namespace hvd::plugins {
 
-// By its place in backend_slots.inc, which crash_reports.py reads too.
+// Which function of a backend's table; a caller's operation is calls::Call. By its place in backend_slots.inc, which
+// crash_reports.py reads too.
 enum class Call : uint8_t {
   none,
   load,
@@ -74,7 +75,8 @@ class SharedText {
 
 // The call of one thread. `call` is a count and a Call: equal words at two looks mean that it is the same call.
 struct CallSlot {
-  enum State : uint32_t { kFree, kUsed, kAbandoning, kAbandoned };
+  // kOfEarlierEngine: the call was left behind by an engine that has ended.
+  enum State : uint32_t { kFree, kUsed, kAbandoning, kAbandoned, kOfEarlierEngine };
   std::atomic<uint64_t> call{0};
   SharedText<48> backend;
   std::atomic<uint32_t> state{kFree};
@@ -133,7 +135,9 @@ class CallScope {
     slot_->call.store(word_ | static_cast<uint8_t>(call), std::memory_order_release);
   }
   ~CallScope() {
-    slot_->call.store(word_ | outer_, std::memory_order_release);
+    // A call within this one has counted on.
+    const uint64_t now = slot_->call.load(std::memory_order_relaxed);
+    slot_->call.store((now & ~uint64_t{0xff}) | outer_, std::memory_order_release);
     std::atomic_thread_fence(std::memory_order_seq_cst);  // see CallSlot::abandon()
     if (slot_->state.load(std::memory_order_relaxed) != CallSlot::kUsed) [[unlikely]]
       stay();
@@ -185,6 +189,11 @@ class DriverRecord {
   int32_t coll() const { return shared_.coll.load(std::memory_order_relaxed); }
   uint64_t bytes() const { return shared_.bytes.load(std::memory_order_relaxed); }
   std::string backend() const { return shared_.backend.load(); }
+  // Of the call that the driver makes.
+  std::string call_backend() const {
+    const CallSlot* slot = slot_.load(std::memory_order_acquire);
+    return slot ? slot->backend.load() : "";
+  }
 
   SharedText<64> first_tensor, ranks;
   std::atomic<uint32_t> tensors{0};
@@ -196,6 +205,7 @@ class DriverRecord {
     bool in_flight = false;
     int32_t coll = 0;
     uint64_t bytes = 0;
+    const std::string* backend = nullptr;
   };
   OperationWord own_;
   OperationWord& shared_;  // own_, or the launcher's memory

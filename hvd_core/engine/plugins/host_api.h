@@ -1,6 +1,4 @@
-// The key-value store that backends use for the rendezvous while a communicator is created. The engine implements it
-// over its store connection, tests over a map. The thread that creates the communicator and threads of the backend may
-// call it at the same time.
+// The host's side of the backend interface: what a backend may call (hvd_host_api), and the store behind its store_*.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +11,9 @@
 
 namespace hvd::plugins {
 
+// The key-value store that backends use for the rendezvous while a communicator is created. The engine implements it
+// over its store connection, tests over a map. The thread that creates the communicator and threads of the backend may
+// call it at the same time.
 class Store {
  public:
   virtual ~Store();

@@ -146,7 +146,7 @@ void try_allreduce_each(PyEngine& engine, const py::list& tensors, const py::lis
   }
 }
 
-// The calls of one group of ranks that are made in one order, under their numbers: see PyEngine::ordered().
+// The calls of one group of ranks that are made in one order, under their numbers: see ordered() in engine.cc.
 class OrderedCalls {
  public:
   // `prefix`: of the names of all calls, equal on all ranks.

@@ -11,8 +11,8 @@ namespace hvd::recorder {
 // X(id, number, name): what happened, and which fields of the record say more. `name` and `what` are ids of texts.
 //   Started    a: nanoseconds since 1970 at `time`; b: what has to be added to `time` for the clock of rank 0's host
 //   Submitted  a caller's request: detail: operation, set, name, what: types and shapes, a: bytes, b: number
-//   Ready      on the root: detail: operation, set, name, b: number, a: the rank that is ready, by its number in the
-//   set Entry      of the log: detail: operation, set, what: number of requests, name and b: of the first, a: batch
+//   Ready      on the root: detail: operation, set, name, b: number, a: which member of the set is ready
+//   Entry      of the log: detail: operation, set, what: number of requests, name and b: of the first, a: batch
 //   Members    the other requests of that batch: name, what and the halves of a and b are names, 0: no further request
 //   Member     likewise, one request without a name of its own: name, b: number
 //   Begin      the batch a is executed from now on

@@ -1,4 +1,4 @@
-// The settings of the observer, and of one timeline.
+// The observer of an engine: its settings, the texts of its events, and the object that takes the events.
 #pragma once
 
 #include <algorithm>
@@ -24,6 +24,8 @@
 
 namespace hvd::recorder {
 
+class Timeline;
+
 struct TimelineSettings {
   std::string path;  // of rank 0, or with "{rank}" in it
   bool mark_cycles = false;
@@ -36,7 +38,7 @@ std::string timeline_path(const TimelineSettings& settings, int32_t rank);
 
 struct ObserverSettings {
   bool recorder = true;
-  bool watched = false;         // a process of its own reads the rings (hvd_core/_observe/watcher.py)
+  bool watched = false;         // a process of its own reads the rings (hvd_core/_observe/watch)
   std::string flight_folder;    // where the rings of dead ranks and of an aborted job are saved; empty: nowhere
   std::string job;              // a name of the job that no other job has
   int64_t clock_offset_ns = 0;  // what has to be added to this host's clock for the clock of rank 0's host
@@ -46,7 +48,6 @@ struct ObserverSettings {
 
 // The texts that events name by numbers: names of tensors and phases, shapes, errors. Each text is stored once. Any
 // thread.
-
 class Texts {
  public:
   // Called with each new text, under the mutex.
@@ -129,9 +130,6 @@ class Texts {
 //
 // The engine's threads call it at a few points (docs/architecture.md lists them). While neither consumer is on, a call
 // costs one test. Any thread may call; the timeline is switched by the thread that drives the engine.
-
-class Timeline;
-
 class Observer {
  public:
   static constexpr uint32_t kRecorderCapacity = 4096, kTimelineCapacity = 1u << 16;

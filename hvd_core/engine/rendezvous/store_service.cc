@@ -1,4 +1,4 @@
-// See service.h.
+// See store_service.h.
 #include "engine/rendezvous/store_service.h"
 
 #include <netinet/in.h>

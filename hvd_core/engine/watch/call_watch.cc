@@ -37,6 +37,7 @@ enum class Kind { Other, Create, End };
 Kind kind_of(Call call) {
   switch (call) {
     case Call::load:
+    case Call::comm_id_bytes:
     case Call::comm_id_create:
     case Call::comm_create:
     case Call::comm_create_test:
@@ -44,6 +45,7 @@ Kind kind_of(Call call) {
     case Call::comm_window_create:
     case Call::comm_window_destroy:
     case Call::comm_query:
+    case Call::comm_abort:  // of a creation that has failed; AbortRun limits the others
       return Kind::Create;
     case Call::comm_finalize:
     case Call::comm_destroy:
@@ -74,7 +76,12 @@ CallWatch::CallWatch(const plugins::DriverRecord& driver, const Limits& limits, 
       limits_(limits),
       host_(host),
       thread_(std::make_unique<WatchThread>([this](int64_t now) { return look(now); })) {
-  for (size_t i = 0; i < kSlots; ++i) foreign_[i] = CallMemory::here().slots[i].call.load();
+  for (size_t i = 0; i < kSlots; ++i) {
+    CallSlot& slot = CallMemory::here().slots[i];
+    foreign_[i] = slot.call.load();
+    uint32_t abandoned = CallSlot::kAbandoned;
+    slot.state.compare_exchange_strong(abandoned, CallSlot::kOfEarlierEngine);
+  }
 }
 
 // The call in a slot, if it has a limit of its own; 0: no such call.
@@ -105,7 +112,7 @@ void CallWatch::look_at_driver(int64_t now) {
   const uint64_t operation = driver_.operation(), call = driver_.call();
   const int64_t age = operation_.age(operation, now), call_age = call_.age(call, now);
   if (running(call) && call_age >= limits_.end_ns && limits_.end_ns > 0 && host_.is_closing())
-    return host_.end_process(describe_call(driver_.backend(), call, call_age));
+    return host_.end_process(describe_call(driver_.call_backend(), call, call_age));
   if (ended_at_ != 0) {
     const bool late = now - ended_at_ >= kGraceNs && !host_.stopped();
     if (late && running(call) && call_age >= kGraceNs / 2 && host_.leave_driver_behind(call, cause_)) ended_at_ = now;
@@ -171,7 +178,7 @@ std::string CallWatch::inside() const {
   std::string text;
   const bool in_flight = driver_.operation() & 1;
   if (const Call call = CallSlot::which(driver_.call()); call != Call::none && in_flight)
-    text = std::string(" in the call ") + name_of(call) + " of backend '" + driver_.backend() + "'";
+    text = std::string(" in the call ") + name_of(call) + " of backend '" + driver_.call_backend() + "'";
   for (size_t i = 0; i < kSlots && text.empty(); ++i)
     if (const uint64_t one = limited_call(i))
       text = std::string(" in the call ") + name_of(CallSlot::which(one)) + " of backend '" +
@@ -181,7 +188,7 @@ std::string CallWatch::inside() const {
 }
 
 std::string CallWatch::describe_operation(uint64_t call, int64_t age) const {
-  std::string text = "the backend '" + driver_.backend() + "'";
+  std::string text = "the backend '" + (call ? driver_.call_backend() : driver_.backend()) + "'";
   text += call ? std::string(" has not returned from ") + name_of(CallSlot::which(call))
                : std::string(" has not completed an operation");
   text += " for " + seconds_of(age) + ": " + base::collective_name(driver_.coll());

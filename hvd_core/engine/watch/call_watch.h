@@ -69,7 +69,6 @@ class CallWatch {
   void look_at_driver(int64_t now);
   bool look_at_slot(size_t index, int64_t now);
   uint64_t limited_call(size_t index) const;
-  int64_t limit_of(plugins::Call call) const;
   void end_job(const std::string& cause, int64_t now);
   void report(Lasting& lasting, int64_t age, const std::string& text);
   std::string describe_operation(uint64_t call, int64_t age) const;

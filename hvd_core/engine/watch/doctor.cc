@@ -110,15 +110,20 @@ void Doctor::close_socket() noexcept {
 void Doctor::run() {
   for (;;) {
     const int peer = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
-    if (peer >= 0) {
-      answer_peer(peer);
-      ::close(peer);
-      continue;
+    bool quit;
+    {
+      std::unique_lock lock(mutex_);
+      // Without a free descriptor the peer stays in the queue, and accept() fails again at once.
+      if (peer < 0) wait(lock, 100ms, [] { return false; });
+      quit = quit_;
     }
-    // Without a free descriptor the peer stays in the queue, and accept() fails again at once.
-    std::unique_lock lock(mutex_);
-    wait(lock, 100ms, [] { return false; });
-    if (quit_) return;
+    try {
+      if (peer >= 0 && !quit) answer_peer(peer);
+    } catch (const std::exception& e) {
+      base::log(base::Level::Debug, std::string("hvd doctor got no answer: ") + e.what());
+    }
+    if (peer >= 0) ::close(peer);
+    if (quit) return;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cctype>
 #include <climits>
 #include <fstream>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -109,9 +110,15 @@ void StackSampler::start(const std::vector<Submission>& submissions) {
   std::vector<Place> places;
   for (const Submission& s : submissions) places.push_back(s.place);
   sample_ = std::make_shared<Sample>();
-  base::start_thread("hvd-stacks", [program = program_, sample = sample_, places = std::move(places)]() mutable {
-    run(*program, *sample, std::move(places));
-  }).detach();
+  try {
+    base::start_thread("hvd-stacks", [program = program_, sample = sample_, places = std::move(places)]() mutable {
+      run(*program, *sample, std::move(places));
+    }).detach();
+  } catch (const std::system_error& e) {  // a report must not end the job
+    const std::lock_guard lock(sample_->mutex);
+    sample_->threads = Threads{.note = e.what()};
+    sample_->complete = true;
+  }
 }
 
 bool StackSampler::wait(std::chrono::milliseconds patience) {

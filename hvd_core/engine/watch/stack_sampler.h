@@ -1,4 +1,4 @@
-// What the program's threads run, for reports.
+// Samples what the program's threads run, for reports, on a thread that may be left behind ("hvd-stacks").
 #pragma once
 
 #include <chrono>

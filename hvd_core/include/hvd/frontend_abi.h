@@ -42,7 +42,8 @@ typedef enum hvd_fe_status {
 } hvd_fe_status;
 
 /* A dense tensor, first index slowest. The caller keeps its memory until done(), and this struct, with the shape and
- * the device type that it points to, until the call returns. */
+ * the device type that it points to, until the call returns. On a device done() may come before the work is over: the
+ * memory is then freed, or used again, in the order of `stream` only. */
 typedef struct hvd_fe_tensor {
   void* data;
   const int64_t* shape;
