@@ -1,11 +1,11 @@
 // Autotune: searches, while a job trains, for the fusion threshold and the coalescing delay with the shortest steps.
 //
-// It is notified of each batch that the root logs. A step lasts from one execution of a repeating request, the marker, to
-// the next; its time is divided by its bytes. After steps that count for nothing the search measures the best setting
-// that it knows, tries a neighbour of it, and keeps the faster one. A trial ends early, also within a step, when it has
-// cost more than some steps of the best setting; afterwards the job rests at the best setting for 40 times the loss. So
-// any 100 steps take at most 5 % longer than they would at the best setting known, which is at most the default's time:
-// the default is measured last once more, against the best, and counts as better unless it is beaten.
+// It is notified of each batch that the root logs. A step lasts from one execution of a repeating request, the marker,
+// to the next; its time is divided by its bytes. After steps that count for nothing the search measures the best
+// setting that it knows, tries a neighbour of it, and keeps the faster one. A trial ends early, also within a step,
+// when it has cost more than some steps of the best setting; afterwards the job rests at the best setting for 40 times
+// the loss. So any 100 steps take at most 5 % longer than they would at the best setting known, which is at most the
+// default's time: the default is measured last once more, against the best, and counts as better unless it is beaten.
 //
 // A plain data structure: no clock, no thread, no I/O. Used by the coordinator.
 #pragma once
