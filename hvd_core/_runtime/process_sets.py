@@ -285,7 +285,8 @@ class ProcessSets:
     """
 
     def __init__(self, job: current_job.Job) -> None:
-        self._job, self._engine = job, job.engine
+        # Not the job, which refers to this object: the engine must end with shutdown(), not with a garbage collection.
+        self._world, self._engine = job.world, job.engine
         self.registered: list[ProcessSet] = []
         self.named_in_init: list[ProcessSet] = []
         self.history: list[Change] = []
@@ -302,7 +303,7 @@ class ProcessSets:
         A set that exists already (in a second init()) gets its id again. Raises ValueError for a set that is in the list
         twice or is the global one.
         """
-        global_process_set.ranks = list(range(self._job.world.size))
+        global_process_set.ranks = list(range(self._world.size))
         seen: list[list[int]] = [global_process_set.ranks]
         with report_failure("add_process_set", None, None):
             sets = [process_set._resolve() for process_set in sets]
@@ -415,7 +416,7 @@ class ProcessSets:
         if not _is_elastic():
             return False
         ranks = process_set.ranks
-        absent = not ranks or ranks[-1] >= self._job.world.size
+        absent = not ranks or ranks[-1] >= self._world.size
         if absent and not self.is_absent(process_set):
             self._absent.append(process_set)
         return absent
@@ -427,8 +428,8 @@ class ProcessSets:
         from hvd_core.backends._selection import job as selection
 
         with report_failure("add_process_set", None, None):
-            members = [rank for rank in process_set.ranks or () if 0 <= rank < self._job.world.size]
-            return selection.for_set(self._job, members, process_set.backend)
+            members = [rank for rank in process_set.ranks or () if 0 <= rank < self._world.size]
+            return selection.for_set(current_job.get(), members, process_set.backend)
 
     def _claim(self, process_set: ProcessSet) -> ProcessSet | None:
         """The set of these ranks and backends that waits for the program to ask for it, and that `process_set` has

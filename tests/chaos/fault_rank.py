@@ -24,11 +24,12 @@ def environment(chosen, hanging):
     """The variables of all ranks; ``hanging``: the libraries of the backend hanging and of the one inside it."""
     values = {
         "HOROVOD_BACKEND": chosen.backend,
-        "HOROVOD_START_TIMEOUT": 600,
         "HOROVOD_LOG_LEVEL": "fatal",
         "HOROVOD_OPERATION_TIMEOUT_SECONDS": OPERATION_SECONDS,
         "HOROVOD_DYNAMIC_PROCESS_SETS": 1,
     }
+    if not chosen.ends_unseen:  # else after the 30 s of a program that sets none
+        values["HOROVOD_START_TIMEOUT"] = 600
     if chosen.fault == "stop":  # it may not have submitted its operation
         values |= {"HOROVOD_STALL_CHECK_TIME_SECONDS": 1, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": 3}
     if chosen.backend == "chaos":

@@ -58,6 +58,12 @@ class Scenario:
         return self.backend in ("chaos", "hanging")
 
     @property
+    def ends_unseen(self):
+        """Whether the victim may end before its init() begins with no process that tells the others: they miss it after
+        HOROVOD_START_TIMEOUT only."""
+        return self.phase == "init" and self.launcher not in ("forked", "horovodrun")
+
+    @property
     def kind(self):
         """The phase and the fault, a row of the table of results."""
         return (self.phase, f"{self.backend}: {self.fault}" if self.by_backend else self.fault)

@@ -13,9 +13,10 @@ COLLECTIVE = "(allreduce, 4194304 bytes)"
 
 @dataclass(frozen=True)
 class Fault:
-    """``calls``: those with the fault. ``how``: throw, crash, exit (with code 5), exit0, thread_exit0 (in another thread) or
-    hang. ``says``: in the error on rank 1 if the call throws, by
-    the launcher if the process ends; "" if nothing is said. ``often``: with every run of the tests."""
+    """``calls``: those with the fault; with "never" among them, requests are never complete, so that the engine comes to
+    req_wait. ``how``: throw, crash, exit (with code 5), exit0, thread_exit0 (in another thread) or hang. ``says``: in the
+    error on rank 1 if the call throws, by the launcher if the process ends; "" if nothing is said. ``often``: with every
+    run of the tests."""
 
     phase: str
     text: str
@@ -51,7 +52,7 @@ FAULTS = [
     Fault("run", "collective exits with code 0", "collective", "exit0", f"{ENDED}in the call collective of backend 'hanging' {COLLECTIVE}", True),
     Fault("run", "a thread of its own exits with code 0 in collective", "collective", "thread_exit0", f"{ENDED}in the call collective of backend 'hanging' {COLLECTIVE}"),
     Fault("run", "req_test and req_wait throw", "req_test,req_wait", "throw", f"hanging: allreduce: {THROWN}"),
-    Fault("run", "req_wait crashes", "req_wait", "crash", f"{ENDED}in the call req_wait of backend 'hanging' {COLLECTIVE}"),
+    Fault("run", "req_wait crashes", "never,req_wait", "crash", f"{ENDED}in the call req_wait of backend 'hanging' {COLLECTIVE}"),
     Fault("run", "req_free throws", "req_free", "throw", ""),
     Fault("end", "destroy throws", "destroy", "throw", "", True),
     Fault("end", "destroy crashes", "destroy", "crash", f"{ENDED}in the call destroy of backend 'hanging'"),
@@ -62,7 +63,7 @@ FAULTS = [
 # On a device, in the calls of its table and in async_error. Another thread of the rank may be in a call as well; so the
 # text may name both.
 DEVICE_FAULTS = [
-    Fault(phase, f"{call}{' of the device table' * (call != 'async_error')} crashes", call, "crash", f"in the call {call} of backend 'fake_stream'", call == "event_record")
+    Fault(phase, f"{call}{' of the device table' * (call != 'async_error')} crashes", call, "crash", f"in the call {call} of backend 'fake_stream'", call in ("event_record", "mem_free"))
     for phase, call in (
         ("open", "open"), ("run", "mem_alloc"), ("run", "event_record"), ("run", "event_query"),
         ("run", "batched_copy_scale"), ("run", "async_error"), ("end", "stream_sync"), ("end", "mem_free"),

@@ -265,6 +265,13 @@ def test_through_the_engine():
     hvd.barrier()
 
 
+@on_ranks(3, env={"HOROVOD_SIMULATED_HOSTS": "0,0,1"})
+def test_a_rank_beyond_the_pairs_is_alone_on_its_host():
+    """It sends its whole vector to rank 0 and receives nothing, by an alltoall of two levels."""
+    inputs = vectors("float32", 7, 77_777, hvd.size())
+    close(hvd.allreduce(inputs[hvd.rank()], op=hvd.Adasum), wanted(inputs), "float32", 1e-5)
+
+
 @on_ranks(3)
 def test_a_rank_that_has_joined_gives_zeros():
     rank = hvd.rank()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import hvd_core as hvd
-from harness import run_on_ranks
+from harness import on_ranks, run_on_ranks
 from harness.rank import expect, meet
 from hvd_core import _core
 from hvd_core._runtime import runtime
@@ -109,3 +109,16 @@ def _tensors_stay():
 def test_tensors_stay_that_a_backend_still_writes_to():
     output = run_on_ranks(2, _tensors_stay, init=None, timeout=120).output
     assert "the backend still uses the tensors of aborted operations" in output
+
+
+@on_ranks(2)
+def test_the_engine_ends_with_shutdown():
+    """No cycle of references keeps it, and with it streams and memory of devices, until a garbage collection."""
+    gc.disable()
+    try:
+        engine = weakref.ref(runtime.engine())
+        hvd.allreduce(np.ones(4), op=hvd.Sum)
+        hvd.shutdown()
+        assert engine() is None
+    finally:
+        gc.enable()

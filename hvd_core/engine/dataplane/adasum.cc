@@ -357,7 +357,7 @@ void Adasum::write_fold(const Self& self, Schedule& schedule, Lowering& lowering
   if (receives) give.out_counts[me_ + paired_] = total();
   give.counts = {sends ? total() : 0};
   give.in = {{vector, 0, bytes(give.counts[0])}};
-  give.out = {received};
+  give.out = {part_of(received, 0, bytes(receives ? total() : 0))};
   lowering.write_steps(schedule, give);
   if (receives)
     schedule.compute([self, vector, received](Schedule&) { self->combine_whole(vector, address(received), 0, 0); });
