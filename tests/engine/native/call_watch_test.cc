@@ -159,7 +159,7 @@ void a_call_that_is_left_behind_does_not_return() {
   struct Shared {
     std::atomic<hvd::plugins::CallSlot*> slot{nullptr};
     std::atomic<uint64_t> call{0};
-    std::atomic<bool> returned{false};
+    std::atomic<bool> asked{false}, returned{false};
   };
   int left = 0, returned = 0;
   std::vector<std::pair<Shared*, bool>> all;  // never destroyed: threads stay in it
@@ -171,17 +171,22 @@ void a_call_that_is_left_behind_does_not_return() {
         shared->slot = &CallScope::slot();
         shared->call = CallScope::slot().call.load();
         for (std::atomic<int> n = 0; n < round * 40;) ++n;
+        while (round == 0 && !shared->asked) {  // is left behind for sure
+        }
       }
       shared->returned = true;
     });
     while (shared->call == 0) {
     }
     for (std::atomic<int> n = 0; n < (round % 20) * 400;) ++n;
+    while (round == 1 && !shared->returned) {  // has returned for sure
+    }
     all.emplace_back(shared, shared->slot.load()->abandon(shared->call));
+    shared->asked = true;
     ++(all.back().second ? left : returned);
     all.back().second ? thread.detach() : thread.join();
   }
-  EXPECT(left > 0 && returned > 0);
+  EXPECT(left > 0 && returned > 0);  // the first and the second one, at least
   for (const auto& [shared, was_left] : all) EXPECT(shared->returned == !was_left);
 }
 
