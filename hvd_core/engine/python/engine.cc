@@ -32,6 +32,7 @@ using calls::require;
 // --------------------------------------------------------------------------------------------------------- lifecycle
 
 PyEngine::PyEngine(const py::dict& d) {
+  EngineHooks::install();
   set_log_from(d);
   EngineConfig c = config_of(d);
   keep_threads_within(c.engine_core);

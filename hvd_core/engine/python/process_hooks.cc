@@ -122,6 +122,13 @@ void at_exit(int code, void*) {
   }
   std::lock_guard lock(state().engines_mutex);
   for (Engine* engine : state().engines) engine->process_exits(code);
+  // In a call of an engine that is not in the list yet: its threads start before that.
+  if (!plugins::CallScope::here()) return;
+  const plugins::CallSlot& slot = plugins::CallScope::slot();
+  base::log(base::Level::Fatal, "the process has called exit(" + std::to_string(code) + ") in the call " +
+                                    plugins::name_of(slot.running()) + " of backend '" + slot.backend.load() +
+                                    "'; this process ends with exit code " + std::to_string(code ? code : 1));
+  ::_exit(code ? code : 1);
 }
 
 void before_fork() {
@@ -141,16 +148,15 @@ void in_child() {
   state().engines_mutex.unlock();
 }
 
-void install_hooks() {
+}  // namespace
+
+void EngineHooks::install() {
   state().process = ::getpid();
   static const int installed = ::on_exit(at_exit, nullptr) | ::pthread_atfork(before_fork, in_parent, in_child);
   (void)installed;
 }
 
-}  // namespace
-
 EngineHooks::EngineHooks(Engine& engine) : engine_(engine) {
-  install_hooks();
   std::lock_guard lock(state().engines_mutex);
   state().engines.push_back(&engine_);
 }
@@ -164,7 +170,7 @@ void bind_plugin_phases(py::module_& m) {
   m.def(
       "limit_phase",
       [](std::string text, double seconds, int segment_fd, uint64_t segment_bytes, int32_t rank) {
-        install_hooks();
+        EngineHooks::install();
         limit_phase(std::move(text), seconds, segment_fd, segment_bytes, rank);
       },
       py::arg("text"), py::arg("seconds") = 0.0, py::arg("segment_fd") = -1, py::arg("segment_bytes") = 0,

@@ -12,6 +12,8 @@ namespace hvd::python {
 // calls is an error that names the backend.
 class EngineHooks {
  public:
+  // Before the first engine of this process is made.
+  static void install();
   explicit EngineHooks(Engine& engine);
   ~EngineHooks();
   EngineHooks(const EngineHooks&) = delete;
