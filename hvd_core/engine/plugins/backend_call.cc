@@ -18,6 +18,10 @@ const char* name_of(Call call) {
   return kNames[static_cast<size_t>(call) % std::size(kNames)];
 }
 
+std::string CallSlot::where(uint64_t word) const {
+  return std::string(" in the call ") + name_of(which(word)) + " of backend '" + backend.load() + "'";
+}
+
 bool CallSlot::abandon(uint64_t word) noexcept {
   uint32_t used = kUsed;
   if (which(word) == Call::none || !state.compare_exchange_strong(used, kAbandoning)) return false;

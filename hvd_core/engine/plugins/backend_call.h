@@ -83,6 +83,8 @@ struct CallSlot {
 
   static Call which(uint64_t call) { return static_cast<Call>(call & 0xff); }
   Call running() const { return which(call.load(std::memory_order_acquire)); }
+  // " in the call collective of backend 'shm'", of the call of this word.
+  std::string where(uint64_t word) const;
   // Makes the thread that is in the call of this word stay there. Returns false if the call has returned.
   bool abandon(uint64_t word) noexcept;
 };
@@ -194,6 +196,8 @@ class DriverRecord {
     const CallSlot* slot = slot_.load(std::memory_order_acquire);
     return slot ? slot->backend.load() : "";
   }
+  // As CallSlot::where(). Once a thread has driven.
+  std::string where(uint64_t call) const { return slot_.load(std::memory_order_acquire)->where(call); }
 
   SharedText<64> first_tensor, ranks;
   std::atomic<uint32_t> tensors{0};

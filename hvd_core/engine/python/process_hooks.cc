@@ -125,9 +125,9 @@ void at_exit(int code, void*) {
   // In a call of an engine that is not in the list yet: its threads start before that.
   if (!plugins::CallScope::here()) return;
   const plugins::CallSlot& slot = plugins::CallScope::slot();
-  base::log(base::Level::Fatal, "the process has called exit(" + std::to_string(code) + ") in the call " +
-                                    plugins::name_of(slot.running()) + " of backend '" + slot.backend.load() +
-                                    "'; this process ends with exit code " + std::to_string(code ? code : 1));
+  base::log(base::Level::Fatal, "the process has called exit(" + std::to_string(code) + ")" +
+                                    slot.where(slot.call.load()) + "; this process ends with exit code " +
+                                    std::to_string(code ? code : 1));
   ::_exit(code ? code : 1);
 }
 

@@ -177,12 +177,9 @@ std::string CallWatch::under_way(int64_t time) const {
 std::string CallWatch::inside() const {
   std::string text;
   const bool in_flight = driver_.operation() & 1;
-  if (const Call call = CallSlot::which(driver_.call()); call != Call::none && in_flight)
-    text = std::string(" in the call ") + name_of(call) + " of backend '" + driver_.call_backend() + "'";
+  if (const uint64_t call = driver_.call(); running(call) && in_flight) text = driver_.where(call);
   for (size_t i = 0; i < kSlots && text.empty(); ++i)
-    if (const uint64_t one = limited_call(i))
-      text = std::string(" in the call ") + name_of(CallSlot::which(one)) + " of backend '" +
-             CallMemory::here().slots[i].backend.load() + "'";
+    if (const uint64_t one = limited_call(i)) text = CallMemory::here().slots[i].where(one);
   if (in_flight) text += " while an operation of backend '" + driver_.backend() + "' was in flight";
   return text;
 }
