@@ -7,9 +7,9 @@ NP ?= 2
 PYTEST_ARGS ?=
 PYTHONS ?=
 TEST_PYTHONS_ARGS ?=
-# Lanes of tests side by side (tests/conftest.py says which test is in which): twice the cores, as half of the tests mostly
+# Lanes of tests side by side: twice the cores, as half of the tests mostly
 # wait. PYTEST_ARGS='-n 0' puts one test behind the other.
-LANES := -n 4
+LANES := -n 4 --dist loadgroup
 SANITIZE_ARGS ?=
 
 VENV := .venv

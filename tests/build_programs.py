@@ -24,7 +24,6 @@ import kit_libraries  # noqa: E402
 import native_program  # noqa: E402
 import sim_vendor  # noqa: E402
 import simulated_cuda  # noqa: E402
-from harness import fork_servers  # noqa: E402
 
 
 def jobs():
@@ -37,7 +36,6 @@ def jobs():
     )
     toolchain = abi_toolchain.Toolchain()
     yield from (lambda n=name: native_program.build(n) for name in native_program.PROGRAMS)
-    yield fork_servers.client_program
     yield format_fuzz.build
     yield hostile_fuzz.build
     yield host_kernels.build

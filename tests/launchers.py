@@ -51,13 +51,6 @@ def mpi_library(mpirun):
     return str(Path(mpirun[0]).parents[1] / "lib" / name)
 
 
-def named_job():
-    """For forked ranks of mpirun: the variable by which they know their job. MPICH's mpirun names no job, so an
-    interpreter goes by its parent. A forked rank's parent is a fork server, which ranks of other jobs have too.
-    """
-    return {"PMI_JOBID": str(uuid.uuid4())}
-
-
 def left_in_shared_memory(before, seconds=30):
     """Names in /dev/shm that were not there `before` (a set of names) and that no living process has mapped.
 
@@ -88,7 +81,7 @@ def _mapped():
 
 def program_words(program, *arguments, python=(sys.executable,)):
     """The command of a Python program: a text, or a function of a module that calls the function which its first
-    argument names, with the arguments behind it. `python`: the words in front, those of harness/plain.py, say."""
+    argument names, with the arguments behind it. `python`: the words in front."""
     if isinstance(program, str):
         return [*python, "-c", program, *map(str, arguments)]
     file = str(Path(program.__code__.co_filename).resolve())
@@ -109,14 +102,12 @@ def parent_with(words, pid):
 class Launcher:
     """Runs `horovodrun` in a folder of its own; anything given as `env` is added to the environment.
 
-    `enter` are words in front of its command, `options` words behind it. `python` are the words of the interpreter for
-    horovodrun and for the programs of python(): those of harness/plain.py where what an interpreter does as a process
-    is not the subject.
+    `enter` are words in front of its command, `options` words behind it.
     """
 
-    def __init__(self, folder, enter=(), options=(), python=(sys.executable,)):
+    def __init__(self, folder, enter=(), options=()):
         self.folder = folder
-        self.enter, self.options, self.interpreter = enter, options, python
+        self.enter, self.options = enter, options
         self.mark = f"HVD_TEST_MARK={uuid.uuid4()}"
         self.started = []
 
@@ -127,7 +118,7 @@ class Launcher:
 
     def start(self, *words, env=None, **options):
         """A running horovodrun; its standard output and error are pipes unless `options` say otherwise."""
-        command = [*self.interpreter, "-m", "horovod.runner.launch", *map(str, (*self.options, *words))]
+        command = [sys.executable, "-m", "horovod.runner.launch", *map(str, (*self.options, *words))]
         return self.start_command([*self.enter, *command], env, **options)
 
     def start_command(self, command, env=None, **options):
@@ -150,17 +141,13 @@ class Launcher:
         out, err = (None if data is None else data.decode() for data in (out, err))
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def words(self, program, *arguments):
-        """The command of a program, as program_words() makes it, for this launcher's interpreter."""
-        return program_words(program, *arguments, python=self.interpreter)
-
     def python(self, count, program, *words, **options):
         """`count` ranks that execute `program`, a line of Python or a function as program_words() takes it; `words` are
         options of horovodrun."""
-        return self.run("-np", count, *words, *self.words(program), **options)
+        return self.run("-np", count, *words, *program_words(program), **options)
 
     def start_python(self, count, program, *words, **options):
-        return self.start("-np", count, *words, *self.words(program), **options)
+        return self.start("-np", count, *words, *program_words(program), **options)
 
     def processes(self):
         """Process ids that carry the mark; zombies have no environment any more."""

@@ -39,7 +39,7 @@ def worker_spec(
         "HVD_BENCH_SERVING": str(build.PACKAGE / "bench" / "_serving.py"),
         **(env or {}),
     }
-    command = [*([python] if python else INTERPRETER), str(WORKERS / worker[0]), *worker[1:]]
+    command = [python or sys.executable, str(WORKERS / worker[0]), *worker[1:]]
     return _conductor.Spec(name, title, command, prefix, env, shared_bytes, variants or [{}])
 
 

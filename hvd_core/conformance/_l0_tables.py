@@ -24,7 +24,6 @@ from hvd_core.conformance import _abi
 from hvd_core.conformance._abi import CAPS, OK, CollArgs, CollCaps, Error, new
 from hvd_core.conformance._backend import Backend, code_name, has_slot
 from hvd_core.conformance._cases import case
-from hvd_core.conformance._session import INTERPRETER
 
 if TYPE_CHECKING:
     from hvd_core.backends.descriptor import BackendDescriptor
@@ -445,9 +444,9 @@ print(json.dumps({"seconds": took, "compiled": outside, "threads": len(os.listdi
 """
 
 
-def _answer_of(interpreter: list[str], program: str, argument: str) -> dict[str, Any]:
+def _answer_of(program: str, argument: str) -> dict[str, Any]:
     """What a program prints, as JSON in its last line; {"fault": the reason} if it does not."""
-    done = sandbox.run([*interpreter, "-c", program, argument], timeout_s=_ANSWER_S)
+    done = sandbox.run([sys.executable, "-c", program, argument], timeout_s=_ANSWER_S)
     if done.returncode is None:
         return {"fault": f"it timed out after {_ANSWER_S:g} s"}
     try:
@@ -525,7 +524,7 @@ def importing(bare: Bare) -> None:
     described(bare)
     seconds = []
     for _ in range(3):
-        seen = _answer_of([sys.executable], _MEASURE, bare.target.entry or "")
+        seen = _answer_of(_MEASURE, bare.target.entry or "")
         bare.expect("fault" not in seen, f"describing failed: {seen.get('fault')}")
         seconds.append(seen["seconds"])
     bare.expect(
@@ -654,7 +653,7 @@ def _mirror(top: str, site: Path) -> bool:
 
 
 def _ask(place: str, entry: str, folder: str, variable: str = "") -> dict[str, Any]:
-    seen = _answer_of(INTERPRETER, _ASK, json.dumps([place, entry, folder, variable]))
+    seen = _answer_of(_ASK, json.dumps([place, entry, folder, variable]))
     if "fault" in seen:
         return {"said": "a process that failed", "why": seen["fault"], "library": False}
     return seen

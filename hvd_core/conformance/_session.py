@@ -76,10 +76,6 @@ def resolve(name: str, library: str | os.PathLike[str] | None = None) -> Target:
 if TYPE_CHECKING:
     from hvd_core.conformance._cases import Case
 
-# The first words of the processes that run cases, in front of "-m" and "-c". Programs that run the kit many times may
-# give it processes that start faster. What describing a backend imports and costs is always measured in interpreters.
-INTERPRETER: list[str] = [sys.executable]
-
 # After a rank has failed, the other ranks get this time to end by themselves.
 GRACE_S = 3.0
 # Variables that would make a process of the kit a rank of an outer job. The kit sets those of this project itself.
@@ -158,7 +154,7 @@ class LocalRanks(Ranks):
         config: dict[str, Any] = {
             **self.settings,
             **{"name": target.name, "path": target.path, "python": target.python, "origin": target.origin},
-            **{"described": target.descriptor is not None, "search": sys.path, "interpreter": INTERPRETER},
+            **{"described": target.descriptor is not None, "search": sys.path},
         }
         if self._server is not None:
             config |= {"size": self.size, "hosts": [0] * self.size}
@@ -171,7 +167,7 @@ class LocalRanks(Ranks):
         self._cases = []
         for rank in range(self.size or 1):
             mine = {name: value.replace("{rank}", str(rank)) for name, value in self.environment.items()}
-            argv = [*INTERPRETER, "-m", "hvd_core.conformance._worker"]
+            argv = [sys.executable, "-m", "hvd_core.conformance._worker"]
             # In this process's group: who kills the kit's group ends the ranks too.
             child = sandbox.Child(argv, env=environment | mine, own_group=False)
             self._children.append(child)

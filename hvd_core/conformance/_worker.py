@@ -21,7 +21,6 @@ import traceback
 from typing import Any, TextIO
 
 from hvd_core._bootstrap.store import StoreClient
-from hvd_core.conformance import _session
 from hvd_core.conformance._backend import Backend, BackendFailure, Calls, watch
 from hvd_core.conformance._cases import Kit, all_cases
 from hvd_core.conformance._session import Target, resolve
@@ -136,7 +135,6 @@ def main() -> None:
     os.dup2(2, 1)
     config = json.loads(sys.stdin.readline())
     sys.path += [place for place in config["search"] if place not in sys.path]
-    _session.INTERPRETER[:] = config["interpreter"]
     _serve(config, answers)
     # Exit handlers of a backend are not run, because the process must not hang in them.
     sys.stderr.flush()

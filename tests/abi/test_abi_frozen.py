@@ -11,12 +11,12 @@ import os
 import platform
 import re
 import subprocess
+import sys
 
 import pytest
 
 from abi_toolchain import HERE, ROOT
-from harness import kit as conformance_kit
-from harness import plain
+from harness.frameworks import horovodrun
 from hvd_core import _core
 
 FROZEN = HERE / "frozen" / platform.machine()
@@ -58,7 +58,7 @@ def test_each_released_minor_has_a_kept_backend():
 
 def test_frozen_backend_keeps_the_contract(tmp_path):
     out = tmp_path / "kit.json"
-    command = [*conformance_kit.command(), "eccl_stub", "--library", LIBRARY, "-np", "2"]
+    command = [sys.executable, "-m", "hvd_core.conformance", "eccl_stub", "--library", LIBRARY, "-np", "2"]
     command += ["--quick", "--level", "L0", "--json", out, "--patience", "3"]
     for case in CASES:
         command += ["--case", case]
@@ -95,8 +95,6 @@ def test_frozen_backend_serves_a_job(tmp_path):
         "HOROVOD_BACKEND_PATH_ECCL_STUB": str(LIBRARY),
         "HOROVOD_EMULATION": "0",
     }
-    done = subprocess.run(
-        [*plain.horovodrun(2), *program], env=env, capture_output=True, text=True, timeout=180
-    )
+    done = subprocess.run([*horovodrun(2), *program], env=env, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("afterwards [2. 2. 2.]") == 2, done.stdout

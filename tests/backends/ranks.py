@@ -6,6 +6,7 @@ process a test looks at: its threads, its open files, its memory.
 """
 
 import os
+import sys
 import threading
 import time
 import traceback
@@ -13,8 +14,7 @@ from pathlib import Path
 
 from forked import ForkedRanks
 
-from harness import plain
-from harness.checks import place_of, run_on_ranks
+from harness.run import place_of, run_on_ranks
 from table_driver import Backend, Comm
 
 # Of the living job: as many as any usual test needs, so that tests with fewer ranks share it.
@@ -36,7 +36,7 @@ def in_living_processes(library, store, size, body, *args, options=None, timeout
         env=env,
         init=None,
         timeout=timeout,
-        command=[*plain.python(), str(START_RANKS), str(ranks)],
+        command=[sys.executable, str(START_RANKS), str(ranks)],
         kind="table",
     )
     return outcome.results[:size]

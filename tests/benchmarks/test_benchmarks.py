@@ -13,12 +13,10 @@ from pathlib import Path
 import pytest
 from compiled import STORE
 
-from harness import frameworks, plain
 from harness.installed import need
 from hvd_core.bench import _report
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-FORKED_RANKS = str(Path(__file__).with_name("forked_ranks.py"))
 
 
 def _module_of_the_benchmarks(name):
@@ -40,13 +38,9 @@ def cache():
 
 @pytest.fixture
 def bench(cache, tmp_path):
-    """Run a benchmark script; returns (what it wrote as JSON, the finished process). The script is forked, as its start
-    is not the subject, and so are its ranks.
+    """Run a benchmark script; returns (what it wrote as JSON, the finished process)."""
 
-    framework: the ranks are children of a process that has imported it, which saves each of them 2 s.
-    """
-
-    def run(script, *arguments, framework=None, **env):
+    def run(script, *arguments, **env):
         out = tmp_path / "result.json"
         scratch = tmp_path / "scratch"
         scratch.mkdir(exist_ok=True)
@@ -56,8 +50,7 @@ def bench(cache, tmp_path):
         path = os.pathsep.join([*packages, *filter(None, [os.environ.get("PYTHONPATH")])])
         # An import of torch._dynamo makes a folder, by default in TMPDIR.
         places = {"TMPDIR": str(scratch), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
-        words = frameworks.python_with(framework) if framework else plain.python()
-        command = [*plain.python(), FORKED_RANKS, *words, "--", str(BENCHMARKS / script)]
+        command = [sys.executable, str(BENCHMARKS / script)]
         done = subprocess.run(
             [*command, *arguments, "--json", str(out)],
             env=dict(os.environ, HVD_BENCH_CACHE=str(cache), **places, PYTHONPATH=path, **env),
@@ -100,7 +93,6 @@ def test_engine_backend_and_gloo_run_in_one_table(bench):
     found, _ = bench(
         "allreduce.py",
         *("--only=torch,numpy,table,gloo", "--sizes=4,1M", "--rounds=1", "--budget=0.01"),
-        framework="torch",
     )
     assert found["not_measured"] == {}
     assert {goal["goal"] for goal in found["goals"]} >= {"4 B at least 5 times faster than torch Gloo"}
@@ -156,7 +148,7 @@ def test_idle_reads_cpu_time_of_every_rank(bench):
 def test_many_tensors_checks_each_form(bench):
     need("torch")
     pytest.importorskip("hvd_core._core")
-    found, _ = bench("many_tensors.py", "--only=ours", "--cases=tiny", "--rounds=1", framework="torch")
+    found, _ = bench("many_tensors.py", "--only=ours", "--cases=tiny", "--rounds=1")
     assert found["not_measured"] == {}
     tiny = found["cases"]["tiny"]
     assert tiny["tensors"] > 1 and tiny["bytes"] % tiny["tensors"] == 0

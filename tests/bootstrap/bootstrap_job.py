@@ -5,11 +5,11 @@ import importlib.metadata
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import hvd_core._bootstrap
-from harness import plain
 
 HERE = Path(__file__).parent
 RANK_PROGRAM = str(HERE / "bootstrap_rank.py")
@@ -42,7 +42,7 @@ def start(command, **extra):
 def start_rank(rank, size, store, secret, *options, prefix=(), **extra):
     """Rank ``rank`` as horovodrun would start it, at the store ``store`` ('tcp://host:port')."""
     return start(
-        [*prefix, *plain.python(), RANK_PROGRAM, *options],
+        [*prefix, sys.executable, RANK_PROGRAM, *options],
         HOROVOD_RANK=rank,
         HOROVOD_SIZE=size,
         HOROVOD_STORE=store,

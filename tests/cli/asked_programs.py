@@ -4,13 +4,13 @@ import ctypes
 import json
 import os
 import subprocess
+import sys
 import threading
 import time
 
 import numpy as np
 
 import hvd_core as hvd
-from harness import fork_servers
 from harness import rank as ranks
 from hvd_core._runtime import current_job
 
@@ -20,7 +20,7 @@ SECONDS = 60.0
 def doctor(*options):
     """(exit code, output, errors) of `hvd doctor`."""
     done = subprocess.run(
-        [*fork_servers.same_interpreter(), "-m", "hvd_core._cli", "doctor", *map(str, options)],
+        [sys.executable, "-m", "hvd_core._cli", "doctor", *map(str, options)],
         capture_output=True,
         text=True,
         timeout=SECONDS,

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from harness import plain
+from harness.frameworks import horovodrun
 from hvd_core.bench import _report, _teams, alternative
 from hvd_core.bench.alternative import Call
 
@@ -32,7 +32,7 @@ def test_by_itself_with_two_backends_and_a_plot(hvd, tmp_path):
 
 
 def test_under_a_launcher_one_rank_prints_and_a_missing_alternative_is_named():
-    words = [*plain.horovodrun(3), "-m", "hvd_core._cli"]
+    words = [*horovodrun(3), "-m", "hvd_core._cli"]
     words += ["bench", "reducescatter", "--sizes=12,3K", "-d=int32", "--only=numpy,mpi4py", *QUICK]
     done = subprocess.run(words, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from harness import plain, run_on_ranks
+from harness import run_on_ranks
 from hvd_core import flight_records
 from hvd_core._cli.bundle import REMOVED, Redaction, is_secret_name
 
@@ -29,7 +29,7 @@ def bundle(folder, *options, **variables):
     # Not the folder of this user, where other jobs put their recorders.
     environ = {**os.environ, "HOROVOD_FLIGHT_RECORDER_DIR": str(folder / "flight"), **variables}
     done = subprocess.run(
-        [*plain.python(), "-m", "hvd_core._cli", "doctor", "--bundle", str(path), *options],
+        [sys.executable, "-m", "hvd_core._cli", "doctor", "--bundle", str(path), *options],
         env=environ,
         capture_output=True,
         text=True,

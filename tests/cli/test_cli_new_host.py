@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 
 import pytest
 from compiled import compiled, cxx
@@ -11,8 +12,7 @@ from launchers import program_words
 
 import job_programs
 from command_line import ROOT
-from harness import kit as conformance_kit
-from harness import plain
+from harness.frameworks import horovodrun
 
 CASES = ("L2.allgatherv", "L3.ownership", "L4.abort", "L4.killed_rank")
 
@@ -20,7 +20,7 @@ CASES = ("L2.allgatherv", "L3.ownership", "L4.abort", "L4.killed_rank")
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     folder = tmp_path_factory.mktemp("host")
-    words = [*plain.python(), "-m", "hvd_core._cli", "plugin", "new", "acme", "--device", "cpu"]
+    words = [sys.executable, "-m", "hvd_core._cli", "plugin", "new", "acme", "--device", "cpu"]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=200, env=environment())
     assert done.returncode == 0, done.stderr
     return folder / "hvd-backend-acme"
@@ -54,7 +54,7 @@ def test_the_project_is_small_and_the_author_s_alone(project):
 
 
 def kit(library, *options):
-    words = [*conformance_kit.command(), "acme", "-np", "2", "--quick", "--patience", "3"]
+    words = [sys.executable, "-m", "hvd_core.conformance", "acme", "-np", "2", "--quick", "--patience", "3"]
     words += ["--library", str(library), "--json", "-", *options]
     done = subprocess.run(words, capture_output=True, text=True, timeout=600, env=environment())
     return {case["case"]: case["verdict"] for case in json.loads(done.stdout)["cases"]}, done
@@ -74,7 +74,7 @@ def test_it_passes_the_whole_kit(library):
 
 
 def test_a_job_computes_with_it(library):
-    launch = [*plain.horovodrun(2), *program_words(job_programs.sum_and_exchange, python=())]
+    launch = [*horovodrun(2), *program_words(job_programs.sum_and_exchange, python=())]
     variables = environment(HOROVOD_BACKEND="cpu=acme", HOROVOD_BACKEND_PATH_ACME=str(library))
     done = subprocess.run(launch, capture_output=True, text=True, timeout=300, env=variables)
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 import asked_programs as programs
-from harness import on_ranks, plain, run_on_ranks
+from harness import run_on_ranks
 from hvd_core._cli import doctor
 from hvd_core._runtime.doctor_endpoint import prefix_of
 
@@ -66,12 +66,12 @@ def test_doctor_0_makes_no_socket():
     assert run_on_ranks(1, programs.own_socket, env={"HOROVOD_DOCTOR": "0"}).results == [(0, 0)]
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_forked_child_does_not_hold_the_socket():
     programs.in_a_forked_child()
 
 
-@on_ranks(1)
+@pytest.mark.ranks(1)
 def test_fork_beside_an_ended_engine():
     programs.fork_beside_an_ended_engine()
 
@@ -118,7 +118,7 @@ def test_processes_of_other_users_are_not_asked(impostor, monkeypatch):
 
 def hvd_doctor(*arguments):
     return subprocess.run(
-        [*plain.python(), "-m", "hvd_core._cli", "doctor", *arguments],
+        [sys.executable, "-m", "hvd_core._cli", "doctor", *arguments],
         capture_output=True,
         text=True,
         timeout=60,

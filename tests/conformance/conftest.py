@@ -6,23 +6,12 @@ from pathlib import Path
 import pytest
 
 import kit_libraries
-from harness import kit
-from hvd_core.conformance._session import INTERPRETER
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent / "backends"))  # libraries.py
 
 from libraries import find_library  # noqa: E402
-
-
-@pytest.fixture(scope="session", autouse=True)
-def processes_of_sessions():
-    """Sessions of this process start their processes by forks; those of the command start interpreters."""
-    before = INTERPRETER[:]
-    INTERPRETER[:] = kit.python()
-    yield
-    INTERPRETER[:] = before
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from harness import kit as forked_kit
-from harness import plain
-
 pytestmark = pytest.mark.timeout(400)
 HERE = Path(__file__).parent
 
@@ -27,11 +24,6 @@ def kit(*arguments, command=None, **environment):
     """The command as a user starts it, on ranks that it starts; or another command with its arguments."""
     words = command or [sys.executable, "-m", "hvd_core.conformance"]
     return run([*words, *map(str, arguments)], **environment)
-
-
-def kit_of_forks(*arguments, **environment):
-    """The same without the start of interpreters."""
-    return kit(*arguments, command=forked_kit.command(), **environment)
 
 
 CASES = ("L0.tables", "L2.allreduce", "L2.send_recv", "L2.groups", "L4.split")
@@ -89,11 +81,11 @@ def test_matrix_replaces_only_its_own_part(reports):
 def test_matrix_does_not_overwrite_other_text(tmp_path):
     readme, new = tmp_path / "README.md", tmp_path / "matrix.md"
     readme.write_text("# Mine\n")
-    done = kit_of_forks("shm", "-np", 1, "--case", "L0.tables", "--matrix", readme)
+    done = kit("shm", "-np", 1, "--case", "L0.tables", "--matrix", readme)
     assert done.returncode == 2 and "its contents are not overwritten" in done.stderr
     assert "<!-- support matrix: begin -->" in done.stderr and "PASS" not in done.stdout
     assert readme.read_text() == "# Mine\n"
-    assert kit_of_forks("shm", "-np", 1, "--case", "L0.tables", "--matrix", new).returncode == 0
+    assert kit("shm", "-np", 1, "--case", "L0.tables", "--matrix", new).returncode == 0
     assert new.read_text().startswith("<!-- support matrix: begin")
 
 
@@ -109,18 +101,18 @@ def test_matrix_does_not_overwrite_other_text(tmp_path):
     ids=["not installed", "no library", "no such case", "nothing", "no such module"],
 )
 def test_refusals(arguments, status, text):
-    done = kit_of_forks(*arguments)
+    done = kit(*arguments)
     assert done.returncode == status and text in done.stderr
 
 
 def test_list():
-    done = kit_of_forks("--list", "--level", "L4")
+    done = kit("--list", "--level", "L4")
     assert done.returncode == 0 and "L4.killed_rank " in done.stdout and "L2." not in done.stdout
 
 
 def test_a_failure_is_the_exit_status(shim, library_of, tmp_path):
     junit = tmp_path / "r.xml"
-    done = kit_of_forks(
+    done = kit(
         *("shm", "-np", 2, "--library", shim, "--case", "L2.broadcast", "--junit", junit),
         HVD_MUTANT="ignores_root",
         HVD_MUTANT_LIBRARY=str(library_of("shm")),
@@ -130,7 +122,7 @@ def test_a_failure_is_the_exit_status(shim, library_of, tmp_path):
 
 
 def test_json_alone_on_standard_output():
-    done = kit_of_forks("shm", "-np", 1, "--case", "L0.identity", "--json", "-")
+    done = kit("shm", "-np", 1, "--case", "L0.identity", "--json", "-")
     assert json.loads(done.stdout)["summary"] == {"PASS": 1}
 
 
@@ -148,7 +140,7 @@ def inside(command, python):
 
 
 def test_inside_a_job_of_horovodrun():
-    inside([*plain.python(), "-m", "horovod.runner.launch", "-np", "3"], forked_kit.python())
+    inside([sys.executable, "-m", "horovod.runner.launch", "-np", "3"], [sys.executable])
 
 
 @pytest.mark.slow
@@ -174,8 +166,6 @@ class TestMine(CommonCases):
 
 
 def test_as_a_pytest_class(shim, library_of, tmp_path):
-    words = f"from hvd_core.conformance import _session\n\n_session.INTERPRETER[:] = {forked_kit.python()}\n"
-    (tmp_path / "conftest.py").write_text(words)
     (tmp_path / "test_vendor.py").write_text(VENDOR.format(library=str(shim), real=str(library_of("shm"))))
     chosen = "L2.broadcast or L4.split or X.adds or L0.tables or of_ones_own"
     options = ["-q", "-rA", "-p", "no:cacheprovider", "-k", chosen, f"--rootdir={tmp_path}"]

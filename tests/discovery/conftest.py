@@ -1,11 +1,10 @@
-"""A folder on this process's own path, and the real launcher, forked."""
+"""A folder on this process's own path, and the real launcher."""
 
 from __future__ import annotations
 
 import pytest
-from launchers import Launcher, program_words
+from launchers import Launcher
 
-from harness import plain
 from hvd_core.backends import _discovery
 
 
@@ -20,19 +19,8 @@ def site(tmp_path, monkeypatch):
     _discovery.forget()
 
 
-class WithNewRanks(Launcher):
-    """horovodrun is forked. The ranks of python() are interpreters: they tell which modules they have imported. Those of
-    forked() are forks, for tests that do not ask for modules."""
-
-    def python(self, count, program, *words, **options):
-        return self.run("-np", count, *words, *program_words(program), **options)
-
-    def forked(self, count, program, *arguments, **options):
-        return self.run("-np", count, *self.words(program, *arguments), **options)
-
-
 @pytest.fixture
 def launcher(tmp_path):
-    launcher = WithNewRanks(tmp_path, python=plain.python())
+    launcher = Launcher(tmp_path)
     yield launcher
     launcher.clean_up()

@@ -8,7 +8,6 @@ import pytest
 from launchers import Launcher
 
 import chaos_ranks
-from harness import plain
 from hvd_core.backends import installed
 from hvd_core.backends._chaos import OPTIONS
 from hvd_core.backends._discovery import lookup
@@ -17,7 +16,7 @@ from hvd_core.backends._discovery.installed_backend import load_backend
 
 @pytest.fixture
 def launcher(tmp_path):
-    made = Launcher(tmp_path, python=plain.python())
+    made = Launcher(tmp_path)
     yield made
     made.clean_up()
 
@@ -43,7 +42,7 @@ def test_it_computes(launcher):
 def test_it_computes_between_hosts(hosts, tmp_path):
     network = hosts(2)
     options = ("-H", network.spec(2, 1), "--remote-shell", "ip netns exec {host}")
-    launcher = Launcher(tmp_path, network[0].enter, options, plain.python())
+    launcher = Launcher(tmp_path, network[0].enter, options)
     try:
         done = launcher.python(3, chaos_ranks.check_values, env=chaos())
         assert lines(done, 3) == ["right"] * 3, done.stderr

@@ -8,9 +8,9 @@ import re
 import sys
 
 import pytest
+from launchers import program_words
 
 from discovery_programs import report_what_init_reads
-from harness import plain
 from horovod._runner.environment import backend_environment
 from hvd_core._config.hints import pip_install
 from hvd_core.backends import BackendVersionMismatch, _discovery
@@ -83,13 +83,13 @@ def test_without_a_launcher_a_rank_looks_for_itself(alpha, tmp_path):
 
 def test_an_outer_jobs_spec_is_not_handed_on(launcher, alpha):
     env = path(alpha) | {"HOROVOD_BACKEND_SPEC": "nonsense", "FIND": "alpha"}
-    assert "found 0.3.0 True" in lines(launcher.forked(1, report_what_init_reads, env=env))
+    assert "found 0.3.0 True" in lines(launcher.python(1, report_what_init_reads, env=env))
 
 
 def test_what_only_the_rank_can_see_is_found(launcher, tmp_path):
     late = tmp_path / "late"
     announce(late, "alpha")
-    done = launcher.forked(1, report_what_init_reads, late, env={"FIND": "alpha"})
+    done = launcher.run("-np", 1, *program_words(report_what_init_reads, late), env={"FIND": "alpha"})
     assert "found 0.3.0 False" in lines(done)
 
 
@@ -124,7 +124,7 @@ def test_a_real_wheel_with_a_backend_in_python(launcher, tmp_path):
     )
     # It is never chosen when nothing is named.
     env = path(site) | {"HOROVOD_LOG_LEVEL": "info"}
-    done = launcher.forked(1, report_what_init_reads, env=env)
+    done = launcher.python(1, report_what_init_reads, env=env)
     assert len(lines(done)) == 1 and re.search(r"allreduce +cpu +shm .*\[automatic\]", done.stderr), (
         done.stderr
     )
@@ -137,7 +137,7 @@ def test_broken_plugins_that_a_job_does_not_use_are_not_mentioned(launcher, tmp_
     announce(site, "exits", "raise SystemExit(5)", static=static)
     announce(site, "twice")
     announce(other, "twice", distribution="twice-of-others")
-    done = launcher.forked(2, report_what_init_reads, env=path(site, other))
+    done = launcher.python(2, report_what_init_reads, env=path(site, other))
     assert [line[:6] for line in lines(done)] == ["read 0"] * 2
     assert not any(f"'{name}'" in done.stderr for name in ("broken", "exits", "twice")), done.stderr
 
@@ -212,7 +212,7 @@ def test_ranks_that_see_another_version_stop_the_job(launcher, tmp_path):
     announce(there, "alpha", version="0.3.1")
     other = f"PYTHONPATH={path(there)['PYTHONPATH']}"
     code = "import hvd_core; hvd_core.init(backend='alpha')"
-    done = launcher.run("-np", 2, "env", other, *plain.python(), "-c", code, env=path(found))
+    done = launcher.run("-np", 2, "env", other, sys.executable, "-c", code, env=path(found))
     assert done.returncode != 0
     assert "has hvd-backend-alpha 0.3.1, but the launcher found 0.3.0 on" in done.stderr, done.stderr
 

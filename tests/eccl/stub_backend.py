@@ -2,11 +2,10 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from compiled import cc, compiled
-
-from harness import kit
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "backends" / "eccl_stub"
@@ -43,7 +42,7 @@ def run(program, *arguments, python=None, **environment):
     """
     words = [PROGRAMS, program.__name__, *arguments]
     done = subprocess.run(
-        [*([python] if python else kit.python()), *map(str, words)],
+        [*([python] if python else [sys.executable]), *map(str, words)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -55,7 +54,7 @@ def run(program, *arguments, python=None, **environment):
 
 def conformance(*args, ranks=2, **environment):
     """Runs the kit on the library; (exit status, everything it printed)."""
-    command = [*kit.command(), "eccl_stub", "--library", str(library())]
+    command = [sys.executable, "-m", "hvd_core.conformance", "eccl_stub", "--library", str(library())]
     done = subprocess.run(
         [*command, "-np", str(ranks), "--quick", *args],
         capture_output=True,

@@ -3,11 +3,9 @@
 import pytest
 from launchers import Launcher
 
-from harness import plain
-
 
 @pytest.fixture
 def launcher(tmp_path):
-    made = Launcher(tmp_path, python=plain.python())
+    made = Launcher(tmp_path)
     yield made
     made.clean_up()

@@ -4,8 +4,8 @@ import importlib
 
 import native_program
 from harness import Outcome, launch, run_on_ranks
-from harness.checks import place_of
 from harness.rank_main import find_function
+from harness.run import place_of
 
 BACKENDS = native_program.ROOT / "tests" / "backends"
 SOURCES = {

@@ -6,7 +6,8 @@ import subprocess
 from pathlib import Path
 
 import hvd_core
-from harness import finish, plain
+from harness import finish
+from harness.frameworks import horovodrun
 
 __all__ = ["finish", "has_backend", "start"]
 
@@ -19,7 +20,7 @@ def has_backend(name: str) -> bool:
 def start(ranks: int, program: Path, env=None, arguments=(), **popen) -> subprocess.Popen:
     """The launcher, running; its output is one stream of text."""
     return subprocess.Popen(
-        [*plain.horovodrun(ranks), str(program), *arguments],
+        [*horovodrun(ranks), str(program), *arguments],
         env={**os.environ, **(env or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -13,7 +13,6 @@ import pytest
 import hvd_core as hvd
 import native_program
 from adasum_reference import tree
-from harness import on_ranks
 from harness.rank import expect
 
 # Bytes of all ranks together up to which each rank gathers all data and computes alone.
@@ -236,7 +235,7 @@ def close(got, want, dtype, tolerance):
     assert np.abs(got - want).max(initial=0) <= tolerance * np.abs(want).max(initial=1), (got, want)
 
 
-@on_ranks(1, 2, 3, 4)
+@pytest.mark.ranks(1, 2, 3, 4)
 def test_through_the_engine():
     """Batches and groups: tensors of one batch keep their own products."""
     rank, size = hvd.rank(), hvd.size()
@@ -265,14 +264,14 @@ def test_through_the_engine():
     hvd.barrier()
 
 
-@on_ranks(3, env={"HOROVOD_SIMULATED_HOSTS": "0,0,1"})
+@pytest.mark.ranks(3, env={"HOROVOD_SIMULATED_HOSTS": "0,0,1"})
 def test_a_rank_beyond_the_pairs_is_alone_on_its_host():
     """It sends its whole vector to rank 0 and receives nothing, by an alltoall of two levels."""
     inputs = vectors("float32", 7, 77_777, hvd.size())
     close(hvd.allreduce(inputs[hvd.rank()], op=hvd.Adasum), wanted(inputs), "float32", 1e-5)
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_a_rank_that_has_joined_gives_zeros():
     rank = hvd.rank()
     some = vectors("float32", 5, 400, hvd.size())

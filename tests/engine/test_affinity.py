@@ -13,7 +13,7 @@ import pytest
 from launchers import first_by
 
 import affinity_ranks
-from harness import plain, run_on_ranks, run_to_the_end
+from harness import run_on_ranks, run_to_the_end
 from hvd_core._bootstrap import affinity
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -110,7 +110,7 @@ def test_mpirun_bound_to_numa(mpirun, tmp_path):
 def test_a_core_for_each_local_rank(tmp_path, through_flag):
     wish = f"{CORES[1]},{CORES[0]}"
     if through_flag:
-        python = plain.python()
+        python = [sys.executable]
         launcher = [*python, "-m", "horovod.runner.launch", "--thread-affinity", wish]
         reports, output = job(tmp_path, 2, launcher=launcher, python=python)
     else:

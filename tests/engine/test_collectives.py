@@ -1,13 +1,13 @@
 """Alltoall and reducescatter through the NumPy API: uneven, empty, changing sizes, groups, and mistakes."""
 
 import numpy as np
+import pytest
 
 import hvd_core as hvd
-from harness import on_ranks
 from harness.rank import expect
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_alltoall_with_sizes_that_change_each_step():
     rank, size = hvd.rank(), hvd.size()
     for step in range(40):
@@ -28,7 +28,7 @@ def test_alltoall_with_sizes_that_change_each_step():
     assert [r.tolist() for r in received] == [[1, 1, 1]] * 2
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_reducescatter_shares_and_groups():
     rank, size = hvd.rank(), hvd.size()
     for rows in range(8):
@@ -46,7 +46,7 @@ def test_reducescatter_shares_and_groups():
     assert scaled.tolist() == [3.0]
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_mistakes_in_one_call_fail_that_call_everywhere():
     rank = hvd.rank()
 

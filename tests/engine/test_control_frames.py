@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import hvd_core as hvd
-from harness import on_ranks
 from harness.rank import meet
 from hvd_core._runtime import current_job
 from protocol_sim import ProtocolSim
@@ -173,7 +172,7 @@ def the_other_end_of(rank):
         (struct.pack("<I", 1 << 30), "1073741824 bytes were announced, which is too long"),
     ],
 )
-@on_ranks(2, env={"HOROVOD_CONTROL_TRANSPORT": "tcp"})
+@pytest.mark.ranks(2, env={"HOROVOD_CONTROL_TRANSPORT": "tcp"})
 def test_bytes_that_another_program_puts_into_a_connection(sent, text):
     meet("up")  # a job may end while another rank is still in init()
     if hvd.rank() == 1:

@@ -4,9 +4,9 @@ the copy is made. Here the ranks play the front end, with NumPy arrays as the co
 import threading
 
 import numpy as np
+import pytest
 
 import hvd_core as hvd
-from harness import on_ranks
 from harness.rank import expect
 from hvd_core._runtime import runtime
 from hvd_core.errors import HorovodInternalError
@@ -34,7 +34,7 @@ def finish(handle):
     engine.release(handle)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_an_operation_begins_when_it_is_told():
     engine, x = runtime.engine(), np.zeros(3)
     for name in ("x", None):
@@ -49,7 +49,7 @@ def test_an_operation_begins_when_it_is_told():
         expect(ValueError, lambda handle=handle: engine.begin(handle), "not created")
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_waiting_thread_hears_of_the_begin():
     engine, x = runtime.engine(), np.ones(3)
     handle = submit(x, "x")
@@ -60,7 +60,7 @@ def test_a_waiting_thread_hears_of_the_begin():
     assert x[0] == 2
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_unnamed_operations_are_numbered_at_the_call():
     """Each rank lets them begin in another order, between operations that begin at once."""
     engine = runtime.engine()
@@ -75,7 +75,7 @@ def test_unnamed_operations_are_numbered_at_the_call():
         assert late[i].tolist() == [2.0 * i] * 4
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_name_is_taken_from_the_call_on():
     engine, x = runtime.engine(), np.ones(3)
     handle = submit(x, "allreduce.x")
@@ -88,7 +88,7 @@ def test_a_name_is_taken_from_the_call_on():
         assert hvd.allreduce(np.ones(1), op=hvd.Sum)[0] == 2
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_data_that_never_come_fail_the_call_of_all_ranks():
     engine, x = runtime.engine(), np.ones(3)
     for name in ("x", None):
@@ -104,7 +104,7 @@ def test_data_that_never_come_fail_the_call_of_all_ranks():
         finish(again)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_join_comes_after_them():
     engine, x = runtime.engine(), np.ones(3)
     if hvd.rank() == 0:
@@ -125,7 +125,7 @@ def finish_now(handle):
     finish(handle)
 
 
-@on_ranks(3, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
+@pytest.mark.ranks(3, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
 def test_the_removal_of_a_set_comes_after_them():
     engine, x = runtime.engine(), np.ones(3)
     pair = hvd.add_process_set([0, 1])
@@ -141,7 +141,7 @@ def test_the_removal_of_a_set_comes_after_them():
         assert x[0] == 2
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_caller_that_lost_the_handle_finds_it_in_the_tensor():
     engine, x = runtime.engine(), np.ones(3)
     taken, other = ref(x), ref(np.ones(3))
@@ -153,7 +153,7 @@ def test_a_caller_that_lost_the_handle_finds_it_in_the_tensor():
         finish(handle)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_the_end_of_the_job_fails_them():
     engine, x = runtime.engine(), np.ones(3)
     handles = [submit(x, "x"), submit(x, None)]
@@ -170,7 +170,7 @@ def test_the_end_of_the_job_fails_them():
     assert hvd.allreduce(x, op=hvd.Sum)[0] == 2
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_ranks_must_stage_alike():
     """A rank whose tensor is in host memory, or that stages from another type of device, is told from the others."""
     engine = runtime.engine()
@@ -188,7 +188,7 @@ def test_ranks_must_stage_alike():
         engine.release(handle)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_rank_that_has_joined_serves_them():
     if hvd.rank() == 0:
         x = np.ones(3)

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 import hvd_core as hvd
-from harness import on_ranks
 from harness.rank import meet
 from hvd_core._runtime import current_job
 
 ENV = {"HOROVOD_TLS": "1"}
 
 
-@on_ranks(4, env={**ENV, "HOROVOD_SIMULATED_HOSTS": "0,1,0,1"})
+@pytest.mark.ranks(4, env={**ENV, "HOROVOD_SIMULATED_HOSTS": "0,1,0,1"})
 def test_operations_between_hosts():
     world = current_job.world()
     between = [link for link in world.links if world.hosts[link.peer] != world.hosts[world.rank]]
@@ -42,7 +41,7 @@ def sockets():
     return found
 
 
-@on_ranks(2, env={**ENV, "HOROVOD_SIMULATED_HOSTS": "0,1"}, init=None)
+@pytest.mark.ranks(2, env={**ENV, "HOROVOD_SIMULATED_HOSTS": "0,1"}, init=None)
 def test_bytes_that_another_program_puts_between_the_data():
     before = sockets()
     hvd.init()

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import hvd_core as hvd
-from harness import on_ranks
 from harness.rank import expect
 from horovod.common import exceptions
 from hvd_core import errors
@@ -24,7 +23,7 @@ def kind(call):
     raise AssertionError("the call was expected to fail")
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_kinds_a_disagreement_fails_the_operation_on_all_ranks():
     for call in (
         lambda: hvd.allreduce(np.ones(2 + hvd.rank()), name="shapes"),
@@ -35,7 +34,7 @@ def test_kinds_a_disagreement_fails_the_operation_on_all_ranks():
     assert hvd.allreduce(np.ones(1), op=hvd.Sum) == 2
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_kinds_a_mistake_of_one_rank_fails_the_operation_of_the_others():
     if hvd.rank() == 1:
         expect(ValueError, lambda: hvd.allreduce(np.ones(2), name="wrong", prescale_factor=0.0))
@@ -44,7 +43,7 @@ def test_kinds_a_mistake_of_one_rank_fails_the_operation_of_the_others():
     assert hvd.allreduce(np.ones(1), op=hvd.Sum) == 2
 
 
-@on_ranks(3, env=DYNAMIC)
+@pytest.mark.ranks(3, env=DYNAMIC)
 def test_kinds_the_end_of_a_process_set():
     pair = hvd.add_process_set([0, 1])
     if hvd.rank() == 0:
@@ -55,7 +54,7 @@ def test_kinds_the_end_of_a_process_set():
     assert hvd.allreduce(np.ones(1), op=hvd.Sum) == 3
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_kinds_the_end_of_the_job():
     if hvd.rank() == 0:
         # Before the end, or after it: the kind is the same.

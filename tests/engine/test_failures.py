@@ -15,7 +15,7 @@ import pytest
 from launchers import left_in_shared_memory, send_each
 
 import hvd_core as hvd
-from harness import finish, launch, on_ranks, pids_of, run_on_ranks, run_to_the_end
+from harness import finish, launch, pids_of, run_on_ranks, run_to_the_end
 from harness.rank import await_told, expect, expect_ctrl_c, ignore_the_launcher, meet, tell
 from hvd_core._base import native
 from hvd_core._runtime import runtime
@@ -128,7 +128,7 @@ def test_a_rank_that_finishes_early(tmp_path):
     assert "heard: Horovod has been shut down. This was caused by an exception on one of the ranks" in output
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_what_was_agreed_is_finished_before_the_end():
     rank = hvd.rank()
     x = [np.full(3_000_000, rank + 1.0) for _ in range(3)]
@@ -143,7 +143,7 @@ def test_what_was_agreed_is_finished_before_the_end():
         assert (a == 3).all()
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_forked_child_keeps_its_hands_off():
     rank, size = hvd.rank(), hvd.size()
     hvd.allreduce(np.ones(2))
@@ -183,7 +183,7 @@ def test_a_fork_after_an_engine_that_could_not_be_made():
     run_to_the_end(1, _forks_after_an_engine_that_could_not_be_made, init=None)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_ctrl_c_is_seen_while_waiting():
     if hvd.rank() == 0:
         began = time.monotonic()
@@ -251,7 +251,7 @@ def test_idle_engine_sleeps():
     assert max(used) <= 0.010, used
 
 
-@on_ranks(2, env={"HOROVOD_BACKEND": "shn"}, init=None)
+@pytest.mark.ranks(2, env={"HOROVOD_BACKEND": "shn"}, init=None)
 def test_unknown_backend():
     message = "horovod: backend 'shn' (from HOROVOD_BACKEND) is not installed. Did you mean 'shm'?"
     expect(BackendNotInstalled, hvd.init, message)

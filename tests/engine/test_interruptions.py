@@ -12,10 +12,10 @@ import weakref
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import hvd_core as hvd
-from harness import on_ranks, run_to_the_end
-from harness.launch import interpreters
+from harness import run_to_the_end
 from harness.rank import await_told, interrupted, is_told, tell
 from hvd_core import numpy_api
 from hvd_core._runtime import runtime
@@ -23,7 +23,7 @@ from hvd_core._runtime import runtime
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_the_array_of_an_interrupted_call_is_kept_until_the_operation_ends():
     if hvd.rank() == 0:
         array = np.full(5000, 7.0)
@@ -43,7 +43,7 @@ def test_the_array_of_an_interrupted_call_is_kept_until_the_operation_ends():
         hvd.allreduce(np.ones(1), name="y")
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_handle_that_is_released_too_early_keeps_its_arrays():
     engine = runtime.engine()
     if hvd.rank() == 0:
@@ -63,7 +63,7 @@ def test_a_handle_that_is_released_too_early_keeps_its_arrays():
         assert alive() is None
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_arrays_of_operations_that_were_pending_at_shutdown_are_freed():
     array = np.ones(1000)
     alive = weakref.ref(array)
@@ -78,7 +78,7 @@ def test_arrays_of_operations_that_were_pending_at_shutdown_are_freed():
     hvd.init()
 
 
-@on_ranks(2, init=None)
+@pytest.mark.ranks(2, init=None)
 def test_a_child_that_is_forked_during_init_can_end():
     if int(os.environ["HOROVOD_RANK"]) == 0:
         thread = threading.Thread(target=hvd.init)
@@ -105,7 +105,7 @@ def is_stopped(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_shutdown_in_a_handler_that_interrupts_shutdown():
     """shutdown() waits for operations that were agreed on: rank 1 is stopped in the middle of them."""
     calls = []
@@ -165,5 +165,5 @@ def wait_in_daemon_threads():
 
 
 def test_daemon_threads_in_a_collective_at_the_end_of_the_interpreter():
-    out = run_to_the_end(2, wait_in_daemon_threads, command=interpreters(2))
+    out = run_to_the_end(2, wait_in_daemon_threads)
     assert "terminate called" not in out, out

@@ -1,14 +1,14 @@
 """Join with every operation: what a rank that has no more data contributes, also to process sets."""
 
 import numpy as np
+import pytest
 
 import hvd_core as hvd
-from harness import on_ranks
 from harness.rank import expect
 from hvd_core._runtime import runtime
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_every_operation_while_one_rank_has_joined():
     rank = hvd.rank()
     if rank != 1:
@@ -46,7 +46,7 @@ def test_every_operation_while_one_rank_has_joined():
     assert (hvd.allgather(np.array([last])) == last).all() and last != 1
 
 
-@on_ranks(4, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
+@pytest.mark.ranks(4, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
 def test_join_and_process_sets():
     rank = hvd.rank()
     sets = [hvd.add_process_set(r) for r in ([0, 1], [1, 2, 3], [3])]
@@ -68,7 +68,7 @@ def test_join_and_process_sets():
     hvd.barrier()
 
 
-@on_ranks(3, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
+@pytest.mark.ranks(3, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
 def test_a_set_may_begin_and_end_while_ranks_have_joined():
     rank = hvd.rank()
     if rank != 2:

@@ -1,15 +1,15 @@
 """Process sets that change while a rank has joined: the rank takes part, and its objects of removed sets are invalid."""
 
 import numpy as np
+import pytest
 
 import hvd_core as hvd
-from harness import on_ranks
 from hvd_core._runtime import current_job
 
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 
 
-@on_ranks(3, env=DYNAMIC)
+@pytest.mark.ranks(3, env=DYNAMIC)
 def test_sets_that_change_while_a_rank_has_joined():
     pair, kept = hvd.add_process_set([0, 1]), hvd.add_process_set([0, 2])
     if hvd.rank() == 0:

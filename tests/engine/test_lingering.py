@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import hvd_core as hvd
-from harness import on_ranks, run_on_ranks
+from harness import run_on_ranks
 from harness.rank import expect, meet
 from hvd_core import _core
 from hvd_core._runtime import runtime
@@ -111,7 +111,7 @@ def test_tensors_stay_that_a_backend_still_writes_to():
     assert "the backend still uses the tensors of aborted operations" in output
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_the_engine_ends_with_shutdown():
     """No cycle of references keeps it, and with it streams and memory of devices, until a garbage collection."""
     gc.disable()

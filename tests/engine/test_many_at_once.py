@@ -1,9 +1,9 @@
 """The fast entry of an allreduce, for one tensor and for many in one call."""
 
 import numpy as np
+import pytest
 
 import hvd_core as hvd
-from harness import on_ranks
 from harness.rank import expect
 from hvd_core import HorovodInternalError
 from hvd_core._frontend.operations import ENGINE_NUMBERS
@@ -18,7 +18,7 @@ def allreduce_each(core, arrays, names, postscale=1.0):
     return handles
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_each_tensor_is_an_operation_of_its_own():
     core, rank = engine(), hvd.rank()
     for _ in range(6):  # the fourth time they are a known batch
@@ -33,7 +33,7 @@ def test_each_tensor_is_an_operation_of_its_own():
     expect(ValueError, lambda: allreduce_each(core, [arrays[0]], []), "as many names")
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_mistake_is_that_of_one_tensor():
     core, rank = engine(), hvd.rank()
     names = ["allreduce.one", "allreduce.two", "allreduce.three"]
@@ -65,7 +65,7 @@ def test_a_mistake_is_that_of_one_tensor():
     assert (hvd.allreduce_(np.ones(2), op=hvd.Sum) == 2).all()
 
 
-@on_ranks(1)
+@pytest.mark.ranks(1)
 def test_arguments_of_allreduce():
     core, array = engine(), np.ones(3)
     core.allreduce(array, array, None, SUM, 1.0, 1.0, 0, True)
@@ -84,7 +84,7 @@ def test_arguments_of_allreduce():
     expect(TypeError, lambda: type(core).allreduce(7, array, array, None, SUM))
 
 
-@on_ranks(1)
+@pytest.mark.ranks(1)
 def test_the_fast_entry_takes_what_needs_no_conversion():
     core, array = engine(), np.ones(3)
     some = (SUM, 1.0, 1.0, 0, True)
@@ -110,7 +110,7 @@ def test_the_fast_entry_takes_what_needs_no_conversion():
     expect(TypeError, lambda: type(core).try_allreduce(7, array, array, None, *some))
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_calls_like_earlier_ones_and_unlike_them():
     rank = hvd.rank()
     for dtype, op, factor in [

@@ -1,9 +1,9 @@
 """A program that gives each of its operations a name of its own. The same for torch is in tests/torch/ranks_memory.py."""
 
 import numpy as np
+import pytest
 
 import hvd_core as hvd
-from harness import on_ranks
 from harness.heap import bytes_in_memory, bytes_in_use
 
 
@@ -17,7 +17,7 @@ def reduce_under_new_names(names):
             hvd.synchronize(handle)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_new_name_leaves_nothing_in_the_programs_heap():
     reduce_under_new_names(range(3000))  # by then the links know as many names as they keep
     heap, memory = bytes_in_use(), bytes_in_memory()

@@ -5,9 +5,10 @@ import os
 import signal
 
 import numpy as np
+import pytest
 
 import hvd_core as hvd
-from harness import on_ranks, run_to_the_end
+from harness import run_to_the_end
 from harness.rank import await_told, expect, ignore_the_launcher, tell
 from hvd_core import HorovodInternalError
 from hvd_core.errors import ProcessSetRemovedError
@@ -16,7 +17,7 @@ from star_backend import MessengerBackend, MessengerCommunicator
 DTYPES = ("float32", "float64", "float16", "int8", "uint8", "int16", "int32", "int64", "bool", "uint32")
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_two_ranks_need_no_third():
     me = hvd.rank()
     if me == 2:
@@ -36,7 +37,7 @@ def test_two_ranks_need_no_third():
     hvd.barrier()
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_a_ring_and_the_order_of_names():
     me, size = hvd.rank(), hvd.size()
     after, before = (me + 1) % size, (me - 1) % size
@@ -67,7 +68,7 @@ def test_a_ring_and_the_order_of_names():
     hvd.barrier()
 
 
-@on_ranks(3, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
+@pytest.mark.ranks(3, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
 def test_messages_within_process_sets():
     me = hvd.rank()
     ends = hvd.add_process_set([0, 2])
@@ -93,7 +94,7 @@ def test_messages_within_process_sets():
     assert hvd.add_process_set([1, 2]).process_set_id == 1
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_a_mistake_fails_on_both_ranks():
     me = hvd.rank()
     if me < 2:
@@ -128,7 +129,7 @@ def test_a_mistake_fails_on_both_ranks():
     assert hvd.allreduce(np.ones(1), op=hvd.Sum)[0] == 3
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_a_rank_that_has_joined_sends_and_receives_nothing():
     me = hvd.rank()
     if me == 0:
@@ -142,7 +143,7 @@ def test_a_rank_that_has_joined_sends_and_receives_nothing():
     hvd.barrier()
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_the_end_of_the_job_ends_messages():
     handle = hvd.send_async(np.ones(1), 1 - hvd.rank())
     hvd.barrier()
@@ -156,7 +157,7 @@ def test_the_end_of_the_job_ends_messages():
         assert hvd.recv(x, 0)[0] == 0
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_a_backend_with_messages_gets_them():
     me = hvd.rank()
     hvd.shutdown()
@@ -173,7 +174,7 @@ def test_a_backend_with_messages_gets_them():
     hvd.barrier()
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_a_join_comes_after_messages_that_were_sent_before():
     """Ranks 0 and 1 have no set for their messages yet when rank 0 joins."""
     if hvd.rank() == 0:
@@ -187,7 +188,7 @@ def test_a_join_comes_after_messages_that_were_sent_before():
         hvd.synchronize(handle)
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_memory_that_a_sender_cannot_write_to():
     me = hvd.rank()
     if me < 2:
@@ -200,7 +201,7 @@ def test_memory_that_a_sender_cannot_write_to():
     hvd.barrier()
 
 
-@on_ranks(4, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
+@pytest.mark.ranks(4, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
 def test_messages_end_with_the_set_that_they_were_given_to():
     """Ranks 0 and 2 have a set for their messages when this set ends, ranks 0 and 1 have not."""
     me = hvd.rank()
@@ -231,7 +232,7 @@ def test_messages_end_with_the_set_that_they_were_given_to():
     hvd.barrier()
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_a_join_after_a_first_message_that_is_never_received():
     me = hvd.rank()
     if me == 0:

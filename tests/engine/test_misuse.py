@@ -6,14 +6,14 @@ import threading
 import time
 
 import numpy as np
+import pytest
 
 import hvd_core as hvd
-from harness import on_ranks
 from harness.rank import await_asleep, await_told, expect, expect_ctrl_c, tell
 from hvd_core._runtime import runtime
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_array_dies_after_ctrl_c():
     rank = hvd.rank()
     if rank == 0:
@@ -29,7 +29,7 @@ def test_array_dies_after_ctrl_c():
     hvd.barrier()
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_read_only_results():
     x = np.frombuffer(b"12345678", dtype="f8")
     for call in (lambda: hvd.allreduce_(x, name="x"), lambda: hvd.broadcast_(x, 0, name="y")):
@@ -37,7 +37,7 @@ def test_read_only_results():
     assert hvd.allreduce(x).shape == (1,)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_one_array_twice_in_a_group():
     """In place it would be reduced twice. The other rank, whose arrays are right, must not wait."""
     rank = hvd.rank()
@@ -68,7 +68,7 @@ def test_one_array_twice_in_a_group():
     assert [x.tolist() for x in hvd.grouped_allreduce([w, w[1:]], op=hvd.Sum)] == [[2] * 4, [2] * 3]
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_unknown_process_set():
     engine = runtime.engine()
     x = np.ones(2)
@@ -80,7 +80,7 @@ def test_unknown_process_set():
     assert hvd.allreduce(x, op=hvd.Sum)[0] == 2
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_name_like_an_unnamed_one():
     rank = hvd.rank()
     if rank == 0:
@@ -98,7 +98,7 @@ def test_a_name_like_an_unnamed_one():
     hvd.barrier()
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_waiting_in_a_forked_child():
     rank = hvd.rank()
     hvd.shutdown()
@@ -117,7 +117,7 @@ def test_waiting_in_a_forked_child():
     assert hvd.synchronize(handle).tolist() == [2, 2]
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_handles_of_an_earlier_engine():
     old = hvd.allreduce_async(np.ones(2), op=hvd.Sum)
     hvd.barrier()
@@ -129,7 +129,7 @@ def test_handles_of_an_earlier_engine():
     assert hvd.synchronize(new).tolist() == [0, 0, 0]
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_factors_that_would_spoil_a_joined_rank():
     rank = hvd.rank()
     if rank == 0:
@@ -148,7 +148,7 @@ def test_factors_that_would_spoil_a_joined_rank():
     assert hvd.join() == 0
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_submitting_after_join():
     rank = hvd.rank()
     if rank == 0:
@@ -174,7 +174,7 @@ def test_submitting_after_join():
     assert hvd.allreduce(np.ones(2), name="x", op=hvd.Sum).tolist() == [2, 2]
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_shutdown_while_another_thread_waits():
     rank = hvd.rank()
     for _ in range(10):

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 
 import hvd_core as hvd
-from harness import on_ranks
 from harness.rank import await_told, expect, tell
 from hvd_core._runtime import runtime
 
 RANKS = pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 
 
-@on_ranks(1, 2, 3, 4)
+@pytest.mark.ranks(1, 2, 3, 4)
 def test_operations():
     rank, size = hvd.rank(), hvd.size()
     everyone = [np.random.default_rng(r).normal(size=(3, 5)) for r in range(size)]
@@ -52,7 +51,7 @@ def test_operations():
     hvd.barrier()
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_extension_dtype():
     rank = hvd.rank()
     pytest.importorskip("ml_dtypes", reason="bfloat16 arrays need ml_dtypes")
@@ -68,7 +67,7 @@ def test_extension_dtype():
         assert moved.dtype == dtype and moved.astype("f8").tolist() == [2.5] * 3
 
 
-@on_ranks(2, 3)
+@pytest.mark.ranks(2, 3)
 def test_disagreement_is_told_to_all_ranks():
     rank, size = hvd.rank(), hvd.size()
     others = "ranks 1, 2" if size == 3 else "rank 1"
@@ -128,7 +127,7 @@ def test_disagreement_is_told_to_all_ranks():
     )
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_local_errors_reach_the_peers():
     rank = hvd.rank()
 
@@ -161,7 +160,7 @@ def test_local_errors_reach_the_peers():
     assert hvd.broadcast(np.full(2, rank), 2, name="y").tolist() == [2, 2]
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_duplicate_names():
     rank = hvd.rank()
     # Both ranks repeat a name that is in flight: both hear of it, and the name works on.
@@ -196,7 +195,7 @@ def test_duplicate_names():
     hvd.barrier()
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_before_init_and_after_shutdown():
     size = hvd.size()
     for _ in range(3):
@@ -217,7 +216,7 @@ def test_before_init_and_after_shutdown():
         hvd.init()
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_join_with_uneven_data():
     rank, size = hvd.rank(), hvd.size()
     for step in range(2 + 2 * rank):
@@ -232,7 +231,7 @@ def test_join_with_uneven_data():
     assert hvd.allreduce(np.ones(1), op=hvd.Sum) == 3
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_results_that_the_engine_allocates_are_writable():
     size = hvd.size()
     for dtype in (np.float32, np.float16, np.bool_, np.int8, np.uint64, np.complex64):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import hvd_core as hvd
-from harness import on_ranks, run_on_ranks
+from harness import run_on_ranks
 from harness.rank import await_told, expect, tell
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_submission_in_any_order():
     rank = hvd.rank()
     order = random.Random(rank)
@@ -26,7 +26,7 @@ def test_submission_in_any_order():
             assert hvd.synchronize(handles[n]).tolist() == [expected] * 3
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_wait_before_the_rest_of_a_known_batch_is_submitted():
     # Ten equal steps make {a, b} a known batch; then each rank waits for one member before it submits the other.
     rank = hvd.rank()
@@ -44,7 +44,7 @@ def test_wait_before_the_rest_of_a_known_batch_is_submitted():
             assert hvd.synchronize(h).tolist() == [2, 2]
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_rank_that_waits_by_other_means():
     # Rank 1 submits b only after it has seen, outside of the engine, that rank 0's a is through.
     rank = hvd.rank()
@@ -62,7 +62,7 @@ def test_a_rank_that_waits_by_other_means():
             hvd.synchronize(h)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_polling_makes_progress():
     for step in range(30):
         a = hvd.allreduce_async(np.ones(2), name="a")
@@ -76,7 +76,7 @@ def test_polling_makes_progress():
     expect(ValueError, lambda: hvd.poll(a), "was not created or has been cleared")
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_changing_shapes_and_types_under_one_name():
     for step in range(60):
         hs = []
@@ -112,12 +112,12 @@ def test_settings(setting):
     run_on_ranks(2, _steps, env=dict([setting.split("=")]))
 
 
-@on_ranks(2, env={"HOROVOD_CACHE_CAPACITY": "many"}, init=None)
+@pytest.mark.ranks(2, env={"HOROVOD_CACHE_CAPACITY": "many"}, init=None)
 def test_a_setting_that_is_no_number():
     expect(ValueError, hvd.init, "HOROVOD_CACHE_CAPACITY='many' is not a whole number")
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_threads_submit_at_once():
     rank = hvd.rank()
     wrong = []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hvd_core as hvd
-from harness import launch, on_ranks, pids_of, run_on_ranks
+from harness import launch, pids_of, run_on_ranks
 from harness.rank import expect, ignore_the_launcher
 from hvd_core.backends.errors import BackendDisagreement
 
@@ -77,7 +77,7 @@ def test_the_timeline_names_the_overlapped_levels(tmp_path, switch):
     assert {"SHM_REDUCESCATTER", "TCP_ALLREDUCE", "SHM_ALLGATHER"} <= found, found
 
 
-@on_ranks(2, init=None, env={"HOROVOD_SIMULATED_HOSTS": "0,1"})
+@pytest.mark.ranks(2, init=None, env={"HOROVOD_SIMULATED_HOSTS": "0,1"})
 def test_ranks_that_disagree_are_told():
     os.environ[SWITCH] = os.environ["HOROVOD_RANK"]
     expect(BackendDisagreement, hvd.init, SWITCH)

@@ -8,17 +8,18 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import harness.rank
 import hvd_core as hvd
-from harness import on_ranks, run_to_the_end
+from harness import run_to_the_end
 from harness.rank import await_told, expect, tell
 from hvd_core._runtime import runtime
 
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 
 
-@on_ranks(2, env=DYNAMIC, timeout=200)
+@pytest.mark.ranks(2, env=DYNAMIC, timeout=200)
 def test_submissions_that_cross_the_end_of_their_set_end():
     """One thread submits while another ends the set: what comes too late to be agreed on fails."""
     rank = hvd.rank()
@@ -52,7 +53,7 @@ def test_submissions_that_cross_the_end_of_their_set_end():
     hvd.barrier()
 
 
-@on_ranks(3, env=DYNAMIC)
+@pytest.mark.ranks(3, env=DYNAMIC)
 def test_one_rank_that_fails_alone_fails_the_others_too():
     """Each rank in turn makes a mistake that only it can see; the others must not wait for it."""
     rank = hvd.rank()
@@ -91,7 +92,7 @@ def test_one_rank_that_fails_alone_fails_the_others_too():
     hvd.barrier()
 
 
-@on_ranks(3, timeout=200)
+@pytest.mark.ranks(3, timeout=200)
 def test_init_with_different_sets_fails_everywhere_and_can_be_called_again():
     rank = hvd.rank()
     hvd.shutdown()
@@ -123,7 +124,7 @@ def test_init_with_different_sets_fails_everywhere_and_can_be_called_again():
     hvd.barrier()
 
 
-@on_ranks(2, env=DYNAMIC)
+@pytest.mark.ranks(2, env=DYNAMIC)
 def test_all_objects_of_an_ended_set_are_invalid():
     first, second = hvd.ProcessSet([1]), hvd.ProcessSet([1])
     hvd.init(process_sets=[first])

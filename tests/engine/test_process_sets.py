@@ -1,16 +1,16 @@
 """Process sets through the NumPy API: static and dynamic, overlapping, ids, removal, and mistakes with them."""
 
 import numpy as np
+import pytest
 
 import hvd_core as hvd
-from harness import on_ranks
 from harness.rank import expect
 from hvd_core._runtime import runtime
 
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_sets_named_in_init():
     rank = hvd.rank()
     hvd.shutdown()
@@ -47,7 +47,7 @@ def test_sets_named_in_init():
     hvd.init()
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_set_that_stands_twice_in_init_is_refused_and_init_can_be_called_again():
     hvd.shutdown()
     again = hvd.ProcessSet([1])
@@ -62,7 +62,7 @@ def test_a_set_that_stands_twice_in_init_is_refused_and_init_can_be_called_again
     hvd.barrier()
 
 
-@on_ranks(3, env=DYNAMIC)
+@pytest.mark.ranks(3, env=DYNAMIC)
 def test_sets_that_come_and_go():
     rank = hvd.rank()
     a, b, c = (hvd.add_process_set(r) for r in ([0], [1, 2], [0, 1]))
@@ -84,7 +84,7 @@ def test_sets_that_come_and_go():
     assert hvd.allreduce(np.ones(1), op=hvd.Sum) == 3
 
 
-@on_ranks(3, env=DYNAMIC)
+@pytest.mark.ranks(3, env=DYNAMIC)
 def test_ranks_that_disagree_about_a_set_all_hear_it():
     rank = hvd.rank()
 
@@ -105,7 +105,7 @@ def test_ranks_that_disagree_about_a_set_all_hear_it():
     assert hvd.allreduce(np.ones(1), op=hvd.Sum) == 3
 
 
-@on_ranks(3, env=DYNAMIC)
+@pytest.mark.ranks(3, env=DYNAMIC)
 def test_what_is_pending_in_a_removed_set_fails():
     rank = hvd.rank()
     ps = hvd.add_process_set([0, 1])
@@ -122,7 +122,7 @@ def test_what_is_pending_in_a_removed_set_fails():
     hvd.barrier()
 
 
-@on_ranks(4, env=DYNAMIC, timeout=200)
+@pytest.mark.ranks(4, env=DYNAMIC, timeout=200)
 def test_overlapping_sets_in_different_orders():
     rank = hvd.rank()
     sets = [hvd.global_process_set] + [
@@ -143,7 +143,7 @@ def test_overlapping_sets_in_different_orders():
     hvd.barrier()  # a rank that is in fewer sets would leave before the others are through
 
 
-@on_ranks(3, env=DYNAMIC)
+@pytest.mark.ranks(3, env=DYNAMIC)
 def test_unnamed_operations_are_counted_per_set():
     pair = hvd.add_process_set([0, 1])
     if pair.included():

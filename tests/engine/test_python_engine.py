@@ -10,8 +10,7 @@ import pytest
 import ending_ranks
 import hvd_core as hvd
 import star_backend
-from harness import finish, launch, on_ranks, run_on_ranks, run_to_the_end
-from harness.launch import interpreters
+from harness import finish, launch, run_on_ranks, run_to_the_end
 from harness.rank import await_told, expect, ignore_the_launcher, tell
 from hvd_core._runtime import runtime
 from hvd_core.backends import BackendNotInstalled, register_python_backend
@@ -153,14 +152,11 @@ def test_a_hanging_method_and_a_dead_peer(tmp_path):
 @pytest.mark.parametrize("ending", ending_ranks.ENDINGS)
 def test_the_interpreter_ends_well(tmp_path, ending):
     """With work under way in Python, with and without shutdown()."""
-    command = interpreters(2)
-    job = launch(
-        2, ending_ranks.end_by, ending, folder=tmp_path, env={"CHAOS": "sleep"}, init=None, command=command
-    )
+    job = launch(2, ending_ranks.end_by, ending, folder=tmp_path, env={"CHAOS": "sleep"}, init=None)
     no_crash(finish(job, 100))
 
 
-@on_ranks(2, init=None)
+@pytest.mark.ranks(2, init=None)
 def test_waiting_threads_do_not_hold_what_the_backend_needs():
     """Many threads that compute in Python and wait in the engine, while the backend computes in Python too."""
     hvd.init(backend=StarBackend)

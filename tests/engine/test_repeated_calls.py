@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import hvd_core as hvd
-from harness import on_ranks
 from hvd_core._frontend.operations import ENGINE_NUMBERS
 
 SHAPES = [(), (1,), (2,), (1, 2), (2, 1), (0,), (3, 5), (5, 3), (15,)]
@@ -30,7 +29,7 @@ def _expected(dtype, settings):
     return np.array(value).astype(dtype)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_calls_that_differ_in_one_thing_do_not_share_a_signature():
     """Three rounds, so that each call comes again after all others, with and without a name."""
     cases = list(itertools.product(SHAPES, DTYPES, SETTINGS))
@@ -41,7 +40,7 @@ def test_calls_that_differ_in_one_thing_do_not_share_a_signature():
         assert (result == _expected(dtype, settings)).all(), (shape, dtype, settings, result)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_groups_of_the_same_tensors_in_another_order_differ():
     a, b = np.ones(2, np.float32), np.ones(3, np.float32)
     for _ in range(3):
@@ -51,7 +50,7 @@ def test_groups_of_the_same_tensors_in_another_order_differ():
             assert all((r == hvd.size()).all() for r in results)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_disagreement_is_found_after_any_number_of_equal_calls():
     """Both signatures of the disagreement are known to their ranks."""
     short, long = np.ones(2, np.float32), np.ones(3, np.float32)
@@ -65,7 +64,7 @@ def test_a_disagreement_is_found_after_any_number_of_equal_calls():
     assert (hvd.allreduce(long, op=hvd.Sum, name="x") == hvd.size()).all()
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_an_output_of_another_shape_is_refused_although_the_call_is_known():
     core, total = hvd._runtime.runtime.engine(), ENGINE_NUMBERS[hvd.Sum]
     x, other = np.ones(2, np.float32), np.ones(3, np.float32)

@@ -9,9 +9,10 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import hvd_core as hvd
-from harness import launch, on_ranks
+from harness import launch
 from harness.rank import await_told, expect, tell
 from hvd_core import HorovodInternalError
 from hvd_core._runtime.current_job import engine
@@ -38,7 +39,7 @@ def filled(array, seed):
     return array
 
 
-@on_ranks(2, 3, 4)
+@pytest.mark.ranks(2, 3, 4)
 def test_results_are_those_of_ordinary_arrays():
     rank = hvd.rank()
     for dtype in ("float32", "float64", "float16", "int8", "int64"):
@@ -64,7 +65,7 @@ def test_results_are_those_of_ordinary_arrays():
     np.testing.assert_array_equal(hvd.allgather(ours), hvd.allgather(plain))
 
 
-@on_ranks(2, 3)
+@pytest.mark.ranks(2, 3)
 def test_batches_of_arrays_in_one_window():
     rank = hvd.rank()
     sizes = [1, 5, 6000, 64, 31, 3001, 20_000, 16, 7, 900]
@@ -87,7 +88,7 @@ def test_batches_of_arrays_in_one_window():
     assert ours.tobytes() == plain.tobytes()
 
 
-@on_ranks(2, 3)
+@pytest.mark.ranks(2, 3)
 def test_ranks_may_pass_other_memory_than_each_other():
     rank = hvd.rank()
     first, second = hvd.empty(2 * SIZE, np.float32), hvd.empty(2 * SIZE, np.float32)
@@ -117,7 +118,7 @@ def test_ranks_may_pass_other_memory_than_each_other():
     assert (hvd.allreduce_(first, op=hvd.Sum) == hvd.size()).all()
 
 
-@on_ranks(3, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
+@pytest.mark.ranks(3, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
 def test_process_sets_have_windows_of_their_own():
     pair = hvd.add_process_set([0, 2])
     if hvd.rank() != 1:
@@ -142,7 +143,7 @@ def test_process_sets_have_windows_of_their_own():
         hvd.join()
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_memory_is_given_back():
     before = windows()
     kept = hvd.empty(1 << 20, np.uint8)
@@ -166,7 +167,7 @@ def test_memory_is_given_back():
     assert windows() == before
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_rank_without_memory_makes_all_take_ordinary_arrays():
     limits = resource.getrlimit(resource.RLIMIT_AS)
     if hvd.rank() == 1:
@@ -190,7 +191,7 @@ def test_a_rank_without_memory_makes_all_take_ordinary_arrays():
     assert (hvd.allreduce_(ours, op=hvd.Sum) == 2).all() and in_place() == done + 1
 
 
-@on_ranks(1, 2)
+@pytest.mark.ranks(1, 2)
 def test_an_array_that_no_memory_holds_is_an_error_on_all_ranks():
     for size in (1 << 46, 1 << 54):
         text = expect(HorovodInternalError, lambda size=size: hvd.empty(size, np.uint8))
@@ -205,7 +206,7 @@ def test_an_array_that_no_memory_holds_is_an_error_on_all_ranks():
     assert in_place() == done + (hvd.size() > 1)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_rank_without_any_memory_makes_the_call_fail_on_all_ranks():
     limits = resource.getrlimit(resource.RLIMIT_AS)
     if hvd.rank() == 1:
@@ -220,7 +221,7 @@ def test_a_rank_without_any_memory_makes_the_call_fail_on_all_ranks():
     assert (hvd.allreduce_(np.ones(4), op=hvd.Sum) == 2).all()
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_forked_child_does_not_have_the_memory():
     array = hvd.empty(SIZE, np.float32)
     array[:] = 1
@@ -231,7 +232,7 @@ def test_a_forked_child_does_not_have_the_memory():
     assert (hvd.allreduce_(array, op=hvd.Sum) == 2).all()
 
 
-@on_ranks(1)
+@pytest.mark.ranks(1)
 def test_one_rank_has_an_ordinary_array():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -268,7 +269,7 @@ def test_ranks_that_are_killed_in_windows(tmp_path):
     assert output.count("the survivor has its memory: True") == 2, output
 
 
-@on_ranks(2, env={"HOROVOD_BACKEND": "tcp"})
+@pytest.mark.ranks(2, env={"HOROVOD_BACKEND": "tcp"})
 def test_a_backend_without_windows():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

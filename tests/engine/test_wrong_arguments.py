@@ -4,9 +4,9 @@ Without it they would wait for a call that never comes.
 """
 
 import numpy as np
+import pytest
 
 import hvd_core as hvd
-from harness import on_ranks
 from harness.rank import expect
 
 
@@ -87,7 +87,7 @@ def _plan(**n):
     ]
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_the_others_hear_of_it():
     rank, turn = hvd.rank(), 0
     for extra in ({}, {"name": "n"}):
@@ -102,7 +102,7 @@ def test_the_others_hear_of_it():
             right()
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_unnamed_adasum_meets_unnamed_allreduce():
     """Both are calls of allreduce: ranks that disagree about the reduction hear it."""
     rank = hvd.rank()
@@ -114,7 +114,7 @@ def test_unnamed_adasum_meets_unnamed_allreduce():
     assert hvd.allreduce(np.ones(2), op=hvd.Sum).tolist() == [2, 2]
 
 
-@on_ranks(3, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
+@pytest.mark.ranks(3, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
 def test_a_factor_is_refused_only_where_joined_ranks_take_part():
     rank = hvd.rank()
     pair = hvd.add_process_set([0, 1])

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from harness.frameworks import launcher
+from harness.frameworks import horovodrun
 from harness.installed import need
 
 need("torch_gcu", reason="`make test` installs tests/devices/torch_gcu")
@@ -30,4 +30,4 @@ def test_trains_on_a_device(tmp_path, monkeypatch):
 def test_a_process_without_a_device_of_its_own_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("TOPS_SIM_DEVICES", "1")
     with pytest.raises(AssertionError, match="process 1 of this host needs a device of its own"):
-        train(launcher("torch", 2), tmp_path, "--device", "gcu", "--epochs", "1")
+        train(horovodrun(2, framework="torch"), tmp_path, "--device", "gcu", "--epochs", "1")

@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import psutil
 import pytest
 from launchers import left_in_shared_memory, send_each
 
-from harness.frameworks import launcher
+from harness.frameworks import horovodrun
 from harness.installed import need
 
 need("torch", reason="the example trains with torch")
@@ -25,7 +24,6 @@ need("sklearn", reason="the example's data set comes with scikit-learn")
 need("matplotlib", reason="the example draws with matplotlib")
 
 EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "pytorch_digits.py")
-TELL_AND_RUN = str(Path(__file__).with_name("tell_and_run.py"))
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -54,29 +52,19 @@ def rank_of(process):
 
 
 def ranks_below(job):
-    """The ranks that are interpreters below the launcher."""
+    """The ranks below the launcher."""
     return {rank_of(process): process for process in family(job.pid)}
 
 
-def ranks_told(job):
-    """The ranks that have been forked: their parent is the fork server, and below the launcher are its clients."""
-    told = {rank: job.log.with_name(f"pid.{rank}") for rank in range(2)}
-    return {rank: psutil.Process(int(path.read_text())) for rank, path in told.items() if path.exists()}
-
-
 @pytest.fixture
-def job(tmp_path, request):
-    """The example on two ranks with one DataLoader worker each, well into its training. The parameter is the function
-    that finds the ranks."""
-    if request.param is ranks_below:
-        command = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable, EXAMPLE]
-    else:
-        command = [*launcher("torch", 2), TELL_AND_RUN, str(tmp_path), EXAMPLE]
+def job(tmp_path):
+    """The example on two ranks with one DataLoader worker each, well into its training."""
+    command = [*horovodrun(2), EXAMPLE]
     options = ["--epochs", "100000", "--workers", "1", "--output", str(tmp_path / "out")]
     shared_before = set(os.listdir("/dev/shm"))
     log = (tmp_path / "log").open("w+")
     job = subprocess.Popen([*command, *options], stdout=log, stderr=subprocess.STDOUT, cwd=tmp_path)
-    job.log, job.shared_before, job.ranks = tmp_path / "log", shared_before, request.param
+    job.log, job.shared_before = tmp_path / "log", shared_before
     try:
         until = time.monotonic() + 240
         # It is written at the end of an epoch; the progress bar waits another second.
@@ -100,7 +88,7 @@ def kill_ranks(job, ranks):
 
     On a machine without other work it takes less than 5 s (tests/runner).
     """
-    by_rank = job.ranks(job)
+    by_rank = ranks_below(job)
     assert {0, 1} <= by_rank.keys(), f"ranks not found among {family(job.pid)}"
     workers = [worker for rank in range(2) for worker in family(by_rank[rank].pid)]
     assert workers, "no DataLoader worker is alive: this would not be the case that was to be tried"
@@ -112,7 +100,6 @@ def kill_ranks(job, ranks):
     return job.log.read_text()
 
 
-@pytest.mark.parametrize("job", [pytest.param(ranks_below, id="interpreters")], indirect=True)
 def test_kill_9_of_one_rank_ends_the_job_and_names_the_rank(job):
     output = kill_ranks(job, [1])
     assert job.returncode not in (0, None)
@@ -122,7 +109,6 @@ def test_kill_9_of_one_rank_ends_the_job_and_names_the_rank(job):
     assert left_in_shared_memory(job.shared_before) == []
 
 
-@pytest.mark.parametrize("job", [pytest.param(ranks_told, id="forked")], indirect=True)
 def test_kill_9_of_all_ranks_leaves_nothing(job):
     kill_ranks(job, [0, 1])
     assert job.returncode not in (0, None)

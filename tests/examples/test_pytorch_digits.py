@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from launchers import first_by
 
-from harness.frameworks import launcher, python_with, torchrun
+from harness.frameworks import horovodrun, python_of, torchrun
 from harness.installed import need
 
 need("torch", reason="the example trains with torch")
@@ -46,7 +46,7 @@ def test_trains_under_horovodrun(processes, tmp_path):
     epochs = ["--epochs", "15"]
     if processes == 2:
         epochs = ["--epochs", "8", "--warmup-epochs", "1", "--lr", "0.06"]
-    output, accuracy = train(launcher("torch", processes), tmp_path, *epochs)
+    output, accuracy = train(horovodrun(processes, framework="torch"), tmp_path, *epochs)
     assert accuracy >= 97.0
     assert f"{processes} process(es)" in output
     assert (tmp_path / "out" / "checkpoint.pt").stat().st_size > 100_000
@@ -56,30 +56,30 @@ def test_trains_under_horovodrun(processes, tmp_path):
 
 @first_by("openmpi")
 def test_trains_under_mpirun(mpirun, tmp_path):
-    output, accuracy = train([*mpirun, "-np", "2", *python_with("torch")], tmp_path, *TWO_EPOCHS)
+    output, accuracy = train([*mpirun, "-np", "2", python_of("torch")], tmp_path, *TWO_EPOCHS)
     assert accuracy >= 80.0  # that it comes to 97 % is for test_trains_under_horovodrun
     assert "2 process(es)" in output
 
 
 def test_trains_under_torchrun(tmp_path):
-    words = [*torchrun("--no-python"), *python_with("torch")]
+    words = [*torchrun("--no-python"), python_of("torch")]
     output, accuracy = train(words, tmp_path, *TWO_EPOCHS)
     assert accuracy >= 80.0
     assert "2 process(es)" in output
 
 
 def test_trains_without_a_launcher(tmp_path):
-    output, accuracy = train(python_with("torch"), tmp_path, "--epochs", "1")
+    output, accuracy = train([python_of("torch")], tmp_path, "--epochs", "1")
     assert accuracy >= 50.0  # random answers have 10
     assert "1 process(es)" in output
 
 
 def test_goes_on_from_a_checkpoint(tmp_path):
     rates = ("--warmup-epochs", "1", "--lr", "0.07")
-    output, before = train(launcher("torch", 2), tmp_path, "--epochs", "1", *rates)
+    output, before = train(horovodrun(2, framework="torch"), tmp_path, "--epochs", "1", *rates)
     assert "| 0/1 [" in output
     more = ("--epochs", "3", "--resume", "--fp16-allreduce")
-    output, accuracy = train(launcher("torch", 2), tmp_path, *more, *rates)
+    output, accuracy = train(horovodrun(2, framework="torch"), tmp_path, *more, *rates)
     assert "| 1/3 [" in output and "| 0/3 [" not in output
     assert accuracy >= 92.0 and accuracy > before + 10
 
@@ -91,7 +91,7 @@ def test_trains_with_data_loader_workers(tmp_path):
 
 
 def test_the_ten_lines_of_the_readme(tmp_path):
-    command = [*launcher("torch", 2), str(Path(EXAMPLE).with_name("first_steps.py"))]
+    command = [*horovodrun(2, framework="torch"), str(Path(EXAMPLE).with_name("first_steps.py"))]
     result = subprocess.run(command, capture_output=True, text=True, timeout=290, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert re.search(r"2 processes, accuracy 9[4-6]\.\d%", result.stdout), result.stdout

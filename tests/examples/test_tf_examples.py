@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.frameworks import environment_of, python_with, run_with
+from harness.checks import run_with
+from harness.frameworks import environment_of, python_of
 from harness.installed import need
 
 need("sklearn", reason="the examples' data set comes with scikit-learn")
@@ -48,7 +49,7 @@ def train(folder, example, *options, framework="tensorflow", ranks=2, process_en
 def train_alone(folder, example, *options):
     """Run an example in `folder` in one process without a launcher; returns the same."""
     framework = "torch" if "torch" in options else "tensorflow"
-    command = [*python_with(framework), str(HERE / "run_example.py"), str(folder)]
+    command = [python_of(framework), str(HERE / "run_example.py"), str(folder)]
     command += [*example_and_output(folder, example), *options]
     env = {**os.environ, **environment_of(framework)}
     result = subprocess.run(command, capture_output=True, text=True, timeout=430, cwd=folder, env=env)

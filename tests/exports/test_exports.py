@@ -16,7 +16,7 @@ from list_exports import text_of
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))  # for the command above
-from harness.frameworks import environment_of, python_with, why_no_mxnet  # noqa: E402
+from harness.frameworks import environment_of, python_of, why_no_mxnet  # noqa: E402
 
 # The modules of each list.
 WITHOUT_FRAMEWORK = [
@@ -69,7 +69,7 @@ KERAS = [
 def listed_by_a_process(framework: str, modules: list[str]) -> str:
     """The text of these modules. A process of its own, since frameworks are not loaded into the tests' process."""
     program = subprocess.run(
-        [*python_with(framework), str(HERE / "list_exports.py"), *modules],
+        [python_of(framework), str(HERE / "list_exports.py"), *modules],
         capture_output=True,
         text=True,
         env=os.environ | environment_of(framework),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import check_names
+from harness.checks import check_names
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = "tests/tensorflow/test_tf_programs.py"

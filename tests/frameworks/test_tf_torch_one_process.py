@@ -2,14 +2,12 @@
 
 import importlib.util
 import os
-import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from harness.frameworks import environment_of, python_with
+from harness.frameworks import environment_of, horovodrun
 
 for framework in ("tensorflow", "torch"):
     if importlib.util.find_spec(framework) is None:
@@ -22,11 +20,8 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def test_two_frameworks_share_an_engine():
-    """Rank 0 imports TensorFlow first, rank 1 PyTorch: each is a child of the framework's fork server."""
-    program = shlex.quote(str(HERE / "rank_tf_torch.py"))
-    first, second = (shlex.join(python_with(framework)) for framework in ("tensorflow", "torch"))
-    shell = f'if [ "$HOROVOD_RANK" = 0 ]; then exec {first} {program}; else exec {second} {program}; fi'
-    command = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", "sh", "-c", shell]
+    """Rank 0 imports TensorFlow first, rank 1 PyTorch."""
+    command = [*horovodrun(2), str(HERE / "rank_tf_torch.py")]
     env = {**os.environ, **environment_of("tensorflow"), "HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
     done = subprocess.run(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=580

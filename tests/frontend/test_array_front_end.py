@@ -6,11 +6,10 @@ import pytest
 
 import array_front_end as hvd
 import hvd_core
-from harness import on_ranks
 from harness.rank import expect
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_operations():
     me, ranks = hvd.rank(), hvd.size()
     total = sum(range(ranks))
@@ -23,7 +22,7 @@ def test_operations():
     assert not hvd._pending
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_mistake_on_one_rank_fails_the_call_of_the_others():
     right, told = array("f", [1.0]), "failed before it was submitted on rank 0"
     for wrong, reason in (

@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import hvd_core as hvd
 import native_table as nt
-from harness import launch, on_ranks, pids_of
+from harness import launch, pids_of
 from harness.rank import await_asleep, ignore_the_launcher
 from hvd_core._runtime import runtime
 from hvd_core.backends import PythonBackend, PythonCommunicator
@@ -40,7 +41,7 @@ def names_of_threads():
     return found
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_frontend_without_an_engine():
     rank = hvd.rank()
     table = nt.Table(hvd.frontend_table())
@@ -67,7 +68,7 @@ def test_frontend_without_an_engine():
         hvd.init()
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_frontend_in_a_fork():
     rank = hvd.rank()
     table = nt.Table(hvd.frontend_table())
@@ -94,7 +95,7 @@ def test_frontend_in_a_fork():
     (pending or submit(table, "pending")).ok()
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_frontend_calls_pending_at_a_shutdown():
     rank = hvd.rank()
     table = nt.Table(hvd.frontend_table())
@@ -123,7 +124,7 @@ def test_frontend_calls_pending_at_a_shutdown():
         assert p.message.startswith("Horovod has been shut down."), p.message
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_frontend_calls_from_many_threads_at_a_shutdown():
     table = nt.Table(hvd.frontend_table())
     for _ in range(4):
@@ -160,7 +161,7 @@ def test_frontend_calls_from_many_threads_at_a_shutdown():
         hvd.init()
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_frontend_shutdown_from_a_done():
     table = nt.Table(hvd.frontend_table())
     ended = threading.Event()
@@ -228,7 +229,7 @@ class StubbornBackend(PythonBackend):
     communicator = Stubborn
 
 
-@on_ranks(1, init=None)
+@pytest.mark.ranks(1, init=None)
 def test_frontend_says_that_memory_lingers():
     """A backend whose library continues after the abort: the result tells the owner of the memory."""
     hvd.init(backend=StubbornBackend)

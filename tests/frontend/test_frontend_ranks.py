@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import plain
+from harness.frameworks import horovodrun
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.timeout(300)
@@ -25,7 +25,7 @@ CHECKS = [
 def job(request, tmp_path_factory):
     """(number of ranks, what they printed, how the job ended)."""
     done = subprocess.run(
-        [*plain.horovodrun(request.param), str(HERE / "frontend_rank_main.py"), *MODULES],
+        [*horovodrun(request.param), str(HERE / "frontend_rank_main.py"), *MODULES],
         env={**os.environ, "FRONTEND_FOLDER": str(tmp_path_factory.mktemp("frontend"))},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -4,9 +4,10 @@ warning."""
 import re
 
 import numpy as np
+import pytest
 
 import hvd_core as hvd
-from harness import on_ranks, run_on_ranks
+from harness import run_on_ranks
 from hvd_core._frontend import initial_weights
 from hvd_core._runtime import current_job
 
@@ -140,7 +141,7 @@ def test_a_disagreement_is_reported_as_without_the_check():
     assert "different weights" not in with_check.output
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_off_without_the_variable():
     assert not initial_weights.checked()
     assert not current_job.get().announced

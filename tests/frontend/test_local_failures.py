@@ -6,7 +6,7 @@ A sample is part of `make test`; all cases are `slow`.
 import pytest
 
 from harness import run_on_ranks
-from harness.frameworks import run_with
+from harness.checks import run_with
 from harness.installed import need
 
 FUZZ = "frontend/ranks_wrong_arguments.py::fuzz"

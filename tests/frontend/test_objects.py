@@ -2,14 +2,15 @@
 
 import threading
 
+import pytest
+
 import hvd_core as hvd
-from harness import on_ranks
 from harness.rank import expect
 from horovod.common.objects import allgather_object, broadcast_object
 from hvd_core.errors import HorovodInternalError
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_an_object_that_cannot_be_pickled_fails_the_call_on_all_ranks():
     rank = hvd.rank()
     for call in (broadcast_object, allgather_object):
@@ -19,7 +20,7 @@ def test_an_object_that_cannot_be_pickled_fails_the_call_on_all_ranks():
         assert call(rank) == {broadcast_object: 0, allgather_object: [0, 1]}[call]
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_reason_with_surrogates_reaches_the_other_ranks():
     class Unreadable:
         def __reduce__(self):

@@ -3,7 +3,7 @@
 import sys
 
 import frontend_preloaded
-from harness.launch import interpreters, run_to_the_end
+from harness.launch import run_to_the_end
 from horovod.common import _init_hooks
 
 
@@ -23,5 +23,5 @@ def test_modules_of_imported_frameworks_are_loaded_and_others_are_not(tmp_path, 
 
 
 def test_init_loads_no_module_of_ours_after_that():
-    text = run_to_the_end(2, frontend_preloaded.loaded_by_init, init=None, command=interpreters(2))
+    text = run_to_the_end(2, frontend_preloaded.loaded_by_init, init=None)
     assert sorted(text.splitlines()) == [f"[{rank}]<stdout>:loaded late: []" for rank in range(2)]

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import hvd_core as hvd
-from harness import on_ranks
-from harness.frameworks import run_with
+from harness.checks import run_with
 from harness.rank import expect
 from hvd_core.errors import JobEndedError, OperationFailedError
 
@@ -46,7 +45,7 @@ def on_rank_0_without_room(here, there, call, *parts):
         expect(there, call, "rank 0", *parts)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_result_that_numpy_cannot_allocate():
     x = np.ones(NEEDED // 4, np.float32)
     for call in (hvd.allreduce, hvd.reducescatter, lambda x: hvd.broadcast(x, 0)):
@@ -70,7 +69,7 @@ def test_a_result_that_torch_cannot_allocate():
 
 
 @pytest.mark.parametrize("operation", ["allgather", "alltoall"])
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_result_that_the_engine_cannot_allocate(operation):
     x = np.ones(NEEDED // 4, np.float32)
     call = getattr(hvd, operation)

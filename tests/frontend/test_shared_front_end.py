@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import hvd_core as hvd
-from harness import on_ranks
 from harness.rank import expect
 from horovod.common import arguments, compression
 from horovod.common.compression import NoneCompressor
@@ -150,7 +149,7 @@ def test_reports_are_quiet_where_no_rank_waits():
         failures.refuse("allreduce", "x", None, "text", TypeError)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_the_other_ranks_read_the_reason():
     def mistake(error):
         with failures.report_failure("allreduce", "allreduce.x", None):

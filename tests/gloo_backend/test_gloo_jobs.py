@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from launchers import first_by
 
-from harness import plain
-
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("gloo_library")]
 
@@ -49,7 +47,7 @@ def test_a_job_of_mpirun(mpirun, tmp_path):
 
 def test_an_algorithm_that_does_not_exist_is_refused(monkeypatch):
     monkeypatch.setenv("HOROVOD_BACKEND_GLOO_ALGORITHM", "rng")
-    done = subprocess.run([*plain.python(), str(PROGRAM)], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, str(PROGRAM)], capture_output=True, text=True, timeout=100)
     assert done.returncode != 0
     assert "HOROVOD_BACKEND_GLOO_ALGORITHM" in done.stderr
     assert "must be one of auto, ring, bcube, but is 'rng'" in done.stderr

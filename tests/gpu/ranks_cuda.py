@@ -34,29 +34,29 @@ def check_init_has_made_no_context():
 
 
 def check_one_context_on_ones_own_device():
-    from device_under_test import DEVICE, ORDINAL
+    from torch_device import device
 
-    out = hvd.allreduce(torch.full((5,), hvd.rank() + 1.0, device=DEVICE), op=hvd.Sum, name="first")
+    out = hvd.allreduce(torch.full((5,), hvd.rank() + 1.0, device=device()), op=hvd.Sum, name="first")
     assert out.cpu().tolist() == [hvd.size() * (hvd.size() + 1) / 2] * 5
-    assert _contexts() == [ORDINAL]
+    assert _contexts() == [device().index]
 
 
 def _still_works():
-    from device_under_test import DEVICE
+    from torch_device import device
 
-    out = hvd.allreduce(torch.ones(3, device=DEVICE), op=hvd.Sum, name="still")
+    out = hvd.allreduce(torch.ones(3, device=device()), op=hvd.Sum, name="still")
     assert out.cpu().tolist() == [float(hvd.size())] * 3
 
 
 def check_a_capture_of_the_users_own_while_a_job_is_in_flight():
     """The engine's threads work (events, memory, launches) while this thread captures in the strictest mode."""
-    from device_under_test import DEVICE, hold
+    from torch_device import device, hold
 
     side = torch.cuda.Stream()
-    x = torch.arange(1000.0, device=DEVICE)
+    x = torch.arange(1000.0, device=device())
     with torch.cuda.stream(side):
         (x * 2 + 1).sum()  # kernels are loaded, memory is there
-    tensors = [torch.full((1000 * (i + 1),), float(hvd.rank()), device=DEVICE) for i in range(20)]
+    tensors = [torch.full((1000 * (i + 1),), float(hvd.rank()), device=device()) for i in range(20)]
     _still_works()
     torch.cuda.synchronize()
     for turn in range(10):
@@ -86,9 +86,9 @@ def check_a_capture_of_the_users_own_while_a_job_is_in_flight():
 
 
 def check_a_collective_under_capture_says_what_is_wrong():
-    from device_under_test import DEVICE
+    from torch_device import device
 
-    tensor, side = torch.ones(100, device=DEVICE), torch.cuda.Stream()
+    tensor, side = torch.ones(100, device=device()), torch.cuda.Stream()
     _still_works()
     torch.cuda.synchronize()
     graph, problem = torch.cuda.CUDAGraph(), None
@@ -109,11 +109,11 @@ def check_a_collective_under_capture_says_what_is_wrong():
 
 
 def check_memory_is_given_back():
-    from device_under_test import DEVICE
+    from torch_device import device
 
     def step(turn):
         for count in (10, 5000, 1 << 20):
-            tensor = torch.ones(count, device=DEVICE)
+            tensor = torch.ones(count, device=device())
             hvd.allreduce_(tensor, name=f"memory.{count}")
             hvd.allgather(tensor[: 1 + (turn + hvd.rank()) % 7], name="memory.rows")
         torch.cuda.synchronize()

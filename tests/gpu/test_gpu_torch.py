@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import check_names, run_on_ranks, run_to_the_end
+from harness import run_on_ranks, run_to_the_end
+from harness.checks import check_names
 
 HERE = Path(__file__).resolve().parent
 THOUSANDS = {"HVD_TEST_TURNS": "3000"}

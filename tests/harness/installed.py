@@ -1,12 +1,22 @@
-"""Packages that tests need, without an import: every lane collects all tests, and an import of a framework costs seconds.
+"""Packages that tests need: which are installed, without an import.
 
-A module of tests says need("torch") in place of pytest.importorskip(), and `torch = Later("torch")` in place of an import
-where the bodies of its tests use the framework, in a process that has it.
+Folders whose tests import a framework are left out where it is not installed (plugin.py says so). Other modules of tests
+say need("torch").
 """
 
 import importlib.util
 
 import pytest
+
+# Packages of the folders whose modules import them.
+NEEDED_BY_FOLDER = {
+    "torch": ("torch",),
+}
+
+
+def missing_for(folder: str) -> list[str]:
+    """The packages that the tests of a folder of tests/ import and that are not installed."""
+    return [package for package in NEEDED_BY_FOLDER.get(folder, ()) if not is_installed(package)]
 
 
 def is_installed(package: str) -> bool:

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from . import plain
-
 RANK_MAIN = Path(__file__).with_name("rank_main.py")
 # Seconds for the ranks of a failed call to hear of the failure, and for a killed job to be gone.
 GRACE = 10.0
@@ -44,11 +42,11 @@ class Outcome:
 class Job:
     """`ranks` processes that wait for calls.
 
-    `command`: the launcher's words and the interpreter that the ranks run, by default those of plain.py.
+    `command`: the launcher's words and the interpreter that the ranks run.
     `environment`: of the launcher and the ranks, whole.
     """
 
-    def __init__(self, ranks: int, command=None, environment=None, start_seconds: float = 150.0):
+    def __init__(self, ranks: int, command, environment, start_seconds: float = 150.0):
         self.ranks = ranks
         self.folder = Path(tempfile.mkdtemp(prefix="hvd-ranks-"))
         self._calls = 0
@@ -61,7 +59,7 @@ class Job:
             listener.bind(address)
             listener.listen(ranks)
             self._launcher = subprocess.Popen(
-                [*(command or plain.horovodrun(ranks)), str(RANK_MAIN), address],
+                [*command, str(RANK_MAIN), address],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
@@ -100,7 +98,7 @@ class Job:
         shutil.rmtree(folder, ignore_errors=True)
         kind, value = answers[0]
         if kind == "skipped":
-            import pytest  # here, as ranks that are interpreters import this module too
+            import pytest  # here, as the ranks import this package too
 
             pytest.skip(value)
         return Outcome([answers[rank][1] for rank in range(self.ranks)], outputs)

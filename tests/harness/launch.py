@@ -1,32 +1,32 @@
-"""A launch of its own for a check whose ranks die, are killed, or must be seen to end: nothing is kept alive.
+"""A launch of its own for a function whose ranks die, are killed, or must be seen to end: nothing is kept alive.
 
-The ranks run rank_once.py: they import the function, initialise the engine, call the function and end. They are forked
-(plain.py) and end without the teardown of their modules; a test of the end takes interpreters(), as their command.
+The ranks run rank_once.py: they import the function, initialise the engine, call the function and end.
 """
 
 import os
 import pickle
 import re
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from . import plain
-from .checks import place_of
+from . import frameworks
+from .run import DEFAULT, module_to_initialize, place_of
 
 RANK_ONCE = Path(__file__).with_name("rank_once.py")
 
 
-def interpreters(ranks: int) -> list[str]:
-    """The command of ranks that are interpreters of their own, for tests of what an interpreter does at its end, or of
-    what an import loads."""
-    return [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), sys.executable]
+def write_call(folder: Path, function, arguments, init: str | None, init_options: dict | None) -> Path:
+    """The file from which rank_once.py reads what it is to call."""
+    call = folder / "call.pickle"
+    call.write_bytes(pickle.dumps((place_of(function), arguments, str(folder), init, init_options or {})))
+    return call
 
 
 def launch(
-    ranks: int, function, *arguments, folder: Path | None = None, env: dict[str, str] | None = None,
-    init: str | None = "hvd_core", init_options: dict | None = None, command: list[str] | None = None, **popen,
+    ranks: int, function, *arguments, framework: str = "", folder: Path | None = None,
+    env: dict[str, str] | None = None, init: str | None = DEFAULT, init_options: dict | None = None,
+    command: list[str] | None = None, **popen,
 ) -> subprocess.Popen:  # fmt: skip
     """A running launcher whose ranks call `function` with `arguments`; its output is one stream of text.
 
@@ -37,11 +37,10 @@ def launch(
     folder.mkdir(exist_ok=True)
     for left in folder.glob("told.*"):  # by an earlier job of the same test
         left.unlink()
-    call = folder / "call.pickle"
-    call.write_bytes(pickle.dumps((place_of(function), arguments, str(folder), init, init_options or {})))
+    call = write_call(folder, function, arguments, module_to_initialize(framework, init), init_options)
     return subprocess.Popen(
-        [*(command or plain.horovodrun(ranks)), str(RANK_ONCE), str(call)],
-        env={**os.environ, **(env or {})},
+        [*(command or frameworks.horovodrun(ranks, framework=framework)), str(RANK_ONCE), str(call)],
+        env={**os.environ, **frameworks.environment_of(framework), **(env or {})},
         **{
             "stdout": subprocess.PIPE,
             "stderr": subprocess.STDOUT,

@@ -1,37 +1,48 @@
-"""The living jobs of this process (of each worker of pytest-xdist): found again by the number of ranks and the other
-settings of the launch (command, variables), started when first wanted, ended when others need the room or the
-session ends.
+"""The living jobs of this process (of each worker of pytest-xdist): found again by how they were started, started when
+first wanted, ended when others need the room or the session ends.
 """
 
 import atexit
+from typing import NamedTuple
 
 from . import environment
 from .job import Job, Outcome
 
 # Ranks alive at the same time; the job that was idle longest ends first.
 MOST_RANKS = 12
-_jobs: dict[tuple, Job] = {}
 
 
-def call(key: tuple, command, variables: dict, function, arguments, options, seconds) -> Outcome:
-    """Runs a call on the living job of that key; `key` begins with the number of ranks.
+class Start(NamedTuple):
+    """How a job is started."""
 
-    `command` and `variables` are the launcher's and those of the ranks' processes from their start.
-    """
-    key = (*key, tuple(command or ()), tuple(sorted(variables.items())))
-    job = _jobs.pop(key, None)
+    ranks: int
+    command: tuple[str, ...]  # the launcher's words and the interpreter's
+    variables: tuple[tuple[str, str], ...]  # those of the launcher and the ranks, beside the session's
+
+
+_jobs: dict[Start, Job] = {}
+
+
+def call(start: Start, function, arguments, options, seconds, fresh=False) -> Outcome:
+    """Runs a call on the living job that was started so, or on a new one that ends with the call."""
+    job = None if fresh else _jobs.pop(start, None)
     if job is not None and not job.alive:
         job.kill()
         job = None
     if job is None:
-        _make_room(key[0])
-        job = Job(key[0], command, {**environment.base(), **variables})
-    _jobs[key] = job  # at the end: used last
-    return job.call(function, arguments, options, seconds)
+        _make_room(start.ranks)
+        job = Job(start.ranks, start.command, {**environment.base(), **dict(start.variables)})
+    if not fresh:
+        _jobs[start] = job  # at the end: used last
+        return job.call(function, arguments, options, seconds)
+    try:
+        return job.call(function, arguments, options, seconds)
+    finally:
+        job.close()
 
 
 def close_all() -> None:
-    """Ends every job. Connections first, so that the jobs end side by side."""
+    """Ends every job."""
     while _jobs:
         _jobs.popitem()[1].close()
 

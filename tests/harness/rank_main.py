@@ -30,8 +30,7 @@ def find_function(path, name):
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     module = importlib.import_module(path.stem)
-    function = getattr(module, name)
-    return getattr(function, "on_ranks_body", function)
+    return getattr(module, name)
 
 
 @contextlib.contextmanager
@@ -94,6 +93,8 @@ def _execute(function, arguments, options):
         if options["init"] is not None:
             importlib.import_module(options["init"]).init(**options["init_options"])
         value = body(*arguments)
+        if options["barrier"] and _is_initialized():  # the shutdown ends the job for a rank that still works
+            sys.modules["hvd_core"].barrier()
         _shut_down()
         return "returned", value
     except BaseException as error:
@@ -106,10 +107,14 @@ def _execute(function, arguments, options):
         return "raised", _described(error)
 
 
-def _shut_down():
+def _is_initialized():
     engine = sys.modules.get("hvd_core")
-    if engine is not None and engine.is_initialized():
-        engine.shutdown()
+    return engine is not None and engine.is_initialized()
+
+
+def _shut_down():
+    if _is_initialized():
+        sys.modules["hvd_core"].shutdown()
 
 
 def _described(error):

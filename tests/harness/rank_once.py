@@ -4,6 +4,7 @@ python rank_once.py CALL
 """
 
 import importlib
+import os
 import pickle
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ def main():
     if init is not None:
         importlib.import_module(init).init(**init_options)
     function(*arguments)
+    (Path(folder) / f"returned.{os.environ.get('HOROVOD_RANK')}").touch()
 
 
 if __name__ == "__main__":

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 import hvd_core as hvd
-from harness import RanksFailed, on_ranks, run_on_ranks
+from harness import RanksFailed, run_on_ranks
 from harness.rank import expect, meet, needs
 
 
-@on_ranks(1, 2, 3)
+@pytest.mark.ranks(1, 2, 3)
 def test_a_check_runs_on_every_rank():
     assert hvd.allgather(np.array([hvd.rank()])).tolist() == list(range(hvd.size()))
 
 
-@on_ranks(2, env={"HOROVOD_FUSION_THRESHOLD": "4096"})
+@pytest.mark.ranks(2, env={"HOROVOD_FUSION_THRESHOLD": "4096"})
 @pytest.mark.parametrize("n", [1, 5])
 def test_pytest_parameters_and_variables_reach_the_ranks(n):
     assert n in (1, 5) and os.environ["HOROVOD_FUSION_THRESHOLD"] == "4096"
@@ -40,7 +40,7 @@ def test_the_same_processes_run_the_next_check():
     assert run_on_ranks(2, _pid).results == first.results
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_variables_do_not_outlive_a_check():
     assert "LEFT" not in os.environ
 

@@ -8,10 +8,10 @@ Theory, for an allreduce of N bytes over 2 x 2 ranks, sent by each host:
 """
 
 import os
+import sys
 
 import pytest
 
-from harness import plain
 from host_words import rank_words
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(400)]
@@ -22,7 +22,7 @@ COUNT, ROUNDS = 1 << 20, 12
 def sent_by_each_host(network, **environment):
     """Bytes per allreduce, in units of the array's size."""
     before = [network.byte_counters(host)[0] for host in (0, 1)]
-    command = [*plain.python(), "-m", "horovod.runner.launch", "-np", "4", "-H", network.spec(2, 2)]
+    command = [sys.executable, "-m", "horovod.runner.launch", "-np", "4", "-H", network.spec(2, 2)]
     command += ["--remote-shell", "ip netns exec {host}"]
     command += map(str, rank_words("repeat_an_allreduce", COUNT, ROUNDS))
     done = network[0].run(*command, timeout=120, check=False, env={**os.environ, **environment})

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.frameworks import horovodrun
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "eccl"))
 
 import stub_backend
-from harness import plain
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(400)]
 
@@ -21,7 +22,7 @@ HOW = "eccl_stub within hosts, and tcp between them through host memory"
 
 
 def job(network, count, rounds, environment):
-    command = plain.horovodrun(4, "-H", network.spec(2, 2), "--remote-shell", "ip netns exec {host}")
+    command = horovodrun(4, "-H", network.spec(2, 2), "--remote-shell", "ip netns exec {host}")
     command += map(str, (RANK, stub_backend.program_side(), count, rounds))
     done = network[0].run(*command, timeout=280, check=False, env={**os.environ, **environment})
     assert done.returncode == 0, done.stdout + done.stderr

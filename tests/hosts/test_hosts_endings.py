@@ -47,7 +47,7 @@ def words_of(pid):
 @pytest.mark.parametrize("failing", [0, 3])
 def test_exit_code_of_the_failing_rank(cluster, shell, failing):
     made = cluster(2, 2, shell=shell)
-    done = made.run("-np", 4, *made.words(host_programs.one_rank_exits, failing, 77))
+    done = made.run("-np", 4, *program_words(host_programs.one_rank_exits, failing, 77))
     assert done.returncode == 77
     assert f"Process {failing} exit with status code 77." in done.stderr
     text = f"Terminating remaining workers after failure of Process {failing}."
@@ -77,7 +77,6 @@ def test_ranks_that_end_well_do_not_end_the_others(cluster):
     assert (done.returncode, done.stdout, done.stderr) == (0, "[1]<stdout>:end\n", "")
 
 
-@pytest.mark.interpreters
 def test_killed_ranks_and_what_they_started_are_gone(cluster):
     made = cluster(1, 2)
     process, pids = start(made, 3, host_programs.deaf_with_an_orphan)
@@ -88,7 +87,6 @@ def test_killed_ranks_and_what_they_started_are_gone(cluster):
 
 
 @both_shells
-@pytest.mark.interpreters
 def test_kill_9_of_the_launcher_leaves_nothing(cluster, shell):
     made = cluster(2, 2, shell=shell)
     process, _ = start(made, 4, host_programs.deaf_with_an_orphan)
@@ -96,7 +94,6 @@ def test_kill_9_of_the_launcher_leaves_nothing(cluster, shell):
     assert made.wait_for_none() == []
 
 
-@pytest.mark.interpreters
 def test_kill_9_of_the_launcher_although_somebody_holds_its_pipes(cluster):
     """A process forked by the program that called horovod.run has copies of all its descriptors."""
     made = cluster(1, 1, shell=RELAY)
@@ -127,7 +124,6 @@ def test_kill_9_of_the_launcher_although_somebody_holds_its_pipes(cluster):
     [(NETNS, signal.SIGINT), (NETNS, signal.SIGHUP), (RELAY, signal.SIGTERM)],
     ids=["netns-INT", "netns-HUP", "relay-TERM"],
 )
-@pytest.mark.interpreters
 def test_signal_to_the_launcher_leaves_nothing(cluster, shell, number):
     made = cluster(2, 2, shell=shell)
     process, _ = start(made, 4)
@@ -139,7 +135,6 @@ def test_signal_to_the_launcher_leaves_nothing(cluster, shell, number):
     assert made.processes() == []
 
 
-@pytest.mark.interpreters
 def test_ctrl_c_in_a_terminal(cluster):
     """The terminal signals the whole foreground group; neither ranks nor remote shells are in it."""
     made = cluster(1, 1, shell=RELAY)
@@ -151,7 +146,6 @@ def test_ctrl_c_in_a_terminal(cluster):
     assert b"[0]<stdout>:saved" in out and b"[1]<stdout>:saved" in out
 
 
-@pytest.mark.interpreters
 def test_second_ctrl_c_kills(cluster):
     made = cluster(1, 1)
     process, _ = start(made, 2, host_programs.deaf_with_an_orphan)
@@ -167,7 +161,6 @@ def test_second_ctrl_c_kills(cluster):
 
 
 @both_shells
-@pytest.mark.interpreters
 def test_a_lost_remote_shell_ends_the_job(cluster, shell):
     made = cluster(1, 1, 1, shell=shell)
     process, _ = start(made, 3)
@@ -185,7 +178,6 @@ def test_a_lost_remote_shell_ends_the_job(cluster, shell):
     assert made.wait_for_none() == []
 
 
-@pytest.mark.interpreters
 def test_a_hanging_host_is_given_up_after_three_requests(cluster):
     made = cluster(1, 1)
     process, _ = start(made, 2)
@@ -204,7 +196,6 @@ def test_a_hanging_host_is_given_up_after_three_requests(cluster):
     assert made.wait_for_none() == []
 
 
-@pytest.mark.interpreters
 def test_the_agents_supervisor_is_killed(cluster):
     made = cluster(1, 1)
     # Without grandchildren: those in a session of their own are the supervisor's to find.
@@ -218,7 +209,6 @@ def test_the_agents_supervisor_is_killed(cluster):
     assert made.wait_for_none() == []
 
 
-@pytest.mark.interpreters
 def test_nobody_reads_the_output(cluster):
     made = cluster(1, 1)
     process = made.start_python(2, host_programs.print_for_ever)
@@ -229,7 +219,6 @@ def test_nobody_reads_the_output(cluster):
     assert made.wait_for_none() == []
 
 
-@pytest.mark.interpreters
 def test_signal_while_starting(cluster):
     """At any moment of the start: either the default action, or an orderly end; nothing stays."""
     made = cluster(1, 1, shell=RELAY)

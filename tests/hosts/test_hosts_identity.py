@@ -16,7 +16,7 @@ RELAY = f"{sys.executable} {Path(__file__).with_name('relay.py')} {{host}}"
 
 
 def who(made):
-    return (*made.interpreter, Path(__file__).with_name("identity_rank.py"))
+    return (sys.executable, Path(__file__).with_name("identity_rank.py"))
 
 
 def reports(done):
@@ -88,7 +88,6 @@ def test_all_ranks_may_be_elsewhere(cluster, hosts, tmp_path):
     assert sorted(done.stdout.splitlines()) == ["[0]<stdout>:0", "[1]<stdout>:1"]
 
 
-@pytest.mark.interpreters
 def test_the_environment_goes_along(cluster):
     made = cluster(1, 1, shell=RELAY)
     odd = ["a b", "'", '"$X"', "", "\\", "ü"]
@@ -152,7 +151,6 @@ def test_much_output_waits_for_its_reader(cluster, shell):
     assert b"all said" in err
 
 
-@pytest.mark.interpreters
 def test_a_silent_job_sleeps(cluster):
     made = cluster(1, 1)
     process = made.start_python(2, host_programs.sleep)
@@ -181,7 +179,7 @@ def test_functions_run_on_several_hosts(cluster):
     made = cluster(1, 2)
     hosts = (made.network.spec(1, 2), made.network[0].name, made.network[1].name)
     done = made.network[0].run(
-        *made.words(host_programs.run_functions_with_much_data, *hosts),
+        *program_words(host_programs.run_functions_with_much_data, *hosts),
         env=made.environment({"HOROVOD_REMOTE_SHELL": RELAY}),
         cwd=made.folder,
         check=False,

@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
+from launchers import program_words
 from namespaces import Network
 
 import host_programs
-from harness.frameworks import python_with
+from harness.frameworks import python_of
 from harness.installed import need
 from host_words import rank_words
 
@@ -38,7 +39,7 @@ def test_collectives_give_the_right_results(cluster, slots):
 def test_functions_meet_over_hosts(cluster):
     made = cluster(1, 1)
     environment = made.environment({"HOROVOD_REMOTE_SHELL": "ip netns exec {host}"})
-    words = made.words(host_programs.run_a_function_that_sums, made.network.spec(1, 1))
+    words = program_words(host_programs.run_a_function_that_sums, made.network.spec(1, 1))
     done = made.network[0].run(*words, env=environment, cwd=made.folder, check=False)
     assert done.stdout == "[(0, [30.0, 30.0]), (1, [30.0, 30.0])]\n", done.stderr
 
@@ -48,7 +49,7 @@ def test_training_on_two_hosts(cluster):
     made = cluster(2, 1)
     # With these rates four epochs bring 95 %.
     options = ("--epochs", 4, "--warmup-epochs", 1, "--lr", 0.06, "--output", made.folder / "out")
-    done = made.run("-np", 3, *python_with("torch"), EXAMPLE, *options, timeout=170)
+    done = made.run("-np", 3, python_of("torch"), EXAMPLE, *options, timeout=170)
     assert done.returncode == 0, done.stderr
     accuracy = float(re.search(r"accuracy.*?([0-9.]+) ?%", done.stdout)[1])
     assert accuracy > 90

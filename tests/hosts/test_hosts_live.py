@@ -1,6 +1,7 @@
 """One page of the live timeline shows the ranks of all hosts of a job."""
 
 import json
+import sys
 import time
 
 import pytest
@@ -30,7 +31,7 @@ def test_a_page_shows_both_hosts_their_straggler_and_a_stall(cluster):
         nonlocal last
         end = time.monotonic() + 150
         while True:
-            words = (*made.interpreter, "-c", ASK, f"http://127.0.0.1:{PORT}/data?after={last}", TOKEN)
+            words = (sys.executable, "-c", ASK, f"http://127.0.0.1:{PORT}/data?after={last}", TOKEN)
             done = made.network[0].run(*words, check=False)
             seen = json.loads(done.stdout or "{}")
             last = seen.get("last", last)

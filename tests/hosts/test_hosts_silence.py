@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from launchers import program_words
 from namespaces import Network
 
 import host_programs
@@ -18,7 +19,7 @@ MARGIN_S = 20  # for a busy machine
 def test_a_host_that_is_cut_off_is_noticed_on_both_sides(cluster, cut, talk):
     made = cluster(1, 1, 1)
     environment = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(TIMEOUT_S)}
-    process = made.start("-np", 3, *made.words(host_programs.watch_the_links, *talk), env=environment)
+    process = made.start("-np", 3, *program_words(host_programs.watch_the_links, *talk), env=environment)
     made.wait_for(3, "ready.")
     cut(made.network, 2)
     (made.folder / "cut.new").write_text(f"{time.monotonic()}\n")

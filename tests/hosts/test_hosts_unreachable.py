@@ -114,7 +114,6 @@ def test_every_host_that_fails_is_named(cluster):
         assert f"    no way to {host.name}\n" in said
 
 
-@pytest.mark.interpreters
 def test_the_secret_is_on_no_command_line(cluster):
     made = cluster(1, 1, shell=RELAY)
     process = made.start_python(2, host_programs.sleep_when_the_secret_is_told, "--verbose")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.frameworks import run_check
+from harness.checks import run_check
 from harness.installed import need
 
 need("jax")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from harness import check_names
-from harness.frameworks import environment_of, run_check
+from harness.checks import check_names, run_check
+from harness.frameworks import environment_of
 from harness.installed import need
 
 need("jax", "optax")

@@ -4,6 +4,7 @@ import inspect
 import json
 import pickle
 import subprocess
+import sys
 import warnings
 import zipfile
 from pathlib import Path
@@ -11,7 +12,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from harness.fork_servers import same_interpreter
 from harness.rank import needs
 from keras_support import (
     KERAS3,
@@ -179,7 +179,7 @@ def check_a_saved_model_does_not_name_us():
         assert optimizer["class_name"] == "Adam"
         if hvd.rank() == 0:  # a process that cannot import horovod
             program = Path(__file__).with_name("load_without_horovod.py")
-            command = [*same_interpreter(), str(program), str(path)]
+            command = [sys.executable, str(program), str(path)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=300)
             assert done.returncode == 0, done.stderr
             wanted = numpy_of(model(np.ones((1, 6))).detach() if TORCH else model(np.ones((1, 6)))).sum()

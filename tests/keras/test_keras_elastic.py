@@ -2,8 +2,7 @@
 
 import pytest
 
-from harness import check_names
-from harness.frameworks import run_with
+from harness.checks import check_names, run_with
 from harness.installed import is_installed, need
 
 need("keras")

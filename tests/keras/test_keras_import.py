@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.frameworks import python_with
+from harness.frameworks import python_of
 from harness.installed import need
 
 need("keras")
@@ -25,6 +25,6 @@ def test_the_import_leaves_keras_alone(framework, module):
     need(framework)
     program = Path(__file__).with_name("import_leaves_keras_alone.py")
     done = subprocess.run(
-        [*python_with(framework), program, module], capture_output=True, text=True, timeout=300
+        [python_of(framework), program, module], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,6 @@
 """HOROVOD_CHECK_CONSISTENCY=1 with Keras on PyTorch; on TensorFlow: tests/tensorflow/test_tf_initial_weights.py."""
 
-from harness.frameworks import run_with
+from harness.checks import run_with
 from harness.installed import need
 
 need("keras")

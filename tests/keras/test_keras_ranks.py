@@ -5,8 +5,7 @@ from importlib.metadata import version
 
 import pytest
 
-from harness import check_names
-from harness.frameworks import run_with
+from harness.checks import check_names, run_with
 from harness.installed import is_installed, need
 
 need("keras")

@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from launchers import mpi_library, named_job
+from launchers import mpi_library
 
 import hvd_core
-from harness import plain
 
 PACKAGES = Path(hvd_core.__file__).resolve().parents[1]
 PACKAGE = PACKAGES / "backends" / "mpi" / "src" / "hvd_backend_mpi"
@@ -47,14 +46,9 @@ class MpiJob:
         } | variables
 
     @staticmethod
-    def words(name, python=(sys.executable,)):
+    def words(name):
         """The command of a rank that executes a function of mpi_ranks.py."""
-        return [*python, Path(__file__).with_name("mpi_ranks.py"), name]
-
-    def for_forks(self):
-        """The variables of a job whose ranks are forked: they are not below mpirun, where an interpreter finds the
-        library."""
-        return {"HOROVOD_BACKEND_MPI_LIBRARY": self.library, **named_job()}
+        return [sys.executable, Path(__file__).with_name("mpi_ranks.py"), name]
 
     def start(self, words, size=2, options=(), **variables):
         """A finished job of the words behind mpirun's own."""
@@ -63,17 +57,9 @@ class MpiJob:
             command, env=self.environment(**variables), capture_output=True, text=True, timeout=200
         )
 
-    def start_forked(self, words, size=2, **variables):
-        """A finished job as of start(), of the words behind the interpreter's; the ranks are forked."""
-        return self.start([*plain.python(), *words], size, **self.for_forks(), **variables)
-
     def run(self, name, size=2, **variables):
         """A finished job of a function of mpi_ranks.py. It succeeds, and each rank's last line is "done"."""
         return self._successful(self.start(self.words(name), size, **variables), size)
-
-    def run_forked(self, name, size=2, **variables):
-        """A finished job as of run(), with ranks that are forked."""
-        return self._successful(self.start_forked(self.words(name, ()), size, **variables), size)
 
     @staticmethod
     def _successful(done, size):

@@ -42,7 +42,7 @@ def test_two_hosts(mpi_job, hosts, tmp_path, backend):
     pytest.importorskip("mpi4py", reason="the ranks of mpirun meet over hosts by it")
     mpi_job.mpirun = across(mpi_job, hosts(2), tmp_path)
     # The parent of an interpreter is the launcher's process on its own host, that of a fork is the fork server.
-    run = mpi_job.run if mpi_job.kind == "MPICH" else mpi_job.run_forked
+    run = mpi_job.run
     done = run("two_hosts", size=4, HOROVOD_BACKEND=backend)
     over = {"mpi": "over mpi", "shm,mpi": "over shm x mpi"}[backend]
     assert over in done.stdout, done.stdout + done.stderr
@@ -51,5 +51,5 @@ def test_two_hosts(mpi_job, hosts, tmp_path, backend):
 @pytest.mark.parametrize("backend", ["shm,mpi"])
 @first_by("openmpi")
 def test_two_simulated_hosts(mpi_job, backend):
-    done = mpi_job.run_forked("two_hosts", size=4, HOROVOD_BACKEND=backend, HOROVOD_SIMULATED_HOSTS="0,0,1,1")
+    done = mpi_job.run("two_hosts", size=4, HOROVOD_BACKEND=backend, HOROVOD_SIMULATED_HOSTS="0,0,1,1")
     assert "over shm x mpi" in done.stdout

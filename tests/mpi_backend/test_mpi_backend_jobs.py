@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from launchers import first_by
 
-from harness.frameworks import python_with
+from harness.frameworks import python_of
 from harness.installed import need
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
@@ -19,10 +19,9 @@ def test_digits(mpi_job, tmp_path):
     # With these rates three epochs bring 96 %.
     options = ["--epochs", "3", "--warmup-epochs", "1", "--lr", "0.07", "--output", tmp_path / "out"]
     done = mpi_job.start(
-        [*python_with("torch"), EXAMPLE, *options],
+        [python_of("torch"), EXAMPLE, *options],
         options=["--bind-to", "numa"],
         HOROVOD_BACKEND="mpi",
-        **mpi_job.for_forks(),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (accuracy,) = re.findall(r"test accuracy ([\d.]+) %", done.stdout)

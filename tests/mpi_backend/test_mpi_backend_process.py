@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from launchers import each_by_one, first_by
 
-from harness import plain
+from harness.frameworks import horovodrun
 
 pytestmark = pytest.mark.mpi
 
@@ -30,7 +30,7 @@ def test_below_multiple_one_thread_makes_all_calls(mpi_job, how):
         pytest.importorskip("mpi4py", reason="the program uses MPI besides")
         mpi_job.run("serialized")
     else:
-        mpi_job.run_forked("small_and_large", **{how: "1"})
+        mpi_job.run("small_and_large", **{how: "1"})
 
 
 @first_by("mpich")
@@ -41,13 +41,13 @@ def test_a_level_that_shuts_us_out_is_told_on_every_rank(mpi_job):
 
 @first_by("openmpi")
 def test_an_exception_on_one_rank_ends_the_job(mpi_job):
-    done = mpi_job.start_forked(mpi_job.words("rank_1_raises", ()))
+    done = mpi_job.start(mpi_job.words("rank_1_raises"))
     assert done.returncode != 0 and "no more data" in done.stderr
 
 
 @first_by("openmpi")
 def test_many_process_sets(mpi_job):
-    mpi_job.run_forked("many_process_sets", HOROVOD_DYNAMIC_PROCESS_SETS="1")
+    mpi_job.run("many_process_sets", HOROVOD_DYNAMIC_PROCESS_SETS="1")
 
 
 def test_the_library_of_another_mpi_than_the_launchers_is_refused(mpi_job):
@@ -66,7 +66,7 @@ def test_processes_that_mpi_sees_alone(mpi_job, tmp_path):
     """Not started by mpirun, each would be a program of its own in MPI, and the sums would be wrong."""
     program = mpi_job.words("only_init")[1:]
     done = subprocess.run(
-        list(map(str, [*plain.horovodrun(2, "--gloo"), *program])),
+        list(map(str, [*horovodrun(2, "--gloo"), *program])),
         env=mpi_job.environment(HOROVOD_BACKEND="", HOROVOD_BACKEND_MPI_LIBRARY=mpi_job.library),
         capture_output=True, text=True, timeout=200, cwd=tmp_path,
     )  # fmt: skip

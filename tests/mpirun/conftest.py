@@ -1,13 +1,10 @@
 """Jobs started by an mpirun, directly and through horovodrun --mpi."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 from launchers import Launcher
-
-from harness import plain
 
 
 class ByMpirun(Launcher):
@@ -29,8 +26,8 @@ class ByMpirun(Launcher):
 class ByHorovodrun(Launcher):
     """Starts `horovodrun` with one MPI on the PATH, before all others."""
 
-    def __init__(self, folder, mpirun, python):
-        super().__init__(folder, python=python)
+    def __init__(self, folder, mpirun):
+        super().__init__(folder)
         self.kind = "Open MPI" if len(mpirun) > 1 else "MPICH"
         self.path = os.pathsep.join([str(Path(mpirun[0]).parent), os.environ["PATH"]])
 
@@ -51,14 +48,6 @@ def by_mpirun(tmp_path, mpirun):
 
 @pytest.fixture
 def by_horovodrun(tmp_path, mpirun):
-    made = ByHorovodrun(tmp_path, mpirun, plain.python())
-    yield made
-    made.clean_up()
-
-
-@pytest.fixture
-def by_interpreter(tmp_path, mpirun):
-    """The same for tests of horovodrun's own process."""
-    made = ByHorovodrun(tmp_path, mpirun, [sys.executable])
+    made = ByHorovodrun(tmp_path, mpirun)
     yield made
     made.clean_up()

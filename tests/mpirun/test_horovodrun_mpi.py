@@ -30,7 +30,7 @@ def test_job(by_horovodrun):
             "-prefix-timestamp",
             "--binding-args=--bind-to numa",
         ),
-        *by_horovodrun.words(mpirun_ranks.report_variables),
+        *program_words(mpirun_ranks.report_variables),
         env={"MINE": "a b", "HOROVOD_RANK": "7", "HOROVOD_SIZE": "9"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -63,15 +63,15 @@ def test_labels_of_the_users_own(by_horovodrun):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_end_of_the_launcher(by_interpreter, number):
-    job = by_interpreter.start("--mpi", "-np", 2, *program_words(mpirun_ranks.sleep_after_a_sum))
+def test_end_of_the_launcher(by_horovodrun, number):
+    job = by_horovodrun.start("--mpi", "-np", 2, *program_words(mpirun_ranks.sleep_after_a_sum))
     seen = b""
     while seen.count(b"up") < 2:
         seen += job.stdout.readline()
     job.send_signal(number)
     out, err = job.communicate(timeout=100)
     assert job.returncode == (130 if number == signal.SIGINT else -9), out + err
-    assert by_interpreter.wait_for_none() == []
+    assert by_horovodrun.wait_for_none() == []
 
 
 def test_exit_code_and_files(by_horovodrun):
@@ -148,7 +148,7 @@ def test_backend_mpi_without_mpi(by_horovodrun):
         "HOROVOD_BACKEND_PATH_MPI": path,
         "HOROVOD_FUSION_THRESHOLD": "1",
     }
-    done = by_horovodrun.run("-np", 2, *by_horovodrun.words(mpirun_ranks.report_variables), env=variables)
+    done = by_horovodrun.run("-np", 2, *program_words(mpirun_ranks.report_variables), env=variables)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (
         "horovodrun: HOROVOD_BACKEND asks for the backend 'mpi': mpirun starts the processes" in done.stderr

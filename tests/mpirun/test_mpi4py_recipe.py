@@ -4,7 +4,6 @@ import pytest
 from launchers import Launcher, first_by, mpi_library, program_words
 
 import mpi4py_ranks
-from harness import plain
 
 pytest.importorskip("mpi4py", reason="mpi4py is not installed")
 pytestmark = pytest.mark.mpi
@@ -93,7 +92,7 @@ def test_a_rank_that_asks_alone_learns_it_when_another_one_ends(by_mpirun, mpiru
 
 
 def test_ranks_that_horovodrun_starts_have_no_mpi(tmp_path):
-    launcher = Launcher(tmp_path, python=plain.python())
+    launcher = Launcher(tmp_path)
     done = launcher.python(2, mpi4py_ranks.ask)
     launcher.clean_up()
     assert done.stdout.count("refused Horovod MPI is not enabled") == 2, done.stdout + done.stderr

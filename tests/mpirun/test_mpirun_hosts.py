@@ -7,7 +7,6 @@ import pytest
 from launchers import Launcher, mpi_library, program_words
 
 import mpirun_ranks
-from harness import plain
 
 pytestmark = [pytest.mark.mpi, pytest.mark.netns, pytest.mark.timeout(400)]
 
@@ -45,7 +44,7 @@ def test_horovodrun_mpi(cluster):
     first, second = cluster.network
     path = {"PATH": f"{cluster.mpirun[0].rpartition('/')[0]}:{cluster.environment()['PATH']}"}
     options = ["--mpi", "-np", 3, "-H", cluster.network.spec(2, 1), f"--mpi-args={' '.join(cluster.remote)}"]
-    words = program_words(mpirun_ranks.report_place, python=plain.python())
+    words = program_words(mpirun_ranks.report_place)
     done = cluster.run(*options, "--network-interfaces", "eth0", *words, env=path)
     assert done.returncode == 0, done.stdout + done.stderr
     made = lines(done.stdout)

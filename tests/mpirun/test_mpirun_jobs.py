@@ -7,10 +7,9 @@ import shutil
 import signal
 
 import pytest
-from launchers import first_by, named_job, program_words
+from launchers import first_by, program_words
 
 import mpirun_ranks
-from harness import plain
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
 
@@ -104,9 +103,9 @@ def test_segmentation_fault(by_mpirun):
 @first_by("openmpi")
 def test_a_switch_that_only_one_rank_has(by_mpirun):
     """As on another host, to which mpirun has not carried the variable."""
-    words = program_words(mpirun_ranks.print_why_init_fails, python=plain.python())
+    words = program_words(mpirun_ranks.print_why_init_fails)
     one = ["env", "HOROVOD_DYNAMIC_PROCESS_SETS=1", *words]
-    done = by_mpirun.run("-np", 1, *one, ":", "-np", 1, *words, env=named_job())
+    done = by_mpirun.run("-np", 1, *one, ":", "-np", 1, *words)
     assert done.stdout.count("ranks do not agree on HOROVOD_DYNAMIC_PROCESS_SETS.") == 2, (
         done.stdout + done.stderr
     )
@@ -117,9 +116,9 @@ def test_a_switch_that_only_one_rank_has(by_mpirun):
 
 @first_by("mpich")
 def test_tuning_that_only_one_rank_has(by_mpirun):
-    words = program_words(mpirun_ranks.report_cores, python=plain.python())
+    words = program_words(mpirun_ranks.report_cores)
     one = ["env", "HOROVOD_FUSION_THRESHOLD=4096", *words]
-    done = by_mpirun.run("-np", 1, *words, ":", "-np", 1, *one, env=named_job())
+    done = by_mpirun.run("-np", 1, *words, ":", "-np", 1, *one)
     assert done.returncode == 0 and len(sums(done.stdout)) == 2, done.stdout + done.stderr
     text = "ranks do not agree on HOROVOD_FUSION_THRESHOLD; rank 0's value is used.  rank 0 ("
     assert done.stderr.count(text) == 1, done.stderr

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from harness import check_names, environment
-from harness.frameworks import environment_of, mxnet_python, run_check, why_no_mxnet
+from harness import environment
+from harness.checks import check_names, run_check
+from harness.frameworks import environment_of, python_of, why_no_mxnet
 
 MODULES = ["ranks_mxnet_ops", "ranks_mxnet_training"]
 CASES = [(ranks, m, c) for ranks in (2, 3, 1) for m in MODULES for c in check_names(f"mxnet/{m}.py")]
@@ -55,6 +56,6 @@ def test_numpy_names_that_exist_stay():
     )
     env = {**environment.base(), **environment_of("mxnet")}
     program = subprocess.run(
-        [mxnet_python(), "-c", text], capture_output=True, text=True, timeout=200, env=env
+        [python_of("mxnet"), "-c", text], capture_output=True, text=True, timeout=200, env=env
     )
     assert program.returncode == 0, program.stderr

@@ -3,12 +3,12 @@ launches, and devices that there is no machine code for. The kit asks for the re
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import simulated_cuda
-from harness import plain
 
 CHECKS = Path(__file__).with_name("kernels") / "device_checks.py"
 
@@ -25,7 +25,7 @@ CHECKS = Path(__file__).with_name("kernels") / "device_checks.py"
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_on_simulated_cuda(checks, variables, nccl_library):
-    command = [*plain.python(), str(CHECKS), nccl_library, *checks]
+    command = [sys.executable, str(CHECKS), nccl_library, *checks]
     env = {**os.environ, **simulated_cuda.environment(**variables)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -3,13 +3,11 @@ which opens none, and the backend, which does, find the same."""
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
 import nccl_stand_in
-from harness import plain
 
 FOUND = Path(__file__).with_name("nccl_found.py")
 
@@ -41,8 +39,7 @@ def libraries(tmp_path_factory):
 @pytest.fixture
 def found(run_python, nccl_library):
     def found(*first, library=nccl_library, **variables):
-        python = [sys.executable] if "LD_LIBRARY_PATH" in variables else plain.python()
-        done = run_python([FOUND, library, *first], python=python, **variables)
+        done = run_python([FOUND, library, *first], **variables)
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout)
 

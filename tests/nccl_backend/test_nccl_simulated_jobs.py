@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import simulated_cuda
-from harness import finish, plain
+from harness import finish
+from harness.frameworks import horovodrun
 
 HERE = Path(__file__).parent
 MATRIX = HERE.parent / "eccl" / "eccl_matrix_ranks.py"
@@ -23,7 +24,7 @@ FULL = {"counts": [0, 1, 17, 1023], "large": 1_000_001, "dtypes": []}
 def run(ranks, program, *arguments, code=0, timeout=180, launcher=None, **environment):
     """What the ranks printed."""
     # A rank of mpirun finds its library of MPI by its parents.
-    words = [*launcher, "-np", str(ranks), sys.executable] if launcher else plain.horovodrun(ranks)
+    words = [*launcher, "-np", str(ranks), sys.executable] if launcher else horovodrun(ranks)
     job = subprocess.Popen(
         [*words, str(program), *arguments],
         env={**os.environ, **simulated_cuda.environment(**{"HOROVOD_BACKEND": "nccl", **environment})},

@@ -7,7 +7,8 @@ import pytest
 
 import observed_ranks as ranks
 import timeline_rules
-from harness import plain, run_on_ranks, run_to_the_end
+from harness import run_on_ranks, run_to_the_end
+from harness.frameworks import horovodrun
 from hvd_core._observe import timeline_files
 
 OPERATIONS = {
@@ -156,7 +157,7 @@ def test_the_launcher_turns_it_on(tmp_path, options):
     path, yaml = tmp_path / "t.json", tmp_path / "job.yaml"
     yaml.write_text(f"timeline:\n  filename: {path}\n  mark_cycles: true\n")
     words = [{"FILE": str(path), "YAML": str(yaml)}.get(word, word) for word in options]
-    printed = run_to_the_end(2, ranks.ends_in_order, command=plain.horovodrun(2, *words))
+    printed = run_to_the_end(2, ranks.ends_in_order, command=horovodrun(2, *words))
     assert "without effect" not in printed
     events = events_of(path)
     assert "allreduce.fine" in timeline_files.tensor_names(events).values()

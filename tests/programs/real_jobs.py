@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +28,6 @@ STYLE = Style(stalls=False)
 # Programs of a second, about as many as a launch runs in one. To prepare one costs 2 to 5 ms; what is left over is lost,
 # and after too few another launch follows.
 PREPARED_PER_SECOND = 20
-Words = Sequence[str]
 
 
 class RealJob(NamedTuple):
@@ -76,11 +74,8 @@ def launch(
     seconds: float,
     least: int = 0,
     hang: float = 30,
-    launcher: Words = (sys.executable,),
-    python: Words = (sys.executable,),
 ) -> tuple[int, str]:
-    """(exit code, output). Stops after so long, but not before `least` programs are done. `launcher` and `python` are the
-    interpreters of the launcher and of its ranks.
+    """(exit code, output). Stops after so long, but not before `least` programs are done.
 
     Code 124: the launcher itself did not come back.
     """
@@ -89,7 +84,7 @@ def launch(
         path.write_bytes(pickle.dumps(jobs))
         paths = [HERE, HERE.parent / "model", HERE.parent / "engine", HERE.parents[1]]
         job = subprocess.Popen(
-            [*launcher, "-m", "horovod.runner.launch", "-np", str(ranks), *python]
+            [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), sys.executable]
             + [str(HERE / "real_rank.py"), str(path), folder, str(seconds), str(least)],
             env={
                 **os.environ,
@@ -118,9 +113,8 @@ def run_for(
     env: dict,
     least: int = 1,
     minimise_seconds: float = 120,
-    **interpreters: Words,
 ) -> Report:
-    """Programs from that seed on, for that long, and at least so many. `interpreters` are launch()'s."""
+    """Programs from that seed on, for that long, and at least so many."""
     began, seed, done = time.monotonic(), first_seed, 0
     while (left := seconds - (time.monotonic() - began)) > 0 or done < least:
         jobs: list[RealJob] = []
@@ -129,7 +123,7 @@ def run_for(
                 jobs.append(job)
             seed += 1
         left = max(1, seconds - (time.monotonic() - began))
-        code, output = launch(jobs, ranks, env, left, max(0, least - done), **interpreters)
+        code, output = launch(jobs, ranks, env, left, max(0, least - done))
         finished = re.findall(r"DONE (\d+) programs", output)
         if code != 0 or len(finished) != ranks:
             return Report(True, done, _explain(jobs, ranks, env, code, output, minimise_seconds))

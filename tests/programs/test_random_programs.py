@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 import hvd_core
 import real_jobs
 from generator import generate, judge
-from harness import plain
 from minimise import is_valid, minimise
 from protocol_sim import ProtocolSim
 from sim_jobs import check_seed
@@ -73,21 +71,19 @@ def test_a_failing_program_is_made_small() -> None:
 
 # Programs that a job runs at least, on a machine with much other work too.
 LEAST = 20
-# The number of ranks, their variables, and whether they are interpreters, each with another order of its sets. The others
-# are forks, which start for less.
+# The number of ranks and their variables.
 REAL = {
-    "shm-3": (3, {"HOROVOD_BACKEND": "shm"}, True),
-    "tcp-2": (2, {"HOROVOD_BACKEND": "tcp"}, False),
-    "hierarchical-4": (4, {"HOROVOD_SIMULATED_HOSTS": "0,0,1,1"}, False),
+    "shm-3": (3, {"HOROVOD_BACKEND": "shm"}),
+    "tcp-2": (2, {"HOROVOD_BACKEND": "tcp"}),
+    "hierarchical-4": (4, {"HOROVOD_SIMULATED_HOSTS": "0,0,1,1"}),
 }
 
 
 def run_on_real_ranks(job: str, seconds: float) -> None:
-    ranks, env, interpreters = REAL[job]
+    ranks, env = REAL[job]
     if "shm" not in job and not any((Path(hvd_core.__file__).parent / "lib").glob("*tcp*.so")):
         pytest.skip("the tcp backend is not built")
-    words = {"launcher": plain.python(), "python": [sys.executable] if interpreters else plain.python()}
-    report = real_jobs.run_for(seconds, 1_000_000 * ranks, ranks, env, least=LEAST, **words)
+    report = real_jobs.run_for(seconds, 1_000_000 * ranks, ranks, env, least=LEAST)
     assert not report.wrong, report.text
     assert report.programs >= LEAST, report.text
     print(report.text)

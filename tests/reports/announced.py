@@ -8,7 +8,6 @@ from textwrap import dedent
 from launchers import program_words
 
 import horovod
-from harness import plain
 
 PACKAGES = str(Path(horovod.__file__).resolve().parents[1])
 
@@ -110,6 +109,6 @@ def run(words, site, **variables):
 def python(program, site, *words, **variables):
     """A finished Python with `program`, a text or a function as program_words() takes it; it is forked, and must end
     well."""
-    done = run(program_words(program, *words, python=plain.python()), site, **variables)
+    done = run(program_words(program, *words), site, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     return done

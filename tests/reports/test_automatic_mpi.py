@@ -1,15 +1,13 @@
 """The real MPI backend in jobs of mpirun in which no backend is named."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
-from launchers import first_by, mpi_library, named_job, program_words
+from launchers import first_by, program_words
 
 import report_ranks
 from announced import python, run
-from harness import plain
 
 PACKAGE = Path(__file__).parents[2] / "backends" / "mpi" / "src" / "hvd_backend_mpi"
 APART = {"HOROVOD_SIMULATED_HOSTS": "0,1"}
@@ -25,19 +23,13 @@ def with_mpi(site):
     return site
 
 
-def said(mpirun, site, *then, python=(sys.executable,), **variables):
+def said(mpirun, site, *then, **variables):
     """([{what rank 0 prints of a job by its first word}], standard error). `then`: see print_the_way()."""
-    words = program_words(report_ranks.print_the_way, *then, python=python)
+    words = program_words(report_ranks.print_the_way, *then)
     done = run([*mpirun, "-np", "2", *words], site, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = re.findall(r"^(over|threads|enabled|loaded) (.*)$", done.stdout, re.MULTILINE)
     return [dict(lines[first : first + 4]) for first in range(0, len(lines), 4)], done.stderr
-
-
-def said_by_forks(mpirun, site, library, **variables):
-    """Runs said() with forked ranks. They are not below mpirun, where an interpreter finds the library."""
-    told = {"HOROVOD_BACKEND_MPI_LIBRARY": library, **named_job()}
-    return said(mpirun, site, python=plain.python(), **told, **variables)
 
 
 @pytest.mark.mpi
@@ -62,7 +54,7 @@ def test_between_hosts_it_is_used_and_within_one_nobody_loads_it(mpirun, with_mp
 @first_by("openmpi")
 def test_between_hosts_its_threads_can_be_disabled(mpirun, with_mpi):
     disabled = {**APART, "HOROVOD_MPI_THREADS_DISABLE": "1"}
-    (found,), _ = said_by_forks(mpirun, with_mpi, mpi_library(mpirun), **disabled)
+    (found,), _ = said(mpirun, with_mpi, **disabled)
     assert (found["over"], found["threads"]) == ("shm x mpi automatic", "False")
 
 
@@ -70,7 +62,9 @@ def test_between_hosts_its_threads_can_be_disabled(mpirun, with_mpi):
 @first_by("openmpi")
 def test_where_it_does_not_work_tcp_goes_between_hosts_and_the_log_says_why(mpirun, with_mpi):
     missing = "/nowhere/libmpi.so"
-    (found,), log = said_by_forks(mpirun, with_mpi, missing, **APART, HOROVOD_LOG_LEVEL="info")
+    (found,), log = said(
+        mpirun, with_mpi, HOROVOD_BACKEND_MPI_LIBRARY=missing, **APART, HOROVOD_LOG_LEVEL="info"
+    )
     assert found["over"] == "shm x tcp automatic" and found["loaded"] == "False"
     launcher = "openmpi" if len(mpirun) > 1 else "mpich"
     text = (

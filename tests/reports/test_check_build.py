@@ -5,7 +5,6 @@ import sys
 
 import report_programs
 from announced import backend, distribution, python, run
-from harness import plain
 
 CHECK_BUILD = ["-m", "horovod.runner.launch", "--check-build"]
 
@@ -21,7 +20,7 @@ def an_mpirun(site, says):
 def checked(site, **variables):
     """{section: its lines} of one run."""
     path = f"{site.parent / 'bin'}:/usr/bin:/bin"
-    done = run([*plain.python(), *CHECK_BUILD], site, PATH=path, **variables)
+    done = run([sys.executable, *CHECK_BUILD], site, PATH=path, **variables)
     assert done.returncode == 0, done.stderr
     sections, title = {}, ""
     for line in done.stdout.splitlines():

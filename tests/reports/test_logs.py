@@ -11,7 +11,7 @@ from launchers import program_words
 
 import hvd_core as hvd
 import log_programs
-from harness import on_ranks, run_on_ranks
+from harness import run_on_ranks
 from hvd_core._base import logs
 from hvd_core._core import printable
 
@@ -46,7 +46,7 @@ def test_printable_cuts_what_is_long():
     assert len(shown) < (64 << 10) + 40 and shown.endswith(f"... ({(1 << 20) - (64 << 10)} bytes more)")
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_name_with_control_characters_reaches_no_terminal():
     import numpy as np
 

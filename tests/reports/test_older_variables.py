@@ -1,22 +1,22 @@
 """HOROVOD_CPU_OPERATIONS, HOROVOD_CONTROLLER and the like, left over in images: honoured, or said to be ignored, once."""
 
 import re
+import sys
 
 import pytest
-from launchers import first_by, named_job, program_words
+from launchers import first_by, program_words
 
 import report_ranks
 from announced import IN_PYTHON, backend, run
-from harness import plain
+from harness.frameworks import horovodrun
 
 
-def job(start, site, python=None, **variables):
+def job(start, site, python=(sys.executable,), **variables):
     """(what the job's data went over, what it said in warnings, horovodrun's own among them)."""
-    python = plain.python() if python is None else python
     done = run(
         [*start, *program_words(report_ranks.begin_twice, python=python)],
         site,
-        **{**named_job(), **variables},
+        **variables,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (over,) = (line.rpartition("over ")[2] for line in done.stdout.splitlines() if "over " in line)
@@ -33,7 +33,7 @@ def with_mpi(site):
 def test_operations_of_mpi_without_mpi(with_mpi):
     """Ranks of horovodrun are alone in their MPI: the job must neither die of it nor be silent."""
     settings = {"HOROVOD_CPU_OPERATIONS": "MPI", "HOROVOD_CONTROLLER": "mpi"}
-    over, said = job(plain.horovodrun(2), with_mpi, python=(), **settings)
+    over, said = job(horovodrun(2), with_mpi, python=(), **settings)
     assert over == "shm"
     assert said == [
         "HOROVOD_CONTROLLER=mpi is ignored; mpirun starts the processes with --mpi",

@@ -8,15 +8,12 @@ import pytest
 from launchers import Launcher
 
 import horovod
-from harness import plain
 from horovod._runner.environment import python_path
 
 
 @pytest.fixture
-def launcher(request, tmp_path):
-    """horovodrun and the ranks of python() are forked, or interpreters for tests with the marker `interpreters`."""
-    marked = request.node.get_closest_marker("interpreters")
-    made = Launcher(tmp_path, python=[sys.executable] if marked else plain.python())
+def launcher(tmp_path):
+    made = Launcher(tmp_path)
     yield made
     made.clean_up()
 
@@ -28,7 +25,7 @@ def run(tmp_path, monkeypatch):
     The program that stands for Python is not this process's Python, so horovod.run() hands no import path to it.
     """
     program = tmp_path / "forked-python"
-    program.write_text(f'#!/bin/sh\nexec {shlex.join(plain.python())} "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable])} "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PYTHONPATH", python_path())
     return functools.partial(horovod.run, executable=str(program))

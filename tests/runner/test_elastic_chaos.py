@@ -24,21 +24,16 @@ def noted(launcher, what):
 
 
 def workers(launcher):
-    """The processes that run the program, apart from horovodrun and its helpers.
-
-    A forked one is known by its note. Before that, the client that stands for it is found, by its command: its end is
-    that of the fork.
-    """
+    """The processes that run the program, apart from horovodrun and its helpers."""
     noted_numbers = {file.name.split(".")[1] for file in launcher.folder.glob("begun.*[0-9]")}
     variables = {f"HOROVOD_ELASTIC_WORKER={number}".encode() for number in noted_numbers}
     found = noted(launcher, "begun")
-    place = len(launcher.interpreter)
     for pid in launcher.processes():
         with contextlib.suppress(OSError):
             words, environment = (
                 Path(f"/proc/{pid}/{name}").read_bytes().split(b"\0") for name in ("cmdline", "environ")
             )
-            if words[place : place + 1] == [elastic_ranks.__file__.encode()]:
+            if words[1:2] == [elastic_ranks.__file__.encode()]:
                 found |= set() if variables.intersection(environment) else {pid}
     return sorted(found)
 
@@ -56,14 +51,14 @@ def wait_for(condition):
     return found
 
 
-SLOW = (pytest.mark.slow, pytest.mark.interpreters)
+SLOW = pytest.mark.slow
 SEEDS = [*range(2), *(pytest.param(seed, marks=SLOW) for seed in range(2, 300))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_kills(launcher, seed):
     chance = random.Random(seed)
-    process = launcher.start(*OPTIONS, *launcher.words(elastic_ranks.count_steps))
+    process = launcher.start(*OPTIONS, *program_words(elastic_ranks.count_steps))
     killed = set()  # a process that was sent SIGKILL may be there for a while
 
     def two_hold_the_state():
@@ -89,7 +84,7 @@ def test_random_kills(launcher, seed):
 @pytest.mark.parametrize("victim", range(3))
 @pytest.mark.parametrize("after_ms", [0, 2, 4, 6, 8, 10, 13, 16, 20, 25, 30, 50])
 def test_a_death_at_any_moment_of_init(launcher, victim, after_ms):
-    words = launcher.words(elastic_ranks.dies_some_ms_after_its_place_is_told)
+    words = program_words(elastic_ranks.dies_some_ms_after_its_place_is_told)
     done = launcher.run(*OPTIONS, *words, env={"VICTIM": str(victim), "AFTER_MS": str(after_ms)})
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) >= 2
@@ -108,7 +103,7 @@ def test_a_death_at_any_moment_of_init(launcher, victim, after_ms):
 )
 def test_a_death_in_each_phase(launcher, phase, victim):
     """Beside the victim, process 2 dies. One of the other two is always left, and the sum is exact."""
-    words = launcher.words(elastic_ranks.dies_in_a_phase)
+    words = program_words(elastic_ranks.dies_in_a_phase)
     options = ("-np", 4, "--min-np", 1, "-H", "localhost:4", "--blacklist-cooldown-range", 1, 2)
     done = launcher.run(*options, *words, env={"VICTIM": str(victim), "PHASE": phase})
     assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+from launchers import program_words
 
 import elastic_ranks
 
@@ -19,7 +20,7 @@ def write(launcher, name, text=""):
 
 
 def start(launcher, program, *words):
-    return launcher.start(*words, *launcher.words(program))
+    return launcher.start(*words, *program_words(program))
 
 
 def finish(process, code=0):
@@ -28,7 +29,6 @@ def finish(process, code=0):
     return out, err
 
 
-@pytest.mark.interpreters
 def test_training_goes_on_without_a_killed_rank_and_then_with_a_new_one(launcher):
     process = start(launcher, elastic_ranks.count_steps, "-np", 2, "--min-np", 1)
     launcher.wait_for(1, "in.2.rank0")
@@ -169,7 +169,6 @@ def test_a_limit_of_resets_ends_the_job(launcher):
     assert launcher.processes() == []
 
 
-@pytest.mark.interpreters
 def test_nothing_is_left_when_the_launcher_is_killed(launcher):
     process = start(launcher, elastic_ranks.count_steps, "-np", 2, "--min-np", 1)
     launcher.wait_for(2, "in.2.rank")
@@ -177,7 +176,6 @@ def test_nothing_is_left_when_the_launcher_is_killed(launcher):
     assert launcher.wait_for_none() == []
 
 
-@pytest.mark.interpreters
 def test_ctrl_c_ends_the_job(launcher):
     process = start(launcher, elastic_ranks.count_steps, "-np", 2, "--min-np", 1)
     launcher.wait_for(2, "in.2.rank")

@@ -30,7 +30,6 @@ def finish(process, code=0):
     return out, err
 
 
-@pytest.mark.interpreters
 def test_a_rank_that_gets_sigterm_leaves_at_its_next_commit_and_no_step_is_lost(launcher):
     words = ("-np", 2, "--min-np", 1, "--preemption-grace", 300)
     process = launcher.start(*words, *program_words(elastic_ranks.count_executed_steps))

@@ -30,7 +30,6 @@ def test_a_rank_that_stalls_the_job_is_replaced(launcher, process):
     assert launcher.wait_for_none() == []
 
 
-@pytest.mark.interpreters
 def test_the_discovery_script_ends_with_a_horovodrun_that_is_killed(launcher):
     """The script's shell waits for a command: both end."""
     script = "echo > asked.1; sleep 600; echo localhost:1"

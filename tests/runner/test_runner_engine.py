@@ -5,7 +5,7 @@ import signal
 import time
 
 import pytest
-from launchers import left_in_shared_memory
+from launchers import left_in_shared_memory, program_words
 
 import horovod
 import runner_ranks
@@ -33,7 +33,6 @@ def test_functions_work_together():
     assert horovod.run(work, (10,), num_proc=2) == [(0, [10.0, 10.0]), (1, [10.0, 10.0])]
 
 
-@pytest.mark.interpreters
 def test_kill_9_in_the_middle_of_work_names_the_rank_and_leaves_nothing(launcher):
     before = set(os.listdir("/dev/shm"))
     process = launcher.start_python(3, runner_ranks.train)
@@ -52,12 +51,11 @@ def test_kill_9_in_the_middle_of_work_names_the_rank_and_leaves_nothing(launcher
 
 
 def test_an_exit_code_that_looks_like_a_signal_is_an_exit_code(launcher):
-    done = launcher.run("-np", 2, *launcher.words(runner_ranks.rank_1_exits_before_init, 137))
+    done = launcher.run("-np", 2, *program_words(runner_ranks.rank_1_exits_before_init, 137))
     assert done.returncode == 137
     assert "exit code 137" in done.stderr and "killed by SIGKILL" not in done.stderr
 
 
-@pytest.mark.interpreters
 def test_a_rank_that_never_comes_is_named(launcher):
     done = launcher.python(2, runner_ranks.rank_1_never_comes, "--start-timeout", 2)
     assert done.returncode == 1

@@ -81,7 +81,6 @@ def test_callers_environment_is_kept_and_flags_beat_it(launcher):
     assert "OLDPWD" not in env
 
 
-@pytest.mark.interpreters
 def test_the_secret_is_nowhere_but_in_the_ranks_environment(launcher):
     process = launcher.start_python(
         2, runner_ranks.dump_environment_and_sleep, "--verbose", stderr=subprocess.STDOUT

@@ -6,7 +6,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from launchers import Launcher
+from launchers import Launcher, program_words
 
 import runner_ranks
 from horovod._runner import supervisor
@@ -42,9 +42,7 @@ def group():
 def test_a_rank_that_is_killed_for_lack_of_memory(group, tmp_path, shell):
     enter = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
     launcher = Launcher(tmp_path, enter)
-    done = launcher.run(
-        "-np", 2, *shell, *launcher.words(runner_ranks.rank_1_needs_more_memory_than_there_is)
-    )
+    done = launcher.run("-np", 2, *shell, *program_words(runner_ranks.rank_1_needs_more_memory_than_there_is))
     assert launcher.wait_for_none() == []
     assert done.returncode == 137, done.stderr
     said = "horovodrun: rank 1 has ended for lack of memory, it seems: the kernel has killed a process of its group"

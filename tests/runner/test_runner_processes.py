@@ -20,8 +20,6 @@ from horovod._runner.failures import describe_code
 
 END_S, BUSY_S = 5, 20
 
-pytestmark = pytest.mark.interpreters
-
 
 def test_the_supervisors_times_leave_room_for_its_work():
     assert supervisor.REPORT_S + supervisor.FAILURE_GRACE_S < END_S

@@ -3,13 +3,13 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from launchers import Launcher
 
 import hvd_core
 from golden_texts import golden
-from harness import plain
 
 HERE = Path(__file__).parent
 # A mount namespace of its own in which /etc is a copy with this site's file in it.
@@ -91,14 +91,14 @@ class Job:
             path = folder / "site_file.toml"
             path.write_text(site_file)
             enter = ("unshare", "--mount", "sh", "-c", IN_NAMESPACE, folder / "etc", path)
-        self.launcher = Launcher(folder, [str(word) for word in enter], python=plain.python())
+        self.launcher = Launcher(folder, [str(word) for word in enter])
 
     def run(self, cases):
         """The results of all cases: {name: [rank 0's, rank 1's]}."""
         (self.folder / "cases.json").write_text(
             json.dumps([{"name": n, **case} for n, case in cases.items()])
         )
-        words = ("-np", 2, *self.launcher.interpreter, HERE / "choosing_rank.py", self.folder / "cases.json")
+        words = ("-np", 2, sys.executable, HERE / "choosing_rank.py", self.folder / "cases.json")
         env = self.environment()
         done = self.launcher.run(*words, env=env, timeout=250)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -11,8 +11,7 @@ from launchers import Launcher, program_words
 import hvd_core
 import report_program
 from golden_texts import golden
-from harness import plain
-from harness.frameworks import python_with
+from harness.frameworks import python_of
 from harness.installed import need
 from hvd_core.backends._selection.plan import BackendRow, ServedRow, report
 from listed_backends import ECCL, MPI, SHM, TCP, TWO_HOSTS, TWO_HOSTS_BY_MPI, ListedBackends, plan
@@ -58,7 +57,7 @@ def test_a_backend_of_the_launchers_that_is_not_used():
 
 def test_before_init_in_both_faces():
     need("torch")
-    words = program_words(report_program.check_before_init, python=python_with("torch"))
+    words = program_words(report_program.check_before_init, python=[python_of("torch")])
     done = subprocess.run(words, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
 
@@ -72,7 +71,7 @@ def test_the_tables_answer_for_themselves():
 
 
 def test_the_log_of_rank_0(tmp_path):
-    launcher = Launcher(tmp_path, python=plain.python())
+    launcher = Launcher(tmp_path)
     env = {"HOROVOD_LOG_LEVEL": "info", "HOROVOD_LOG_HIDE_TIME": "1", "HOROVOD_BACKEND": "tcp"}
     done = launcher.python(2, "import hvd_core as hvd; hvd.init()", env=env)
     launcher.clean_up()

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from launchers import program_words
 
 import hvd_core
 import selection_ranks
@@ -129,7 +130,7 @@ def test_what_was_done_is_reported(job, stub):
     job = job()
     env = job.environment() | {"HOROVOD_BACKEND": "eccl_stub"}
     simulator = LIBRARY.with_name("libeccl_sim.so")
-    words = job.launcher.words(selection_ranks.sum_on_the_device, simulator)
+    words = program_words(selection_ranks.sum_on_the_device, simulator)
     done = job.launcher.run("-np", 2, *words, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line.partition(">:")[2] for line in done.stdout.splitlines() if "[0]<stdout>" in line]
@@ -139,11 +140,11 @@ def test_what_was_done_is_reported(job, stub):
 def test_the_first_tensor_of_a_device_finds_its_backend(job, stub):
     """No setting names it. The ranks compare what they have found before they make the communicators."""
     job = job()
-    words = job.launcher.words(selection_ranks.sum_on_the_device, LIBRARY.with_name("libeccl_sim.so"))
+    words = program_words(selection_ranks.sum_on_the_device, LIBRARY.with_name("libeccl_sim.so"))
     done = job.launcher.run("-np", 2, *words, env=job.environment())
     assert done.returncode == 0, done.stdout + done.stderr
     assert "allreduce of int32 (sum) on gcu: NATIVE" in done.stdout and "[automatic]" in done.stdout
-    words = job.launcher.words(selection_ranks.choose_differently, LIBRARY.with_name("libeccl_sim.so"))
+    words = program_words(selection_ranks.choose_differently, LIBRARY.with_name("libeccl_sim.so"))
     done = job.launcher.run("-np", 2, *words, env=job.environment())
     assert done.returncode != 0
     said = done.stdout + done.stderr

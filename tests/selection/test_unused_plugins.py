@@ -14,7 +14,7 @@ from launchers import program_words
 
 import unused_plugins
 from choosing_job import hide
-from harness import plain
+from harness.frameworks import horovodrun
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "cli"))
 
@@ -50,7 +50,7 @@ class Site:
 
     def run(self, function, *arguments, ranks=1, **variables):
         """A finished job."""
-        start = [sys.executable] if ranks == 1 else plain.horovodrun(ranks)
+        start = [sys.executable] if ranks == 1 else horovodrun(ranks)
         paths = [str(self.site), str(ROOT), os.environ.get("PYTHONPATH", "")]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **variables}
         return subprocess.run(

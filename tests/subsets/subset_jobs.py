@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import hvd_core
-from harness import finish, plain
+from harness import finish
+from harness.frameworks import horovodrun
 
 PROGRAM = str(Path(__file__).with_name("subset_ranks.py"))
 ROOT = str(Path(hvd_core.__file__).parents[1])
-HOROVODRUN = ["horovodrun"]  # plain.horovodrun() has its words
+HOROVODRUN = ["horovodrun"]  # horovodrun() has its words
 # Above the tests' own time limit: what is found out only by waiting makes a test fail.
 PATIENCE = {"HOROVOD_START_TIMEOUT": "600"}
 
@@ -33,7 +34,7 @@ def run(launcher, size, scenario, timeout=250, code=0, **env):
     """The ranks' reports, a dict each, by the launcher's rank."""
     paths = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
     if launcher == HOROVODRUN:
-        words = plain.horovodrun(size)
+        words = horovodrun(size)
     else:  # a rank of mpirun finds its job by its parents
         option = () if launcher[-1] == "--nproc-per-node" else ("-np",)
         words = [*launcher, *option, str(size), sys.executable]

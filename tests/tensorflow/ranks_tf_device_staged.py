@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import horovod.tensorflow as hvd
 import ranks_tf_device_ops
-from harness import check_names
+from harness.checks import check_names
 from harness.rank import Skipped
 
 

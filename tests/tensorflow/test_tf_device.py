@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import check_names
-from harness.frameworks import run_check
+from harness.checks import check_names, run_check
 
 HERE = Path(__file__).resolve().parent
 PLUGIN = HERE.parent / "devices" / "tf_gcu"

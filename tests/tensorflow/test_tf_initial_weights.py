@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.frameworks import run_with
+from harness.checks import run_with
 from harness.installed import need
 
 need("tensorflow")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.frameworks import run_with
+from harness.checks import run_with
 from harness.installed import Later, need
 
 need("tensorflow", reason="the programs are for TensorFlow")

@@ -4,8 +4,7 @@ import importlib.util
 
 import pytest
 
-from harness import check_names
-from harness.frameworks import run_check
+from harness.checks import check_names, run_check
 
 OPS = ["ranks_tf_ops", "ranks_tf_gradients"]
 # On three ranks two agree where one differs, and Adasum has a rank beyond a power of two. Two ranks prove nothing more.

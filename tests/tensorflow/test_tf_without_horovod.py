@@ -7,7 +7,7 @@ import importlib.util
 
 import pytest
 
-from harness.frameworks import run_with
+from harness.checks import run_with
 from tf_without_horovod import WITHOUT_HOROVOD
 
 pytestmark = pytest.mark.skipif(

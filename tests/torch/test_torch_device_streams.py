@@ -4,12 +4,11 @@ import contextlib
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from harness.installed import Later, need
+import horovod.torch as hvd
+from horovod.torch import _devices
 from one_process import in_one_process
-
-need("torch")
-torch, hvd, _devices = Later("torch"), Later("horovod.torch"), Later("horovod.torch._devices")
 
 
 def maia():

@@ -4,22 +4,20 @@ import re
 
 import pytest
 
-from harness.frameworks import run_with
-from harness.installed import need
-
-need("torch")
+import torch_initial_weights
+from harness import run_on_ranks
 
 REMEDY = "    hvd.broadcast_parameters(model.state_dict(), root_rank=0)\n"
 
 
 def output_of(function, *arguments, checked=True):
     env = {"HOROVOD_CHECK_CONSISTENCY": "1"} if checked else {}
-    return run_with("torch", 2, f"torch/ranks_initial_weights.py::{function}", *arguments, env=env).output
+    return run_on_ranks(2, function, *arguments, framework="torch", env=env).output
 
 
 @pytest.mark.parametrize("kind", ["plain", "group", "fp16", "adasum"])
 def test_without_broadcast(kind):
-    text = output_of("without_broadcast", kind)
+    text = output_of(torch_initial_weights.without_broadcast, kind)
     assert text.count("began to train with different weights: 4 of 4 parameters") == 1
     names = re.search(r"^  (.*): one value on rank 0; another on rank 1$", text, re.M)[1]
     assert sorted(names.split(", ")) == ["0.bias", "0.weight", "1.bias", "1.weight"]
@@ -27,19 +25,19 @@ def test_without_broadcast(kind):
 
 
 def test_one_element_of_one_weight():
-    text = output_of("one_weight_differs")
+    text = output_of(torch_initial_weights.one_weight_differs)
     assert "different weights: 1 of 4 parameters" in text
     assert "\n  1.weight: one value on rank 0; another on rank 1\n" in text
 
 
 def test_sparse_gradients():
-    assert "different weights: 1 of 1 parameters" in output_of("embedding")
+    assert "different weights: 1 of 1 parameters" in output_of(torch_initial_weights.embedding)
 
 
-@pytest.mark.parametrize("function", ["with_broadcast", "frozen_weight_differs"])
-def test_no_warning(function):
-    assert "weights" not in output_of(function)
+@pytest.mark.parametrize("name", ["with_broadcast", "frozen_weight_differs"])
+def test_no_warning(name):
+    assert "weights" not in output_of(getattr(torch_initial_weights, name))
 
 
 def test_off():
-    assert "weights" not in output_of("without_broadcast", checked=False)
+    assert "weights" not in output_of(torch_initial_weights.without_broadcast, checked=False)

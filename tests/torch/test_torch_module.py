@@ -1,35 +1,36 @@
-"""Checks of one process: imports, signatures, calls before init(), arguments. In processes of their own (ranks_module.py)
+"""Checks of one process: imports, signatures, calls before init(), arguments. In processes of their own (torch_alone.py)
 if the state of the module matters."""
 
 import inspect
 import re
+import sys
 
 import pytest
+import torch
 
-from harness.frameworks import run_with
-from harness.installed import Later, need
-from one_process import call_in_one_process, in_one_process
-
-need("torch")
-torch, hvd = Later("torch"), Later("horovod.torch")
-compression, functions, mpi_ops, optimizer = (
-    Later(f"horovod.torch.{name}") for name in ("compression", "functions", "mpi_ops", "optimizer")
-)
+import horovod.torch as hvd
+import torch_alone
+from harness import run_on_ranks
+from horovod.torch import compression, functions, mpi_ops, optimizer
+from one_process import in_one_process
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
-def alone(function, kind):
-    """The result and the output of a function of ranks_module.py in a process of that kind."""
-    return call_in_one_process(f"torch/ranks_module.py::{function}", kind=kind)
+def alone(function):
+    """The result and the output of a function of torch_alone.py in a new process without a launcher."""
+    done = run_on_ranks(
+        1, function, framework="torch", init=None, command=[sys.executable], fresh=True, timeout=280
+    )
+    return done.results[0], done.output
 
 
 def test_import_prints_nothing():
-    assert alone("import_horovod", "torch without a launcher") == (None, "")
+    assert alone(torch_alone.import_horovod) == (None, "")
 
 
 def test_import_and_calls_where_the_engine_is_missing():
-    said, output = alone("errors_without_the_engine", "torch without the engine")
+    said, output = alone(torch_alone.errors_without_the_engine)
     assert output == "" and said["initialized"] is False and said["available"] is False
     assert said["init"][0] in ("ImportError", "ModuleNotFoundError")
     assert "its engine could not be loaded" in said["init"][1]
@@ -205,8 +206,8 @@ def test_init_refuses():
 
 
 def test_one_process_without_a_launcher():
-    assert alone("use_without_a_launcher", "torch without a launcher") == (None, "")
+    assert alone(torch_alone.use_without_a_launcher) == (None, "")
 
 
 def test_ctrl_c_ends_a_wait():
-    run_with("torch", 2, "torch/ranks_module.py::interrupt_waits_of_rank_0", timeout=280)
+    run_on_ranks(2, torch_alone.interrupt_waits_of_rank_0, framework="torch", timeout=280)

@@ -2,17 +2,16 @@
 (plain_programs.py).
 """
 
-from harness.frameworks import run_with
-from harness.installed import need
+import plain_programs
+import torch_programs
+from harness import run_on_ranks
 from one_process import call_in_one_process
-
-need("torch")
 
 
 def agrees_with_plain_torch(name, folder):
     out = str(folder / f"{name}.pt")
-    run_with("torch", 2, "torch/rank_programs.py::run", name, out, init=None)
-    call_in_one_process("torch/plain_programs.py::agrees", name, out)
+    run_on_ranks(2, torch_programs.run, name, out, framework="torch", init=None)
+    call_in_one_process(plain_programs.agrees, name, out)
 
 
 def test_dcgan_with_two_optimizers(tmp_path):

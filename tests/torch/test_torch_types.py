@@ -5,12 +5,9 @@ import typing
 from pathlib import Path
 
 import horovod
+import horovod.torch as hvd
 import hvd_core
-from harness.installed import Later, need
 from one_process import in_one_process
-
-need("torch")
-hvd = Later("horovod.torch")
 
 
 @in_one_process

@@ -5,8 +5,7 @@ The device itself (tests/devices/torch_gcu) and the backend are installed by `ma
 
 import pytest
 
-from harness import check_names
-from harness.frameworks import run_check, run_with
+from harness.checks import check_names, run_check, run_with
 from harness.installed import need
 
 need("torch")

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import plain
-from harness.frameworks import python_with, torchrun
+from harness.frameworks import horovodrun, python_of, torchrun
 from harness.installed import is_installed, need
 
 need("torch")
@@ -34,7 +33,7 @@ def run(*words, **variables):
 
 
 def test_a_program_of_torch_under_torchrun():
-    words = [*torchrun("--no-python"), *python_with("torch"), PROGRAM]
+    words = [*torchrun("--no-python"), python_of("torch"), PROGRAM]
     assert "hvd on 2 ranks: done" in run(*words)
 
 
@@ -55,8 +54,8 @@ def test_horovodrun_with_any_backend(text):
 def test_the_ranks_meet_where_the_name_of_the_first_host_means_nothing():
     """As with an alias of ssh, or the name of a container."""
     words = ["-H", "no-such-host.invalid:1,localhost:1", "--network-interfaces", "lo"]
-    words += ["--remote-shell", "sh -c 'exec {command}' {host}", *python_with("torch"), PROGRAM]
-    assert "hvd on 2 ranks: done" in run(*plain.horovodrun(2, *words))
+    words += ["--remote-shell", "sh -c 'exec {command}' {host}", python_of("torch"), PROGRAM]
+    assert "hvd on 2 ranks: done" in run(*horovodrun(2, *words))
 
 
 @pytest.mark.skipif(version("torch").startswith("2.4."), reason="PyTorch 2.4 loads no entry points")
