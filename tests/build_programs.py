@@ -22,7 +22,6 @@ import host_kernels  # noqa: E402
 import hostile_fuzz  # noqa: E402
 import kit_libraries  # noqa: E402
 import native_program  # noqa: E402
-import sim_vendor  # noqa: E402
 import simulated_cuda  # noqa: E402
 
 
@@ -40,7 +39,6 @@ def jobs():
     yield hostile_fuzz.build
     yield host_kernels.build
     yield simulated_cuda.build
-    yield sim_vendor.build
     yield from (lambda s=source: native_program.backend(s) for source in (TESTS / "backends").glob("*/*.cc"))
     yield from (lambda s=source: toolchain.program(s) for source in (TESTS / "abi").glob("*_driver.cc"))
     yield lambda: abi_toolchain.loopbacks(toolchain)

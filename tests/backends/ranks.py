@@ -37,7 +37,6 @@ def in_living_processes(library, store, size, body, *args, options=None, timeout
         init=None,
         timeout=timeout,
         command=[sys.executable, str(START_RANKS), str(ranks)],
-        kind="table",
     )
     return outcome.results[:size]
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sim_vendor import ROOT, SOURCE
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "simulators" / "eccl"
 
 
 @pytest.mark.slow

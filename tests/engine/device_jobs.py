@@ -47,7 +47,7 @@ def run_on_device(
     """
     job = _job(device_type, routes, host_routes, foreign)
     where = place_of(function)
-    return run_on_ranks(ranks, _on_device, where, job, arguments, init=None, kind="device", **options)
+    return run_on_ranks(ranks, _on_device, where, job, arguments, init=None, **options)
 
 
 def launch_on_device(

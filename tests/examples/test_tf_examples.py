@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.checks import run_with
+import run_example
+from harness import run_on_ranks
 from harness.frameworks import environment_of, python_of
 from harness.installed import need
 
@@ -40,10 +41,9 @@ def need_keras_3():
 def train(folder, example, *options, framework="tensorflow", ranks=2, process_env=None):
     """Run an example in `folder` on living ranks; returns what it printed and the test accuracy in per cent."""
     words = [*example_and_output(folder, example), *options]
-    place = "examples/run_example.py::run"
-    call = (str(folder), words[0], words[1:])
-    output = run_with(framework, ranks, place, *call, init=None, process_env=process_env).output
-    return output, accuracy_in(output)
+    call = (run_example.run, str(folder), words[0], words[1:])
+    done = run_on_ranks(ranks, *call, framework=framework, init=None, process_env=process_env)
+    return done.output, accuracy_in(done.output)
 
 
 def train_alone(folder, example, *options):

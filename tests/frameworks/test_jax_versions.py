@@ -1,4 +1,4 @@
-"""The checks of horovod.jax with older versions of JAX and with the same compiled library: 0.8 and the oldest that calls
+"""The tests of horovod.jax with older versions of JAX and with the same compiled library: 0.8 and the oldest that calls
 its handlers, and one for which operations in programs are callbacks. `make test-all` makes an environment of each.
 """
 
@@ -9,18 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.checks import check_names
-
 ROOT = Path(__file__).resolve().parents[2]
-RANKS = "tests/jax/test_jax_ranks.py::test_check"
+MODULES = ("ops", "programs", "refusals", "training")
+# With callbacks all operations of one program would wait for each other.
+MATRIX = ("test_jit", "test_grad", "test_vmap")
 # What only the handlers refuse, and a mesh by means that JAX 0.5 does not have.
-NOT_WITH_CALLBACKS = {
-    "check_programs_on_a_gpu",
-    "check_programs_that_the_compiler_divides",
-    "check_a_mesh_of_several_devices_is_refused",
-}
-# Of the matrix. With callbacks all operations of one program would wait for each other.
-MATRIX = ("check_jit", "check_grad", "check_vmap")
+NOT_WITH_CALLBACKS = (
+    "test_programs_on_a_gpu",
+    "test_programs_that_the_compiler_divides",
+    "test_a_mesh_of_several_devices_is_refused",
+)
 
 
 def python_of(version):
@@ -31,17 +29,17 @@ def python_of(version):
     return python
 
 
-def checks(version):
-    """The identifiers of the checks for a version, all on two ranks."""
-    found = []
-    for module in ("ops", "programs", "refusals", "training"):
-        name = f"ranks_jax_{module}"
-        found += [(name, check) for check in check_names(f"jax/{name}.py")]
+def selection(version):
+    """The words for pytest that select the tests for a version: those on two ranks, and of the matrix a part."""
+    words = [f"tests/jax/test_jax_{module}.py" for module in MODULES]
     if version == "0.5":
-        found = [(name, check) for name, check in found if check not in NOT_WITH_CALLBACKS]
-    else:
-        found += [("ranks_jax_matrix", check) for check in MATRIX]
-    return [f"{RANKS}[{name}-2-{check}]" for name, check in found]
+        return [*words, "-k", f"[2 and not ({' or '.join(NOT_WITH_CALLBACKS)})"]
+    return [
+        *words,
+        *(f"tests/jax/test_jax_matrix.py::{name}" for name in MATRIX),
+        "-k",
+        "[2 or test_jax_matrix",
+    ]
 
 
 def run(python, words, timeout):
@@ -65,10 +63,9 @@ def run(python, words, timeout):
 @pytest.mark.slow
 @pytest.mark.timeout(1900)
 @pytest.mark.parametrize("version", ["0.5", "0.6", "0.8"])
-def test_checks_pass(version):
+def test_tests_of_jax_pass(version):
     python = python_of(version)
     said = run(python, ["-c", "import importlib.metadata as m; print(m.version('jaxlib'))"], 100).stdout
     assert said.startswith(f"{version}.")
-    wanted = checks(version)
-    done = run(python, ["-m", "pytest", *wanted, "-q", "-p", "no:cacheprovider"], 1850)
-    assert done.returncode == 0 and f"{len(wanted)} passed" in done.stdout, done.stdout[-6000:]
+    done = run(python, ["-m", "pytest", *selection(version), "-q", "-p", "no:cacheprovider"], 1850)
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-6000:]

@@ -9,21 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.checks import check_names
-
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = "tests/tensorflow/test_tf_programs.py"
-# Only here: what Keras 2 alone has.
-KERAS_2 = [
-    f"tests/keras/test_keras_ranks.py::test_check[tf.keras-2-ranks_keras_keras2-{check}]"
-    for check in check_names("keras/ranks_keras_keras2.py")
-]
 # Tests that the library loads, that a graph of TensorFlow 1 and a function of TensorFlow 2 train, and that Keras 2 does.
 PARTS = {
     "a program of each kind": [
         f"{PROGRAMS}::test_monitored_session_of_tensorflow_1",
         f"{PROGRAMS}::test_keras_tutorial_of_tensorflow_2",
-        *KERAS_2,
+        "tests/keras/test_keras_keras2.py",  # only here: what Keras 2 alone has
     ],
     "all programs": [PROGRAMS, "tests/examples/test_tf_examples.py::test_keras_trains_on_tensorflow"],
 }

@@ -1,6 +1,5 @@
 """TensorFlow and PyTorch in one process use one engine in one job, in either order of import."""
 
-import importlib.util
 import os
 import subprocess
 from pathlib import Path
@@ -8,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from harness.frameworks import environment_of, horovodrun
+from harness.installed import need
 
-for framework in ("tensorflow", "torch"):
-    if importlib.util.find_spec(framework) is None:
-        pytest.skip(f"{framework} is not installed", allow_module_level=True)
+need("tensorflow", "torch")
 
 HERE = Path(__file__).resolve().parent
 

@@ -1,17 +1,21 @@
-"""The job that the checks of this folder run in; importing this module starts it. This rank's number, the table, and the
-values that ranks contribute.
-"""
+"""For tests of the table of functions: the options of their jobs, the table, and the values that ranks contribute."""
 
 from __future__ import annotations
+
+import functools
 
 import numpy as np
 
 import hvd_core as hvd
 import native_table as nt
 
-hvd.init(process_sets="dynamic")
-rank, size = hvd.rank(), hvd.size()
-table = nt.Table(hvd.frontend_table())
+JOB = {"process_sets": "dynamic"}
+
+
+@functools.cache
+def table() -> nt.Table:
+    """It outlives the engines of a process."""
+    return nt.Table(hvd.frontend_table())
 
 
 def ways():
@@ -32,7 +36,7 @@ def data(of: int, shape: tuple, dtype: str, seed: int = 0) -> np.ndarray:
 
 
 def everyone(shape: tuple, dtype: str, seed: int = 0, ranks: list[int] | None = None) -> np.ndarray:
-    members = range(size) if ranks is None else ranks
+    members = range(hvd.size()) if ranks is None else ranks
     return np.stack([data(r, shape, dtype, seed).astype(np.float64) for r in members])
 
 

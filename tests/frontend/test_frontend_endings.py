@@ -12,7 +12,7 @@ import pytest
 
 import hvd_core as hvd
 import native_table as nt
-from harness import launch, pids_of
+from harness import launch, pids_of, run_to_the_end
 from harness.rank import await_asleep, ignore_the_launcher
 from hvd_core._runtime import runtime
 from hvd_core.backends import PythonBackend, PythonCommunicator
@@ -202,6 +202,16 @@ def test_frontend_kill_of_a_peer(tmp_path):
     )
     # The launcher may end the survivors before they have finished.
     assert job.returncode != 0
+
+
+def _a_program():
+    x = np.ones(3)
+    nt.Table(hvd.frontend_table()).run(nt.ALLREDUCE, [x], [x]).ok()
+    hvd.shutdown()
+
+
+def test_frontend_program_ends_well():
+    run_to_the_end(2, _a_program)
 
 
 begun, go_on = threading.Event(), threading.Event()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import hvd_core as hvd
-from harness.checks import run_with
+from harness.installed import is_installed
 from harness.rank import expect
 from hvd_core.errors import JobEndedError, OperationFailedError
 
@@ -53,7 +53,9 @@ def test_a_result_that_numpy_cannot_allocate():
         assert hvd.allreduce(x[:2], op=hvd.Sum).tolist() == [2, 2]
 
 
-def torch_without_room():
+@pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
+@pytest.mark.ranks(2, framework="torch")
+def test_a_result_that_torch_cannot_allocate():
     import torch
 
     import horovod.torch as ht
@@ -62,10 +64,6 @@ def torch_without_room():
     for call in (ht.allreduce, lambda x: ht.grouped_allreduce([x]), lambda x: ht.broadcast(x, 0)):
         on_rank_0_without_room(RuntimeError, OperationFailedError, lambda call=call: call(x), "allocate")
         assert ht.allreduce(x[:2], op=ht.Sum).tolist() == [2, 2]
-
-
-def test_a_result_that_torch_cannot_allocate():
-    run_with("torch", 2, "frontend/test_results_without_room.py::torch_without_room")
 
 
 @pytest.mark.parametrize("operation", ["allgather", "alltoall"])

@@ -1,8 +1,9 @@
-"""The rank programs of tests/torch serve here too, with another type of device; so do the helpers beside them."""
+"""The tests of devices in tests/torch and tests/torch_distributed serve here too, with another type of device."""
 
 import sys
 from pathlib import Path
 
-TORCH_TESTS = str(Path(__file__).resolve().parents[1] / "torch")
-if TORCH_TESTS not in sys.path:
-    sys.path.append(TORCH_TESTS)
+TESTS = Path(__file__).resolve().parents[1]
+for folder in ("torch", "torch_distributed"):
+    if str(TESTS / folder) not in sys.path:
+        sys.path.append(str(TESTS / folder))

@@ -4,6 +4,7 @@ a GPU the tests of this folder are skipped before anything is loaded.
 
 import functools
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -70,4 +71,11 @@ def sharing(ranks: int) -> dict[str, str]:
 
 def environment(ranks: int, **more: str) -> dict[str, str]:
     """For jobs of horovod.torch with so many ranks on GPUs; own_number.py puts each rank's number in."""
-    return {"HVD_TEST_DEVICE": "cuda", **sharing(ranks), **more}
+    # The harness hides GPUs from its ranks.
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count())))
+    return {"HVD_TEST_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": seen, **sharing(ranks), **more}
+
+
+def command(*launcher: str) -> list[str]:
+    """The words of a launcher, and the interpreter with own_number.py, in front of a program of ranks."""
+    return [*launcher, sys.executable, str(Path(__file__).with_name("own_number.py"))]

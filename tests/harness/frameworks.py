@@ -42,7 +42,7 @@ _ENVIRONMENT = {
 _PYTHON = {
     "tensorflow": os.environ.get("HVD_TEST_TF_PYTHON", sys.executable),
     "jax": os.environ.get("HVD_TEST_JAX_PYTHON", sys.executable),
-    # `make test` makes it, as MXNet needs an older NumPy.
+    # `make test-all` makes it, as MXNet needs an older NumPy.
     "mxnet": os.environ.get("HVD_TEST_MXNET_PYTHON", str(Path(sys.prefix) / "mxnet" / "bin" / "python")),
 }
 
@@ -71,7 +71,7 @@ def why_no_mxnet() -> str:
     """The reason why tests on MXNet cannot run here; "" if they can."""
     if os.path.exists(python_of("mxnet")):
         return ""
-    return f"no MXNet in an environment of its own ({python_of('mxnet')}); `make test` makes it"
+    return f"no MXNet in an environment of its own ({python_of('mxnet')}); `make test-all` makes it"
 
 
 def environment_of(framework: str) -> dict[str, str]:

@@ -11,6 +11,10 @@ import pytest
 # Packages of the folders whose modules import them.
 NEEDED_BY_FOLDER = {
     "torch": ("torch",),
+    "tensorflow": ("tensorflow",),
+    "keras": ("keras",),
+    "jax": ("jax", "optax"),
+    "torch_distributed": ("torch",),
 }
 
 

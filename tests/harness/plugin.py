@@ -79,6 +79,7 @@ def job_of(item) -> dict | None:
     return item.callspec.params.get(_FIXTURE) if hasattr(item, "callspec") else None
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own hook
 def pytest_collection_modifyitems(items):
     for item in items:
         if any(item.iter_markers("xdist_group")):

@@ -1,9 +1,12 @@
 """The harness itself: one job for many checks, and the message of a failed check."""
 
 import os
+import re
 import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -146,3 +149,48 @@ def test_a_function_the_ranks_cannot_find_is_refused():
 def test_a_launcher_that_ends_at_once_is_shown():
     with pytest.raises(RanksFailed, match=r"0 of 1 ranks started.*exit code 3"):
         run_on_ranks(1, _pid, command=["sh", "-c", "echo no such launcher; exit 3"])
+
+
+@pytest.mark.ranks(2, fresh=True)
+def test_a_process_of_ones_own():
+    sys.modules["dirt"] = sys  # no other test finds it
+
+
+@pytest.mark.ranks(2)
+def test_no_trace_of_it():
+    assert "dirt" not in sys.modules
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.ranks(3, id="again", env={"HOROVOD_FUSION_THRESHOLD": "4096"})
+def test_several_marks():
+    assert hvd.size() == (3 if os.environ.get("HOROVOD_FUSION_THRESHOLD") == "4096" else 1)
+
+
+@pytest.mark.ranks(2)
+def test_a_fixture_reaches_the_ranks(tmp_path):
+    (tmp_path / str(hvd.rank())).touch()
+    hvd.barrier()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.ranks(3)
+def test_prints_its_process():
+    print("process", os.getpid(), "is rank", hvd.rank())
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_in_the_foreground(rank):
+    """--rank-debug: pytest's own process is the rank, and its output is not collected."""
+    test = f"{Path(__file__)}::test_prints_its_process"
+    words = [sys.executable, "-m", "pytest", test, "--rank-debug", str(rank), "-s", "-p", "no:cacheprovider"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200, cwd=Path(__file__).parents[2])
+    own = re.search(rf"rank {rank} is this process, (\d+)", done.stdout)
+    assert own and f"process {own[1]} is rank {rank}\n" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.count("is rank") == 1 and " 1 passed" in done.stdout
+
+
+def test_rank_debug_wants_one_test():
+    words = [sys.executable, "-m", "pytest", __file__, "--rank-debug", "0", "-p", "no:cacheprovider"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200, cwd=Path(__file__).parents[2])
+    assert done.returncode != 0 and "--rank-debug takes one test" in done.stdout + done.stderr

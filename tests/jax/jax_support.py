@@ -1,14 +1,20 @@
-"""Data and comparisons for the checks of horovod.jax: values depend on rank and index, and are compared with NumPy in
-float64."""
+"""Where the tests of horovod.jax run, data and comparisons: values depend on rank and index, and are compared with NumPy
+in float64."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import horovod.jax as hvd
+from harness.frameworks import environment_of
 
-ME, SIZE = hvd.rank(), hvd.size()
-RANKS = range(SIZE)
+on_jax = functools.partial(pytest.mark.ranks, framework="jax", init_options={"process_sets": "dynamic"})
+_DEVICES = {"XLA_FLAGS": environment_of("jax")["XLA_FLAGS"] + " --xla_force_host_platform_device_count=2"}
+on_two_devices = functools.partial(on_jax, id="two-devices", process_env=_DEVICES)
+
 REDUCIBLE = ["int8", "uint8", "int16", "int32", "float16", "bfloat16", "float32"]
 WIDE = ["int64", "float64"]  # JAX has them with jax_enable_x64 only
 MOVABLE = [*REDUCIBLE, "uint16", "uint32", "bool"]
@@ -31,11 +37,12 @@ def values_of(rank, shape, seed=0):
 
 
 def mine(shape, dtype="float32", seed=0):
-    return jnp.asarray(values_of(ME, shape, seed).astype(jnp.dtype(dtype)))
+    return jnp.asarray(values_of(hvd.rank(), shape, seed).astype(jnp.dtype(dtype)))
 
 
-def all_of(shape, dtype="float32", seed=0, ranks=RANKS):
-    return np.stack([values_of(r, shape, seed).astype(jnp.dtype(dtype)).astype(np.float64) for r in ranks])
+def all_of(shape, dtype="float32", seed=0, ranks=None):
+    parts = [values_of(r, shape, seed) for r in ranks or range(hvd.size())]
+    return np.stack([part.astype(jnp.dtype(dtype)).astype(np.float64) for part in parts])
 
 
 def same(found, wanted, dtype="float32"):

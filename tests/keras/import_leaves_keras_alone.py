@@ -1,4 +1,5 @@
-"""import_leaves_keras_alone.py MODULE: whether the import of a module of ours changes Keras or TensorFlow.
+"""import_leaves_keras_alone.py MODULE: whether the import of a module of ours changes Keras or TensorFlow, and whether a
+training loads another framework.
 
 It compares the attributes of their modules, and of the classes in these.
 """
@@ -6,6 +7,8 @@ It compares the attributes of their modules, and of the classes in these.
 import importlib
 import sys
 from types import ModuleType
+
+import numpy as np
 
 PACKAGES = ("keras", "tf_keras", "tensorflow")
 # Python makes these when they are first asked for.
@@ -58,6 +61,21 @@ def main(name):
     hvd.init()
     patches = name != "horovod.tensorflow" and not keras.__version__.startswith("2.")
     assert (methods(keras) != methods_before) == patches
+    if name == "horovod.keras":
+        train(keras, hvd)
+        backend = keras.backend.backend()
+        loaded = {
+            other for other in ("torch", "tensorflow", "jax", "mxnet") if f"horovod.{other}" in sys.modules
+        }
+        assert loaded == {backend}, loaded
+        # Keras imports JAX itself where it is installed, and TensorFlow when it saves a model.
+        assert backend == "tensorflow" or "tensorflow" not in sys.modules
+
+
+def train(keras, hvd):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    model.train_on_batch(np.ones((3, 2)), np.ones((3, 1)))
 
 
 if __name__ == "__main__":

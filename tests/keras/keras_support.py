@@ -1,48 +1,70 @@
-"""The Keras and the Horovod of a test job, a small model and its data, and the reference: one process that trains with a
-plain optimizer on the joined batches of all ranks. All numbers are float64 (in_float64()), so that equal results agree
-to the last digits.
+"""The Keras and the Horovod of a test job, where tests run (on()), a small model and its data, and the reference: one
+process that trains with a plain optimizer on the joined batches of all ranks. The ranks compute in float64, so that equal
+results agree to the last digits; on JAX in float32.
 """
 
 import contextlib
 import functools
 import os
+import sys
+import warnings
+from pathlib import Path
 
 import numpy as np
+import pytest
 
-KIND = os.environ["HVD_TEST_KERAS_KIND"]
-if KIND == "tf.keras":
-    from tensorflow import keras
+from harness.installed import is_installed
 
-    import horovod.tensorflow.keras as hvd
-else:
-    import keras
+_FRAMEWORK = {"torch": "torch", "jax": "jax", "tensorflow": "tensorflow", "tf.keras": "tensorflow"}
+# Of this process; "" in pytest's own, which imports any Keras and runs no test.
+KIND = os.environ.get("HVD_TEST_KERAS_KIND", "")
+TORCH = KIND == "torch"
+if KIND in (
+    "torch",
+    "jax",
+):  # as on a machine without TensorFlow: Keras would import it to save a model, or for a seed
+    sys.modules.setdefault("tensorflow", None)
+with pytest.MonkeyPatch.context() as variables:
+    if (
+        not KIND and "KERAS_BACKEND" not in os.environ and is_installed("torch")
+    ):  # PyTorch is imported fastest
+        variables.setenv("KERAS_BACKEND", "torch")
+    if KIND == "tf.keras":
+        from tensorflow import keras
 
-    import horovod.keras as hvd
+        import horovod.tensorflow.keras as hvd
+    else:
+        import keras
+
+        import horovod.keras as hvd
 
 KERAS3 = hasattr(keras, "ops")
-TORCH = KIND == "torch"
 STEPS, ROWS = 4, 5
 # Keras 3.15 on PyTorch rounds the gradients of kernels to float32, also for models and data of float64.
 TOLERANCE = 1e-6 if TORCH else 1e-11
-
-
-@contextlib.contextmanager
-def in_float64():
-    """Within it Keras computes in float64. Programs that have run in this process may have fixed another type."""
-    settings = keras.config if KERAS3 else keras.backend
-    before = settings.floatx()
-    policy = (
-        keras.config.dtype_policy() if KERAS3 else None
-    )  # Keras 3 keeps the policy that it was first asked for
-    settings.set_floatx("float64")
-    if KERAS3:
+if KIND not in ("", "jax"):
+    (keras.config if KERAS3 else keras.backend).set_floatx("float64")
+    if KERAS3:  # it keeps the policy that it was first asked for
         keras.config.set_dtype_policy("float64")
-    try:
-        yield
-    finally:
-        settings.set_floatx(before)
-        if KERAS3:
-            keras.config.set_dtype_policy(policy)
+
+
+def on(kind, *ranks, **options):
+    """The mark of tests that run on these numbers of ranks with a kind of Keras; on none where its framework is missing.
+
+    Kinds: "tensorflow", "torch" and "jax" are horovod.keras with that backend, "tf.keras" is horovod.tensorflow.keras.
+    """
+    counts = ranks if is_installed(_FRAMEWORK[kind]) else ()
+    return pytest.mark.ranks(*counts, id=kind, **options_of(kind), **options)
+
+
+def options_of(kind):
+    """Those of run_on_ranks() for a kind of Keras; each has living ranks of its own."""
+    return {
+        "framework": _FRAMEWORK[kind],
+        "process_env": {"HVD_TEST_KERAS_KIND": kind},
+        "init": "horovod.tensorflow.keras" if kind == "tf.keras" else "horovod.keras",
+        "init_options": {"process_sets": "dynamic"},
+    }
 
 
 def modes():
@@ -196,6 +218,14 @@ def agree(model, wanted, tolerance=TOLERANCE):
     assert np.abs(found).max() < 10, "training diverged"
     np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance)
     same_everywhere(found)
+
+
+def saved(model, folder, form):
+    path = str(Path(folder) / (f"m{hvd.rank()}" + ("" if form == "saved_model" else f".{form}")))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras warns that h5 is an old format
+        model.save(path)
+    return path
 
 
 @contextlib.contextmanager

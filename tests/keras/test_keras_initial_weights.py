@@ -1,15 +1,16 @@
 """HOROVOD_CHECK_CONSISTENCY=1 with Keras on PyTorch; on TensorFlow: tests/tensorflow/test_tf_initial_weights.py."""
 
-from harness.checks import run_with
+import keras_initial_weights
+from harness import run_on_ranks
 from harness.installed import need
+from keras_support import options_of
 
-need("keras")
 need("torch")
 
 
 def output_of(with_callback):
-    options = {"init": "horovod.keras", "env": {"HOROVOD_CHECK_CONSISTENCY": "1"}}
-    return run_with("torch", 2, "keras/initial_weights_ranks.py::fit", with_callback, **options).output
+    env = {"HOROVOD_CHECK_CONSISTENCY": "1"}
+    return run_on_ranks(2, keras_initial_weights.fit, with_callback, env=env, **options_of("torch")).output
 
 
 def test_without_callback():

@@ -146,7 +146,7 @@ def slurm(tmp_path_factory):
     """The cluster, for all tests of a module."""
     if shutil.which("slurmctld-wlm", path=f"{ROOT}/sbin") is None:
         pytest.skip(
-            f"Slurm is not in {ROOT.parent}: python tests/get_debian.py unpacks it there (make test does)"
+            f"Slurm is not in {ROOT.parent}: python tests/get_debian.py unpacks it there (make test-all does)"
         )
     network = Network(2)
     network.make()

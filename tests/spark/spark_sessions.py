@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -36,6 +37,11 @@ def why_not(version: str) -> str:
     if not python_with(version).exists():
         return f"no PySpark {version} in an environment of its own ({python_with(version)}); `make test-all` makes it"
     return "" if java_home() else "no java here, and none in .venv/java; `make test-all` gets it"
+
+
+def checks_of(module: str) -> list[str]:
+    """Names of the functions check_* of a module beside this one, in the order of the file. Only a driver imports it."""
+    return re.findall(r"^def (check_\w+)", (HERE / f"{module}.py").read_text(), re.MULTILINE)
 
 
 class LivingDriver:

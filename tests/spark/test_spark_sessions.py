@@ -6,14 +6,13 @@ One session for each version of PySpark serves all checks; the settings of the t
 import pytest
 
 import spark_sessions
-from harness.checks import check_names
 
 MODULES = ["checks_spark_jobs", "checks_spark_elastic", "checks_spark_data", "checks_spark_estimators"]
 CASES = [
     (version, module, check)
     for version in spark_sessions.VERSIONS
     for module in MODULES
-    for check in check_names(f"spark/{module}.py")
+    for check in spark_sessions.checks_of(module)
 ]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

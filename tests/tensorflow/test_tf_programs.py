@@ -8,28 +8,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.checks import run_with
-from harness.installed import Later, need
+import tf_programs
+from harness import run_on_ranks
+from harness.installed import need
 
-need("tensorflow", reason="the programs are for TensorFlow")
 need("sklearn", reason="the programs' data set comes with scikit-learn")
+sys.path.insert(0, str(Path(__file__).with_name("programs")))
+import handwritten  # noqa: E402
 
 RANKS = 2
 # Programs for TensorFlow 1 switch their process to its behaviour.
 TENSORFLOW_1 = {"HVD_TEST_TENSORFLOW_1": "1"}
-
-sys.path.insert(0, str(Path(__file__).with_name("programs")))
-handwritten = Later("handwritten")
 
 pytestmark = pytest.mark.timeout(500)
 
 
 def run(folder, program, **process_env):
     """Runs a program on living ranks, which save its weights in the folder; its output."""
-    function = "tensorflow/rank_tf_programs.py::run"
-    return run_with(
-        "tensorflow", RANKS, function, program, str(folder), init=None, process_env=process_env
-    ).output
+    done = run_on_ranks(
+        RANKS,
+        tf_programs.run,
+        program,
+        str(folder),
+        framework="tensorflow",
+        init=None,
+        process_env=process_env,
+    )
+    return done.output
 
 
 def weights(folder, program):

@@ -1,22 +1,96 @@
-"""The device of the checks in ranks_tf_device_*.py: TensorFlow's `GCU`, the vendor's device with this rank's number.
-Import it before TensorFlow uses a device."""
+"""The device of test_tf_device_*.py, TensorFlow's `GCU`: the simulated device of tests/devices/tf_gcu, whose streams are
+late. A rank has the vendor's device with its number. The device itself and the backend are installed by `make test`.
 
+Tests have one of the marks pytest.mark.ranks(2, **NATIVE) and so on. Each service of the device needs processes of its
+own, as TensorFlow takes one set of kernels for a device.
+"""
+
+import contextlib
+import functools
 import os
+import tempfile
 
 import numpy as np
 import tensorflow as tf
 
-import tf_gcu
+import horovod.tensorflow as hvd
+from harness.installed import need
+
+need("tf_gcu", "hvd_backend_eccl_stub")
+import tf_gcu  # noqa: E402
 
 DEVICE = "/device:GCU:0"
 NEXT_DEVICE = "/device:GCU:1"
 # The vendor's number of DEVICE. On all ranks but the first it differs from TensorFlow's number.
 ORDINAL = int(os.environ.get("HOROVOD_LOCAL_RANK", "0"))
 
-tf_gcu.load()
-tf.config.set_visible_devices(
-    tf.config.list_physical_devices(tf_gcu.DEVICE)[ORDINAL : ORDINAL + 2], tf_gcu.DEVICE
-)
+# Long enough that an operation that does not wait reads old values; short enough for thousands of operations.
+_LATE = {"TOPS_SIM_DELAY_US": "50", "TF_GCU_JITTER_US": "200"}
+# init() of this module loads the device.
+_HERE = {"framework": "tensorflow", "init": "tf_device_under_test"}
+# The backend works on the device's memory.
+NATIVE = {
+    **_HERE,
+    "id": "native",
+    "process_env": {**_LATE, "HOROVOD_BACKEND": "eccl_stub"},
+    "env": {"HVD_TEST_SERVED": "NATIVE"},
+}
+# A new engine in the same processes: the backend's table opens the device, and the operations are those of another
+# backend, for host memory.
+STAGED = {
+    **NATIVE,
+    "id": "staged",
+    "init_options": {"backend": "gcu=shm"},
+    "env": {"HVD_TEST_SERVED": "STAGED"},
+}
+# No backend serves the device: TensorFlow copies.
+HOST = {
+    **_HERE,
+    "id": "host",
+    "process_env": {**_LATE, "HOROVOD_BACKEND": "shm"},
+    "env": {"HVD_TEST_SERVED": "HOST"},
+}
+
+
+def init(**options):
+    """What begins a job of these tests, in place of hvd.init()."""
+    _load()
+    hvd.init(**options)
+
+
+@functools.cache
+def _load():
+    """Loads the device into this process, which has not used a device of TensorFlow before."""
+    tf_gcu.load()
+    tf.config.set_visible_devices(
+        tf.config.list_physical_devices(tf_gcu.DEVICE)[ORDINAL : ORDINAL + 2], tf_gcu.DEVICE
+    )
+
+
+def served():
+    """How the device is served in this job: NATIVE, STAGED by the engine, or HOST, by TensorFlow."""
+    return os.environ["HVD_TEST_SERVED"]
+
+
+@contextlib.contextmanager
+def reports_of_copies():
+    """A list that has, after the block, the lines by which this process says that TensorFlow copies."""
+    found = []
+    with tempfile.TemporaryFile("w+") as file:
+        own = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield found
+        finally:
+            os.dup2(own, 2)
+            os.close(own)
+            file.seek(0)
+            text = file.read()
+            os.write(2, text.encode())
+    found += [
+        line for line in text.splitlines() if "no backend works on memory of TensorFlow's GCU devices" in line
+    ]
+    assert text.count("fix: install the backend wheel of the device's vendor") == len(found), text
 
 
 def on_device(values, dtype=None, where=DEVICE):

@@ -1,4 +1,4 @@
-"""Helpers of the checks of horovod.tensorflow. Imported by ranks_tf_*.py, on every rank."""
+"""Helpers of the tests of horovod.tensorflow."""
 
 import contextlib
 import functools
@@ -10,13 +10,9 @@ import tensorflow as tf
 import horovod.tensorflow as hvd
 
 v1 = tf.compat.v1
-ME, SIZE = hvd.rank(), hvd.size()
-RANKS = range(SIZE)
-KERAS_3 = hasattr(tf.keras, "ops")
 
-
-# tf.function for checks whose subject is not AutoGraph, which takes longer than the trace of a small function. The
-# checks of operations on process sets (ranks_tf_ops.py) and of graphs, and the programs, have AutoGraph, as users have
+# tf.function for tests whose subject is not AutoGraph, which takes longer than the trace of a small function. The
+# tests of operations on process sets (test_tf_ops.py) and of graphs, and the programs, have AutoGraph, as users have
 # it.
 graph_function = functools.partial(tf.function, autograph=False)
 
@@ -31,6 +27,19 @@ def eagerly_and_in_one_function(calls):
     to make a function than to call it."""
     yield [call() for call in calls]
     yield graph_function(lambda: [call() for call in calls])()
+
+
+def keras_3():
+    return hasattr(tf.keras, "ops")
+
+
+def last_rank():
+    return hvd.size() - 1
+
+
+def total_of_ranks():
+    """The sum over all ranks of the number of the rank + 1."""
+    return sum(range(1, hvd.size() + 1))
 
 
 def data(rank, *shape, seed=0):

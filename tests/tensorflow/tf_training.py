@@ -1,4 +1,4 @@
-"""A small model that optimizers of tf.compat.v1 train, together and in one process, for the checks of optimizers."""
+"""A small model that optimizers of tf.compat.v1 train, together and in one process, for the tests of optimizers."""
 
 import functools
 
@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from tf_support import ME, RANKS, data, near, v1
+from tf_support import data, near, v1
 
 STEPS = 4
 SHAPES = {"weight": (3, 2), "bias": (2,)}
@@ -76,7 +76,9 @@ def train_each(optimizers, feeds, loss=loss_of):
             return session.run(variables)
 
 
-def together(kind="momentum", feeds=lambda step: batch(step, ME), resource=True, loss=loss_of, **options):
+def together(
+    kind="momentum", feeds=lambda step: batch(step, hvd.rank()), resource=True, loss=loss_of, **options
+):
     return train(
         lambda _: hvd.DistributedOptimizer(KINDS[kind](), **options), feeds, resource=resource, loss=loss
     )
@@ -86,24 +88,26 @@ def alone(kind="momentum", feeds=None, loss=loss_of, **options):
     """The variables that one process trains on the data of all ranks, or on those of `feeds`."""
     return train(
         lambda _: KINDS[kind](),
-        feeds or (lambda step: np.concatenate([batch(step, r) for r in RANKS])),
+        feeds or (lambda step: np.concatenate([batch(step, r) for r in range(hvd.size())])),
         loss=loss,
         **options,
     )
 
 
 def reference(kind="momentum", **options):
-    """alone() for checks in which all ranks call it: rank 0 has it computed, and the others get its values, as each graph
+    """alone() for tests in which all ranks call it: rank 0 has it computed, and the others get its values, as each graph
     of TensorFlow takes time to make."""
-    return hvd.broadcast_object(alone(kind, **options) if ME == 0 else None, 0, name="reference")
+    return hvd.broadcast_object(alone(kind, **options) if hvd.rank() == 0 else None, 0, name="reference")
 
 
 @functools.cache
 def references():
     """reference() of each kind of optimizer, for loss_of() and STEPS steps."""
     found = None
-    if ME == 0:
-        found = train_each(KINDS.values(), lambda step: np.concatenate([batch(step, r) for r in RANKS]))
+    if hvd.rank() == 0:
+        found = train_each(
+            KINDS.values(), lambda step: np.concatenate([batch(step, r) for r in range(hvd.size())])
+        )
     return dict(zip(KINDS, hvd.broadcast_object(found, 0, name="references"), strict=True))
 
 

@@ -1,7 +1,7 @@
-"""Checks in a process in which horovod.tensorflow is missing, or cannot be imported as a whole. One process with
-TensorFlow runs all of them, as it never loads the library of Horovod's operations.
+"""What test_tf_without_horovod.py runs in a process in which horovod.tensorflow is missing, or cannot be imported as a
+whole. One process with TensorFlow runs all of them, as it never loads the library of Horovod's operations.
 
-Run by test_tf_without_horovod.py on one living rank, whose engine is not initialised.
+That process is one living rank, whose engine is not initialised.
 """
 
 import contextlib

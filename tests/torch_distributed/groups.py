@@ -1,4 +1,4 @@
-"""For checks that run on living ranks: a default group of torch.distributed over hvd, for the time of a check."""
+"""A default group of torch.distributed over hvd, for the time of a test."""
 
 from contextlib import contextmanager
 from datetime import timedelta

@@ -1,14 +1,14 @@
-"""What older versions of PyTorch do not have, or have with other arguments. For checks that run on ranks."""
+"""What older versions of PyTorch do not have, or have with other arguments."""
 
 import inspect
 
+import pytest
 import torch
 
 
 def need_fully_shard():
-    """Skips the check before PyTorch 2.6, whose FSDP2 is a prototype that wants CUDA (seen in 2.4)."""
-    import pytest
-    import torch.distributed.fsdp
+    """Skips the test before PyTorch 2.6, whose FSDP2 is a prototype that wants CUDA (seen in 2.4)."""
+    import torch.distributed.fsdp  # here, as it takes a second
 
     if not hasattr(torch.distributed.fsdp, "fully_shard"):
         pytest.skip("this PyTorch has no torch.distributed.fsdp.fully_shard, which came with 2.6")

@@ -1,14 +1,10 @@
-"""A small training for the checks of ranks_*.py: a model, the data of each rank, and the weights that one process gets.
-
-ME and SIZE are those of this rank when the module is imported: the harness has called hvd.init().
-"""
+"""A small training: a model, the data of each rank, and the weights that one process gets."""
 
 import torch
 import torch.nn.functional as F
 
 import horovod.torch as hvd
 
-ME, SIZE = hvd.rank(), hvd.size()
 STEPS = 3
 
 
@@ -17,13 +13,13 @@ def model():
     return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
 
 
-def data(rank=ME):
-    generator = torch.Generator().manual_seed(rank)
+def data(rank=None):
+    generator = torch.Generator().manual_seed(hvd.rank() if rank is None else rank)
     return torch.randn(6, 8, generator=generator), torch.randn(6, 4, generator=generator)
 
 
 def data_of_all():
-    return [torch.cat(parts) for parts in zip(*map(data, range(SIZE)))]
+    return [torch.cat(parts) for parts in zip(*map(data, range(hvd.size())))]
 
 
 def train(trained, given, optimizer, steps=STEPS):

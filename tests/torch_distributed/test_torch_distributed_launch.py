@@ -1,6 +1,6 @@
 """init_process_group("hvd") in programs without an import of horovod: under launchers, and in ranks that they start.
 
-PyTorch finds hvd when it is imported. In the test of torchrun a fork server has done that for the launcher and the ranks.
+PyTorch finds hvd when it is imported.
 """
 
 import os
@@ -11,16 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.frameworks import horovodrun, python_of, torchrun
+from harness.frameworks import horovodrun, torchrun
 from harness.installed import is_installed, need
-
-need("torch")
+from older_torch import need_fully_shard
 
 HERE = Path(__file__).parent
 PROGRAM = str(HERE / "launched_program.py")
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 COMMANDS = {
-    "horovodrun": [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable, PROGRAM],
+    "horovodrun": [*horovodrun(2), PROGRAM],
     "spawn": [sys.executable, PROGRAM, "spawn"],
 }
 
@@ -33,8 +31,7 @@ def run(*words, **variables):
 
 
 def test_a_program_of_torch_under_torchrun():
-    words = [*torchrun("--no-python"), python_of("torch"), PROGRAM]
-    assert "hvd on 2 ranks: done" in run(*words)
+    assert "hvd on 2 ranks: done" in run(*torchrun(), PROGRAM)
 
 
 @pytest.mark.slow
@@ -46,7 +43,6 @@ def test_a_program_of_torch(way):
 @pytest.mark.skipif(version("torch").startswith("2.4."), reason="PyTorch 2.4 loads no entry points")
 @pytest.mark.parametrize("text", ["cpu:hvd,cuda:gloo,xpu:gloo", "gloo"])
 def test_horovodrun_with_any_backend(text):
-    # Not forked: the import of torch has to see horovodrun's variables.
     output = run(*COMMANDS["horovodrun"], HVD_TEST_BACKEND=text)
     assert " on 2 ranks: done" in output
 
@@ -54,8 +50,8 @@ def test_horovodrun_with_any_backend(text):
 def test_the_ranks_meet_where_the_name_of_the_first_host_means_nothing():
     """As with an alias of ssh, or the name of a container."""
     words = ["-H", "no-such-host.invalid:1,localhost:1", "--network-interfaces", "lo"]
-    words += ["--remote-shell", "sh -c 'exec {command}' {host}", python_of("torch"), PROGRAM]
-    assert "hvd on 2 ranks: done" in run(*horovodrun(2, *words))
+    words += ["--remote-shell", "sh -c 'exec {command}' {host}"]
+    assert "hvd on 2 ranks: done" in run(*horovodrun(2, *words), PROGRAM)
 
 
 @pytest.mark.skipif(version("torch").startswith("2.4."), reason="PyTorch 2.4 loads no entry points")
@@ -74,11 +70,9 @@ def test_variables_of_the_program_count_under_horovodrun():
 
 @pytest.mark.slow
 def test_the_example_with_sharded_weights():
-    from older_torch import need_fully_shard
-
     need_fully_shard()
     example = HERE.parents[1] / "examples" / "pytorch_fsdp_digits.py"
-    output = run(*TORCHRUN, str(example), "--epochs", "6")
+    output = run(*torchrun(), str(example), "--epochs", "6")
     accuracy = float(output.split("test accuracy ")[1].split(";")[0])
     assert accuracy > 0.9
 
@@ -86,7 +80,7 @@ def test_the_example_with_sharded_weights():
 @pytest.mark.slow
 def test_detailed_debugging():
     """PyTorch checks more then, and DDP logs; hvd's own checks of each call are always there."""
-    output = run(*TORCHRUN, str(HERE / "trained_program.py"), TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    output = run(*torchrun(), str(HERE / "trained_program.py"), TORCH_DISTRIBUTED_DEBUG="DETAIL")
     assert output.count("trained") == 2
 
 
@@ -97,4 +91,4 @@ def test_libraries_above(library):
         need("pytorch_lightning", reason="neither lightning nor pytorch_lightning is installed")
     elif library != "lightning":
         need(library)
-    assert run(*TORCHRUN, str(HERE / "library_programs.py"), library).count("trained") == 2
+    assert run(*torchrun(), str(HERE / "library_programs.py"), library).count("trained") == 2
