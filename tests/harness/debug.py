@@ -51,7 +51,9 @@ def run_here(me: int, job: dict, function, arguments) -> None:
     init = module_to_initialize(framework, job.get("init", "default"))
     folder = Path(tempfile.mkdtemp(prefix="hvd-ranks-"))
     call = write_call(folder, function, arguments, init, job.get("init_options"))
-    for name, value in {**_PATIENCE, **_identity(ranks), **job.get("env", {})}.items():
+    # Those of horovod have been taken from pytest's environment since the start.
+    started = {**frameworks.environment_of(framework), **job.get("process_env", {})}
+    for name, value in {**_PATIENCE, **started, **_identity(ranks), **job.get("env", {})}.items():
         os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
     others = {
         other: subprocess.Popen(

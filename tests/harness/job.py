@@ -79,6 +79,7 @@ class Job:
 
     def call(self, function: tuple[str, str], arguments: tuple, options: dict, seconds: float) -> Outcome:
         """Executes the function (file, name) on every rank. Raises RanksFailed, or pytest.skip if the ranks skip."""
+        __tracebackhide__ = True
         self._calls += 1
         folder = self.folder / f"call-{self._calls}"
         folder.mkdir()
@@ -176,6 +177,7 @@ class Job:
         return answers
 
     def _judge(self, name: str, answers: dict, seconds: float, folder: Path) -> None:
+        __tracebackhide__ = True
         kinds = {kind for kind, _ in answers.values()}
         if len(answers) == self.ranks and kinds in ({"returned"}, {"skipped"}):
             return

@@ -35,6 +35,7 @@ def pytest_configure(config):
     config.addinivalue_line(
         "markers", "ranks(*counts, **options): the test runs on ranks (tests/harness/plugin.py)"
     )
+    config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's, which may be missing")
 
 
 def pytest_ignore_collect(collection_path):
@@ -82,9 +83,11 @@ def job_of(item) -> dict | None:
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own hook
 def pytest_collection_modifyitems(items):
     for item in items:
+        job = job_of(item)
+        if job is not None and job.get("framework") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(500))  # longer than the call's, which shows the ranks' stacks
         if any(item.iter_markers("xdist_group")):
             continue
-        job = job_of(item)
         path = item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group(path if job is None or job.get("fresh") else _group_of(job)))
 
@@ -101,6 +104,7 @@ def pytest_collection_finish(session):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
+    __tracebackhide__ = True
     job = job_of(pyfuncitem)
     if job is None:
         return None

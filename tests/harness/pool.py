@@ -25,6 +25,7 @@ _jobs: dict[Start, Job] = {}
 
 def call(start: Start, function, arguments, options, seconds, fresh=False) -> Outcome:
     """Runs a call on the living job that was started so, or on a new one that ends with the call."""
+    __tracebackhide__ = True
     job = None if fresh else _jobs.pop(start, None)
     if job is not None and not job.alive:
         job.kill()

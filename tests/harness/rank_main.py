@@ -93,9 +93,7 @@ def _execute(function, arguments, options):
         if options["init"] is not None:
             importlib.import_module(options["init"]).init(**options["init_options"])
         value = body(*arguments)
-        if options["barrier"] and _is_initialized():  # the shutdown ends the job for a rank that still works
-            sys.modules["hvd_core"].barrier()
-        _shut_down()
+        _end_together()
         return "returned", value
     except BaseException as error:
         if os.getpid() != _PROCESS:  # a child that the check has forked ends in its own way
@@ -110,6 +108,15 @@ def _execute(function, arguments, options):
 def _is_initialized():
     engine = sys.modules.get("hvd_core")
     return engine is not None and engine.is_initialized()
+
+
+def _end_together():
+    """Waits for the other ranks before the shutdown, which ends the job for a rank that still works. A rank that has
+    failed says so itself, and so does a test after which the engine has ended."""
+    if _is_initialized():
+        with contextlib.suppress(Exception):
+            sys.modules["hvd_core"].barrier()
+    _shut_down()
 
 
 def _shut_down():

@@ -39,13 +39,13 @@ def run_on_ranks(
 
     Raises RanksFailed, an AssertionError, if a rank raises, dies, or does not answer in time.
     """
+    __tracebackhide__ = True
     if ranks < 1:
         raise ValueError(f"ranks is {ranks}; a job has at least one")
     call = {
         "env": env or {},
         "init": module_to_initialize(framework, init),
         "init_options": init_options or {},
-        "barrier": bool(framework),
     }
     start = pool.Start(
         ranks,

@@ -223,9 +223,9 @@ def test_microbatches_have_names_of_their_own():
 def test_one_name_twice_at_the_same_time_is_refused():
     """A function that is compiled by itself has its names twice when it is called twice, and the names of the program are
     kept. Where the calls meet, that is an error and not a mixture."""
-    mean = jax.jit(lambda x: hvd.allreduce(x, name="twice"))
+    compiled = jax.jit(lambda x: hvd.allreduce(x, name="twice"))
     x = jnp.full(300_000, hvd.rank() + 1.0)
-    for call in (mean, functools.partial(hvd.allreduce, name="twice")):
+    for call in (compiled, functools.partial(hvd.allreduce, name="twice")):
         program = jax.jit(lambda x, f=call: (f(x), f(-x)))
         try:
             first, second = jax.block_until_ready(program(x))

@@ -19,16 +19,12 @@ _FRAMEWORK = {"torch": "torch", "jax": "jax", "tensorflow": "tensorflow", "tf.ke
 # Of this process; "" in pytest's own, which imports any Keras and runs no test.
 KIND = os.environ.get("HVD_TEST_KERAS_KIND", "")
 TORCH = KIND == "torch"
-if KIND in (
-    "torch",
-    "jax",
-):  # as on a machine without TensorFlow: Keras would import it to save a model, or for a seed
+# As on a machine without TensorFlow, which Keras would import to save a model or to set a seed.
+if KIND in ("torch", "jax"):
     sys.modules.setdefault("tensorflow", None)
 with pytest.MonkeyPatch.context() as variables:
-    if (
-        not KIND and "KERAS_BACKEND" not in os.environ and is_installed("torch")
-    ):  # PyTorch is imported fastest
-        variables.setenv("KERAS_BACKEND", "torch")
+    if not KIND and is_installed("torch"):  # of the backends the fastest to import
+        variables.setenv("KERAS_BACKEND", os.environ.get("KERAS_BACKEND", "torch"))
     if KIND == "tf.keras":
         from tensorflow import keras
 
@@ -76,7 +72,7 @@ def modes():
 
 
 def compiled():
-    """Arguments of compile() for checks that need only one way: on TensorFlow, tracing a step takes longer than four
+    """Arguments of compile() for tests that need only one way: on TensorFlow, tracing a step takes longer than four
     steps. On JAX, to compile each operation takes longer than to compile a step."""
     return {} if KIND in ("torch", "jax") else {"run_eagerly": True}
 
@@ -92,7 +88,7 @@ def model_of(seed=0, outputs=3, hidden=2 if TORCH else 1):
 
 
 def layer_of(seed=0):
-    """A model of one layer, for checks that count steps: they take as long as the layers are many."""
+    """A model of one layer, for tests that count steps: they take as long as the layers are many."""
     return model_of(seed, hidden=0)
 
 
@@ -130,7 +126,7 @@ def joined(ranks, steps=STEPS, rows=ROWS):
 
 
 def sgd():
-    """An optimizer for checks that need only one."""
+    """An optimizer for tests that need only one."""
     return keras.optimizers.SGD(0.1, momentum=0.9)
 
 

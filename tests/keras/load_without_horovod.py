@@ -9,7 +9,8 @@ import sys
 import numpy as np
 
 sys.modules.update(dict.fromkeys(["horovod", "hvd_core"]))
-os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # `import torch` would load what the installed package offers it
+# Else `import torch` loads what the installed package offers it.
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 import keras  # noqa: E402
 
