@@ -63,11 +63,8 @@ def module_to_initialize(framework: str, init: str | None) -> str | None:
     return f"horovod.{framework}" if framework else "hvd_core"
 
 
-def place_of(function: Callable | str) -> tuple[str, str]:
+def place_of(function: Callable) -> tuple[str, str]:
     """(file, name) by which the ranks find the function."""
-    if isinstance(function, str):
-        path, _, name = function.partition("::")
-        return str(Path(__file__).resolve().parents[1] / path), name
     name = function.__qualname__
     if "<" in name:
         raise ValueError(f"{name} is not a function of a module, so the ranks cannot find it")
