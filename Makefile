@@ -24,7 +24,7 @@ CXX_FILES := $(shell find hvd_core horovod backends simulators tests benchmarks 
 # Backends that are distributions of their own, and the devices of PyTorch and TensorFlow that the tests use: they run on
 # the simulator of the template backend (eccl_stub).
 STUB := backends/eccl_stub
-DEVICES := tests/devices
+DEVICES := tests/simulators
 MPI := backends/mpi
 GLOO := backends/gloo
 NCCL := backends/nccl
@@ -66,8 +66,11 @@ train: $(VENV)/.train
 
 install: $(VENV)/.built
 
-# Lint and a part of the tests: no compilation, and nothing but the test tools beside what `make train` installs.
-CHECKED := tests/architecture tests/docs/test_included_code.py tests/frontend tests/selection tests/torch/test_torch_ranks.py
+# Lint and a part of the tests: no compilation, and nothing but the test tools beside what `make train` installs. Folders of
+# frameworks that are not installed are left out.
+CHECKED := $(addprefix tests/,system/architecture system/docs/test_included_code.py harness model hvd_core/backends/selection \
+    hvd_core/frontend/test_frontend_ranks.py horovod/torch/test_torch_ops.py horovod/torch/test_torch_optimizer.py \
+    horovod/tensorflow/test_tf_reductions.py horovod/keras/test_keras_optimizer.py horovod/jax/test_jax_ops.py)
 check: $(VENV)/.check lint
 	$(WITH_VENV) python -m pytest -q -m "not slow" $(LANES) $(CHECKED) $(PYTEST_ARGS)
 
@@ -88,7 +91,7 @@ programs: $(VENV)/.test
 	$(WITH_VENV) python tests/build_programs.py
 
 sanitize: $(VENV)/.tools
-	$(WITH_VENV) python tests/engine/native/stress/sanitize.py $(SANITIZE_ARGS)
+	$(WITH_VENV) python tests/hvd_core/engine/native/stress/sanitize.py $(SANITIZE_ARGS)
 
 lint: $(VENV)/.check
 	$(BIN)/ruff check .
@@ -163,7 +166,7 @@ $(VENV)/.mpi: $(VENV)/.train $(MPI_INPUTS)
 	$(WITH_VENV) python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps -e $(MPI)
 	touch $@
 
-# Builds without CUDA and NCCL. What has to have a GPU is in tests/gpu.
+# Builds without CUDA and NCCL. What has to have a GPU is in tests/system/gpu.
 $(VENV)/.nccl: $(VENV)/.train $(NCCL_INPUTS)
 	$(WITH_VENV) python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps -e $(NCCL)
 	touch $@
@@ -208,15 +211,15 @@ $(VENV)/mxnet/.installed: $(VENV)/.created requirements/mxnet.txt
 
 # Each PySpark has an environment of its own, with the main one behind it on its path. Java is the system's, or Debian's
 # package unpacked into .venv. For `make test-all` only.
-$(VENV)/.spark: $(VENV)/spark-4/.installed $(VENV)/spark-3.5/.installed tests/spark/get_java.py
-	$(BIN)/python tests/spark/get_java.py $(VENV)/java || echo "The tests on Spark say so and are skipped."
+$(VENV)/.spark: $(VENV)/spark-4/.installed $(VENV)/spark-3.5/.installed tests/horovod/spark/get_java.py
+	$(BIN)/python tests/horovod/spark/get_java.py $(VENV)/java || echo "The tests on Spark say so and are skipped."
 	touch $@
 
 $(VENV)/spark-%/.installed: $(VENV)/.created requirements/spark-%.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip --disable-pip-version-check install -q -r requirements/spark-$*.txt || \
 	    { rm -rf $(@D)/bin; echo "PySpark $* is not installed; its tests say so and are skipped."; }
-	$(BIN)/python tests/spark/put_behind.py $(@D)
+	$(BIN)/python tests/horovod/spark/put_behind.py $(@D)
 	touch $@
 
 # Older versions of JAX, each in an environment of its own. For `make test-all` only.

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-for folder in ("", "abi", "conformance", "eccl", "engine", "nccl_backend"):
+for folder in ("", "abi", "hvd_core/conformance", "hvd_core/engine", "backends/nccl"):
     sys.path.insert(0, str(TESTS / folder))
 
 import abi_toolchain  # noqa: E402
@@ -39,7 +39,9 @@ def jobs():
     yield hostile_fuzz.build
     yield host_kernels.build
     yield simulated_cuda.build
-    yield from (lambda s=source: native_program.backend(s) for source in (TESTS / "backends").glob("*/*.cc"))
+    yield from (
+        lambda s=source: native_program.backend(s) for source in (TESTS / "backends/host").glob("*/*.cc")
+    )
     yield from (lambda s=source: toolchain.program(s) for source in (TESTS / "abi").glob("*_driver.cc"))
     yield lambda: abi_toolchain.loopbacks(toolchain)
     yield lambda: abi_toolchain.loaded_loopback(toolchain)

@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from namespaces import hosts  # noqa: F401 (a fixture)
 
 from harness import environment
+from namespaces import hosts  # noqa: F401 (a fixture)
 
 # Variables by which a rank learns who it is. Left over from an outer launcher they would turn every test
 # process into a rank of that job.
@@ -24,7 +24,7 @@ _IDENTITY_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MAST
 
 pytest_plugins = ("harness.plugin",)
 # Where build_programs.py has not run, the first test of these folders waits for a compiler.
-_WITH_A_COMPILER = ("engine", "frontend", "abi", "eccl", "conformance", "nccl_backend")
+_WITH_A_COMPILER = ("engine", "frontend", "abi", "eccl_stub", "conformance", "nccl")
 
 
 def pytest_configure(config):

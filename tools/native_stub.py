@@ -3,8 +3,8 @@
     python tools/native_stub.py            # after a change of hvd_core/engine/python; build first
 
 pybind11 puts the signature of each function into its docstring. TYPES has the types that C++ leaves open: parameters
-that the engine checks itself, because the other ranks must hear of a wrong one, and containers. tests/exports compares
-the stub with the module.
+that the engine checks itself, because the other ranks must hear of a wrong one, and containers. tests/system/exports
+compares the stub with the module.
 """
 
 from __future__ import annotations

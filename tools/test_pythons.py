@@ -28,17 +28,23 @@ DIST = ROOT / "dist"
 PLACE = ROOT / "build" / "pythons"
 PAGE = ROOT / "docs" / "pythons.md"
 
-TEST_TOOLS = ("pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.7", "psutil>=5.9")
+TEST_TOOLS = ("pytest>=8,<9.2", "pytest-timeout>=2.3", "pytest-xdist>=3.7", "psutil>=5.9")
 NUMPY_TESTS = (
-    *("tests/frontend/test_frontend_ranks.py", "tests/frontend/test_objects.py"),
-    *("tests/engine/test_collectives.py", "tests/engine/test_process_sets.py", "tests/engine/test_join.py"),
-    *("tests/engine/test_python_engine.py", "tests/engine/test_numpy_face.py"),
-    *("tests/engine/test_copied_stacks.py", "tests/engine/test_interruptions.py"),
-    *("tests/runner/test_runner_engine.py", "tests/runner/test_runner_run_api.py"),
+    *("tests/hvd_core/frontend/test_frontend_ranks.py", "tests/hvd_core/frontend/test_objects.py"),
+    *(
+        "tests/hvd_core/engine/test_collectives.py",
+        "tests/hvd_core/engine/test_process_sets.py",
+        "tests/hvd_core/engine/test_join.py",
+    ),
+    *("tests/hvd_core/engine/test_python_engine.py", "tests/hvd_core/engine/test_numpy_face.py"),
+    *("tests/hvd_core/engine/test_copied_stacks.py", "tests/hvd_core/engine/test_interruptions.py"),
+    *("tests/horovod/runner/test_runner_engine.py", "tests/horovod/runner/test_runner_run_api.py"),
 )
-TORCH_TESTS = ("tests/torch/test_torch_ranks.py", "tests/torch/test_torch_module.py")
-# Of the checks, those of the operations, the optimizer and its use on two ranks, and one of each further kind on three.
-TORCH_SELECTION = "test_torch_module or 2-dlpack or 2-address or ranks_ops-3 or ranks_functions-3"
+TORCH_TESTS = (
+    *("tests/horovod/torch/test_torch_module.py", "tests/horovod/torch/test_torch_ops.py"),
+    *("tests/horovod/torch/test_torch_functions.py", "tests/horovod/torch/test_torch_memory.py"),
+    *("tests/horovod/torch/test_torch_optimizer.py", "tests/horovod/torch/test_torch_optimizer_use.py"),
+)
 
 HEAD = """# Python versions
 
@@ -136,7 +142,7 @@ def test(interpreter: Interpreter, built: dict, work: Path, options) -> tuple[st
     begun = time.monotonic()
     environment.install(str(wheel), path="")
     installed = time.monotonic() - begun
-    program = work / "tests" / "packaging" / "installed_programs.py"
+    program = work / "tests/system/packaging" / "installed_programs.py"
     horovodrun = [str(environment.folder / "bin" / "horovodrun"), "-np", "2", str(environment.python)]
     said = run([*horovodrun, str(program), "sum_of_ranks"], environment.variables(path=""))
     reduced = time.monotonic() - begun
@@ -151,7 +157,7 @@ def test(interpreter: Interpreter, built: dict, work: Path, options) -> tuple[st
             version = reason
         else:
             version = environment.version("torch")
-            torch = environment.pytest(work, "torch", *TORCH_TESTS, "-k", TORCH_SELECTION)
+            torch = environment.pytest(work, "torch", *TORCH_TESTS)
     cells = [
         ".".join(map(str, interpreter.version)),
         f"{wheel.stat().st_size / 1e6:.2f}",

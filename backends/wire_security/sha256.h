@@ -1,6 +1,6 @@
 // SHA-256 (FIPS 180-4) and HMAC-SHA-256 (RFC 2104), written from the standards: for handshakes that prove a secret,
 // without a library of the system. Header-only, C++20, pure functions and values, any thread.
-// tests/backends/sha256_vectors.cc holds the published vectors.
+// tests/backends/host/sha256_vectors.cc holds the published vectors.
 #pragma once
 
 #include <algorithm>

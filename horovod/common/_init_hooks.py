@@ -102,7 +102,7 @@ _PRELOADED = {
     "torch": ("torch._dynamo",),
     # Loaded with the first use of hvd.elastic; the other front ends load theirs immediately.
     "horovod.torch": ("horovod.torch.elastic",),
-    # Loaded by init() where there are several ranks, besides those that these load. tests/frontend/
+    # Loaded by init() where there are several ranks, besides those that these load. tests/hvd_core/frontend/
     # test_preloaded_modules.py names missing ones.
     "hvd_core": (
         "encodings.idna",

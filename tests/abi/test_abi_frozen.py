@@ -74,7 +74,7 @@ def test_frozen_backend_serves_a_job(tmp_path):
     side = tmp_path / "libprogram_side.so"
     include = ROOT / "simulators" / "eccl" / "include"
     compiler = os.environ.get("CC", "cc")
-    source = ROOT / "tests" / "eccl" / "program_side.c"
+    source = ROOT / "tests/backends/eccl_stub" / "program_side.c"
     simulator = FROZEN / "libeccl_sim.so"
     words = [
         compiler,
@@ -88,7 +88,7 @@ def test_frozen_backend_serves_a_job(tmp_path):
         simulator,
     ]
     subprocess.run([*map(str, words)], check=True, timeout=120)
-    program = [str(ROOT / "tests" / "eccl" / "eccl_job_ranks.py"), str(side), "gap"]
+    program = [str(ROOT / "tests/backends/eccl_stub" / "eccl_job_ranks.py"), str(side), "gap"]
     env = {
         **os.environ,
         "HOROVOD_BACKEND": "eccl_stub",

@@ -6,9 +6,9 @@ import re
 from collections import Counter
 
 import pytest
-from generated_tables import assert_up_to_date
 
 from abi_toolchain import PACKAGE
+from generated_tables import assert_up_to_date
 from hvd_core.backends import _slots as mirror
 
 HVD = PACKAGE / "include" / "hvd"

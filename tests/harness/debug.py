@@ -30,7 +30,8 @@ def start_with_variables(items, job_of) -> None:
     if len(items) != 1 or len(jobs) != 1:
         raise pytest.UsageError(
             f"--rank-debug takes one test that has the mark `ranks`; {len(items)} were selected, {len(jobs)} of them "
-            "with the mark. Name one, with its parameters: pytest 'tests/torch/test_torch_ops.py::test_factors[3]'"
+            "with the mark. Name one, with its parameters: "
+            "pytest 'tests/horovod/torch/test_torch_ops.py::test_factors[3]' --rank-debug 1"
         )
     framework = jobs[0].get("framework", "")
     if frameworks.python_of(framework) != sys.executable:

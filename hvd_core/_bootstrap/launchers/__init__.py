@@ -7,8 +7,8 @@ To add a launcher, write one file:
    example, slurm.py one with methods of its own.
 2. Add an instance to `LAUNCHERS` below. The first launcher in that order whose variables are set is used: one launcher
    may have started another, and the inner one must come first.
-3. Add a row to tests/bootstrap/test_bootstrap_identity.py, to the table in docs/launch.md, and to that of secrets in
-   hvd_core/_bootstrap/README.md.
+3. Add a row to tests/hvd_core/bootstrap/test_bootstrap_identity.py, to the table in docs/launch.md, and to that of
+   secrets in hvd_core/_bootstrap/README.md.
 
 Everything else derives from these classes: `identify()`, `hvd doctor` and its bundle, the watch over the launcher, the
 choice of a rendezvous method, the warning about contradicting variables, remedies. Reads the given mapping only, and

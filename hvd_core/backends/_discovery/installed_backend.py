@@ -47,7 +47,7 @@ from hvd_core.version import __version__
 if TYPE_CHECKING:
     from hvd_core.backends.python_backend import RegisteredBackend
 
-# The ABI that this engine offers; tests/discovery compares it with the header.
+# The ABI that this engine offers; tests/hvd_core/backends/discovery compares it with the header.
 ABI = (1, 1)
 
 

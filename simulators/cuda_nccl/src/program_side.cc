@@ -1,5 +1,5 @@
-// What a program has of the simulated device beside the engine, in the words of tests/engine/device_face.py: its
-// device, memory, and a stream of its own. Nothing here counts as a call of the driver's functions, so that what is
+// What a program has of the simulated device beside the engine, in the words of tests/hvd_core/engine/device_face.py:
+// its device, memory, and a stream of its own. Nothing here counts as a call of the driver's functions, so that what is
 // counted was called by others.
 #include <atomic>
 #include <chrono>

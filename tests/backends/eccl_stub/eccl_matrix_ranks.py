@@ -1,6 +1,6 @@
 """One rank of test_eccl_engine.py: the engine's matrix of cases on a simulated device, chosen by local_rank().
 
-Of tests/nccl_backend too, whose simulator has the same words for the program's side.
+Of tests/backends/nccl too, whose simulator has the same words for the program's side.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "hvd_core/engine"))
 
 import device_face
 import hvd_core as hvd

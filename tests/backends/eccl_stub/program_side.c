@@ -1,5 +1,6 @@
-/* What a program has of the simulated device beside the engine, in the words of tests/engine/device_face.py: memory,
- * and streams of its own. It is linked with the simulator that the backend opens, so that both mean the same memory. */
+/* What a program has of the simulated device beside the engine, in the words of tests/hvd_core/engine/device_face.py:
+ * memory, and streams of its own. It is linked with the simulator that the backend opens, so that both mean the same
+ * memory. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from compiled import cc, compiled
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "backends" / "eccl_stub"
 SIMULATOR = ROOT / "simulators" / "eccl"
 PACKAGE = FOLDER / "src" / "hvd_backend_eccl_stub"

@@ -14,7 +14,7 @@ import pytest
 import stub_backend
 
 HERE = Path(__file__).parent
-ENGINE = HERE.parent / "engine"
+ENGINE = HERE.parents[1] / "hvd_core/engine"
 SHORT = {"counts": [0, 1, 1023], "large": 50001, "dtypes": ["uint8", "int64", "float32", "bool", "bfloat16"]}
 FULL = {"counts": [0, 1, 17, 1023], "large": 1_000_001, "dtypes": []}
 

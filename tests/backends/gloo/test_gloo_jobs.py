@@ -8,12 +8,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+
 from launchers import first_by
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("gloo_library")]
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pytorch_digits.py"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "pytorch_digits.py"
 HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch"]
 PROGRAM = Path(__file__).with_name("gloo_rank.py")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-STRESS = ROOT / "tests" / "backends" / "threads_stress.cc"
+ROOT = Path(__file__).resolve().parents[3]
+STRESS = ROOT / "tests/backends/host" / "threads_stress.cc"
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PROJECT = ROOT / "backends" / "gloo"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -60,7 +60,7 @@ def test_it_uses_its_own_gloo(repaired, tmp_path):
     )
     program = Path(__file__).with_name("installed_gloo.py")
     done = subprocess.run(
-        [sys.executable, program, site, ROOT / "tests" / "backends", ROOT / "tests"],
+        [sys.executable, program, site, ROOT / "tests/backends/host", ROOT / "tests"],
         capture_output=True,
         text=True,
         timeout=100,

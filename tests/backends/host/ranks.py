@@ -13,7 +13,6 @@ import traceback
 from pathlib import Path
 
 from forked import ForkedRanks
-
 from harness.run import place_of, run_on_ranks
 from table_driver import Backend, Comm
 

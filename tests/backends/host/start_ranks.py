@@ -35,7 +35,7 @@ def _become(rank, program, launcher):
 def main():
     count, program = int(sys.argv[1]), sys.argv[2:]
     # Every rank needs these modules and pytest, whose import costs more than a fork.
-    sys.path.insert(1, str(Path(__file__).parents[1]))
+    sys.path.insert(1, str(Path(__file__).parents[2]))
     import ranks  # noqa: F401
     import reference  # noqa: F401
 

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from compiled import ROOT, compiled, cxx
 
 pytestmark = pytest.mark.timeout(120)

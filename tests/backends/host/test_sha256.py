@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from compiled import ROOT, compiled, cxx
 
 

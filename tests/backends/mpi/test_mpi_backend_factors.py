@@ -5,7 +5,7 @@ from pathlib import Path
 
 from launchers import first_by
 
-BITS = Path(__file__).parents[1] / "engine" / "factor_rule.py"
+BITS = Path(__file__).parents[2] / "hvd_core/engine" / "factor_rule.py"
 
 
 @first_by("mpich")

@@ -1,6 +1,7 @@
 """Jobs of mpirun on two hosts: network namespaces with names of their own, reached by a remote shell."""
 
 import pytest
+
 from launchers import each_by_one, first_by
 
 pytestmark = [pytest.mark.mpi, pytest.mark.netns, pytest.mark.timeout(400)]

@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
-from launchers import first_by
 
 from harness.frameworks import python_of
 from harness.installed import need
+from launchers import first_by
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pytorch_digits.py"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "pytorch_digits.py"
 
 
 @first_by("mpich")
@@ -25,7 +25,7 @@ def test_digits(mpi_job, tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (accuracy,) = re.findall(r"test accuracy ([\d.]+) %", done.stdout)
-    assert float(accuracy) >= 90.0  # that it comes to 97 % is for tests/examples
+    assert float(accuracy) >= 90.0  # that it comes to 97 % is for tests/system/examples
     assert "2 process(es)" in done.stdout
 
 

@@ -1,4 +1,4 @@
-"""The conformance kit on the backend mpi, under both MPIs. tests/mpi_backend/matrix.py has all versions, and np 4."""
+"""The conformance kit on the backend mpi, under both MPIs. tests/backends/mpi/matrix.py has all versions, and np 4."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from launchers import first_by
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]

@@ -4,9 +4,9 @@ import os
 import subprocess
 
 import pytest
-from launchers import each_by_one, first_by
 
 from harness.frameworks import horovodrun
+from launchers import each_by_one, first_by
 
 pytestmark = pytest.mark.mpi
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from compiled import compiled, cxx
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 KERNELS = ROOT / "backends" / "nccl" / "csrc" / "kernels"
 FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden")
 
@@ -12,7 +12,7 @@ FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
 def build():
     """The library (build/ keeps it)."""
     sources = [
-        ROOT / "tests" / "nccl_backend" / "kernels" / "kernels_driver.cc",
+        ROOT / "tests/backends/nccl" / "kernels" / "kernels_driver.cc",
         *(KERNELS / name for name in ("copy_launch.cc", "kernels_host.cc")),
     ]
     return compiled("libkernels.so", [cxx(), *FLAGS], sources, [ROOT / "hvd_core" / "include", KERNELS])

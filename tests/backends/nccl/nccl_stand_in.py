@@ -4,9 +4,8 @@ import re
 import shutil
 from pathlib import Path
 
-from compiled import cc, compiled
-
 import hvd_core
+from compiled import cc, compiled
 
 FUNCTIONS = Path(hvd_core.__file__).resolve().parents[1] / "backends" / "nccl" / "csrc" / "nccl_functions.inc"
 

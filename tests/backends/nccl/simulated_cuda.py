@@ -5,7 +5,7 @@ from pathlib import Path
 
 from compiled import cmake_library
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "simulators" / "cuda_nccl"
 
 NOT_INITIALIZED, INVALID_CONTEXT, INVALID_HANDLE = 3, 201, 400

@@ -16,7 +16,7 @@ from harness import finish
 from harness.frameworks import horovodrun
 
 HERE = Path(__file__).parent
-MATRIX = HERE.parent / "eccl" / "eccl_matrix_ranks.py"
+MATRIX = HERE.parents[1] / "backends/eccl_stub" / "eccl_matrix_ranks.py"
 SHORT = {"counts": [0, 1023], "large": 50001, "dtypes": ["int64", "float32", "bfloat16"]}
 FULL = {"counts": [0, 1, 17, 1023], "large": 1_000_001, "dtypes": []}
 

@@ -10,9 +10,9 @@ import threading
 import time
 
 import numpy as np
-from forked import ForkedRanks
 
 import simulated_cuda as cuda
+from forked import ForkedRanks
 from simulated_cuda import Simulator
 
 

@@ -1,4 +1,4 @@
-"""HOROVOD_CHECK_CONSISTENCY=1 with Keras on PyTorch; on TensorFlow: tests/tensorflow/test_tf_initial_weights.py."""
+"""HOROVOD_CHECK_CONSISTENCY=1 with Keras on PyTorch. On TensorFlow: test_tf_initial_weights.py."""
 
 import keras_initial_weights
 from harness import run_on_ranks

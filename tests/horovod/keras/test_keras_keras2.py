@@ -1,6 +1,6 @@
 """Methods that only the optimizers of Keras 2 have, and the ways in which programs call them.
 
-To be run with Keras 2: tests/frameworks/test_tf_oldest.py."""
+To be run with Keras 2: tests/system/versions/test_tf_oldest.py."""
 
 import functools
 

@@ -5,10 +5,10 @@ import shlex
 import sys
 
 import pytest
-from launchers import Launcher
 
 import horovod
 from horovod._runner.environment import python_path
+from launchers import Launcher
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from launchers import parent_with, program_words, send_each
 
 import elastic_ranks
+from launchers import parent_with, program_words, send_each
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 

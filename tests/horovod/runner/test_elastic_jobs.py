@@ -4,9 +4,9 @@ import os
 import signal
 
 import pytest
-from launchers import program_words
 
 import elastic_ranks
+from launchers import program_words
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 

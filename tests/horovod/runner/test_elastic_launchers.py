@@ -3,10 +3,10 @@
 import sys
 
 import pytest
-from launchers import program_words
 
 import elastic_ranks
 from horovod.common._elastic_job import explanation
+from launchers import program_words
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 

@@ -7,11 +7,11 @@ import subprocess
 import sys
 
 import pytest
-from launchers import parent_with, program_words
 
 import elastic_ranks
 from hvd_core._bootstrap import driver_channel
 from hvd_core._bootstrap.driver_channel import DESCRIPTOR, GRACE, DriverChannel, LeftJob
+from launchers import parent_with, program_words
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 

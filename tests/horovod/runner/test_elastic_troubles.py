@@ -1,9 +1,9 @@
 """Elastic jobs in trouble: stalls, killed launchers, shells that do not end, and ends that are no success."""
 
 import pytest
-from launchers import program_words
 
 import elastic_ranks
+from launchers import program_words
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 

@@ -5,10 +5,10 @@ import signal
 import time
 
 import pytest
-from launchers import left_in_shared_memory, program_words
 
 import horovod
 import runner_ranks
+from launchers import left_in_shared_memory, program_words
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 

@@ -6,10 +6,10 @@ import uuid
 from pathlib import Path
 
 import pytest
-from launchers import Launcher, program_words
 
 import runner_ranks
 from horovod._runner import supervisor
+from launchers import Launcher, program_words
 
 LIMIT_MIB = 400
 LIMITS = ("memory.max", "memory.limit_in_bytes")

@@ -1,4 +1,4 @@
-"""Which mpirun is used, with which arguments, and when; no mpirun is started. Jobs are in tests/mpirun."""
+"""Which mpirun is used, with which arguments, and when; no mpirun is started. Jobs are in tests/system/mpirun."""
 
 import os
 

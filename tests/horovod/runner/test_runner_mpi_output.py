@@ -1,4 +1,4 @@
-"""The output of mpirun is split by rank, wherever its parts end. Real mpiruns: tests/mpirun."""
+"""The output of mpirun is split by rank, wherever its parts end. Real mpiruns: tests/system/mpirun."""
 
 import time
 

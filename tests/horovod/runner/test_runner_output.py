@@ -7,11 +7,11 @@ import threading
 import tty
 
 import pytest
-from launchers import program_words
 
 import output_programs
 import runner_ranks
 from horovod._runner.output import RankStream, Sink
+from launchers import program_words
 
 
 def read_until(process, shown, end):

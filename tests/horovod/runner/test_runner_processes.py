@@ -12,11 +12,11 @@ import sys
 import time
 
 import pytest
-from launchers import program_words, send_each
 
 import runner_ranks
 from horovod._runner import supervisor
 from horovod._runner.failures import describe_code
+from launchers import program_words, send_each
 
 END_S, BUSY_S = 5, 20
 

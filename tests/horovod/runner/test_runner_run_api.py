@@ -9,11 +9,11 @@ import subprocess
 import sys
 
 import pytest
-from launchers import program_words
 
 import horovod
 import runner_ranks
 from horovod.common.exceptions import NotInitializedError
+from launchers import program_words
 from runner_ranks import OddError, fail_and_end_slowly
 from runner_ranks import rank_in_the_job as rank
 

@@ -1,6 +1,6 @@
 """Prints the folder of a Java for Spark (JAVA_HOME), and gets Java 17 there if the system has no java.
 
-    python tests/spark/get_java.py FOLDER [--fetch]
+    python tests/horovod/spark/get_java.py FOLDER [--fetch]
 
 The system's java is taken where there is one. Otherwise, or with --fetch, Debian's package is downloaded and unpacked
 into FOLDER; this needs apt and its lists (`apt-get update`), but not root, and changes nothing of the system. Ends with
@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import get_debian
 

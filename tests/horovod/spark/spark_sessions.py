@@ -19,7 +19,7 @@ from pathlib import Path
 import get_java
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+ROOT = HERE.parents[2]
 VERSIONS = ("4", "3.5")
 
 
@@ -89,7 +89,7 @@ class LivingDriver:
         self._reader = os.fdopen(self._answers, "r")
 
     def call(self, module: str, check: str) -> None:
-        """Calls `check` of tests/spark/`module`.py in the driver. Raises AssertionError with its traceback."""
+        """Calls `check` of tests/horovod/spark/`module`.py in the driver. Raises AssertionError with its traceback."""
         os.write(self._requests, json.dumps([module, check]).encode() + b"\n")
         answer = self._reader.readline()
         if not answer:

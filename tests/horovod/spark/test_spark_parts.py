@@ -25,7 +25,7 @@ from hvd_core._base.auth import NO_RANK, client_handshake
 from hvd_core._base.messages import line_of
 from hvd_core._base.sockets import AuthenticationError, Deadline, split_address
 
-SPARKDL = Path(__file__).resolve().parents[2] / "packages" / "sparkdl"
+SPARKDL = Path(__file__).resolve().parents[3] / "packages" / "sparkdl"
 SECRET = b"s" * 32
 
 

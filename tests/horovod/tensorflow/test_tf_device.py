@@ -1,5 +1,5 @@
-"""The plugin of TensorFlow's simulated device, tests/devices/tf_gcu: its declarations, and its answer to a library that
-cannot be opened."""
+"""The plugin of TensorFlow's simulated device, tests/simulators/tf_gcu: its declarations, and its answer to a
+library that cannot be opened."""
 
 import importlib.util
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from harness.installed import need
 
 HERE = Path(__file__).resolve().parent
-PLUGIN = HERE.parent / "devices" / "tf_gcu"
+PLUGIN = HERE.parents[1] / "simulators" / "tf_gcu"
 
 
 def test_declarations_are_tensorflows():

@@ -1,5 +1,5 @@
-"""TensorFlow's device `GCU` itself (tests/devices/tf_gcu). The tests of horovod.tensorflow on it rely on its properties:
-its streams are really late, and its copies are counted."""
+"""TensorFlow's device `GCU` itself (tests/simulators/tf_gcu). The tests of horovod.tensorflow on it rely on
+its properties: its streams are really late, and its copies are counted."""
 
 import ctypes
 

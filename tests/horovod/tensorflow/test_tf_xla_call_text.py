@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-LIBRARY = Path(__file__).resolve().parents[2] / "horovod" / "tensorflow" / "lib" / "libhvd_tf.so"
+LIBRARY = Path(__file__).resolve().parents[3] / "horovod" / "tensorflow" / "lib" / "libhvd_tf.so"
 # As horovod/tensorflow/_xla.py writes it.
 TEXT = (
     "hvd1 operation=HorovodGroupedAllreduce process_set=2 reduce_op=0 root_rank=0 prescale_factor=1 "

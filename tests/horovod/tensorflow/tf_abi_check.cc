@@ -1,4 +1,4 @@
-// Compiled, never run: the declarations in tests/devices/tf_gcu/csrc/tf_abi.h against TensorFlow's own headers.
+// Compiled, never run: the declarations in tests/simulators/tf_gcu/csrc/tf_abi.h against TensorFlow's own headers.
 // Types are not the same, but have to be as long, in the same places, and passed in the same way.
 #include <tensorflow/c/experimental/stream_executor/stream_executor.h>
 #include <tensorflow/c/kernels.h>

@@ -1,5 +1,5 @@
-"""The device of test_tf_device_*.py, TensorFlow's `GCU`: the simulated device of tests/devices/tf_gcu, whose streams are
-late. A rank has the vendor's device with its number. The device itself and the backend are installed by `make test`.
+"""The device of test_tf_device_*.py, TensorFlow's `GCU`: the simulated device of tests/simulators/tf_gcu, whose
+streams are late. A rank has the vendor's device with its number. `make test` installs the device and the backend.
 
 Tests have one of the marks pytest.mark.ranks(2, **NATIVE) and so on. Each service of the device needs processes of its
 own, as TensorFlow takes one set of kernels for a device.

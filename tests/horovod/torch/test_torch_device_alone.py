@@ -1,5 +1,5 @@
-"""Checks of torch's device `gcu` itself (tests/devices/torch_gcu), run by one process. The checks of horovod.torch rely
-on these properties: its streams are late, its memory is out of the host's reach."""
+"""torch's device `gcu` itself (tests/simulators/torch_gcu), in one process. The tests of horovod.torch rely on these
+properties: its streams are late, its memory is out of the host's reach."""
 
 import copy
 import io

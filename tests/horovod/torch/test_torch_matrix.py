@@ -21,7 +21,7 @@ import horovod.torch as hvd
 from horovod.torch._operand import BY_ADDRESS
 from torch_support import FLOATS, REDUCIBLE, TOLERANCE, as_float64, data_of, reduced
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "engine"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "hvd_core/engine"))
 from adasum_reference import tree
 from torch_support import NO_DLPACK_API
 

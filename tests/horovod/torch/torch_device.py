@@ -1,5 +1,5 @@
 """The device that the tests of devices are about: its type is HVD_TEST_DEVICE, the simulated `gcu` unless that says
-"cuda" (tests/gpu)."""
+"cuda" (tests/system/gpu)."""
 
 import functools
 import os

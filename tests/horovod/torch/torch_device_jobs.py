@@ -1,5 +1,5 @@
 """Ranks that die, or end, while there is work on their devices: the errors that the others get. Run by
-test_torch_device.py and tests/gpu."""
+test_torch_device.py and tests/system/gpu."""
 
 import contextlib
 import os

@@ -1,5 +1,5 @@
-"""torch.distributed over hvd on tensors of a device: the simulated `gcu` (tests/devices/torch_gcu), whose streams are
-late, so that work which does not wait for the right stream gets wrong numbers, or HVD_TEST_DEVICE (tests/gpu)."""
+"""torch.distributed over hvd on tensors of a device: the simulated `gcu` (tests/simulators/torch_gcu), whose streams are
+late, so that work which does not wait for the right stream gets wrong numbers, or HVD_TEST_DEVICE (tests/system/gpu)."""
 
 import functools
 import os

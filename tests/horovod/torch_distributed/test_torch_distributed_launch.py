@@ -71,7 +71,7 @@ def test_variables_of_the_program_count_under_horovodrun():
 @pytest.mark.slow
 def test_the_example_with_sharded_weights():
     need_fully_shard()
-    example = HERE.parents[1] / "examples" / "pytorch_fsdp_digits.py"
+    example = HERE.parents[2] / "examples" / "pytorch_fsdp_digits.py"
     output = run(*torchrun(), str(example), "--epochs", "6")
     accuracy = float(output.split("test accuracy ")[1].split(";")[0])
     assert accuracy > 0.9

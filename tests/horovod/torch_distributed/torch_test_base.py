@@ -1,7 +1,7 @@
 """Runs PyTorch's own tests of a backend of torch.distributed, those of the installed wheel, and counts the results.
 
-    python tests/torch_distributed/torch_test_base.py hvd            # or gloo
-    python tests/torch_distributed/torch_test_base.py hvd test_broadcast test_all_reduce_sum
+    python tests/horovod/torch_distributed/torch_test_base.py hvd            # or gloo
+    python tests/horovod/torch_distributed/torch_test_base.py hvd test_broadcast test_all_reduce_sum
 
 Two ranks (WORLD_SIZE=3 for three), each test in processes of its own, which are forked: torch is imported once. A line
 for each test that has not passed, then the counts. docs/torch-distributed.md has the last result.

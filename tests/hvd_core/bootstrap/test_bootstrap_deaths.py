@@ -5,8 +5,8 @@ import signal
 import time
 
 import pytest
-from forked import ForkedRanks
 
+from forked import ForkedRanks
 from horovod._runner.failures import EndedRanks
 from hvd_core import HorovodInternalError
 from hvd_core._base.sockets import BootstrapTimeout, RankLost

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from launchers import first_by
 
 from bootstrap_job import RANK_PROGRAM, check_healthy, reports, start
 from harness.frameworks import torchrun
 from harness.installed import need
+from launchers import first_by
 
 pytestmark = pytest.mark.timeout(180)
 PROGRAM = [sys.executable, RANK_PROGRAM]

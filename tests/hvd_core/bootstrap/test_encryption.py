@@ -8,7 +8,6 @@ import struct
 import threading
 
 import pytest
-from wire import Wire
 
 import hvd_core as hvd
 from harness import run_on_ranks
@@ -18,6 +17,7 @@ from hvd_core._base.sockets import AuthenticationError, BootstrapError, StoreLos
 from hvd_core._bootstrap.rendezvous.custom import CustomRendezvous, find_store
 from hvd_core._bootstrap.store import MAX_ANSWER_BYTES, StoreClient, StoreServer, encryption
 from hvd_core._bootstrap.world import connect
+from wire import Wire
 
 SECRET = bytes(range(32))
 VALUE = b"a value that all ranks know"

@@ -10,7 +10,7 @@ from hvd_core._base.sockets import DescriptorSet
 from hvd_core._bootstrap import launchers
 from hvd_core._bootstrap.launchers.identity import identify
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 HVD = {"HOROVOD_STORE": "tcp://10.0.0.1:4000", "HOROVOD_SECRET_KEY": "ab" * 32}
 
 

@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from compiled import cc, compiled
-from launchers import first_by
 
 import hvd_core as hvd
+from compiled import cc, compiled
 from harness import run_to_the_end
 from harness.frameworks import ONE_AGENT, torchrun
 from harness.installed import need
 from harness.rank import tell
+from launchers import first_by
 
 pytestmark = pytest.mark.timeout(180)
 SOURCE = Path(__file__).with_name("listen_log.c")

@@ -14,7 +14,7 @@ import pytest
 from hvd_core._cli import main
 from hvd_core.backends import _discovery
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 DESCRIBE = """
 from pathlib import Path

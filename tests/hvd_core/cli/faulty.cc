@@ -1,4 +1,4 @@
-// A library with one fault, which its own file name chooses: libfault_<fault>.so. For tests/cli/plugin_faults.py.
+// A library with one fault, which its own file name chooses: libfault_<fault>.so. For plugin_faults.py.
 #include <dlfcn.h>
 #include <unistd.h>
 

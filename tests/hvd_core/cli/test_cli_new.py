@@ -1,6 +1,6 @@
 """``hvd plugin new``: the template under other names, and refusals before anything is written.
 
-That what it writes builds and works is tested in tests/packaging/test_third_party_flow.py.
+That what it writes builds and works is tested in tests/system/packaging/test_third_party_flow.py.
 """
 
 import ast

@@ -7,12 +7,12 @@ import subprocess
 import sys
 
 import pytest
-from compiled import compiled, cxx
-from launchers import program_words
 
 import job_programs
 from command_line import ROOT
+from compiled import compiled, cxx
 from harness.frameworks import horovodrun
+from launchers import program_words
 
 CASES = ("L2.allgatherv", "L3.ownership", "L4.abort", "L4.killed_rank")
 

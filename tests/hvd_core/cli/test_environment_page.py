@@ -5,7 +5,7 @@ from pathlib import Path
 
 from generated_tables import assert_up_to_date
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "environment.md"
 # A variable in quotes. Backends' own options (HOROVOD_BACKEND_NAME_OPTION) are listed by `hvd plugin show`.
 NAME = re.compile(r"""["'](HOROVOD_[A-Z0-9_]*[A-Z0-9])["'=]""")

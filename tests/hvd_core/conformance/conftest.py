@@ -8,8 +8,8 @@ import pytest
 import kit_libraries
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-sys.path.insert(0, str(HERE.parent / "backends"))  # libraries.py
+ROOT = HERE.parents[2]
+sys.path.insert(0, str(HERE.parents[1] / "backends/host"))  # libraries.py
 
 from libraries import find_library  # noqa: E402
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from compiled import ROOT, compiled, cxx
 
 HERE = Path(__file__).parent
-BACKENDS = ROOT / "tests" / "backends"
+BACKENDS = ROOT / "tests/backends/host"
 
 
 def _library(name: str, *sources: Path) -> Path:

@@ -9,7 +9,7 @@ from hvd_core.conformance import CommonCases
 
 pytestmark = pytest.mark.timeout(400)
 STUB = (
-    Path(__file__).parents[2] / "backends/eccl_stub/src/hvd_backend_eccl_stub/lib/libhvd_backend_eccl_stub.so"
+    Path(__file__).parents[3] / "backends/eccl_stub/src/hvd_backend_eccl_stub/lib/libhvd_backend_eccl_stub.so"
 )
 
 

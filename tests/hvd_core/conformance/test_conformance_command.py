@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 
 def run(command, **environment):
-    paths = [str(HERE.parents[1]), str(HERE), os.environ.get("PYTHONPATH", "")]
+    paths = [str(HERE.parents[2]), str(HERE), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment, check=False)
 

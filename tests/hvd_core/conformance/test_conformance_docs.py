@@ -1,17 +1,17 @@
-"""docs/conformance.md lists what there is. `python tests/conformance/test_conformance_docs.py` brings it up to date."""
+"""docs/conformance.md lists what there is. This file, as a program, brings it up to date."""
 
 import math
 import re
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[3])]
 
 from hvd_core.conformance import _numerics  # noqa: E402
 from hvd_core.conformance._cases import all_cases  # noqa: E402
 from mutant_table import FAST, SLOW, WHEELS, rows  # noqa: E402
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "conformance.md"
 
 

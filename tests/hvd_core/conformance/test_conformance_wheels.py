@@ -10,7 +10,7 @@ import pytest
 from mutant_table import WHEELS, rows
 
 pytestmark = pytest.mark.timeout(400)
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 MODULE = """
 from pathlib import Path

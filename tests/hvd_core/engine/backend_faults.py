@@ -1,6 +1,6 @@
 """The faults of a backend in a running job, for test_backend_faults.py and the table in docs/plugins.md.
 
-tests/backends/hanging makes each of them, on rank 1 of two; those of a device table, tests/backends/fake_stream.
+tests/backends/host/hanging makes each of them, on rank 1 of two; those of a device table, tests/backends/host/fake_stream.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""NumPy's verbs on the memory of a fake device (tests/backends/fake_device, fake_stream), for the engine's tests.
+"""NumPy's verbs on the memory of a fake device (tests/backends/host/fake_device, fake_stream), for the engine's tests.
 
 Arrays are copied to the device on a stream of this program's own, which copies a while after the call. An engine that
 does not wait for that stream reads old data, and a host that follows a device's address dies. `DeviceFace` looks like

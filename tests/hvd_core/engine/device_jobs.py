@@ -7,7 +7,7 @@ from harness import Outcome, launch, run_on_ranks
 from harness.rank_main import find_function
 from harness.run import place_of
 
-BACKENDS = native_program.ROOT / "tests" / "backends"
+BACKENDS = native_program.ROOT / "tests/backends/host"
 SOURCES = {
     "fake_sync": BACKENDS / "fake_sync" / "fake_sync.cc",
     "fake_stream": BACKENDS / "fake_stream" / "fake_stream.cc",

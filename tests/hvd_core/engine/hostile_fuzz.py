@@ -4,9 +4,8 @@ test_hostile_fuzz.py and build_programs.py. `make sanitize` compiles all of it w
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from compiled import compiled, cxx
-
 import native_program
+from compiled import compiled, cxx
 
 FLAGS = ["-O1", "-g1", "-fvisibility=hidden"]
 PARTS = ("hostile_fuzz", "hostile_relay", "spoiled_backend", "world", "plan", "buffers")

@@ -35,7 +35,7 @@ DTYPES = [
 OPS = {name: getattr(hvd, name) for name in ("Sum", "Average", "Min", "Max", "Product", "Adasum")}
 LONG = 2**16 + 1
 COUNTS = (0, 1, 17, 1023, LONG)
-# One type of each width and of each kind of arithmetic is enough above what one chunk holds: tests/backends reduces long
+# One type of each width and of each kind of arithmetic is enough above what one chunk holds: tests/backends/host reduces long
 # arrays of every type.
 TYPES_OF_LONG = [np.dtype(t) for t in ("uint8", "float16", "int32", "float32", "float64")]
 LARGE = 2**18 + 3  # of four bytes: more than a slot of the control segment, or all the slots of shm, can hold

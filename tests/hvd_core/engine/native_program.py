@@ -1,4 +1,4 @@
-"""Compiles a C++ program of tests/engine/native with the parts of the engine that it stands on, and test backends.
+"""Compiles a C++ program of tests/hvd_core/engine/native with the parts of the engine that it stands on, and test backends.
 
 Without flags of its own a program takes the engine's library as it was built, where no source of it is newer. Otherwise
 the parts are compiled with the flags. Everything is kept; see compiled.py.

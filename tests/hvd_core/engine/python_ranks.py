@@ -1,6 +1,6 @@
 """What the tests of backends written in Python share: real ranks behind the C table, without the engine.
 
-The driver of the table is that of tests/backends.
+The driver of the table is that of tests/backends/host.
 """
 
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "backends"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "backends/host"))
 
 import abi_ctypes as abi
 import reference

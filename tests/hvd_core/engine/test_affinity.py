@@ -10,11 +10,11 @@ import shutil
 import sys
 
 import pytest
-from launchers import first_by
 
 import affinity_ranks
 from harness import run_on_ranks, run_to_the_end
 from hvd_core._bootstrap import affinity
+from launchers import first_by
 
 CORES = sorted(os.sched_getaffinity(0))
 two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")

@@ -1,4 +1,4 @@
-"""The watch over calls into backends, at times that the test chooses: tests/engine/native/call_watch_test.cc."""
+"""The watch over calls into backends, at times that the test chooses: tests/hvd_core/engine/native/call_watch_test.cc."""
 
 import pytest
 

@@ -2,7 +2,7 @@
 
 native/emulated_test.cc compares every collective, type and reduction, bit for bit, with the results of the shm
 backend's own collectives; ranks are threads there. native/staged_test.cc does it with memory that only a device can read
-(tests/backends/fake_device). tests/backends/minimal is a backend of its own, between processes too.
+(tests/backends/host/fake_device). tests/backends/host/minimal is a backend of its own, between processes too.
 """
 
 import os
@@ -16,7 +16,7 @@ import native_program
 from harness import run_on_ranks
 from harness.rank import expect
 
-BACKENDS = native_program.ROOT / "tests" / "backends"
+BACKENDS = native_program.ROOT / "tests/backends/host"
 MINIMAL, FAKE_SYNC = BACKENDS / "minimal" / "minimal.cc", BACKENDS / "fake_sync" / "fake_sync.cc"
 SANITIZERS = ["address,undefined", "thread"]
 

@@ -1,4 +1,4 @@
-"""Fusion and the coordinator as plain C++ objects: tests/engine/native/control_test.cc, one program for all checks."""
+"""Fusion and the coordinator as plain C++ objects: tests/hvd_core/engine/native/control_test.cc, one program for all checks."""
 
 import pytest
 

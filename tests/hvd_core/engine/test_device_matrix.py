@@ -13,7 +13,7 @@ import pytest
 import native_program
 from jobs import finish, start
 
-BACKENDS = native_program.ROOT / "tests" / "backends"
+BACKENDS = native_program.ROOT / "tests/backends/host"
 ALL = [0, 2, 3, 4, 5]
 SHORT = {"counts": [0, 1, 1023], "large": 50001, "dtypes": ["uint8", "int64", "float32", "bool", "bfloat16"]}
 

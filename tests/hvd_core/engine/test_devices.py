@@ -1,7 +1,7 @@
 """Tensors on a device, beside the matrix of test_device_matrix.py: the waits that are needed and no others,
 mistakes, ranks that join, several ways in one job, and the end.
 
-The device is a fake one (tests/backends/fake_stream). A test that wants to see that no thread waits for a stream holds
+The device is a fake one (tests/backends/host/fake_stream). A test that wants to see that no thread waits for a stream holds
 this stream.
 """
 

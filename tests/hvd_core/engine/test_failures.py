@@ -12,7 +12,6 @@ import time
 import numpy as np
 import psutil
 import pytest
-from launchers import left_in_shared_memory, send_each
 
 import hvd_core as hvd
 from harness import finish, launch, pids_of, run_on_ranks, run_to_the_end
@@ -20,6 +19,7 @@ from harness.rank import await_told, expect, expect_ctrl_c, ignore_the_launcher,
 from hvd_core._base import native
 from hvd_core._runtime import runtime
 from hvd_core.backends import BackendNotInstalled
+from launchers import left_in_shared_memory, send_each
 
 
 def seconds_and_output(job, seconds):

@@ -1,7 +1,7 @@
 """Communicators of one backend on devices that another opened: they serve memory that they read, and all
 other memory goes through host memory.
 
-"foreign_device" (tests/backends/foreign_device) has no device table; devices are those of "fake_stream" and "fake_sync".
+"foreign_device" (tests/backends/host/foreign_device) has no device table; devices are those of "fake_stream" and "fake_sync".
 """
 
 import re

@@ -1,5 +1,5 @@
 """Calls into a backend that do not come back, and operations that it never completes: the job ends with an error that
-names the call (tests/backends/hanging)."""
+names the call (tests/backends/host/hanging)."""
 
 import os
 import re
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forked import ForkedRanks
 
 import hvd_core as hvd
 import native_program
+from forked import ForkedRanks
 from hvd_core._bootstrap.store import StoreServer
 
-HANGING = Path(__file__).parents[1] / "backends" / "hanging" / "hanging.cc"
+HANGING = Path(__file__).parents[2] / "backends/host" / "hanging" / "hanging.cc"
 SECRET = bytes(range(32))
 WITHIN = 100
 LIMIT = 3  # seconds; each rank is on the processor for a part of this time, also on a busy machine

@@ -24,7 +24,7 @@ LAYOUTS = {
     "mixed_2+2+3": "2 0 0 1 2 1 2",
 }
 QUICK = ("2x2", "2+1", "round_robin", "round_robin_3+2")
-MINIMAL = native_program.ROOT / "tests" / "backends" / "minimal" / "minimal.cc"
+MINIMAL = native_program.ROOT / "tests/backends/host" / "minimal" / "minimal.cc"
 
 
 def library(name):

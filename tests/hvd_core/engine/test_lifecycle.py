@@ -1,4 +1,4 @@
-"""The states of an engine: tests/engine/native/lifecycle_test.cc."""
+"""The states of an engine: tests/hvd_core/engine/native/lifecycle_test.cc."""
 
 import pytest
 

@@ -84,7 +84,7 @@ def test_log_lines_do_not_go_into_a_file_of_the_program(tmp_path):
     path = tmp_path / "file"
     environment = {**os.environ, "HOROVOD_LOG_LEVEL": "trace"}
     command = [sys.executable, "-c", f"import test_limits; test_limits.log_to_a_closed_stderr({str(path)!r})"]
-    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
+    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
     environment["PYTHONPATH"] = paths
     loud = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr
     assert "horovod DEBUG" in loud, "this test needs a log line"

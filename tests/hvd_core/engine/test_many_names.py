@@ -1,4 +1,4 @@
-"""A program that gives each of its operations a name of its own. The same for torch is in tests/torch/test_torch_memory.py."""
+"""A program that gives each of its operations a name of its own. The same for torch is in tests/horovod/torch/test_torch_memory.py."""
 
 import numpy as np
 import pytest

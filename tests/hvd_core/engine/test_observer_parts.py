@@ -1,4 +1,4 @@
-"""The observer's parts without an engine: tests/engine/native/observer_test.cc."""
+"""The observer's parts without an engine: tests/hvd_core/engine/native/observer_test.cc."""
 
 import pytest
 

@@ -8,10 +8,10 @@ import time
 
 import numpy as np
 import pytest
-from launchers import program_words
 
 from hvd_core.backends import PythonBackend, PythonCommunicator, register_python_backend
 from hvd_core.backends.errors import BackendCallError
+from launchers import program_words
 from lone_programs import make_17_backends
 from python_ranks import abi, failure, on_ranks, registry_as_it_was  # noqa: F401
 from star_backend import ChaosBackend, StarBackend

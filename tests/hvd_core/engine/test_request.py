@@ -1,4 +1,4 @@
-"""A request, seen by other threads while it is completed: tests/engine/native/request_test.cc."""
+"""A request, seen by other threads while it is completed: tests/hvd_core/engine/native/request_test.cc."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The steps that each transport writes for small collectives, as plain C++ objects: tests/engine/native/schedule_test.cc."""
+"""The steps that each transport writes for small collectives, as plain C++ objects: tests/hvd_core/engine/native/schedule_test.cc."""
 
 import subprocess
 

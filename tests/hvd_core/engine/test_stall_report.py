@@ -1,4 +1,4 @@
-"""The stall report as plain functions: tests/engine/native/stall_test.cc, one program for all checks."""
+"""The stall report as plain functions: tests/hvd_core/engine/native/stall_test.cc, one program for all checks."""
 
 import pytest
 

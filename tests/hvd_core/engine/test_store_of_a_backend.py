@@ -1,4 +1,4 @@
-"""The C++ layer's look into the store (Store::try_get), and poll_until, inside of a job (tests/backends/looking)."""
+"""The C++ layer's look into the store (Store::try_get), and poll_until, inside of a job (tests/backends/host/looking)."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import hvd_core as hvd
 import native_program
 from harness import run_on_ranks
 
-LOOKING = Path(__file__).parents[1] / "backends" / "looking" / "looking.cc"
+LOOKING = Path(__file__).parents[2] / "backends/host" / "looking" / "looking.cc"
 
 
 def begin():

@@ -6,13 +6,13 @@ import threading
 import time
 
 import numpy as np
-from launchers import program_words
 
 import horovod
 import hvd_core as hvd
 from harness import run_to_the_end
 from harness.rank import expect, ignore_the_launcher, is_told, tell
 from hvd_core._runtime import runtime
+from launchers import program_words
 from lone_programs import raise_at_a_prompt
 
 HEARD = "Horovod has been shut down. This was caused by an exception on rank 1: "

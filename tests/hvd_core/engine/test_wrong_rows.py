@@ -1,4 +1,4 @@
-"""A rank that announces a wrong number of rows (tests/backends/wrong_rows) ends the job, on all ranks with a cause that
+"""A rank that announces a wrong number of rows (tests/backends/host/wrong_rows) ends the job, on all ranks with a cause that
 names this rank and the number, before anything is written. hostile_fuzz does the same at random, under sanitizers."""
 
 from pathlib import Path
@@ -11,7 +11,7 @@ import native_program
 from harness import run_on_ranks
 from hvd_core import HorovodInternalError
 
-WRONG = Path(__file__).parents[1] / "backends" / "wrong_rows" / "wrong_rows.cc"
+WRONG = Path(__file__).parents[2] / "backends/host" / "wrong_rows" / "wrong_rows.cc"
 RANK = 1
 
 

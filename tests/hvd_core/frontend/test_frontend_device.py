@@ -1,5 +1,5 @@
-"""The table with tensors on a made-up device (tests/backends/fake_stream): in the order of the caller's stream, or at the
-end of the work if the caller gives no stream.
+"""The table with tensors on a made-up device (tests/backends/host/fake_stream): in the order of the caller's stream, or
+at the end of the work if the caller gives no stream.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path[1:1] = [str(Path(__file__).parents[1] / "engine")]
+sys.path[1:1] = [str(Path(__file__).parents[2] / "hvd_core/engine")]
 import device_jobs  # noqa: E402
 import hvd_core as hvd  # noqa: E402
 import native_table as nt  # noqa: E402

@@ -1,8 +1,8 @@
 """The mistakes that make a job stall, each as a small program for two or three ranks. It goes on when the stall has been
 reported: rank 0 appends each report to stalls.json in the folder of the call.
 
-The functions are for living ranks (tests/observe/test_stalls.py) and for the page docs/reliability.md
-(tests/observe/stall_texts.py).
+The functions are for living ranks (tests/hvd_core/observe/test_stalls.py) and for the page docs/reliability.md
+(tests/hvd_core/observe/stall_texts.py).
 """
 
 import ctypes

@@ -1,6 +1,6 @@
 """Writes the texts of docs/stalls.md that a user sees for each mistake: runs the programs of stall_programs.py.
 
-python tests/observe/stall_texts.py        prints rank 0's log of each, as a section of the page
+python tests/hvd_core/observe/stall_texts.py        prints rank 0's log of each, as a section of the page
 """
 
 import inspect
@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
+sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
 
 import stall_programs as programs  # noqa: E402
 from harness import close_all, environment, run_on_ranks  # noqa: E402

@@ -3,10 +3,9 @@
 import json
 from pathlib import Path
 
-from compiled import ROOT, compiled, cxx
-
 import observed_ranks as ranks
 import timeline_rules
+from compiled import ROOT, compiled, cxx
 from harness import run_on_ranks
 
 

@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
-from launchers import first_by, program_words
 
 import report_ranks
 from announced import python, run
+from launchers import first_by, program_words
 
-PACKAGE = Path(__file__).parents[2] / "backends" / "mpi" / "src" / "hvd_backend_mpi"
+PACKAGE = Path(__file__).parents[3] / "backends" / "mpi" / "src" / "hvd_backend_mpi"
 APART = {"HOROVOD_SIMULATED_HOSTS": "0,1"}
 
 

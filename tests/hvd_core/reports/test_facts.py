@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from compiled import compiled, cxx
 
 import hvd_core
 from announced import backend, python
+from compiled import compiled, cxx
 from report_programs import nccl, threads_of_mpi
 
 HERE = Path(__file__).parent

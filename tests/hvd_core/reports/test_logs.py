@@ -7,13 +7,13 @@ import subprocess
 import sys
 
 import pytest
-from launchers import program_words
 
 import hvd_core as hvd
 import log_programs
 from harness import run_on_ranks
 from hvd_core._base import logs
 from hvd_core._core import printable
+from launchers import program_words
 
 STAMP = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}\] "
 

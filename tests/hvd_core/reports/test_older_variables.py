@@ -4,11 +4,11 @@ import re
 import sys
 
 import pytest
-from launchers import first_by, program_words
 
 import report_ranks
 from announced import IN_PYTHON, backend, run
 from harness.frameworks import horovodrun
+from launchers import first_by, program_words
 
 
 def job(start, site, python=(sys.executable,), **variables):

@@ -4,9 +4,9 @@ wrong. Started by horovodrun, with its store, and by mpirun, with a rendezvous o
 import sys
 
 import pytest
-from launchers import first_by
 
 import subset_jobs
+from launchers import first_by
 
 pytestmark = pytest.mark.timeout(320)
 

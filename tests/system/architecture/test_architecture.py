@@ -11,7 +11,7 @@ import architecture_rules as rules
 import import_circles as circles
 from programs_in_strings import programs_in_strings
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OURS = [ROOT / name for name in ("hvd_core", "horovod", "backends", "examples", "benchmarks", "tests")]
 
 # The API of each framework.
@@ -63,16 +63,16 @@ ENGINE_ORDER = {
 # Programs may stand in strings here: {file below tests: the reason}.
 A_PLUGIN = "the test installs it as the module of a plugin, most of them broken"
 PROGRAMS_IN_STRINGS = {
-    "architecture/test_architecture.py": "the rules are to find its faults",
-    "cli/command_line.py": A_PLUGIN,
-    "cli/plugin_faults.py": A_PLUGIN,
-    "cli/test_cli_list.py": A_PLUGIN,
-    "discovery/plugin_sites.py": A_PLUGIN,
-    "discovery/test_discovery_describe.py": A_PLUGIN,
-    "discovery/test_discovery_jobs.py": A_PLUGIN,
-    "notebook/test_notebook.py": "it is the text of a cell",
-    "reports/announced.py": A_PLUGIN,
-    "selection/choosing_job.py": A_PLUGIN,
+    "system/architecture/test_architecture.py": "the rules are to find its faults",
+    "hvd_core/cli/command_line.py": A_PLUGIN,
+    "hvd_core/cli/plugin_faults.py": A_PLUGIN,
+    "hvd_core/cli/test_cli_list.py": A_PLUGIN,
+    "hvd_core/backends/discovery/plugin_sites.py": A_PLUGIN,
+    "hvd_core/backends/discovery/test_discovery_describe.py": A_PLUGIN,
+    "hvd_core/backends/discovery/test_discovery_jobs.py": A_PLUGIN,
+    "system/notebook/test_notebook.py": "it is the text of a cell",
+    "hvd_core/reports/announced.py": A_PLUGIN,
+    "hvd_core/backends/selection/choosing_job.py": A_PLUGIN,
 }
 
 
@@ -161,7 +161,7 @@ def test_no_notes_to_self_are_left():
 
 def test_test_modules_do_not_hide_each_other_or_a_framework():
     # pytest puts a test folder on sys.path, so two helpers of one name would hide each other; of a folder
-    # that is a package it puts the parent there, where a package tests/torch would hide PyTorch.
+    # that is a package it puts the parent there, where a package tests/horovod/torch would hide PyTorch.
     folders = sorted({path.parent for path in rules.sources(ROOT / "tests", ".py")})
     packages = [folder for folder in folders if (folder / "__init__.py").exists()]
     check(

@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
-from compiled import STORE
 
+from compiled import STORE
 from harness.installed import need
 from hvd_core.bench import _report
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
 
 def _module_of_the_benchmarks(name):
@@ -223,8 +223,8 @@ def test_resnet50_has_its_161_parameters():
 
 @pytest.mark.slow
 def test_gpu_script_runs_on_the_simulated_device(bench):
-    """Its figures say that they are simulated; on a GPU, tests/gpu/run.sh runs it."""
-    pytest.importorskip("torch_gcu", reason="`make test` installs tests/devices/torch_gcu")
+    """Its figures say that they are simulated; on a GPU, tests/system/gpu/run.sh runs it."""
+    pytest.importorskip("torch_gcu", reason="`make test` installs tests/simulators/torch_gcu")
     found, done = bench("gpu.py", "--device=gcu", "--quick", "--rounds=1", "-np=2")
     assert found["simulated"] and "SIMULATED" in done.stdout
     assert set(found["parts"]) == {"overhead", "packing", "step"}

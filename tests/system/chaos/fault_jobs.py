@@ -12,12 +12,9 @@ import threading
 import time
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parents[1]
-for folder in ("", "chaos", "engine"):
+TESTS = Path(__file__).resolve().parents[2]
+for folder in ("", "system/chaos", "hvd_core/engine"):
     sys.path.insert(0, str(TESTS / folder))
-
-from forked import ForkedRanks  # noqa: E402
-from launchers import Launcher  # noqa: E402
 
 import hvd_core._base.native  # noqa: E402
 import hvd_core._bootstrap.links  # noqa: E402
@@ -25,9 +22,11 @@ import hvd_core.backends._selection.job  # noqa: E402 (before the fork, so that 
 import native_program  # noqa: E402
 from fault_rank import Rank, environment  # noqa: E402
 from fault_scenarios import scenario  # noqa: E402
+from forked import ForkedRanks  # noqa: E402
 from horovod._runner.failures import EndedRanks  # noqa: E402
 from hvd_core._bootstrap.store import StoreServer  # noqa: E402
 from hvd_core.backends import installed  # noqa: E402
+from launchers import Launcher  # noqa: E402
 
 SECRET = bytes(range(32))
 # Within this time a job has ended, also on a busy machine: much more than any part of it needs.
@@ -42,7 +41,7 @@ NAMED = (
     "has sent nothing",
     "shut down",
 )
-HANGING = TESTS / "backends" / "hanging" / "hanging.cc"
+HANGING = TESTS / "backends/host" / "hanging" / "hanging.cc"
 # What a launcher prints about the rank whose end made it end the others.
 SAID = {
     "horovodrun": r"rank {0}\b",

@@ -24,7 +24,7 @@ PHASES = ("init", "first use", "steady", "large", "sets", "shutdown")
 FAULTS = ("kill", "exit 0", "exit 3", "leave", "stop", "cut")
 # Of the backend chaos, in a collective of the victim; drop: a message is lost.
 BACKEND_FAULTS = ("error", "device", "exit", "kill", "hang", "drop")
-# Of the backend hanging (tests/backends/hanging), in a call that comes back after an abort, or an operation that is
+# Of the backend hanging (tests/backends/host/hanging), in a call that comes back after an abort, or an operation that is
 # never complete.
 HANGING_CALLS = ("collective", "req_test", "never")
 # Forked ranks with the store of a launcher take most scenarios, because a start of theirs costs no import.

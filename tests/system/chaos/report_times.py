@@ -1,8 +1,8 @@
 """Measures how long the ranks that live on take to report a fault, and prints the table of docs/reliability.md.
 
-    python tests/chaos/report_times.py [--samples 20]
+    python tests/system/chaos/report_times.py [--samples 20]
 
-Each sample is a job of 3 forked ranks (tests/chaos/fault_jobs.py) with the fault at another moment.
+Each sample is a job of 3 forked ranks (tests/system/chaos/fault_jobs.py) with the fault at another moment.
 """
 
 import argparse

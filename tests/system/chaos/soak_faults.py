@@ -1,8 +1,8 @@
 """Runs scenarios with a fault, until the time is over or a number of them have run.
 
-    python tests/chaos/soak_faults.py --seconds 600 [--first SEED]
-    python tests/chaos/soak_faults.py --count 320 --jobs 4
-    python tests/chaos/soak_faults.py --count 320 --coverage      only prints what they would cover
+    python tests/system/chaos/soak_faults.py --seconds 600 [--first SEED]
+    python tests/system/chaos/soak_faults.py --count 320 --jobs 4
+    python tests/system/chaos/soak_faults.py --count 320 --coverage      only prints what they would cover
 
 Prints each scenario that did not end as it must, and how long it took from the fault to the exception.
 """

@@ -11,7 +11,7 @@ import pytest
 
 from harness.installed import need
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "migrate.md"
 FOLDER = ROOT / "examples" / "one_to_many"
 NAMES = ("pytorch", "keras", "tensorflow1")

@@ -1,6 +1,7 @@
 """horovodrun on this machine, forked."""
 
 import pytest
+
 from launchers import Launcher
 
 

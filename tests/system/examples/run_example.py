@@ -21,7 +21,7 @@ def run(folder, example, options):
         begin_graph()
     if os.environ.get("KERAS_BACKEND") == "torch":
         # The example runs as on a machine without TensorFlow. Else Keras imports TensorFlow to seed it, in 4 s of
-        # processor time. tests/frameworks has both in one process.
+        # processor time. tests/system/versions has both in one process.
         sys.modules.setdefault("tensorflow", None)
     with mock.patch.object(sys, "argv", [example, *options]), threads_as_they_are():
         weights = runpy.run_path(example, run_name="example")["main"]()

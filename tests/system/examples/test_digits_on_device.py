@@ -1,5 +1,5 @@
 """The example trains on a device as it does on the CPU: the simulated `gcu`, one for each process by its local rank,
-gradients over the template's backend. What there is in the way of operations is tested in tests/torch.
+gradients over the template's backend. What there is in the way of operations is tested in tests/horovod/torch.
 """
 
 import re
@@ -10,7 +10,7 @@ import pytest
 from harness.frameworks import horovodrun
 from harness.installed import need
 
-need("torch_gcu", reason="`make test` installs tests/devices/torch_gcu")
+need("torch_gcu", reason="`make test` installs tests/simulators/torch_gcu")
 
 from test_pytorch_digits import HOROVODRUN, train  # noqa: E402
 

@@ -9,11 +9,12 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from launchers import Launcher
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 JOBS = [
     pytest.param("tensorflow", "tensorflow2_elastic_digits.py", {}, id="tensorflow2"),
     *(

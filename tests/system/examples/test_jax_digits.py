@@ -26,7 +26,7 @@ def test_trains_with_compressed_gradients_and_alone(tmp_path):
     assert "1 process(es)" in train(tmp_path, "jax_digits", "--epochs", "2", framework="jax", ranks=1)[0]
 
 
-@pytest.mark.slow  # tests/keras has the same in small
+@pytest.mark.slow  # tests/horovod/keras has the same in small
 @pytest.mark.timeout(500)
 def test_keras_trains_on_jax(tmp_path):
     need("keras")

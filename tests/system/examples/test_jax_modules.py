@@ -32,7 +32,7 @@ def run(folder, library, interpreter, *options):
     """What the example has printed."""
     words = [*interpreter, str(HERE / "run_example.py"), str(folder)]
     words += [*example_and_output(folder, f"{library}_digits"), *options]
-    env = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": str(HERE.parents[2]), "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, capture_output=True, text=True, timeout=800, cwd=folder, env=env)
     assert done.returncode == 0, f"{words}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done.stdout

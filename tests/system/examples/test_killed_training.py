@@ -14,16 +14,16 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launchers import left_in_shared_memory, send_each
 
 from harness.frameworks import horovodrun
 from harness.installed import need
+from launchers import left_in_shared_memory, send_each
 
 need("torch", reason="the example trains with torch")
 need("sklearn", reason="the example's data set comes with scikit-learn")
 need("matplotlib", reason="the example draws with matplotlib")
 
-EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "pytorch_digits.py")
+EXAMPLE = str(Path(__file__).resolve().parents[3] / "examples" / "pytorch_digits.py")
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -86,7 +86,7 @@ def job(tmp_path):
 def kill_ranks(job, ranks):
     """SIGKILL the given ranks and wait for the launcher. Returns what the job had printed.
 
-    On a machine without other work it takes less than 5 s (tests/runner).
+    On a machine without other work it takes less than 5 s (tests/horovod/runner).
     """
     by_rank = ranks_below(job)
     assert {0, 1} <= by_rank.keys(), f"ranks not found among {family(job.pid)}"

@@ -12,16 +12,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from launchers import first_by
 
 from harness.frameworks import horovodrun, python_of, torchrun
 from harness.installed import need
+from launchers import first_by
 
 need("torch", reason="the example trains with torch")
 need("sklearn", reason="the example's data set comes with scikit-learn")
 need("matplotlib", reason="the example draws with matplotlib")
 
-EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "pytorch_digits.py")
+EXAMPLE = str(Path(__file__).resolve().parents[3] / "examples" / "pytorch_digits.py")
 HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch", "-np"]
 # Two epochs bring 88 %.
 TWO_EPOCHS = ("--epochs", "2", "--warmup-epochs", "0.5", "--lr", "0.07")

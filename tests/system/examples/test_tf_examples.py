@@ -19,7 +19,7 @@ from harness.installed import need
 need("sklearn", reason="the examples' data set comes with scikit-learn")
 
 HERE = Path(__file__).resolve().parent
-EXAMPLES = HERE.parents[1] / "examples"
+EXAMPLES = HERE.parents[2] / "examples"
 # The example for TensorFlow 1 switches its process to the behaviour of TensorFlow 1.
 TENSORFLOW_1 = {"HVD_TEST_TENSORFLOW_1": "1"}
 # With larger rates and shorter warm-ups than the examples' own, few epochs come to more than one per cent above what is

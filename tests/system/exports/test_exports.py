@@ -1,6 +1,6 @@
 """What each public module exports, compared with the lists beside this file: programs import these names.
 
-A list changes only on purpose. This command writes the lists anew: python tests/exports/test_exports.py
+A list changes only on purpose. This command writes the lists anew: python tests/system/exports/test_exports.py
 """
 
 import difflib
@@ -15,7 +15,7 @@ import pytest
 from list_exports import text_of
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent))  # for the command above
+sys.path.append(str(HERE.parents[1]))  # for the command above
 from harness.frameworks import environment_of, python_of, why_no_mxnet  # noqa: E402
 
 # The modules of each list.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import hvd_core._core
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "tools"))
 import native_stub  # noqa: E402
 

@@ -1,5 +1,5 @@
-"""The jobs of the tests of horovod.torch on GPUs, as marks: those that tests/torch and tests/torch_distributed run on the
-simulated device `gcu` are imported by the test_gpu_torch_*.py here, and get these marks in place of theirs.
+"""The jobs of the tests of horovod.torch on GPUs, as marks: those that tests/horovod runs on the simulated device
+`gcu` are imported by the test_gpu_torch_*.py here, and get these marks in place of theirs.
 
 `turns`: how often test_torch_device_stress.py does what it does.
 """

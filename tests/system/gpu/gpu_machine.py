@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # NCCL lets ranks share a GPU from here on.
 SHARING_SWITCH = 23003
 
@@ -29,7 +29,9 @@ def require() -> None:
     if not reason:
         missing = [m for m in ("torch", "hvd_backend_nccl") if importlib.util.find_spec(m) is None]
         reason = (
-            f"not installed: {', '.join(missing)}; tests/gpu/run.sh builds what it needs" if missing else ""
+            f"not installed: {', '.join(missing)}; tests/system/gpu/run.sh builds what it needs"
+            if missing
+            else ""
         )
     if reason:
         pytest.skip(reason, allow_module_level=True)

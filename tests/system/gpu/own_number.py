@@ -1,5 +1,5 @@
 """Runs a program as one rank: python own_number.py PROGRAM [ARGUMENTS]. In the environment {rank} becomes its number,
-which no launcher can do; the modules of this folder and of tests/torch can be imported.
+which no launcher can do; the modules of this folder and of tests/horovod/torch can be imported.
 """
 
 import os
@@ -15,5 +15,5 @@ for name, value in list(os.environ.items()):
         os.environ[name] = value.replace("{rank}", number)
 del sys.argv[0]
 HERE = Path(__file__).resolve().parent
-sys.path[:1] = [str(Path(sys.argv[0]).resolve().parent), str(HERE), str(HERE.parent / "torch")]
+sys.path[:1] = [str(Path(sys.argv[0]).resolve().parent), str(HERE), str(HERE.parents[1] / "horovod/torch")]
 runpy.run_path(sys.argv[0], run_name="__main__")

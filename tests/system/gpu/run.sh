@@ -1,16 +1,16 @@
 #!/bin/bash
 # Builds hvd-core with the backend nccl in place, runs the tests for GPUs and the benchmark, and leaves the results as files.
 #
-#   tests/gpu/run.sh [OUT] [build] [kit] [tests] [bench]        all four by default; OUT: out/gpu
+#   tests/system/gpu/run.sh [OUT] [build] [kit] [tests] [bench]        all four by default; OUT: out/gpu
 #
 # Nothing is fetched: it takes the python (PYTHON=python3) with torch, NumPy and pytest that is there, cmake, a C++20
 # compiler, pybind11 >= 3 and, for kernels built for this very GPU, nvcc. Missing Python packages may lie as wheels
 # in a folder (HVD_GPU_WHEELS). Builds are kept in build/gpu, so that parts can be run one by one.
-# HVD_GPU_TESTS names files instead of all of tests/gpu, PYTEST_ARGS adds to pytest's options, HVD_GPU_TESTS_S is the
+# HVD_GPU_TESTS names files instead of all of tests/system/gpu, PYTEST_ARGS adds to pytest's options, HVD_GPU_TESTS_S is the
 # limit of the tests in seconds.
 # In OUT: versions.txt, build.log, kit.txt and kit.json, tests.log and tests.xml, bench.txt and bench.json, summary.txt.
 set -u
-ROOT=$(cd "$(dirname "$0")/../.." && pwd)
+ROOT=$(cd "$(dirname "$0")/../../.." && pwd)
 cd "$ROOT" || exit 2
 PYTHON=$(command -v "${PYTHON:-python3}") || { echo "no ${PYTHON:-python3}"; exit 2; }
 OUT=out/gpu
@@ -99,7 +99,7 @@ for part in $PARTS; do
       outcome kit $code
       ;;
     tests)
-      timeout "${HVD_GPU_TESTS_S:-2400}" "$PYTHON" -m pytest ${HVD_GPU_TESTS:-tests/gpu} -p no:cacheprovider -v --tb=short \
+      timeout "${HVD_GPU_TESTS_S:-2400}" "$PYTHON" -m pytest ${HVD_GPU_TESTS:-tests/system/gpu} -p no:cacheprovider -v --tb=short \
         --junitxml "$OUT/tests.xml" ${PYTEST_ARGS:-} >"$OUT/tests.log" 2>&1
       code=$?
       tail -80 "$OUT/tests.log"

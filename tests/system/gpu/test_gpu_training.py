@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NEEDED = ("sklearn", "matplotlib", "tqdm")
 MISSING = [module for module in NEEDED if importlib.util.find_spec(module) is None]
 

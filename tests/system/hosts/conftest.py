@@ -1,6 +1,7 @@
 """horovodrun on several hosts: started inside the first one, with `ip netns exec` as remote shell."""
 
 import pytest
+
 from launchers import Launcher
 
 NETNS_SHELL = "ip netns exec {host}"

@@ -9,7 +9,7 @@ import pytest
 
 from harness.frameworks import horovodrun
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "eccl"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "backends/eccl_stub"))
 
 import stub_backend
 

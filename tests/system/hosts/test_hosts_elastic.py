@@ -5,11 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from launchers import send_each
 
 pytestmark = [pytest.mark.netns, pytest.mark.slow, pytest.mark.timeout(300)]
 
-RANKS = str(Path(__file__).resolve().parents[1] / "runner" / "elastic_ranks.py")
+RANKS = str(Path(__file__).resolve().parents[2] / "horovod/runner" / "elastic_ranks.py")
 WORDS = ("-np", 4, "--min-np", 1, "--blacklist-cooldown-range", 3000, 3600)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launchers import program_words, send_each
 
 import host_programs
+from launchers import program_words, send_each
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
 

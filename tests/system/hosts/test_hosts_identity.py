@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from launchers import program_words
 
 import host_programs
+from launchers import program_words
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
 

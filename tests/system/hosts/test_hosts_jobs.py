@@ -7,18 +7,18 @@ import time
 from pathlib import Path
 
 import pytest
-from launchers import program_words
-from namespaces import Network
 
 import host_programs
 from harness.frameworks import python_of
 from harness.installed import need
 from host_words import rank_words
+from launchers import program_words
+from namespaces import Network
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pytorch_digits.py"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "pytorch_digits.py"
 LAYOUTS = [(2, 2), (2, 1), (1, 2), (1, 1, 1)]
 
 

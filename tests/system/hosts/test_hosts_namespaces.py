@@ -4,10 +4,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from launchers import program_words
-from namespaces import Network
 
 import host_programs
+from launchers import program_words
+from namespaces import Network
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(200)]
 

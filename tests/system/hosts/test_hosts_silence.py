@@ -3,10 +3,10 @@
 import time
 
 import pytest
-from launchers import program_words
-from namespaces import Network
 
 import host_programs
+from launchers import program_words
+from namespaces import Network
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
 

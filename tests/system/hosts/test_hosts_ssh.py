@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-from launchers import Launcher, program_words
 
 import host_programs
+from launchers import Launcher, program_words
 
 OWN = Path(sys.prefix) / "sshd" / "usr"
 SSHD = os.environ.get("HVD_TEST_SSHD") or shutil.which(

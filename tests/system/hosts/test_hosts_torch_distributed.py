@@ -12,7 +12,7 @@ pytest.importorskip("hvd_core._core", reason="the engine is not built")
 need("torch")
 pytestmark = [pytest.mark.netns, pytest.mark.slow, pytest.mark.timeout(300)]
 
-PROGRAM = Path(__file__).resolve().parents[1] / "torch_distributed" / "trained_program.py"
+PROGRAM = Path(__file__).resolve().parents[2] / "horovod/torch_distributed" / "trained_program.py"
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HOROVOD_START_TIMEOUT": "200"}
 
 

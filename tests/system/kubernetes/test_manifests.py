@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from launchers import Launcher
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 MANIFESTS = EXAMPLES / "kubernetes"
 RANK = Path(__file__).with_name("kubernetes_rank.py")
 pytestmark = [pytest.mark.slow, pytest.mark.netns, pytest.mark.timeout(400)]

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from launchers import first_by, program_words
 
 import horovod
 import mpirun_ranks
+from launchers import first_by, program_words
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
 

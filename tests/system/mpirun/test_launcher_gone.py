@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launchers import first_by, send_each
 
 import hvd_core as hvd
 from harness import launch
@@ -22,6 +21,7 @@ from hvd_core._base.processes import process_stat
 from hvd_core._bootstrap.launchers import PROCESS_NAMES
 from hvd_core._bootstrap.launchers.identity import Identity, identify
 from hvd_core._bootstrap.launchers.process import launcher_pid, watch
+from launchers import first_by, send_each
 
 WITHIN = 100
 FIND_LAUNCHER = str(Path(__file__).with_name("find_launcher.py"))

@@ -1,9 +1,9 @@
 """The recipe of Horovod's documentation for programs that use mpi4py beside Horovod, whichever backend moves the data."""
 
 import pytest
-from launchers import Launcher, first_by, mpi_library, program_words
 
 import mpi4py_ranks
+from launchers import Launcher, first_by, mpi_library, program_words
 
 pytest.importorskip("mpi4py", reason="mpi4py is not installed")
 pytestmark = pytest.mark.mpi

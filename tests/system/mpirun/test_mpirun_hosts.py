@@ -4,9 +4,9 @@ import re
 import stat
 
 import pytest
-from launchers import Launcher, mpi_library, program_words
 
 import mpirun_ranks
+from launchers import Launcher, mpi_library, program_words
 
 pytestmark = [pytest.mark.mpi, pytest.mark.netns, pytest.mark.timeout(400)]
 

@@ -7,9 +7,9 @@ import shutil
 import signal
 
 import pytest
-from launchers import first_by, program_words
 
 import mpirun_ranks
+from launchers import first_by, program_words
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
 

@@ -6,6 +6,7 @@ import time
 import uuid
 
 import pytest
+
 from launchers import Launcher
 
 jupyter_client = pytest.importorskip("jupyter_client", reason="jupyter-client is not installed")

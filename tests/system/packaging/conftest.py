@@ -13,7 +13,7 @@ import pytest
 
 from clean_environment import CleanEnvironment, build_wheel
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="session")

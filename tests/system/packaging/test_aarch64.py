@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NEEDED = (
     "cloudpickle>=2",
     "numpy>=1.23",
@@ -27,8 +27,8 @@ NEEDED = (
 TEST_TOOLS = ("pytest>=8", "pytest-timeout>=2.3", "psutil>=5.9")
 # Those that need no compiler.
 ENGINE_TESTS = (
-    *("tests/engine/test_collectives.py", "tests/engine/test_numpy_face.py"),
-    *("tests/engine/test_join.py", "tests/engine/test_process_sets.py"),
+    *("tests/hvd_core/engine/test_collectives.py", "tests/hvd_core/engine/test_numpy_face.py"),
+    *("tests/hvd_core/engine/test_join.py", "tests/hvd_core/engine/test_process_sets.py"),
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -63,7 +63,7 @@ def arm64():
 
 @pytest.mark.parametrize("backend", ["shm", "tcp"])
 def test_numpy_on_two_ranks(arm64, backend):
-    program = ["/usr/bin/python3", "/work/tests/packaging/installed_programs.py", "collectives"]
+    program = ["/usr/bin/python3", "/work/tests/system/packaging/installed_programs.py", "collectives"]
     launcher = ["python3", "-m", "horovod.runner.launch", "-np", "2"]
     said = arm64.run(*launcher, *program, HOROVOD_BACKEND=backend)
     for rank in range(2):

@@ -22,7 +22,7 @@ try:
 except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PURE = {"horovod": "packages/horovod", "hvd-sparkdl": "packages/sparkdl"}
 BACKENDS = {
     f"hvd-backend-{name.replace('_', '-')}": f"backends/{name}"

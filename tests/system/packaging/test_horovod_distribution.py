@@ -15,7 +15,7 @@ from clean_environment import CleanEnvironment
 from harness.installed import need
 from hvd_core._base import install_check
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 INSTALLED_PROGRAMS = str(Path(__file__).with_name("installed_programs.py"))
 STARTUP = "horovod-of-hvd-core.pth"
 OURS = f"horovod=={hvd_core.__version__}"

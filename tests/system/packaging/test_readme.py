@@ -1,6 +1,6 @@
 """The README's promises that a machine can check: its two commands and its links.
 
-The suite running at all shows that `make test` works; what `make train` starts is run by tests/examples.
+The suite running at all shows that `make test` works; what `make train` starts is run by tests/system/examples.
 """
 
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_readme_commands_are_targets_of_the_makefile():

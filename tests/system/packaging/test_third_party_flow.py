@@ -16,7 +16,7 @@ import pytest
 
 from clean_environment import CleanEnvironment, build_wheel
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 _QUICK = ("-np", "2", "--quick", "--patience", "3")
 # All levels but L5, whose ratios of speed are for quiet machines.
 _KIT = (*_QUICK, *(part for level in range(5) for part in ("--level", f"L{level}")))
@@ -25,7 +25,7 @@ _SERVED = tuple(
     f"L2.{name}" for name in ("allreduce", "broadcast", "allgatherv", "reducescatterv", "alltoallv")
 )
 # All about the wheel and its library, and some of each further level: the same sources pass the other cases under the
-# name eccl_stub, in tests/conformance/test_conformance_backends.py.
+# name eccl_stub, in tests/hvd_core/conformance/test_conformance_backends.py.
 _CASES = (*_SERVED, "L1.copy", "L2.barrier", "L3.two_streams", "L4.killed_rank")
 _SOME = (*_QUICK, "--level", "L0", *(part for case in _CASES for part in ("--case", case)))
 

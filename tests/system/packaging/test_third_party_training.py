@@ -11,7 +11,7 @@ from hvd_core._cli import plugin_new
 from hvd_core._cli.plugin_new import Names, Template
 
 # The sources of a PyTorch device, which this test gives the names of the new project.
-TORCH_GCU = Path(__file__).resolve().parents[1] / "devices" / "torch_gcu"
+TORCH_GCU = Path(__file__).resolve().parents[2] / "simulators" / "torch_gcu"
 
 # The program of the ranks.
 TRAINING = Path(__file__).with_name("train_on_npu.py")
@@ -40,7 +40,7 @@ def with_torch(installed, project):
     return installed
 
 
-@pytest.mark.slow  # half a minute. `make test` has the flow up to here, and tests/torch on the template's device.
+@pytest.mark.slow  # half a minute. `make test` has the flow up to here, and tests/horovod/torch on the template's device.
 def test_backend_trains(with_torch, tmp_path):
     said = with_torch.run(
         "horovodrun", "-np", "2", str(with_torch.python), str(TRAINING), cwd=tmp_path, HOROVOD_BACKEND="acme"

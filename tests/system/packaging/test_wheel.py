@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 INSTALLED_PROGRAMS = str(Path(__file__).with_name("installed_programs.py"))
 
 pytestmark = pytest.mark.timeout(900)  # from scratch, the build takes minutes on a small machine

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 FACTS = {"version": [3, 14, 0], "free_threaded": False, "headers": True, "venv": True, "cpython": True}
 
 

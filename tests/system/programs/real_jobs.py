@@ -82,7 +82,7 @@ def launch(
     with tempfile.TemporaryDirectory(prefix="hvd-programs-") as folder:
         path = Path(folder) / "jobs"
         path.write_bytes(pickle.dumps(jobs))
-        paths = [HERE, HERE.parent / "model", HERE.parent / "engine", HERE.parents[1]]
+        paths = [HERE, HERE.parents[1] / "model", HERE.parents[1] / "hvd_core/engine", HERE.parents[2]]
         job = subprocess.Popen(
             [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), sys.executable]
             + [str(HERE / "real_rank.py"), str(path), folder, str(seconds), str(least)],

@@ -1,7 +1,7 @@
 """Runs random programs for as long as wanted, on control nodes in one process or on real ranks.
 
-    python tests/programs/soak.py sim --seconds 3600 --seed 1000000
-    python tests/programs/soak.py real --seconds 3600 --ranks 3 --backend tcp
+    python tests/system/programs/soak.py sim --seconds 3600 --seed 1000000
+    python tests/system/programs/soak.py real --seconds 3600 --ranks 3 --backend tcp
 
 Stops at the first program that does not do what it means, prints it made small, and exits with 1.
 """
@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--backend", default="", help="real: HOROVOD_BACKEND")
     parser.add_argument("--hosts", default="", help="real: HOROVOD_SIMULATED_HOSTS, as 0,0,1")
     args = parser.parse_args()
-    tests = Path(__file__).parents[1]
+    tests = Path(__file__).parents[2]
     sys.path[:0] = [str(tests), str(tests / "model")]
     if args.where == "sim":
         return sim(args)

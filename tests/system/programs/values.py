@@ -1,7 +1,7 @@
 """The calls of the NumPy API for the words of a program's signatures, their data, and the expected results.
 
 Data depend on rank, key and round, so that no two operations could be mistaken for each other; rows that may differ
-from rank to rank do. Expectations are NumPy's (tests/engine/expected.py). Any thread.
+from rank to rank do. Expectations are NumPy's (tests/hvd_core/engine/expected.py). Any thread.
 """
 
 from __future__ import annotations

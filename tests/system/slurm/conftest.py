@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from launchers import Launcher
 from namespaces import Network
 

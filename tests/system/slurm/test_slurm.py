@@ -9,7 +9,7 @@ import pytest
 import slurm_ranks
 
 pytestmark = [pytest.mark.slow, pytest.mark.netns, pytest.mark.timeout(400)]
-EXAMPLE = Path(__file__).parents[2] / "examples" / "pytorch_digits.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "pytorch_digits.py"
 ACROSS = ("-N", "2", "-n", "4")
 
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # One wheel under several versions of TensorFlow and PyTorch: the table in docs/compatibility.md.
 #
-#   tests/frameworks/run_matrix.sh [-o OUT] [ENVIRONMENT ...]       tensorflow==2.15.1 ... torch==2.13.0; OUT: out/matrix
+#   tests/system/versions/run_matrix.sh [-o OUT] [ENVIRONMENT ...]       tensorflow==2.15.1 ... torch==2.13.0; OUT: out/matrix
 #
 # Builds the wheel once, by PYTHON (python3; it needs what is in requirements/build.txt), unless OUT has one. Then, for each
 # version, makes a fresh environment with that framework alone, installs the very same wheel, and runs the framework's tests
@@ -9,7 +9,7 @@
 # PYTEST_ARGS adds to pytest's options, HVD_MATRIX_KEEP=1 keeps the environments (about 1.3 GB each), HVD_MATRIX_TESTS names
 # tests instead of all of the framework's. In OUT: the wheel, per version a log and results, table.md.
 set -u
-ROOT=$(cd "$(dirname "$0")/../.." && pwd)
+ROOT=$(cd "$(dirname "$0")/../../.." && pwd)
 cd "$ROOT" || exit 2
 OUT=out/matrix
 [ "${1:-}" = -o ] && { OUT=${2:?-o needs a folder}; shift 2; }
@@ -43,9 +43,9 @@ packages() { # version -> what pip installs
 tests() { # version -> its tests
   local found=()
   case $1 in
-    tensorflow+torch) found=(tests/tensorflow tests/keras tests/frameworks tests/examples/test_tf_examples.py) ;;
-    tensorflow*) found=(tests/tensorflow tests/keras tests/examples/test_tf_examples.py) ;;
-    *) found=(tests/torch) ;;
+    tensorflow+torch) found=(tests/horovod/tensorflow tests/horovod/keras tests/system/versions tests/system/examples/test_tf_examples.py) ;;
+    tensorflow*) found=(tests/horovod/tensorflow tests/horovod/keras tests/system/examples/test_tf_examples.py) ;;
+    *) found=(tests/horovod/torch) ;;
   esac
   echo "${HVD_MATRIX_TESTS:-${found[*]}}"
 }

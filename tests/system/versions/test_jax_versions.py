@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MODULES = ("ops", "programs", "refusals", "training")
 # With callbacks all operations of one program would wait for each other.
 MATRIX = ("test_jit", "test_grad", "test_vmap")
@@ -31,12 +31,12 @@ def python_of(version):
 
 def selection(version):
     """The words for pytest that select the tests for a version: those on two ranks, and of the matrix a part."""
-    words = [f"tests/jax/test_jax_{module}.py" for module in MODULES]
+    words = [f"tests/horovod/jax/test_jax_{module}.py" for module in MODULES]
     if version == "0.5":
         return [*words, "-k", f"[2 and not ({' or '.join(NOT_WITH_CALLBACKS)})"]
     return [
         *words,
-        *(f"tests/jax/test_jax_matrix.py::{name}" for name in MATRIX),
+        *(f"tests/horovod/jax/test_jax_matrix.py::{name}" for name in MATRIX),
         "-k",
         "[2 or test_jax_matrix",
     ]

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = "tests/tensorflow/test_tf_programs.py"
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAMS = "tests/horovod/tensorflow/test_tf_programs.py"
 # Tests that the library loads, that a graph of TensorFlow 1 and a function of TensorFlow 2 train, and that Keras 2 does.
 PARTS = {
     "a program of each kind": [
         f"{PROGRAMS}::test_monitored_session_of_tensorflow_1",
         f"{PROGRAMS}::test_keras_tutorial_of_tensorflow_2",
-        "tests/keras/test_keras_keras2.py",  # only here: what Keras 2 alone has
+        "tests/horovod/keras/test_keras_keras2.py",  # only here: what Keras 2 alone has
     ],
-    "all programs": [PROGRAMS, "tests/examples/test_tf_examples.py::test_keras_trains_on_tensorflow"],
+    "all programs": [PROGRAMS, "tests/system/examples/test_tf_examples.py::test_keras_trains_on_tensorflow"],
 }
 
 

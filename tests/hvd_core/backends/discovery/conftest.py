@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from launchers import Launcher
 
 from hvd_core.backends import _discovery
+from launchers import Launcher
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ import zipfile
 from pathlib import Path
 from textwrap import dedent
 
-from launchers import program_words
-
 import horovod
+from launchers import program_words
 
 PACKAGES = str(Path(horovod.__file__).resolve().parents[1])
 

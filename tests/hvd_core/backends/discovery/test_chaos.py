@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 
 import pytest
-from launchers import Launcher
 
 import chaos_ranks
 from hvd_core.backends import installed
 from hvd_core.backends._chaos import OPTIONS
 from hvd_core.backends._discovery import lookup
 from hvd_core.backends._discovery.installed_backend import load_backend
+from launchers import Launcher
 
 
 @pytest.fixture

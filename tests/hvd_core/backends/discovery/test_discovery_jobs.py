@@ -8,7 +8,6 @@ import re
 import sys
 
 import pytest
-from launchers import program_words
 
 from discovery_programs import report_what_init_reads
 from horovod._runner.environment import backend_environment
@@ -16,6 +15,7 @@ from hvd_core._config.hints import pip_install
 from hvd_core.backends import BackendVersionMismatch, _discovery
 from hvd_core.backends._candidate import WHEEL, Candidate, Problem
 from hvd_core.backends._discovery import entry_points
+from launchers import program_words
 from plugin_sites import HERE, PACKAGES, announce, install, python, wheel
 
 

@@ -8,7 +8,7 @@ import pytest
 from hvd_core._config import hints
 from hvd_core._config.hints import pip_install
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 # pip with one of our names, and neither a file, a reference (`@`) nor the options that exclude the public index.
 BY_NAME = re.compile(
     r"pip3? (?:install|download)(?!.*--no-index)(?!.*--index-url)(?!.* @ )(?: -\S+| [\w.\[\]-]+)* ['\"]?"

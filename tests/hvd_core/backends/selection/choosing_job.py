@@ -6,10 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launchers import Launcher
-
 import hvd_core
 from golden_texts import golden
+from launchers import Launcher
 
 HERE = Path(__file__).parent
 # A mount namespace of its own in which /etc is a copy with this site's file in it.

@@ -1,6 +1,6 @@
 """Compares whole messages with golden/MODULE.txt, one file per test module, one section per message.
 
-    GOLDEN=update python -m pytest tests/selection -n 0
+    GOLDEN=update python -m pytest tests/hvd_core/backends/selection -n 0
 
 rewrites the sections of the tests that run. Look at the difference before it is committed.
 """

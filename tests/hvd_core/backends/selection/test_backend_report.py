@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from launchers import Launcher, program_words
 
 import hvd_core
 import report_program
@@ -14,6 +13,7 @@ from golden_texts import golden
 from harness.frameworks import python_of
 from harness.installed import need
 from hvd_core.backends._selection.plan import BackendRow, ServedRow, report
+from launchers import Launcher, program_words
 from listed_backends import ECCL, MPI, SHM, TCP, TWO_HOSTS, TWO_HOSTS_BY_MPI, ListedBackends, plan
 
 
@@ -63,7 +63,7 @@ def test_before_init_in_both_faces():
 
 
 def test_the_tables_answer_for_themselves():
-    """The embedded backends claim what tests/backends shows them to do: everything, on host memory."""
+    """The embedded backends claim what tests/backends/host shows them to do: everything, on host memory."""
     for found in hvd_core.backend_report():
         if found.device != "cpu":
             continue  # of a plugin that is installed beside them

@@ -12,7 +12,7 @@ from hvd_core._config.plugins_toml import PluginsConfig, PluginsTomlError, load,
 from hvd_core.backends._candidate import WHEEL, Candidate
 from hvd_core.backends._messages import not_installed
 
-ROOT_FILE = Path(__file__).resolve().parents[2] / "plugins.toml"
+ROOT_FILE = Path(__file__).resolve().parents[4] / "plugins.toml"
 
 
 def written(path, text, mode=0o644):

@@ -1,7 +1,7 @@
 """The selection with a backend that has devices of its own: the project's template, in real jobs.
 
-These tests move no data of a device (tests/engine and tests/eccl do). They check which backend would move it, and the
-error if no backend can.
+These tests move no data of a device (tests/hvd_core/engine and tests/backends/eccl_stub do). They check which backend
+would move it, and the error if no backend can.
 """
 
 import json
@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from launchers import program_words
 
 import hvd_core
 import selection_ranks
 from choosing_job import plugin, why_no_site
 from golden_texts import golden
+from launchers import program_words
 
-STUB = Path(__file__).resolve().parents[2] / "backends" / "eccl_stub" / "src"
+STUB = Path(__file__).resolve().parents[4] / "backends" / "eccl_stub" / "src"
 LIBRARY = STUB / "hvd_backend_eccl_stub" / "lib" / "libhvd_backend_eccl_stub.so"
 
 pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason=f"{LIBRARY} is not built (cmake --build)")

@@ -9,12 +9,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from launchers import program_words
 
 import hvd_core
 import selection_ranks
 from choosing_job import plugin, why_no_site
 from golden_texts import golden
+from launchers import program_words
 
 
 def test_named_in_variables_and_files(job, tmp_path):

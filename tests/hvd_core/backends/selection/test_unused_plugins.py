@@ -10,17 +10,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from launchers import program_words
 
 import unused_plugins
 from choosing_job import hide
 from harness.frameworks import horovodrun
+from launchers import program_words
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "cli"))
+sys.path.append(str(Path(__file__).resolve().parents[3] / "hvd_core/cli"))
 
 from plugin_faults import FAULTS, STATIC, install
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 HERE = STATIC.replace("/dev/no-such-widget*", "/")  # a file that is there, as on a machine with the devices
 NAMED = {fault.name: fault for fault in FAULTS}
 SILENT = ("horovod", "WARNING", "Traceback", "banner")

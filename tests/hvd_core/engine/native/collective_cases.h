@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "../../abi/support.h"
+#include "../../../abi/support.h"
 #include "engine/base/dtypes.h"
 #include "engine/base/operations.h"
 #include "engine/dataplane/host_math.h"

@@ -8,7 +8,7 @@
 #include <map>
 #include <new>
 
-#include "../../abi/support.h"
+#include "../../../abi/support.h"
 #include "engine/dataplane/direct.h"
 #include "engine/dataplane/emulated.h"
 #include "engine/dataplane/hierarchical.h"

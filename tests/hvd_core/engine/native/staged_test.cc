@@ -1,6 +1,6 @@
-// StagedLowering over a device whose memory the host cannot touch (tests/backends/fake_device), with ranks as threads:
-// every collective must give what the shm backend gives on host memory, bit for bit, and failures must leave nothing
-// under way.
+// StagedLowering over a device whose memory the host cannot touch (tests/backends/host/fake_device), with ranks as
+// threads: every collective must give what the shm backend gives on host memory, bit for bit, and failures must leave
+// nothing under way.
 //
 //   staged_test libhvd_backend_shm.so libminimal.so libfake_sync.so                      everything but:
 //   staged_test libhvd_backend_shm.so libminimal.so libfake_sync.so failing              a copy fails (option

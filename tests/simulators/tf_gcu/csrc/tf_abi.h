@@ -1,7 +1,7 @@
 // The part of TensorFlow's C API that a device and its kernels need, in declarations of our own: the library builds
 // without TensorFlow, and one build serves all versions. Functions are looked up in the process (tensorflow.h).
 //
-// tests/tensorflow/tf_abi_check.cc compares the structures with TensorFlow's headers.
+// tests/horovod/tensorflow/tf_abi_check.cc compares the structures with TensorFlow's headers.
 #pragma once
 
 #include <cstddef>

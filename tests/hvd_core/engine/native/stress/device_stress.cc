@@ -1,4 +1,4 @@
-// Whole engines in one process with tensors on a fake device (tests/backends/fake_stream), for sanitizers: threads
+// Whole engines in one process with tensors on a fake device (tests/backends/host/fake_stream), for sanitizers: threads
 // submit, wait, order streams, poll and let go, with all values checked; rounds end in good order or by an abort in the
 // middle of it. Says "passed".
 //

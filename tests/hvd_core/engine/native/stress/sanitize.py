@@ -1,8 +1,8 @@
 """Builds the engine, its backends and the native drivers of this folder under a sanitizer, and runs the drivers.
 
-    python tests/engine/native/stress/sanitize.py [thread] [address] [--seconds 60] [--seed 1]
+    python tests/hvd_core/engine/native/stress/sanitize.py [thread] [address] [--seconds 60] [--seed 1]
 
-What `make sanitize` runs, and tests/engine/test_engine_sanitizers.py. Results of the build stay in build/sanitize-KIND. Exits
+What `make sanitize` runs, and tests/hvd_core/engine/test_engine_sanitizers.py. Results of the build stay in build/sanitize-KIND. Exits
 with 1 after a finding, which is printed with the seed that brings it back.
 """
 
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[3]
+ROOT = HERE.parents[4]
 # "address" has the undefined-behaviour sanitizer with it.
 KINDS = {"thread": "thread", "address": "address,undefined"}
 OPTIONS = {

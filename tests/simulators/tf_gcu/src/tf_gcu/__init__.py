@@ -61,7 +61,7 @@ def load() -> None:
             )
         file = Path(__file__).with_name("libtf_gcu.so")
         if not file.exists():
-            raise RuntimeError(f"tf_gcu: {file} is not built; pip install tests/devices/tf_gcu")
+            raise RuntimeError(f"tf_gcu: {file} is not built; pip install tests/simulators/tf_gcu")
         extension = ctypes.CDLL(str(file))
         extension.tf_gcu_open_vendor.restype = extension.tf_gcu_find_tensorflow.restype = ctypes.c_char_p
         said = extension.tf_gcu_open_vendor(os.fsencode(vendor)).decode(errors="replace")
