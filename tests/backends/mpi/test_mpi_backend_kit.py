@@ -47,6 +47,7 @@ def check(done, cases):
     assert not wrong and done.returncode == 0, "\n".join(wrong) + done.stdout + done.stderr
 
 
+@first_by("openmpi")
 def test_everything_that_is_declared(mpi_job, tmp_path):
     levels = ["--level", "L2", "--level", "L3"]
     if mpi_job.kind == "Open MPI":  # L0 is about the description, in processes beside MPI

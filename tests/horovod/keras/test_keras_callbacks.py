@@ -29,7 +29,7 @@ from keras_support import (
     weights_of,
 )
 
-pytestmark = [on("torch", 1, 2), on("tf.keras", 2)]
+pytestmark = [on("torch", 2), on("torch", 1, slow=True), on("tf.keras", 2)]
 
 callbacks, optimizers = hvd.callbacks, keras.optimizers
 

@@ -15,10 +15,10 @@ from harness.installed import need
     ("framework", "module"),
     [
         ("torch", "horovod.keras"),
-        ("jax", "horovod.keras"),
         ("tensorflow", "horovod.keras"),
-        ("tensorflow", "horovod.tensorflow.keras"),
-        ("tensorflow", "horovod.tensorflow"),
+        pytest.param("jax", "horovod.keras", marks=pytest.mark.slow),
+        pytest.param("tensorflow", "horovod.tensorflow.keras", marks=pytest.mark.slow),
+        pytest.param("tensorflow", "horovod.tensorflow", marks=pytest.mark.slow),
     ],
 )
 def test_the_import_leaves_keras_alone(framework, module):

@@ -14,7 +14,7 @@ def test_a_rank_that_leaves_too_early_is_no_success(launcher):
     assert "process 0 lost its world before it had finished, although another one has finished" in done.stderr
 
 
-@pytest.mark.parametrize("process", [0, 1])
+@pytest.mark.parametrize("process", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_rank_that_stalls_the_job_is_replaced(launcher, process):
     """HOROVOD_ELASTIC_GRACE, its time without the end of a stalled job, is longer than the test may take."""
     env = {

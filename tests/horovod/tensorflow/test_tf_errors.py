@@ -20,7 +20,7 @@ SYNCHRONOUS = {"HOROVOD_TF_SYNCHRONOUS_KERNELS": "1"}
 THREE = pytest.mark.ranks(3, framework="tensorflow")
 pytestmark = [
     THREE,
-    pytest.mark.ranks(2, framework="tensorflow", id="synchronous", process_env=SYNCHRONOUS),
+    pytest.mark.ranks(2, framework="tensorflow", id="synchronous", process_env=SYNCHRONOUS, slow=True),
 ]
 
 errors = tf.errors

@@ -11,7 +11,7 @@ from horovod.tensorflow import mpi_ops
 from tf_support import graph_function, near, total_of_ranks
 
 pytestmark = pytest.mark.ranks(
-    2, framework="tensorflow", id="one-thread", process_env={"TF_NUM_INTEROP_THREADS": "1"}
+    2, framework="tensorflow", id="one-thread", process_env={"TF_NUM_INTEROP_THREADS": "1"}, slow=True
 )
 
 COUNT = 6

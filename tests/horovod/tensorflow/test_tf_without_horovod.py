@@ -24,6 +24,7 @@ def run_alone(function, *arguments):
     return done.results[0]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(700)
 def test_models_load_where_horovod_cannot_be_imported(tmp_path):
     """Models that were trained with Horovod are loaded and used without Horovod."""

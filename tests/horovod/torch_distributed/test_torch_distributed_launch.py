@@ -40,6 +40,7 @@ def test_a_program_of_torch(way):
     assert "hvd on 2 ranks: done" in run(*COMMANDS[way])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(version("torch").startswith("2.4."), reason="PyTorch 2.4 loads no entry points")
 @pytest.mark.parametrize("text", ["cpu:hvd,cuda:gloo,xpu:gloo", "gloo"])
 def test_horovodrun_with_any_backend(text):
@@ -62,6 +63,7 @@ def test_a_program_without_hvd_is_untouched():
     assert "environment variable RANK expected" in with_hvd
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(version("torch").startswith("2.4."), reason="PyTorch 2.4 loads no entry points")
 def test_variables_of_the_program_count_under_horovodrun():
     output = run(*COMMANDS["horovodrun"], "alone")

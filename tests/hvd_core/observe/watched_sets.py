@@ -41,9 +41,11 @@ def changed_sets():
     tools.meet("done", 120)
     figures.read()
     seen = figures.for_page(0)
-    return [rank["pending"] for rank in seen["ranks"]], [
+    pending = [
         [event.name for event in ring.last_events().pending()] for ring in SharedRings(ranks.place()).look()
     ]
+    tools.meet("looked", 120)  # before the first rank waits for the end of the test
+    return [rank["pending"] for rank in seen["ranks"]], pending
 
 
 def stalls_of_three_ranks():

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import hvd_core
@@ -40,7 +41,7 @@ def run(launcher, size, scenario, timeout=250, code=0, **env):
         words = [*launcher, *option, str(size), sys.executable]
     job = subprocess.Popen(
         [*words, PROGRAM, scenario],
-        env={**os.environ, "PYTHONPATH": paths, **PATIENCE, **env},
+        env={**os.environ, "PYTHONPATH": paths, "HVD_TEST_FOLDER": tempfile.mkdtemp(), **PATIENCE, **env},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -6,6 +6,8 @@ Each returns what this rank saw; it is printed as one line of JSON.
 import json
 import os
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 
@@ -99,8 +101,21 @@ def disagree():
         {0: [2, 1, 0], 1: [1, 2], 2: [2, 1, 0]},
         {0: None, 1: [1, 2], 2: None},
     )
-    texts = [refusal(turn[ME]) if ME in turn else None for turn in rounds]
+    texts = []
+    for number, turn in enumerate(rounds):
+        texts.append(refusal(turn[ME]) if ME in turn else None)
+        meet(number)  # what a rank hears that is a round behind is not the subject
     return {"texts": texts, "seen": job(None)}
+
+
+def meet(number):
+    """Waits until the three ranks have ended that round."""
+    folder = Path(os.environ["HVD_TEST_FOLDER"])
+    (folder / f"{number}.{ME}").touch()
+    end = time.monotonic() + 100
+    while not all((folder / f"{number}.{rank}").exists() for rank in range(3)):
+        assert time.monotonic() < end, f"a rank has not ended round {number}"
+        time.sleep(0.005)
 
 
 def on_hosts():

@@ -27,6 +27,7 @@ def test_trains_on_a_device(tmp_path, monkeypatch):
     assert again >= 97.0 and re.search(r"on cpu, backend \w+", output)
 
 
+@pytest.mark.slow
 def test_a_process_without_a_device_of_its_own_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("TOPS_SIM_DEVICES", "1")
     with pytest.raises(AssertionError, match="process 1 of this host needs a device of its own"):

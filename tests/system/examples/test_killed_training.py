@@ -109,6 +109,7 @@ def test_kill_9_of_one_rank_ends_the_job_and_names_the_rank(job):
     assert left_in_shared_memory(job.shared_before) == []
 
 
+@pytest.mark.slow
 def test_kill_9_of_all_ranks_leaves_nothing(job):
     kill_ranks(job, [0, 1])
     assert job.returncode not in (0, None)

@@ -54,6 +54,7 @@ def test_trains_under_horovodrun(processes, tmp_path):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["checkpoint.pt", "training.png"]
 
 
+@pytest.mark.slow
 @first_by("openmpi")
 def test_trains_under_mpirun(mpirun, tmp_path):
     output, accuracy = train([*mpirun, "-np", "2", python_of("torch")], tmp_path, *TWO_EPOCHS)
@@ -61,6 +62,7 @@ def test_trains_under_mpirun(mpirun, tmp_path):
     assert "2 process(es)" in output
 
 
+@pytest.mark.slow
 def test_trains_under_torchrun(tmp_path):
     words = [*torchrun("--no-python"), python_of("torch")]
     output, accuracy = train(words, tmp_path, *TWO_EPOCHS)
@@ -68,12 +70,14 @@ def test_trains_under_torchrun(tmp_path):
     assert "2 process(es)" in output
 
 
+@pytest.mark.slow
 def test_trains_without_a_launcher(tmp_path):
     output, accuracy = train([python_of("torch")], tmp_path, "--epochs", "1")
     assert accuracy >= 50.0  # random answers have 10
     assert "1 process(es)" in output
 
 
+@pytest.mark.slow
 def test_goes_on_from_a_checkpoint(tmp_path):
     rates = ("--warmup-epochs", "1", "--lr", "0.07")
     output, before = train(horovodrun(2, framework="torch"), tmp_path, "--epochs", "1", *rates)

@@ -94,6 +94,7 @@ def test_tensorflow1_trains_and_goes_on_from_its_checkpoint(tmp_path):
     assert accuracy >= 96.0
 
 
+@pytest.mark.slow
 def test_tensorflow2_trains(tmp_path):
     need("tensorflow", "tqdm")
     output, accuracy = train(tmp_path, "tensorflow2_digits", *ADAM)
@@ -127,6 +128,7 @@ def test_keras_trains_on_tensorflow(tmp_path):
     assert output.count("finished gradual learning rate warmup to 0.06") == 1
 
 
+@pytest.mark.slow
 def test_keras_trains_on_torch(tmp_path):
     need_keras_3()
     output, accuracy = train(tmp_path, "keras_digits", "--backend", "torch", *KERAS, framework="torch")

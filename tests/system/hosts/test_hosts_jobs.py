@@ -44,6 +44,7 @@ def test_functions_meet_over_hosts(cluster):
     assert done.stdout == "[(0, [30.0, 30.0]), (1, [30.0, 30.0])]\n", done.stderr
 
 
+@pytest.mark.slow
 def test_training_on_two_hosts(cluster):
     need("torch", "sklearn", "matplotlib", "tqdm", reason="the example needs them")
     made = cluster(2, 1)

@@ -41,6 +41,7 @@ def environment(wheel, tmp_path_factory):
     return made, begun
 
 
+@pytest.mark.slow
 def test_numpy_on_two_ranks(environment, capsys):
     made, begun = environment
     assert two_ranks(made, "sum_of_ranks").count("of 2 has the sum") == 2
@@ -48,6 +49,7 @@ def test_numpy_on_two_ranks(environment, capsys):
         print(f"\n{time.monotonic() - begun:.1f} s from an empty environment to the first allreduce")
 
 
+@pytest.mark.slow
 def test_torch_on_two_ranks(environment):
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
@@ -56,6 +58,7 @@ def test_torch_on_two_ranks(environment):
     assert two_ranks(made, "torch_sum_of_ranks").count("of 2 has the sum") == 2
 
 
+@pytest.mark.slow
 def test_plugin_of_a_vendor(installed):
     """`installed` has the wheel of a backend that was made from the template eccl_stub."""
     said = run(installed, "hvd", "plugin", "check", "acme", "-np", "2", "--quick", "--case", "L2.allreduce")

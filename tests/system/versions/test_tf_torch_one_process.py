@@ -17,6 +17,7 @@ HERE = Path(__file__).resolve().parent
 pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.mark.slow
 def test_two_frameworks_share_an_engine():
     """Rank 0 imports TensorFlow first, rank 1 PyTorch."""
     command = [*horovodrun(2), str(HERE / "rank_tf_torch.py")]
