@@ -68,7 +68,7 @@ install: $(VENV)/.built
 
 # Lint and a part of the tests: no compilation, and nothing but the test tools beside what `make train` installs. Folders of
 # frameworks that are not installed are left out.
-CHECKED := $(addprefix tests/,system/architecture system/docs/test_included_code.py harness model hvd_core/backends/selection \
+CHECKED := $(addprefix tests/,system/architecture system/docs/test_included_code.py harness hvd_core/backends/selection \
     hvd_core/frontend/test_frontend_ranks.py horovod/torch/test_torch_ops.py horovod/torch/test_torch_optimizer.py \
     horovod/tensorflow/test_tf_reductions.py horovod/keras/test_keras_optimizer.py horovod/jax/test_jax_ops.py)
 check: $(VENV)/.check lint

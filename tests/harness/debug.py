@@ -40,6 +40,10 @@ def start_with_variables(items, job_of) -> None:
         )
     if _STARTED not in os.environ:
         variables = {**frameworks.environment_of(framework), **jobs[0].get("process_env", {}), _STARTED: "1"}
+        print("pytest starts again with the variables of the test's ranks")
+        capture = items[0].config.pluginmanager.getplugin("capturemanager")
+        if capture is not None:
+            capture.stop_global_capturing()  # the terminal is the standard input again
         sys.stdout.flush()
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **variables})
 
@@ -59,7 +63,7 @@ def run_here(me: int, job: dict, function, arguments) -> None:
     others = {
         other: subprocess.Popen(
             [sys.executable, str(RANK_ONCE), str(call)],
-            env={**os.environ, "HOROVOD_RANK": str(other)},
+            env={**os.environ, "HOROVOD_RANK": str(other), "PYTHONBREAKPOINT": "0"},
             stdin=subprocess.DEVNULL,
             stdout=(folder / f"output.{other}").open("w"),
             stderr=subprocess.STDOUT,

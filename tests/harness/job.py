@@ -181,15 +181,19 @@ class Job:
         kinds = {kind for kind, _ in answers.values()}
         if len(answers) == self.ranks and kinds in ({"returned"}, {"skipped"}):
             return
-        missing = [rank for rank in range(self.ranks) if rank not in answers]
-        stacks = self._stacks(missing)
-        lines = [f"{name} on {self.ranks} ranks"]
-        for rank in range(self.ranks):
+        stacks = self._stacks([rank for rank in range(self.ranks) if rank not in answers])
+        raised = {rank: value for rank, (kind, value) in answers.items() if kind == "raised"}
+        causes = [rank for rank, value in raised.items() if not value["is_of_the_job"]]
+        first = f": rank {min(causes)} raised {raised[min(causes)]['error']}" if causes else ""
+        lines = [f"{name} on {self.ranks} ranks{first}"]
+        for rank in sorted(range(self.ranks), key=lambda rank: rank not in causes):
             kind, value = answers.get(rank, ("gave no answer", ""))
             if kind == "gave no answer":
-                failed = any(other in ("raised", "died") for other, _ in answers.values())
-                when = "after another rank had failed" if failed else f"within {seconds:.0f} s"
+                when = "after another rank had failed" if raised else f"within {seconds:.0f} s"
                 lines.append(f"--- rank {rank} gave no answer {when}; its stacks:\n{stacks[rank]}")
+            elif kind == "raised":
+                consequence = causes and rank not in causes
+                lines.append(f"--- rank {rank} raised {value['error'] if consequence else value['text']}")
             else:
                 lines.append(f"--- rank {rank} {kind}: {'' if kind == 'returned' else value}")
             if output := self._output(folder, rank):

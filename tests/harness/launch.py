@@ -3,9 +3,11 @@
 The ranks run rank_once.py: they import the function, initialise the engine, call the function and end.
 """
 
+import atexit
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -33,7 +35,10 @@ def launch(
     folder: where the marks of harness.rank.tell() are, a test's tmp_path, say. The rest is as for run_on_ranks();
     `popen` goes to subprocess.Popen.
     """
-    folder = Path(folder) if folder else Path(tempfile.mkdtemp(prefix="hvd-ranks-"))
+    if folder is None:
+        folder = tempfile.mkdtemp(prefix="hvd-ranks-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = Path(folder)
     folder.mkdir(exist_ok=True)
     for left in folder.glob("told.*"):  # by an earlier job of the same test
         left.unlink()

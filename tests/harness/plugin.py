@@ -111,12 +111,21 @@ def pytest_pyfunc_call(pyfuncitem):
     arguments = [pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames if name != _FIXTURE]
     rank = pyfuncitem.config.option.rank_debug
     if rank is None:
-        run_on_ranks(
-            job["ranks"], pyfuncitem.obj, *arguments, **{k: v for k, v in job.items() if k != "ranks"}
-        )
+        options = {name: value for name, value in job.items() if name != "ranks"}
+        outcome = run_on_ranks(job["ranks"], pyfuncitem.obj, *arguments, **options)
+        _show(pyfuncitem, outcome.outputs)
     else:
         debug.run_here(rank, job, pyfuncitem.obj, arguments)
     return True
+
+
+def _show(item, outputs):
+    """What the ranks printed: with -rP in the report, with -s at once."""
+    for rank, text in enumerate(outputs):
+        if text and item.config.option.capture == "no":
+            print(f"--- rank {rank} printed:\n{text}", end="")
+        elif text:
+            item.add_report_section("call", f"rank {rank}", text)
 
 
 def pytest_unconfigure():

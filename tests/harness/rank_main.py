@@ -6,10 +6,13 @@ A call names a function by its file. What it prints, by Python or by the engine,
 raises ends the process, as the other ranks may wait for this one.
 """
 
+import ast
 import contextlib
 import ctypes
 import faulthandler
 import importlib
+import importlib.machinery
+import importlib.util
 import os
 import signal
 import socket
@@ -29,8 +32,29 @@ def find_function(path, name):
     # As pytest does it: a test's folder comes first, so that the modules beside it are found.
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    module = importlib.import_module(path.stem)
+    module = sys.modules.get(path.stem) or _loaded(path)
     return getattr(module, name)
+
+
+def _loaded(path):
+    """The module of that file, whose `assert` shows values as pytest's own does."""
+    spec = importlib.util.spec_from_file_location(path.stem, path, loader=_Showing(path.stem, str(path)))
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]
+        raise
+    return module
+
+
+class _Showing(importlib.machinery.SourceFileLoader):
+    def get_code(self, fullname):
+        source = self.get_data(self.path)
+        tree = ast.parse(source, self.path)
+        with contextlib.suppress(ImportError):  # MXNet's interpreter has no pytest
+            importlib.import_module("_pytest.assertion.rewrite").rewrite_asserts(tree, source, self.path)
+        return compile(tree, self.path, "exec", dont_inherit=True)
 
 
 @contextlib.contextmanager
@@ -125,11 +149,23 @@ def _shut_down():
 
 
 def _described(error):
-    """The traceback with the variables of the innermost function."""
-    lines = traceback.format_exception(type(error), error, error.__traceback__)
-    frame = list(traceback.walk_tb(error.__traceback__))[-1][0]
-    shown = [f"    {name} = {_short(value)}" for name, value in frame.f_locals.items() if name[:2] != "__"]
-    return "".join(lines) + "\n".join(["variables there:", *shown[:30]])
+    """{"error": class and first line, "is_of_the_job": whether it may be the consequence of another rank's failure,
+    "text": the traceback, with the variables of the innermost function of the tests}."""
+    trace = error.__traceback__
+    if trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next  # without the frame of this file
+    frames = [frame for frame, _ in traceback.walk_tb(trace)]
+    ours = [frame for frame in frames if frame.f_code.co_filename.startswith(str(_TESTS))]
+    shown = []
+    for frame in (ours or frames)[-1:]:
+        shown.append(f"variables of {frame.f_code.co_name}():")
+        own = [name for name in frame.f_locals if name[:1] not in "_@"]
+        shown += [f"    {name} = {_short(frame.f_locals[name])}" for name in own[:30]]
+    return {
+        "error": "".join(traceback.format_exception_only(type(error), error)).partition("\n")[0],
+        "is_of_the_job": any(kind.__name__ == "HorovodInternalError" for kind in type(error).__mro__),
+        "text": "".join(traceback.format_exception(type(error), error, trace)) + "\n".join(shown),
+    }
 
 
 def _short(value):
@@ -159,7 +195,7 @@ def main():
         try:
             connection.send((kind, value))
         except (TypeError, AttributeError, ValueError) as error:
-            kind, value = "raised", f"the result cannot be sent to the test: {error}"
+            kind, value = "raised", _described(TypeError(f"the result cannot be sent to the test: {error}"))
             connection.send((kind, value))
         if kind == "raised":
             os._exit(1)

@@ -68,9 +68,15 @@ def test_a_failure_names_the_rank_the_error_and_the_variables():
     with pytest.raises(RanksFailed) as failure:
         run_on_ranks(2, _one_fails, "a mistake")
     text = str(failure.value)
-    assert text.startswith("_one_fails on 2 ranks\n--- rank 0 raised: ")
-    assert "--- rank 1 raised: Traceback" in text and "KeyError: ('a mistake', 41)" in text
-    assert "    value = 41" in text and "died" in text
+    head = "_one_fails on 2 ranks: rank 1 raised KeyError: ('a mistake', 41)\n--- rank 1 raised Traceback"
+    assert (
+        text.startswith(head)
+        and "variables of _one_fails():\n    message = 'a mistake'\n    value = 41" in text
+    )
+    assert (
+        "--- rank 0 raised horovod.common.exceptions.JobEndedError: " in text
+    )  # one line of the consequence
+    assert text.count("Traceback") == 1
     after = run_on_ranks(2, _pid).results
     assert not {pid for pid, _ in before} & {pid for pid, _ in after}, "a job that failed is not used again"
 
@@ -177,20 +183,50 @@ def test_a_fixture_reaches_the_ranks(tmp_path):
 @pytest.mark.ranks(3)
 def test_prints_its_process():
     print("process", os.getpid(), "is rank", hvd.rank())
+    if "HVD_TEST_STOPS" in os.environ:
+        breakpoint()
+    hvd.barrier()
 
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_in_the_foreground(rank):
     """--rank-debug: pytest's own process is the rank, and its output is not collected."""
-    test = f"{Path(__file__)}::test_prints_its_process"
-    words = [sys.executable, "-m", "pytest", test, "--rank-debug", str(rank), "-s", "-p", "no:cacheprovider"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=200, cwd=Path(__file__).parents[2])
+    done = _pytest(f"{__file__}::test_prints_its_process", "--rank-debug", str(rank), "-s")
     own = re.search(rf"rank {rank} is this process, (\d+)", done.stdout)
     assert own and f"process {own[1]} is rank {rank}\n" in done.stdout, done.stdout + done.stderr
     assert done.stdout.count("is rank") == 1 and " 1 passed" in done.stdout
 
 
 def test_rank_debug_wants_one_test():
-    words = [sys.executable, "-m", "pytest", __file__, "--rank-debug", "0", "-p", "no:cacheprovider"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=200, cwd=Path(__file__).parents[2])
+    done = _pytest(__file__, "--rank-debug", "0")
     assert done.returncode != 0 and "--rank-debug takes one test" in done.stdout + done.stderr
+
+
+def _asserts():
+    assert hvd.size() == 5 - 2
+
+
+def test_a_failed_assertion_shows_its_values():
+    with pytest.raises(RanksFailed) as failure:
+        run_on_ranks(1, _asserts)
+    assert "AssertionError: assert 1 == (5 - 2)" in str(failure.value)
+
+
+def test_prints_of_a_test_that_passes_are_shown():
+    for option, words in (("-s", "--- rank 2 printed:"), ("-rP", "Captured rank 2 call")):
+        test = f"{__file__}::test_prints_its_process"
+        done = _pytest(test, option)
+        assert words in done.stdout and "is rank 2" in done.stdout, done.stdout + done.stderr
+
+
+def _pytest(*words, **options):
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words]
+    where = Path(__file__).parents[2]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=where, **options)
+
+
+def test_a_breakpoint_stops_the_rank_in_the_foreground_only():
+    test = f"{__file__}::test_prints_its_process"
+    stops = {**os.environ, "HVD_TEST_STOPS": "1"}
+    done = _pytest(test, "--rank-debug", "1", input="p 'the rank is', hvd.rank()\nc\n", env=stops)
+    assert "('the rank is', 1)" in done.stdout and " 1 passed" in done.stdout, done.stdout + done.stderr

@@ -42,9 +42,7 @@ def across(mpi_job, network, tmp_path):
 def test_two_hosts(mpi_job, hosts, tmp_path, backend):
     pytest.importorskip("mpi4py", reason="the ranks of mpirun meet over hosts by it")
     mpi_job.mpirun = across(mpi_job, hosts(2), tmp_path)
-    # The parent of an interpreter is the launcher's process on its own host, that of a fork is the fork server.
-    run = mpi_job.run
-    done = run("two_hosts", size=4, HOROVOD_BACKEND=backend)
+    done = mpi_job.run("two_hosts", size=4, HOROVOD_BACKEND=backend)
     over = {"mpi": "over mpi", "shm,mpi": "over shm x mpi"}[backend]
     assert over in done.stdout, done.stdout + done.stderr
 

@@ -37,7 +37,7 @@ def nccl_site(nccl_library, tmp_path_factory):
 def run_python(nccl_site):
     """run_python(words, **variables): a finished Python that sees the backend, outputs as text.
 
-    python: the words of a fork server in place of the interpreter. The loader of a fork has read LD_LIBRARY_PATH before.
+    python: the words in front, in place of the interpreter.
     """
 
     def run(words, python=(sys.executable,), **variables):

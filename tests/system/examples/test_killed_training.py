@@ -1,8 +1,7 @@
 """`kill -9` in the middle of training, DataLoader workers alive: the job ends at once, says who died, leaves nothing.
 
-Ranks are found and killed by their process ids. In one of the tests the job is the example as a user starts it, with
-interpreters: the rank that is left ends as an interpreter does, and horovodrun ends the workers of the one that is gone.
-In the other one no rank is left, and a fork server has imported PyTorch for both.
+Ranks are found and killed by their process ids. Where one is left, it ends as an interpreter does, and horovodrun ends
+the workers of the one that is gone.
 """
 
 import os

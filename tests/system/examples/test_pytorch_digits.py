@@ -1,6 +1,5 @@
 """The example trains to at least 97 % on 2 to 4 processes, learns under every launcher that the README names, goes on
-from a checkpoint, and writes its files from rank 0 only. Real launchers, real training. All processes begin with PyTorch
-(harness/fork_server.py); test_killed_training.py starts the example as a user does, with interpreters.
+from a checkpoint, and writes its files from rank 0 only. Real launchers, real training.
 
 With two processes the learning rates are larger here than the example's own, and the warm-up is shorter, so that few
 epochs suffice: with several seeds the accuracies were at least one per cent above what is asked for.
