@@ -7,8 +7,8 @@ NP ?= 2
 PYTEST_ARGS ?=
 PYTHONS ?=
 TEST_PYTHONS_ARGS ?=
-# Lanes of tests side by side: twice the cores, as half of the tests mostly
-# wait. PYTEST_ARGS='-n 0' puts one test behind the other.
+# Lanes of tests side by side: twice the cores, as half of the tests mostly wait. PYTEST_ARGS='-n 0' puts one test behind the
+# other.
 LANES := -n 4 --dist loadgroup
 SANITIZE_ARGS ?=
 

@@ -16,8 +16,6 @@ from hvd_core.bench._conductor import BARRIER_BYTES, Unavailable
 from . import build
 
 WORKERS = build.BENCHMARKS / "workers"
-# The words in front of a worker. Programs that run the benchmarks many times may give them ranks that start faster.
-INTERPRETER: list[str] = [sys.executable]
 
 
 def worker_spec(
@@ -31,7 +29,7 @@ def worker_spec(
     variants: list[dict] | None = None,
 ) -> _conductor.Spec:
     """How to start one alternative: `worker` is a script in workers/ with its arguments, `python` another interpreter
-    than INTERPRETER. Raises Unavailable."""
+    than this one. Raises Unavailable."""
     path = os.pathsep.join(filter(None, [str(build.BENCHMARKS), os.environ.get("PYTHONPATH")]))
     env = {
         "PYTHONPATH": path,

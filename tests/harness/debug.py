@@ -17,7 +17,8 @@ import pytest
 
 from . import frameworks, rank
 from .launch import RANK_ONCE, write_call
-from .run import module_to_initialize
+from .rank_main import set_variables
+from .run import DEFAULT, module_to_initialize
 
 _STARTED = "HVD_TEST_RANK_DEBUG"
 # Who sits in a debugger is late, not lost.
@@ -39,7 +40,7 @@ def start_with_variables(items, job_of) -> None:
             f"the tests of {framework} run in another interpreter, {frameworks.python_of(framework)}"
         )
     if _STARTED not in os.environ:
-        variables = {**frameworks.environment_of(framework), **jobs[0].get("process_env", {}), _STARTED: "1"}
+        variables = {**frameworks.environment_of(framework, jobs[0].get("process_env")), _STARTED: "1"}
         print("pytest starts again with the variables of the test's ranks")
         capture = items[0].config.pluginmanager.getplugin("capturemanager")
         if capture is not None:
@@ -53,13 +54,12 @@ def run_here(me: int, job: dict, function, arguments) -> None:
     ranks, framework = job["ranks"], job.get("framework", "")
     if not 0 <= me < ranks:
         raise pytest.UsageError(f"--rank-debug {me}: the test has the ranks 0 to {ranks - 1}")
-    init = module_to_initialize(framework, job.get("init", "default"))
+    init = module_to_initialize(framework, job.get("init", DEFAULT))
     folder = Path(tempfile.mkdtemp(prefix="hvd-ranks-"))
     call = write_call(folder, function, arguments, init, job.get("init_options"))
     # Those of horovod have been taken from pytest's environment since the start.
-    started = {**frameworks.environment_of(framework), **job.get("process_env", {})}
-    for name, value in {**_PATIENCE, **started, **_identity(ranks), **job.get("env", {})}.items():
-        os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+    started = frameworks.environment_of(framework, job.get("process_env"))
+    set_variables({**_PATIENCE, **started, **_identity(ranks), **job.get("env", {})})
     others = {
         other: subprocess.Popen(
             [sys.executable, str(RANK_ONCE), str(call)],

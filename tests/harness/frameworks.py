@@ -74,6 +74,6 @@ def why_no_mxnet() -> str:
     return f"no MXNet in an environment of its own ({python_of('mxnet')}); `make test-all` makes it"
 
 
-def environment_of(framework: str) -> dict[str, str]:
-    """The variables of a framework's ranks."""
-    return dict(_ENVIRONMENT[framework])
+def environment_of(framework: str, process_env: dict[str, str] | None = None) -> dict[str, str]:
+    """The variables of a framework's ranks, and those that a test adds."""
+    return {**_ENVIRONMENT[framework], **(process_env or {})}

@@ -1,7 +1,7 @@
 """Packages that tests need: which are installed, without an import.
 
-Folders whose tests import a framework are left out where it is not installed (plugin.py says so). Other modules of tests
-say need("torch").
+Folders whose tests import a framework are left out where it is not installed (plugin.py lists them). Other modules
+of tests say need("torch").
 """
 
 import importlib.util

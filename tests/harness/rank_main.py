@@ -97,7 +97,7 @@ def _state_restored():
         os.environ.update(variables)
 
 
-def _set_variables(env):
+def set_variables(env):
     for name, value in env.items():
         if value is None:
             os.environ.pop(name, None)
@@ -111,7 +111,7 @@ def _execute(function, arguments, options):
 
     harness.rank.folder = Path(options["folder"])
     os.chdir(options["folder"])
-    _set_variables(options["env"])
+    set_variables(options["env"])
     try:
         body = find_function(*function)
         if options["init"] is not None:
@@ -135,8 +135,8 @@ def _is_initialized():
 
 
 def _end_together():
-    """Waits for the other ranks before the shutdown, which ends the job for a rank that still works. A rank that has
-    failed says so itself, and so does a test after which the engine has ended."""
+    """Waits for the other ranks before the shutdown, which ends the job for a rank that still works. The barrier may
+    fail: another rank reports its own failure, and some tests leave an engine that has ended."""
     if _is_initialized():
         with contextlib.suppress(Exception):
             sys.modules["hvd_core"].barrier()

@@ -50,7 +50,7 @@ def run_on_ranks(
     start = pool.Start(
         ranks,
         tuple(command or frameworks.horovodrun(ranks, framework=framework)),
-        tuple(sorted({**frameworks.environment_of(framework), **(process_env or {})}.items())),
+        tuple(sorted(frameworks.environment_of(framework, process_env).items())),
     )
     seconds = timeout or (400.0 if framework else 100.0)
     return pool.call(start, place_of(function), arguments, call, seconds, fresh)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +13,10 @@ from launchers import first_by
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
 
-def kit(mpi_job, tmp_path, *options, size=2, python=(sys.executable,), **variables):
-    """(exit status, {case: its result}) of the kit, which finds mpirun by itself. `python`: the words before "-m"."""
+def kit(mpi_job, tmp_path, *options, size=2, **variables):
+    """(exit status, {case: its result}) of the kit, which finds mpirun by itself."""
     report = tmp_path / "kit.json"
-    command = [*python, "-m", "hvd_core.conformance", "mpi", "-np", size, "--json", report, *options]
+    command = [sys.executable, "-m", "hvd_core.conformance", "mpi", "-np", size, "--json", report, *options]
     path = f"{Path(mpi_job.mpirun[0]).parent}{os.pathsep}{os.environ['PATH']}"
     # As the fixture mpirun tells Open MPI: ranks that wait leave their core to others.
     variables |= {"PATH": path, "OMPI_MCA_mpi_yield_when_idle": "1"}
@@ -30,18 +29,6 @@ def kit(mpi_job, tmp_path, *options, size=2, python=(sys.executable,), **variabl
     return done, {case["case"]: case for case in said["cases"]}
 
 
-def by_forks(mpi_job, tmp_path, *options, **more):
-    """Runs the kit as kit() does; the kit, its ranks and its other processes are forked."""
-    # The kit starts its ranks by `sys.executable -m hvd_core.conformance`.
-    python = tmp_path / "python"
-    python.write_text(
-        f'#!/bin/sh\nshift 2\nexec {shlex.join([sys.executable, "-m", "hvd_core.conformance"])} "$@"\n'
-    )
-    python.chmod(0o755)
-    words = [sys.executable, Path(__file__).with_name("kit_restarts.py"), python]
-    return kit(mpi_job, tmp_path, *options, python=words, **more)
-
-
 def check(done, cases):
     wrong = [f"{c['case']}: {c['text']}" for c in cases.values() if c["verdict"] == "FAIL"]
     assert not wrong and done.returncode == 0, "\n".join(wrong) + done.stdout + done.stderr
@@ -52,7 +39,7 @@ def test_everything_that_is_declared(mpi_job, tmp_path):
     levels = ["--level", "L2", "--level", "L3"]
     if mpi_job.kind == "Open MPI":  # L0 is about the description, in processes beside MPI
         levels += ["--level", "L0"]
-    done, cases = by_forks(mpi_job, tmp_path, "--quick", *levels)
+    done, cases = kit(mpi_job, tmp_path, "--quick", *levels)
     check(done, cases)
     for native in ("L2.allreduce", "L2.reducescatterv", "L2.alltoallv", "L2.send_recv", "L2.special_values"):
         assert cases[native]["verdict"] == "PASS"

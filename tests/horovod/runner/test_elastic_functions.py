@@ -11,9 +11,9 @@ from horovod.runner.launch import parse_args
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 
 
-def test_the_results_are_those_of_the_first_ranks_of_the_last_world(run):
+def test_the_results_are_those_of_the_first_ranks_of_the_last_world():
     """Rank 0 of the first world dies, so the processes 1 and 2 are the first ranks of the second world."""
-    found = run(
+    found = horovod.run(
         elastic_ranks.rank_0_of_the_first_world_dies,
         (b"x" * 100_000,),
         num_proc=3,
@@ -26,13 +26,12 @@ def test_the_results_are_those_of_the_first_ranks_of_the_last_world(run):
 
 
 def test_min_num_proc_alone_is_the_number_of_processes():
-    """Of interpreters, to which horovod.run() hands the import path."""
     assert horovod.run(elastic_ranks.rank_and_size, min_num_proc=2) == [(0, 2), (1, 2)]
 
 
-def test_the_results_of_another_host_come_back(run, monkeypatch):
+def test_the_results_of_another_host_come_back(monkeypatch):
     monkeypatch.setenv("HOROVOD_REMOTE_SHELL", "sh -c 'exec {command}' {host}")
-    found = run(
+    found = horovod.run(
         elastic_ranks.rank_and_size,
         min_num_proc=2,
         hosts="localhost:1,elsewhere:1",
@@ -41,9 +40,9 @@ def test_the_results_of_another_host_come_back(run, monkeypatch):
     assert found == [(0, 2), (1, 2)]
 
 
-def test_the_exception_of_the_process_that_failed_first_is_raised(run):
+def test_the_exception_of_the_process_that_failed_first_is_raised():
     with pytest.raises(RuntimeError, match="ValueError: a mistake in the program") as raised:
-        run(elastic_ranks.fails, min_num_proc=1)
+        horovod.run(elastic_ranks.fails, min_num_proc=1)
     assert isinstance(raised.value.__cause__, ValueError)
 
 
@@ -54,15 +53,15 @@ def test_the_exception_of_the_process_that_failed_first_is_raised(run):
         (elastic_ranks.rank_1_dies_when_rank_0_has_returned, "rank 0 .* was the first to leave"),
     ],
 )
-def test_a_death_while_functions_return_is_an_error(run, function, cause):
+def test_a_death_while_functions_return_is_an_error(function, cause):
     """After the first return no world is formed any more."""
     with pytest.raises(RuntimeError, match=f"(?s)(?=.*Process name: 1).*{cause}"):
-        run(function, num_proc=3, min_num_proc=1, max_num_proc=3)
+        horovod.run(function, num_proc=3, min_num_proc=1, max_num_proc=3)
 
 
-def test_a_function_that_does_not_call_init_has_no_ranks(run):
+def test_a_function_that_does_not_call_init_has_no_ranks():
     with pytest.raises(RuntimeError, match=r"none of them has called hvd.init\(\)"):
-        run(os.getpid, min_num_proc=1)
+        horovod.run(os.getpid, min_num_proc=1)
 
 
 @pytest.mark.parametrize(

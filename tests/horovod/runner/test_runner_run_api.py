@@ -18,18 +18,18 @@ from runner_ranks import OddError, fail_and_end_slowly
 from runner_ranks import rank_in_the_job as rank
 
 
-def test_results_in_rank_order(run):
+def test_results_in_rank_order():
     def work(a, b=0):
         return rank(), os.environ["HOROVOD_SIZE"], a + b
 
-    assert run(work, (1,), {"b": 2}, num_proc=3) == [(0, "3", 3), (1, "3", 3), (2, "3", 3)]
+    assert horovod.run(work, (1,), {"b": 2}, num_proc=3) == [(0, "3", 3), (1, "3", 3), (2, "3", 3)]
 
 
-def test_any_iterable_of_arguments(run):
-    assert run(lambda a, b: a + b, iter([1, 2])) == [3]
+def test_any_iterable_of_arguments():
+    assert horovod.run(lambda a, b: a + b, iter([1, 2])) == [3]
 
 
-def test_a_decorator_may_supply_arguments(run):
+def test_a_decorator_may_supply_arguments():
     def with_greeting(function):
         @functools.wraps(function)
         def call(name):
@@ -41,9 +41,9 @@ def test_a_decorator_may_supply_arguments(run):
     def greet(greeting, name):
         return f"{greeting} {name}"
 
-    assert run(greet, ("rank",)) == ["hello rank"]
+    assert horovod.run(greet, ("rank",)) == ["hello rank"]
     with pytest.raises(TypeError, match=r"greet\(name\) cannot be called with these args"):
-        run(greet, ("hello", "rank"))
+        horovod.run(greet, ("hello", "rank"))
 
 
 def test_functions_of_modules_are_found():
@@ -54,14 +54,14 @@ def test_one_process_is_the_default():
     assert horovod.run(os.getpid)[0] != os.getpid()
 
 
-def test_large_values_and_none(run):
+def test_large_values_and_none():
     data = os.urandom(8 << 20)
-    assert run(lambda x: x[::-1] if rank() else None, (data,), num_proc=2) == [None, data[::-1]]
+    assert horovod.run(lambda x: x[::-1] if rank() else None, (data,), num_proc=2) == [None, data[::-1]]
 
 
-def test_old_spellings(run):
+def test_old_spellings():
     with pytest.warns(DeprecationWarning, match=r"horovod.run\(np=...\) is deprecated, use num_proc"):
-        assert run(rank, np=2, use_gloo=True) == [0, 1]
+        assert horovod.run(rank, np=2, use_gloo=True) == [0, 1]
 
 
 def test_signature():
@@ -87,7 +87,7 @@ def test_signature():
     assert {p.kind for p in parameters} == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
 
 
-def test_failure_tells_the_first_process_and_its_traceback(run, capfd):
+def test_failure_tells_the_first_process_and_its_traceback(capfd):
     def work():
         if rank() == 1:
             raise KeyError("lost")
@@ -96,7 +96,7 @@ def test_failure_tells_the_first_process_and_its_traceback(run, capfd):
         time.sleep(600)
 
     with pytest.raises(RuntimeError) as caught:
-        run(work, num_proc=2)
+        horovod.run(work, num_proc=2)
     text = str(caught.value)
     assert "The first process to do so was:\nProcess name: 1\nExit code: 1\n" in text
     assert "KeyError: 'lost'" in text
@@ -122,29 +122,29 @@ def test_the_exceptions_of_horovod_are_those_of_the_caller():
     assert isinstance(caught.value.__cause__, NotInitializedError)
 
 
-def test_exception_that_cannot_be_pickled(run):
+def test_exception_that_cannot_be_pickled():
     def work():
         raise OddError(1, 2)
 
     with pytest.raises(RuntimeError, match="OddError: 1") as caught:
-        run(work)
+        horovod.run(work)
     assert caught.value.__cause__ is None
 
 
-def test_result_that_cannot_be_pickled(run):
+def test_result_that_cannot_be_pickled():
     with pytest.raises(RuntimeError, match="cannot pickle"):
-        run(lambda: (x for x in range(3)))
+        horovod.run(lambda: (x for x in range(3)))
 
 
 @pytest.mark.parametrize("how, code", [(lambda: sys.exit(3), 3), (lambda: os.kill(os.getpid(), 9), 137)])
-def test_exit_and_death(run, how, code):
+def test_exit_and_death(how, code):
     with pytest.raises(RuntimeError, match=rf"Process name: 0\nExit code: {code}\n"):
-        run(how)
+        horovod.run(how)
 
 
-def test_functions_that_exit_with_0_have_no_result(run):
+def test_functions_that_exit_with_0_have_no_result():
     with pytest.raises(RuntimeError, match=r"Process 0 ended with status 0 before the function returned"):
-        run(lambda: os._exit(0))
+        horovod.run(lambda: os._exit(0))
 
 
 @pytest.mark.parametrize(
@@ -168,33 +168,33 @@ def test_wrong_arguments(arguments, error, message):
         horovod.run(rank, **arguments)
 
 
-def test_output_folder(run, tmp_path):
-    run(lambda: print("said"), num_proc=2, output_filename=str(tmp_path / "logs"))
+def test_output_folder(tmp_path):
+    horovod.run(lambda: print("said"), num_proc=2, output_filename=str(tmp_path / "logs"))
     assert (tmp_path / "logs" / "rank.1" / "stdout").read_text() == "said\n"
 
 
-def test_output_goes_to_replaced_streams(run, capsys):
+def test_output_goes_to_replaced_streams(capsys):
     """Notebooks replace sys.stdout by an object without a descriptor."""
-    run(lambda: print("grüße"), num_proc=1)
+    horovod.run(lambda: print("grüße"), num_proc=1)
     assert capsys.readouterr().out == "[0]<stdout>:grüße\n"
 
 
-def test_no_descriptor_is_left_open(run):
-    run(rank)
+def test_no_descriptor_is_left_open():
+    horovod.run(rank)
     gc.collect()  # descriptors of earlier tests must not be closed meanwhile
     before = sorted(os.listdir("/proc/self/fd"))
-    run(rank, num_proc=2)
+    horovod.run(rank, num_proc=2)
     with pytest.raises(RuntimeError):
-        run(lambda: sys.exit(1))
+        horovod.run(lambda: sys.exit(1))
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
-def test_in_a_thread(run):
+def test_in_a_thread():
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(2) as pool:
-        jobs = [pool.submit(run, rank, num_proc=2) for _ in range(2)]
+        jobs = [pool.submit(horovod.run, rank, num_proc=2) for _ in range(2)]
         assert [job.result(timeout=150) for job in jobs] == [[0, 1], [0, 1]]
 
 
@@ -254,10 +254,10 @@ def test_the_value_that_cannot_be_sent_is_named(tmp_path):
             horovod.run(Training().run, executable="/nowhere/python")
 
 
-def test_the_exception_of_the_rank_comes_first(run):
+def test_the_exception_of_the_rank_comes_first():
     def work():
         raise KeyError("lost")
 
     with pytest.raises(RuntimeError, match=r"\Arank 0 failed:\n") as caught:
-        run(work)
+        horovod.run(work)
     assert isinstance(caught.value.__cause__, KeyError)

@@ -8,7 +8,7 @@ import torch
 
 import horovod.torch as hvd
 from horovod.torch import _devices
-from one_process import in_one_process
+from torch_support import in_one_process
 
 
 def maia():

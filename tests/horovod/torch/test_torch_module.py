@@ -12,7 +12,7 @@ import horovod.torch as hvd
 import torch_alone
 from harness import run_on_ranks
 from horovod.torch import compression, functions, mpi_ops, optimizer
-from one_process import in_one_process
+from torch_support import in_one_process
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 

@@ -5,13 +5,12 @@
 import plain_programs
 import torch_programs
 from harness import run_on_ranks
-from one_process import call_in_one_process
 
 
 def agrees_with_plain_torch(name, folder):
     out = str(folder / f"{name}.pt")
     run_on_ranks(2, torch_programs.run, name, out, framework="torch", init=None)
-    call_in_one_process(plain_programs.agrees, name, out)
+    run_on_ranks(1, plain_programs.agrees, name, out, framework="torch", init=None)
 
 
 def test_dcgan_with_two_optimizers(tmp_path):

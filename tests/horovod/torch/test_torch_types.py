@@ -7,7 +7,7 @@ from pathlib import Path
 import horovod
 import horovod.torch as hvd
 import hvd_core
-from one_process import in_one_process
+from torch_support import in_one_process
 
 
 @in_one_process

@@ -4,12 +4,15 @@ float64."""
 import contextlib
 
 import numpy as np
+import pytest
 import torch
 
 import horovod.torch as hvd
 
 # Tensors reach the engine without DLPack's C exchange API; horovod.torch reads it when it is imported.
 NO_DLPACK_API = {"HOROVOD_TORCH_NO_DLPACK_API": "1"}
+# One process without an engine.
+in_one_process = pytest.mark.ranks(1, framework="torch", init=None)
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 REDUCIBLE = INTEGERS + FLOATS

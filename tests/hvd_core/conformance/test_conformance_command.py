@@ -129,8 +129,8 @@ def test_json_alone_on_standard_output():
 INSIDE = ("--quick", "--case", "L0.tables", "--case", "L2.broadcast", "--case", "L4.killed_rank")
 
 
-def inside(command, python):
-    done = run([*command, *python, "-m", "hvd_core.conformance", "shm", *INSIDE])
+def inside(command):
+    done = run([*command, sys.executable, "-m", "hvd_core.conformance", "shm", *INSIDE])
     assert done.returncode == 0, done.stdout + done.stderr
     # Open MPI gives rank 0 a terminal, where the table has colours and lines end.
     said = " ".join(re.sub(r"\x1b\[[0-9;]*m|\[0\]<stdout>:", " ", done.stdout).split())
@@ -140,13 +140,13 @@ def inside(command, python):
 
 
 def test_inside_a_job_of_horovodrun():
-    inside([sys.executable, "-m", "horovod.runner.launch", "-np", "3"], [sys.executable])
+    inside([sys.executable, "-m", "horovod.runner.launch", "-np", "3"])
 
 
 @pytest.mark.slow
 @pytest.mark.mpi
 def test_inside_a_job_of_mpirun(mpirun):
-    inside([*mpirun, "-np", "3"], [sys.executable])
+    inside([*mpirun, "-np", "3"])
 
 
 VENDOR = """

@@ -110,9 +110,8 @@ def test_mpirun_bound_to_numa(mpirun, tmp_path):
 def test_a_core_for_each_local_rank(tmp_path, through_flag):
     wish = f"{CORES[1]},{CORES[0]}"
     if through_flag:
-        python = [sys.executable]
-        launcher = [*python, "-m", "horovod.runner.launch", "--thread-affinity", wish]
-        reports, output = job(tmp_path, 2, launcher=launcher, python=python)
+        launcher = [sys.executable, "-m", "horovod.runner.launch", "--thread-affinity", wish]
+        reports, output = job(tmp_path, 2, launcher=launcher)
     else:
         reports, output = reports_with(2, wish)
     assert "HOROVOD_THREAD_AFFINITY" not in output

@@ -106,8 +106,7 @@ def run(words, site, **variables):
 
 
 def python(program, site, *words, **variables):
-    """A finished Python with `program`, a text or a function as program_words() takes it; it is forked, and must end
-    well."""
+    """A finished Python with `program`, a text or a function as program_words() takes it; it must end well."""
     done = run(program_words(program, *words), site, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     return done

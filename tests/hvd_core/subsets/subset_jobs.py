@@ -9,11 +9,11 @@ from pathlib import Path
 
 import hvd_core
 from harness import finish
-from harness.frameworks import horovodrun
 
 PROGRAM = str(Path(__file__).with_name("subset_ranks.py"))
 ROOT = str(Path(hvd_core.__file__).parents[1])
-HOROVODRUN = ["horovodrun"]  # horovodrun() has its words
+TESTS = str(Path(__file__).resolve().parents[2])  # for harness.rank
+HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch"]
 # Above the tests' own time limit: what is found out only by waiting makes a test fail.
 PATIENCE = {"HOROVOD_START_TIMEOUT": "600"}
 
@@ -33,21 +33,18 @@ def any_library():
 
 def run(launcher, size, scenario, timeout=250, code=0, **env):
     """The ranks' reports, a dict each, by the launcher's rank."""
-    paths = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
-    if launcher == HOROVODRUN:
-        words = horovodrun(size)
-    else:  # a rank of mpirun finds its job by its parents
-        option = () if launcher[-1] == "--nproc-per-node" else ("-np",)
-        words = [*launcher, *option, str(size), sys.executable]
-    job = subprocess.Popen(
-        [*words, PROGRAM, scenario],
-        env={**os.environ, "PYTHONPATH": paths, "HVD_TEST_FOLDER": tempfile.mkdtemp(), **PATIENCE, **env},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    output = finish(job, timeout, code)
+    paths = os.pathsep.join(filter(None, (ROOT, TESTS, os.environ.get("PYTHONPATH"))))
+    option = () if launcher[-1] == "--nproc-per-node" else ("-np",)
+    with tempfile.TemporaryDirectory() as folder:
+        job = subprocess.Popen(
+            [*launcher, *option, str(size), sys.executable, PROGRAM, scenario],
+            env={**os.environ, "PYTHONPATH": paths, "HVD_TEST_FOLDER": folder, **PATIENCE, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        output = finish(job, timeout, code)
     lines = [line[line.index("{") :] for line in output.splitlines() if '{"me":' in line]
     said = sorted((json.loads(line) for line in lines), key=lambda report: report["me"])
     assert [report["me"] for report in said] == list(range(size)), output

@@ -6,12 +6,12 @@ Each returns what this rank saw; it is printed as one line of JSON.
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 
 import hvd_core as hvd
+from harness import rank as waiting
 from hvd_core._runtime import runtime
 
 ME = next(
@@ -110,12 +110,10 @@ def disagree():
 
 def meet(number):
     """Waits until the three ranks have ended that round."""
-    folder = Path(os.environ["HVD_TEST_FOLDER"])
-    (folder / f"{number}.{ME}").touch()
-    end = time.monotonic() + 100
-    while not all((folder / f"{number}.{rank}").exists() for rank in range(3)):
-        assert time.monotonic() < end, f"a rank has not ended round {number}"
-        time.sleep(0.005)
+    waiting.folder = Path(os.environ["HVD_TEST_FOLDER"])
+    waiting.tell(f"{number}.{ME}")
+    for rank in range(3):
+        waiting.await_told(f"{number}.{rank}", 100)
 
 
 def on_hosts():

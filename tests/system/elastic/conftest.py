@@ -1,4 +1,4 @@
-"""horovodrun on this machine, forked."""
+"""horovodrun on this machine."""
 
 import pytest
 
